@@ -106,7 +106,7 @@ def state_of(model: nn.Module) -> tuple[Any, ...] | None:
     """
     try:
         return _state_of_modules(model)
-    except (RuntimeError, AttributeError, NotImplementedError, TypeError):  # of tensors without memory, as in vmap
+    except (RuntimeError, AttributeError, NotImplementedError, TypeError, KeyError):  # of scripted modules, or in vmap
         return None
 
 
