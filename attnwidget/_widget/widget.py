@@ -616,7 +616,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
         self._effects = Effects(
             *(self._scheduler, put_again, weakly(self._effect_wish)),
-            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions), weakly(self._pieces_of)),
         )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
