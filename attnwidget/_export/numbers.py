@@ -33,9 +33,17 @@ LEGENDS = {
 }
 
 
-def legend_name(stage: str, target: str | None = None) -> str:
-    """Return what a legend calls the numbers of a stage; of a logit with the text of its token, where that is known."""
-    return LEGENDS[stage] if stage != "logit" or target is None else f"Logit of “{target}”, direct path"
+def legend_name(stage: str, target: str | None = None, *, before_cap: bool = False) -> str:
+    """Return what a legend calls the numbers of a stage; of a logit with the text of its token, where that is known.
+
+    Args:
+        stage: which stage.
+        target: the token's text.
+        before_cap: whether logits are bent by a softcap afterwards.
+    """
+    if stage != "logit" or target is None:
+        return LEGENDS[stage]
+    return f"Logit of “{target}”{' before the cap' if before_cap else ''}, direct path"
 
 
 class Tick(NamedTuple):

@@ -38,7 +38,8 @@ def _targets_of(att: Attention) -> list[Made] | None:
     for batch, target in enumerate(carries.targets[:MAX_TARGETS]):
         others = carries.choices[batch] if carries.readout is not None and carries.choices else ()
         choices = [[one, carries.named(one)] for one in dict.fromkeys((*others, target))] if others else []
-        found.append({"token": target, "text": carries.named(target), "choices": choices})
+        own: Made = {"token": target, "text": carries.named(target), "choices": choices}
+        found.append(own | {"before_cap": True} if carries.is_before_cap else own)
     return found
 
 

@@ -131,6 +131,21 @@ class ShownLayers:
         found = self._token_store.bounds(side, self.given[layer])
         return None if found is None else found.of(batch)
 
+    def pieces_of(self, side: str, position: int, layer: int, batch: int) -> tuple[int, ...]:
+        """Return the positions of the model's text that one of those shown stands for: a word's pieces, or itself.
+
+        Raises:
+            IndexError: there is no such word.
+        """
+        ends = self.word_ends(side, layer, batch) if self.words else None
+        if ends is None:
+            return (position,)
+        bounds = ends.tolist()
+        pieces = tuple(range(*bounds[position : position + 2])) if position < len(bounds) - 1 else ()
+        if not pieces:
+            raise IndexError(f"{side} {position} is not there: sample {batch} has {len(set(bounds)) - 1} words")
+        return pieces
+
     def ids(self, layer: int, batch: int) -> Tensor | None:
         """Return the tokens of a layer's keys as numbers, (K,), the same for the same; None where there are none."""
         tokens = self.tokens("key", layer, batch)

@@ -33,6 +33,7 @@ from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
 from .._utils.plain import as_plain, sendable
+from .._utils.report import take_page
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
@@ -617,7 +618,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
         self._effects = Effects(
             *(self._scheduler, put_again, weakly(self._effect_wish)),
-            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions), weakly(self._pieces_of)),
         )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
@@ -956,6 +957,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         script = answer_script(content)
         if script is not None:
             self.send(script)
+            return
+        if take_page(content):
             return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:

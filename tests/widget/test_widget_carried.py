@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from captured import GPT2, batch, build
+from captured import GPT2, GROUPED, Kind, batch, build, transformers
 from carrying import carrying
 from torch.testing import assert_close
 
@@ -96,6 +96,23 @@ def test_a_pair_says_what_its_weight_carries(cap: Capture) -> None:
     found = cap.attention[0].explain(5, 2)
     assert {stage: one[0] for stage, one in w.pair["carried"].items()} == dict(found.carried)
     assert {stage: one[1] for stage, one in w.pair["carried"].items()} == dict(found.per_weight)
+
+
+def test_a_logit_before_the_cap_is_called_so(tmp_path: Path) -> None:
+    text_ = pytest.importorskip("matplotlib.text")
+    config = transformers.Gemma2Config(**GROUPED, final_logit_softcapping=3.0)
+    with torch.no_grad():
+        model = build(Kind(transformers.Gemma2ForCausalLM, config), "eager")
+        found = capture(model, tokenizer=Words()).run(input_ids=batch()["input_ids"])
+    found.save(tmp_path / "one.safetensors")
+    for cap in (found, Capture.load(tmp_path / "one.safetensors")):
+        w = cap.widget(stage="logit", batch=1)
+        target = w.facts["targets"][1]
+        assert target["before_cap"] is True
+        said = [one.get_text() for one in w.figure().findobj(text_.Text)]
+        assert f"Logit of “{target['text']}” before the cap, direct path" in said
+    plain = capture(build(GPT2, "sdpa")).run(input_ids=batch()["input_ids"]).widget(stage="logit")
+    assert "before_cap" not in plain.facts["targets"][0]
 
 
 def test_figures_and_files_name_the_token(cap: Capture, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from ..._engine.stages import BY_SIZE
 from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from .. import colors
-from ..numbers import legend_name, legend_ticks
+from ..numbers import legend_name as _legend_name
+from ..numbers import legend_ticks
 from ..ranges import range_words
 from .padding import veil
 from .sheet import FigureContext
@@ -27,9 +28,7 @@ def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, *,
     x = x if context.right - x >= RAMP else context.left
     log = context.traits.color_scale == "log" and matrix.kind == "sequential"
     ticks = _ticks(matrix, context.traits.color_scale, context.traits.color_range)
-    right, y = ramp(
-        context, matrix.kind, legend_name(matrix.stage, target_text(context)) + (", log" if log else ""), ticks, (x, y)
-    )
+    right, y = ramp(context, matrix.kind, legend_name(matrix.stage, context) + (", log" if log else ""), ticks, (x, y))
     words = kind_texts(context, matrix)
     if has_padding:
         words.insert(sum(kind == BLOCKED for kind, _ in words), (PADDED, "rows of padding"))
@@ -127,12 +126,13 @@ def kind_texts(context: FigureContext, matrix: DecodedMatrix) -> list[tuple[int 
     return found
 
 
-def target_text(context: FigureContext) -> str | None:
-    """Return the token whose logits are shown; None where there is none."""
+def legend_name(stage: str, context: FigureContext) -> str:
+    """Return what a legend calls the numbers of a stage, of a logit with its token."""
     carries = context.selected.carries
     if carries is None or carries.targets is None:
-        return None
-    return carries.named(carries.targets[context.traits.batch])
+        return _legend_name(stage)
+    target = carries.named(carries.targets[context.traits.batch])
+    return _legend_name(stage, target, before_cap=carries.is_before_cap)
 
 
 def _clipped_texts(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[int | str | None, str]]:

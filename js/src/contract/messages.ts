@@ -73,8 +73,10 @@ export interface Facts {
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
   has_sinks?: boolean;
-  /** Of each sample the token whose logits are shown, and those that may be chosen: [id, text]; null where there is none. */
-  targets?: readonly { token: number; text: string; choices: readonly (readonly [number, string])[] }[] | null;
+  /** Of each sample the token whose logits are shown, before a softcap or not, and those that may be chosen: [id, text]; null where there is none. */
+  targets?:
+    | readonly { token: number; text: string; before_cap?: true; choices: readonly (readonly [number, string])[] }[]
+    | null;
   /** The letters of three axes that nobody named, read as several samples, which may as well be heads; else null. */
   axes_read?: string | null;
   /** Of each head its number in the model, where a capture has kept some of them; null where all are there. */
