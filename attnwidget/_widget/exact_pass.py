@@ -15,11 +15,18 @@ from .._messages.picture import Picture, Refinement
 from .._messages.tiles import PASS, TileQueue
 from .._utils.failures import log_told
 from .._utils.scheduler import Scheduler
+from .eviction_pass import EVICTIONS
 from .layers import ShownLayers
 
 EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head exact
 SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # those of the attention between segments
-OWN_JOBS = (ALL_HEADS, EXACT_STAGES, SEGMENTS, SEGMENTS_OF_HEADS)  # which end when nobody wants what they compute
+OWN_JOBS = (
+    ALL_HEADS,
+    EXACT_STAGES,
+    SEGMENTS,
+    SEGMENTS_OF_HEADS,
+    EVICTIONS,
+)  # which end when nobody wants what they compute
 
 log = logging.getLogger(__name__)
 
