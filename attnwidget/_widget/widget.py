@@ -20,6 +20,7 @@ from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import SURVEYED
 from .._engine import overview
 from .._export.html import to_html
+from .._export.numbers import in_model
 from .._export.preview import preview_of
 from .._export.snapshot import DEFAULT_LIMIT
 from .._export.view import SavedHead, SavedTrait
@@ -32,6 +33,7 @@ from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
 from .._utils.plain import as_plain, sendable
+from .._utils.report import take_page
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
@@ -590,9 +592,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
         sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
+        own = in_model([self.head], all_heads.numbers_of_heads(self._selected))
         return (
             f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
-            f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
+            f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
     # Opening: whatever can be refused is refused before the front-end hears of a widget.
@@ -620,7 +623,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
         self._effects = Effects(
             *(self._scheduler, put_again, weakly(self._effect_wish)),
-            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions), weakly(self._pieces_of)),
         )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
@@ -980,6 +983,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         script = answer_script(content)
         if script is not None:
             self.send(script)
+            return
+        if take_page(content):
             return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
