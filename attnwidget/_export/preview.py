@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from math import floor, log10, sqrt
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
 from . import colors
 from .glyphs import STEPS, height, written
-from .numbers import LEGENDS, in_model, legend_ticks
+from .numbers import in_model, legend_name, legend_ticks
 from .padding import LOOKED_AT, padded_queries, padded_rows
 from .ranges import range_words, with_range
 from .view import WidgetView
@@ -83,7 +84,7 @@ class Words(NamedTuple):
     query: int | None
     key: int | None
     lines: Sequence[str]
-    ramp: str | None = None
+    ramp: str
     padded: Array | None = None  # (queries,) bool, which of them are padding
 
 
@@ -172,7 +173,16 @@ def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     parts = [traits.title] if traits.title else []
     where = [_place_of(widget), (traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
     lines = [*parts, " · ".join(part for part in where if part)]
-    return Words(sides[0], sides[1], traits.query, traits.key, lines, padded=padded)
+    return Words(sides[0], sides[1], traits.query, traits.key, lines, _ramp_name(widget, matrix.stage), padded)
+
+
+def _ramp_name(widget: WidgetView, stage: str) -> str:
+    """Return what the ramp is called, of a logit with its token: with its id where there are no letters for it."""
+    carries, batch = widget.selected.carries, widget.traits.batch
+    name = one_line(legend_name(stage, carries, batch))
+    if written(name) is not None or carries is None or carries.targets is None:
+        return name
+    return legend_name(stage, replace(carries, words={}), batch)
 
 
 def still_of(
@@ -349,9 +359,7 @@ def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any
     else:
         scale = colors.matrix_scale(matrix, color_scale, color_range)
         ends = [legend_ticks(end, end, log=False, stage="weights")[-1].text for end in (scale.low, scale.high)]
-    name = (words.ramp or LEGENDS[matrix.stage]) + (
-        ", log" if color_scale == "log" and matrix.kind == "sequential" else ""
-    )
+    name = words.ramp + (", log" if color_scale == "log" and matrix.kind == "sequential" else "")
     ramp = np.full((height(), RAMP * SCALE), PAGE)
     ramp[7 * SCALE - 6 : 7 * SCALE + 8] = np.arange(RAMP * SCALE) * SHADES // (RAMP * SCALE)
     gap = np.full((height(), 6 * SCALE), PAGE)

@@ -152,11 +152,7 @@ def pooled_words(matrix: DecodedMatrix) -> str:
 
 def legend_name(stage: str, context: FigureContext) -> str:
     """Return what a legend calls the numbers of a stage, of a logit with its token."""
-    carries = context.selected.carries
-    if carries is None or carries.targets is None:
-        return _legend_name(stage)
-    target = carries.named(carries.targets[context.traits.batch])
-    return _legend_name(stage, target, before_cap=carries.is_before_cap)
+    return _legend_name(stage, context.selected.carries, context.traits.batch)
 
 
 def _clipped_texts(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> Kinds:
