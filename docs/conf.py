@@ -7,6 +7,7 @@ missing picture are warnings of its own. MyST, because the pages are Markdown, a
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import re
@@ -113,8 +114,18 @@ def names_of(line: str) -> set[str]:
     return set(found[1].split(", ")) if found else set()
 
 
+def own_signature(app: Any, what: str, name: str, value: Any, options: Any, signature: Any, returned: Any) -> Any:
+    """Return the parameters of a class as Python has them: those of traitlets' `__new__` say nothing."""
+    if what != "class" or signature is None or "t.Any" not in signature:
+        return None
+    parameters = inspect.signature(value).replace(return_annotation=inspect.Signature.empty)
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in parameters.parameters.values()]
+    return str(parameters.replace(parameters=plain)), None
+
+
 def setup(app: Any) -> None:
     """Connect them."""
+    app.connect("autodoc-process-signature", own_signature)
     app.connect("autodoc-process-docstring", as_prose, priority=100)
     app.connect("builder-inited", copy_notebooks)
     app.connect("source-read", lead_to_the_site)
