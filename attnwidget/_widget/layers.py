@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .._analysis.all_heads import numbers_of_heads
 from .._engine.base import Part
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
@@ -69,6 +70,12 @@ class ShownLayers:
         """The name of each layer, with the part of its heads and queries that it has, where that is not all."""
         parts = ["" if att.part is None else att.part.describe() for att in self.given]
         return [f"{name} ({part})" if part else name for name, part in zip(self.given.names, parts, strict=True)]
+
+    @property
+    def head_numbers(self) -> list[list[int] | None] | None:
+        """Of each layer its heads' numbers in the model, None where it has all; None where every layer has all."""
+        found = [None if (own := numbers_of_heads(att)) is None else list(own) for att in self.given]
+        return found if any(found) else None
 
     @property
     def title(self) -> str:
