@@ -3,8 +3,8 @@
     python benchmarks/imports.py                # a table; exits with 1 if a budget is exceeded
     python benchmarks/imports.py --runs 11 --json out.json
 
-Processor time of this import alone, with compiled bytecode, after torch; and once more after IPython, which a notebook's
-kernel has imported before any cell runs.
+Processor time of this import alone, with compiled bytecode, after torch; and once more after IPython, which a kernel
+has imported before any cell runs.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ USES = {  # what a program does, and which libraries it may not have imported th
     "from attnwidget import Attention\nimport torch\nAttention(*torch.randn(3, 5, 4)).block('weights')": LATE
     | NOTEBOOK,
     "from attnwidget import AttentionStack, masks, scaling, segments": LATE | NOTEBOOK,
-    "from attnwidget import AttentionWidget, compare\nimport torch\nAttentionWidget(*torch.randn(3, 5, 4))": LATE,
+    "import torch\nfrom attnwidget import AttentionWidget\nAttentionWidget(*torch.randn(3, 5, 4))": LATE,
 }
 
 
