@@ -367,10 +367,17 @@ def in_steps(spied: Spied) -> list[SeenAttention]:
         calls.setdefault((*one.modules, str(len(before))), []).append(one)
     maps = []
     for parts in calls.values():
-        keys, n = max(part.weights.shape[-1] for part in parts), len(parts[0].weights)
-        if any(len(part.weights) != n for part in parts):
+        if any(len(part.weights) != len(parts[0].weights) for part in parts):
             continue
-        rows = [torch.nn.functional.pad(part.weights, (0, keys - part.weights.shape[-1])) for part in parts]
+        read, befores = parts[0].weights.shape[-1] - parts[0].weights.shape[1], []
+        for part in parts:  # a cache with a window gives the last keys that were read, a static one also those to come
+            read += part.weights.shape[1]
+            befores.append(max(0, read - part.weights.shape[-1]))
+        keys = max(before + part.weights.shape[-1] for before, part in zip(befores, parts, strict=True))
+        rows = [
+            torch.nn.functional.pad(part.weights, (before, keys - before - part.weights.shape[-1]))
+            for before, part in zip(befores, parts, strict=True)
+        ]
         maps.append(
             replace(parts[0], weights=torch.cat(rows, 1), empty_rows=None, largest=max(x.largest for x in parts))
         )
