@@ -355,7 +355,7 @@ def _shuffled(x: Any) -> Any:
     if not isinstance(x, Tensor) or x.ndim < 2 or x.dtype is torch.bool:
         return x
     if x.is_floating_point():
-        return x + 0.3 * torch.randn_like(x) if float(x.min()) < 0 else x
+        return x + 0.3 * torch.randn_like(x) if x.numel() and float(x.min()) < 0 else x
     return x.flip(1) if x.unique().numel() > 2 else x
 
 
