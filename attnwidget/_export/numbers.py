@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, NamedTuple
 
+from .._engine.carried import Carrying
 from .._engine.stages import SIGNED
 from .colors import LOG_DEPTH
 
@@ -33,17 +34,18 @@ LEGENDS = {
 }
 
 
-def legend_name(stage: str, target: str | None = None, *, before_cap: bool = False) -> str:
-    """Return what a legend calls the numbers of a stage; of a logit with the text of its token, where that is known.
+def legend_name(stage: str, carries: Carrying | None, batch: int) -> str:
+    """Return what a legend calls the numbers of a stage; of a logit with its token.
 
     Args:
         stage: which stage.
-        target: the token's text.
-        before_cap: whether logits are bent by a softcap afterwards.
+        carries: what the layer's weights carry.
+        batch: the sample.
     """
-    if stage != "logit" or target is None:
+    if stage != "logit" or carries is None or carries.targets is None:
         return LEGENDS[stage]
-    return f"Logit of “{target}”{' before the cap' if before_cap else ''}, direct path"
+    target = carries.named(carries.targets[batch])
+    return f"Logit of “{target}”{' before the cap' if carries.is_before_cap else ''}, direct path"
 
 
 class Tick(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from carrying import carrying
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionWidget, Capture, capture, compare
-from attnwidget._messages.decoding import BLOCKED, decode_cells
+from attnwidget._export import preview
+from attnwidget._export.glyphs import written
+from attnwidget._export.numbers import LEGENDS
+from attnwidget._messages.decoding import BLOCKED, decode_cells, of_picture
 from attnwidget._messages.ranking import line, rank
 
 CARRIED = ("value_norm", "logit", "saliency")
@@ -150,3 +154,23 @@ def test_a_comparison_shows_logits_of_one_token_only(cap: Capture) -> None:
     assert both.facts["stages"][-2:] == ["value_norm", "saliency"]
     with pytest.raises(ValueError, match="the sides show the logits of other tokens"):
         both.stage = "logit"
+
+
+def test_the_small_picture_names_the_token_of_its_logits(cap: Capture) -> None:
+    w = cap.widget(stage="logit", batch=1)
+    names = []
+    for stage in CARRIED:
+        w.stage = stage
+        words = preview._words_of(w._export_view(), of_picture(w._export_view().picture))
+        assert written(words.ramp) is not None, "else nothing is written"
+        names.append(words.ramp)
+    likely = cap.attention[0].carries.targets[1]
+    assert names == ["Value norm ‖weight · v W_O‖", f"Logit of “w{likely}”, direct path", LEGENDS["saliency"]]
+
+
+def test_where_the_small_picture_has_no_letters_for_a_token_it_has_its_id(cap: Capture) -> None:
+    att = cap.attention[0]
+    carries = att.carries
+    foreign = att.as_carrying(replace(carries, words={carries.targets[0]: "日本"}))
+    shown = AttentionWidget(foreign, stage="logit")
+    assert preview._ramp_name(shown._export_view(), "logit") == f"Logit of “token {carries.targets[0]}”, direct path"
