@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase, Head
+from .._engine.base import AttentionBase, Head, find_head
 from .._engine.matmul import exact, exactly
 from .._engine.overview import progress_bar
 from .._engine.segment_sums import (
@@ -28,7 +28,7 @@ from .._engine.softmax import run_to_end
 from .._engine.stages import QUERIES, streamed
 from .._segments.named import FIRST, Labels
 from .._segments.segments import Segments
-from .._utils.indexing import Indices, as_index, as_indices, cuts
+from .._utils.indexing import Indices, as_indices, cuts
 from .._utils.validation import as_choice, nearest, told
 from .all_heads import LayerSource
 
@@ -375,7 +375,7 @@ def by_segment(
     """Measure one attention: see `Attention.by_segment`."""
     as_choice(measure, MEASURES, "measure")
     batch, _ = att.find(batch, 0)
-    heads = range(att.shape.H) if head is None else [as_index(head, att.shape.H, "head", "heads")]
+    heads = range(att.shape.H) if head is None else [find_head(att, head)]
     asked = question(att, queries, keys)
     aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
     what = att, batch, heads, asked.rows, asked.labels, len(asked.keys)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
-from .._engine.base import OnlyWeightsError
+from .._engine.base import OnlyWeightsError, find_head
 from .._engine.sources import STAGES
 from .._utils.indexing import as_index
 from ..attention import Attention
@@ -104,6 +104,8 @@ class SelectionTraits(traitlets.HasTraits):
         if value is None:
             return None
         with refusing():
+            if name == "head":
+                return find_head(self._shown.given[self.layer], value)
             return as_index(value, self._there_are(name), name, PLURALS[name])
 
     @traitlets.validate("layer", "batch", "head", "query", "key")

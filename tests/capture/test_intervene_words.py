@@ -95,7 +95,12 @@ def even(att: Attention) -> Tensor:
         ({(0, 1, 2): "zero"}, "give a layer"),
         ({(0, ()): "zero"}, "names no head"),
         ({-1: "zero"}, "count them from the first"),
-        ({0: {"mask": torch.ones(2, 2)}}, "give False to remove the mask.*'block'"),
+        ({0: {"mask": [[True]]}}, "give False to remove the mask"),
+        ({0: {"mask": torch.ones(2, 2, dtype=torch.int64)}}, "mask holds int64: give bools"),
+        ({0: {"mask": torch.ones(2, 2) > 0, "mask_dims": "kq"}}, "mask_dims"),
+        ({0: {"mask": lambda b, h, q, k: q >= k, "mask_dims": "qk"}}, "mask is a function: leave it out"),
+        ({0: {"mask": False, "mask_dims": "qk"}}, "give a tensor"),
+        ({0: {"scale": 1.0, "mask_dims": "qk"}}, "'mask_dims' says more of a 'mask': give both"),
         ({(0, True): "zero"}, "give a layer"),
         ({0: "zeros"}, "did you mean 'zero'"),
         ({0: 3}, "3 is no edit"),
@@ -105,7 +110,10 @@ def even(att: Attention) -> Tensor:
         ({0: {"temperature": 0}}, "temperature"),
         ({0: {"softcap": -1}}, "softcap"),
         ({0: {"mask": True, "scale": "x"}}, "scale"),
-        ({0: {"keep": {"policy": "window", "budget": 2}}}, "keep chooses keys"),
+        ({0: {"keep": None}}, "keep is None: give"),
+        ({0: {"keep": {"policy": "windows", "budget": 2}}}, "did you mean 'window'"),
+        ({0: {"keep": {"policy": "window", "budgets": 2}}}, "keep has 'budgets'"),
+        ({0: {"keep": {"policy": "tova"}}}, "keep needs a budget"),
         ({0: {"drop_keys": None}}, "give a list"),
         ({0: {"drop_keys": ["doc"]}}, "give segments="),
         ({0: {"drop_keys": [1.5]}}, "give numbers"),
@@ -154,6 +162,18 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ),
         ({(0, 1): {"output": torch.zeros(3)}}, r"has shape \(3,\)"),
         ({0: lambda block: block.weights[..., :2]}, r"returned \(2, 4, 7, 2\) for a block of weights"),
+        ({0: {"mask": torch.ones(6, 6) > 0}}, r"mask has shape \(6, 6\), which does not fit"),
+        ({0: {"mask": torch.ones(9, 9) > 0}}, r"mask has shape \(9, 9\), and layers.0 had 7 queries and 7 keys"),
+        ({0: {"mask": torch.ones(9, 7) > 0}}, r"mask has shape \(9, 7\), and layers.0 had 7 queries and 7 keys"),
+        ({0: {"mask": lambda b, h, q, k: q - k}}, "gives int64: let it give a bool"),
+        ({0: {"mask": lambda b, h, q, k: (q >= k)[:2]}}, r"gives shape \(2, 7\) where its indices broadcast to"),
+        ({0: {"mask": lambda b, h, q, k: missing}}, r"cannot be asked of sample 0, head 0.*missing"),  # noqa: F821
+        ({0: {"keep": {"policy": "window", "budget": 4}}}, "of which sinks takes 4: give a larger budget"),
+        (
+            {0: {"keep": {"policy": "window", "budget": 6}, "causal": False}},
+            "query 0 may attend to key 1, which comes later",
+        ),
+        ({0: {"keep": {"policy": "tova", "budget": 3}, "mask": torch.zeros(7, 7)}}, "give it as bools"),
         ({0: PerSample(["zero"])}, "has edits of 1 samples, and the batch has 2"),
     ],
 )
@@ -181,6 +201,11 @@ WHAT_IF: list[dict[str, Any]] = [
     {"scale": 0.3, "temperature": 2.0, "drop_keys": [1], "window": 4},
     {"dtype": "bfloat16"},
     {"dtype": "int8"},
+    {"keep": {"policy": "window", "budget": 3, "sinks": 1}},
+    {"keep": {"policy": "heavy_hitters", "budget": 4}},
+    {"keep": {"policy": "heavy_hitters", "budget": 0.5, "recent": 1}, "temperature": 0.5, "drop_keys": [2]},
+    {"keep": {"policy": "tova", "budget": 3}, "dtype": "int8"},
+    {"keep": {"policy": "snapkv", "budget": 3, "prompt": 5, "observe": 2}, "window": 6},
 ]
 
 
@@ -399,10 +424,67 @@ def test_gradient_checkpointing_is_refused(reentrant: bool) -> None:
         model(x)
     with intervene(model, {0: "zero"}):
         model(x).sum().backward()
-    if not reentrant:
-        with torch.no_grad(), intervene(model, {1: "zero"}) as run:
-            model(x)
-        assert run.edited == {"layers.1": (0, 1, 2, 3)}
+    with torch.no_grad(), intervene(model, {1: "zero"}) as run:
+        model(x)
+    assert run.edited == {"layers.1": (0, 1, 2, 3)}
+
+
+class Recomputed(torch.autograd.Function):
+    """A checkpoint as other libraries write it."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.function = function
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return function(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            output = ctx.function(x)
+        torch.autograd.backward(output, grad)
+        return None, x.grad
+
+
+def checkpointed(model: Layers, way: str) -> Layers:
+    """A model whose layer 1 is computed again in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    inner = model.layers[1].forward
+    ways: dict[str, Any] = {
+        "reentrant": lambda y: checkpoint(inner, y, use_reentrant=True),
+        "not reentrant": lambda y: checkpoint(inner, y, use_reentrant=False),
+        "one's own": lambda y: Recomputed.apply(inner, y),
+    }
+    model.layers[1].forward = ways[way]  # type: ignore[method-assign]
+    return model
+
+
+@pytest.mark.parametrize("way", ["reentrant", "not reentrant", "one's own"])
+def test_what_is_computed_again_is_refused_and_never_half_edited(way: str) -> None:
+    plain, model = Layers(by_sdpa), checkpointed(Layers(by_sdpa), way)
+    with pytest.raises(ValueError, match="gradient checkpointing"), intervene(model, {1: "zero"}):
+        model(text().requires_grad_())
+    output = model(text().requires_grad_())
+    with pytest.raises(ValueError, match="gradient checkpointing|edited nothing"), intervene(model, {1: "zero"}):
+        output.sum().backward()  # of a pass before the block
+    grads = []
+    for one in (plain, model):  # an edit beside the checkpoint is as it is without, in and after the block
+        for inside in (True, False):
+            one.zero_grad()
+            x = text().requires_grad_()
+            with intervene(one, {(0, 1): {"drop_keys": [1]}}):
+                output = one(x).square().sum()
+                if inside:
+                    output.backward()
+            if not inside:
+                output.backward()
+            grads.append([x.grad, *(p.grad.clone() for p in one.parameters())])  # type: ignore[union-attr]
+    for found in grads[1:]:
+        for a, b in zip(found, grads[0], strict=True):
+            assert_close(a, b)
 
 
 def test_a_call_under_vmap_is_refused() -> None:

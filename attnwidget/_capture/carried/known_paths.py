@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from ..module_walk import modules, named_modules
 from .projections import LEAST, Projection, coarsest
 from .readout import LogitReadout
+from .stream import Terms
 
 PLAIN = {bool, int, float, str, type(None)}  # settings that are compared
 PACKAGE = __package__.partition(".")[0] + "."
@@ -52,14 +53,14 @@ class KnownReadout:
 
     norm: the number of the final norm's module.
     kind: what the norm computes, by `FinalNorm.settings`.
-    terms: with which factor what each attention adds is in what the norm is given.
+    terms: by which way what each attention adds is in what the norm is given.
     unembedding: the name of the parameter.
     factor: what the logits are multiplied by.
     """
 
     norm: int
     kind: tuple[Any, ...]
-    terms: Mapping[str, float]
+    terms: Terms
     unembedding: str
     factor: float
 
@@ -139,7 +140,7 @@ def path_of_model(
     model: nn.Module,
     state: tuple[Any, ...],
     projections: Mapping[str, Projection],
-    readout: tuple[LogitReadout, nn.Module, Mapping[str, float]] | None,
+    readout: tuple[LogitReadout, nn.Module, Terms] | None,
 ) -> KnownPath | None:
     """Return the way that was found, by numbers and names of modules; None where it cannot be told so.
 
@@ -169,9 +170,7 @@ def path_of_model(
     return None if known is None else KnownPath(state, found, known)
 
 
-def _known_readout(
-    model: nn.Module, readout: LogitReadout, norm: nn.Module, terms: Mapping[str, float]
-) -> KnownReadout | None:
+def _known_readout(model: nn.Module, readout: LogitReadout, norm: nn.Module, terms: Terms) -> KnownReadout | None:
     weight, name = readout.unembedding.weight, readout.unembedding.name
     parameter = dict(model.named_parameters()).get(name)
     plain = parameter is not None and (parameter.data_ptr(), parameter.stride()) == (weight.data_ptr(), weight.stride())

@@ -20,14 +20,14 @@ class SweptPart:
 
     Attributes:
         layer, head: which; None: all.
-        query: of an edge.
+        queries: of an edge; None: all.
         keys: positions of keys; None: a whole head or layer.
         layers: in which keys are edited; None: all.
     """
 
     layer: int | None = None
     head: int | None = None
-    query: int | None = None
+    queries: tuple[int, ...] | None = None
     keys: tuple[int, ...] | None = None
     layers: tuple[int, ...] | None = None
 
@@ -35,22 +35,23 @@ class SweptPart:
         """Return the edit of this part, as `intervene` takes it.
 
         Args:
-            edit: of a head or layer any that `intervene` takes; of keys, "zero": no query attends to them, and the
-                others take over their weight; "cut": their weights are 0, and the others as they were; "uniform": the
-                weight on all of them is spread evenly over them.
+            edit: of a head or layer any that `intervene` takes, or "cut", which is "zero" there; of keys, "zero": no
+                query attends to them, and the others take over their weight; "cut": their weights are 0, and the others
+                as they were; "uniform": the weight on all of them is spread evenly over them.
             layers: how many there are.
 
         Raises:
             ValueError: an edit that keys do not have.
         """
         if self.keys is None:
+            edit = "zero" if isinstance(edit, str) and edit == "cut" else edit  # without weights it gives nothing
             return {self.layer if self.head is None else (self.layer, self.head): edit}
         own = self._of_keys(edit, list(self.keys))
         which = (self.layers or range(layers)) if self.layer is None else (self.layer,)
         return {layer if self.head is None else (layer, self.head): own for layer in which}
 
     def _of_keys(self, edit: Any, keys: list[int]) -> Any:
-        queries = None if self.query is None else [self.query]
+        queries = None if self.queries is None else list(self.queries)
         if edit == "zero":
             return {"drop_keys": keys} if queries is None else {"block": (queries, keys)}
         if edit == "cut":
