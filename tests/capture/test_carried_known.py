@@ -236,6 +236,26 @@ def test_a_second_text_in_a_block_goes_the_way_that_the_first_has_confirmed(mode
         assert all(torch.equal(a.block(stage), b.block(stage)) for a, b in pairs for stage in STAGES)
 
 
+def test_a_norm_between_is_followed_each_time(model: Model) -> None:
+    class Normed(nn.Module):
+        """A layer whose result is normed before it goes on."""
+
+        def __init__(self, layer: nn.Module) -> None:
+            super().__init__()
+            self.layer, self.norm = layer, nn.LayerNorm(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            normed: Tensor = self.norm(self.layer(x))
+            return normed
+
+    model.layers[1] = Normed(model.layers[1])
+    first, _, _ = watched(model)
+    second, follows, _ = watched(model)
+    assert follows
+    assert first.attention[1].why_not("logit") is None
+    assert same_stages(first, second)
+
+
 def test_an_interrupted_model_leaves_what_is_known(model: Model) -> None:
     captured(model)
     hook = model.norm.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("stop")))
