@@ -32,6 +32,7 @@ from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
 from .._utils.plain import as_plain, sendable
+from .._utils.report import take_page
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
@@ -954,6 +955,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         script = answer_script(content)
         if script is not None:
             self.send(script)
+            return
+        if take_page(content):
             return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
