@@ -32,7 +32,7 @@ from .._engine.softmax import run_to_end
 from .._engine.stages import NORMALIZED, QUERIES, streamed
 from .._segments.named import FIRST, Labels
 from .._segments.segments import Segments
-from .._utils.indexing import Indices, as_index, as_indices, cuts
+from .._utils.indexing import Indices, as_indices, cuts
 from .._utils.validation import as_choice, nearest, told
 from .all_heads import LayerSource
 
@@ -421,7 +421,7 @@ def by_segment(
     measure = _measure_of(measure, stage)
     att.check_stage(stage)
     batch, _ = att.find(batch, 0)
-    heads = range(att.shape.H) if head is None else [as_index(head, att.shape.H, "head", "heads")]
+    heads = range(att.shape.H) if head is None else [att.find_head(head)]
     asked = question(att, queries, keys)
     aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
     what = att, batch, heads, asked.rows, asked.labels, len(asked.keys), stage

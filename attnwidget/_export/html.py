@@ -13,7 +13,7 @@ from typing import Any
 from .._engine.softmax import run_to_end
 from .._tokens.characters import one_line
 from .._utils import files
-from .._utils.assets import bundled
+from .._utils.assets import bundled, whole_script
 from . import snapshot
 from .colors import LOOKS, look_of
 from .preview import preview_of
@@ -77,7 +77,7 @@ def to_html(
 def making_page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> Generator[float, None, bytes]:
     """Make the file of a widget, with some of its heads, in steps: a page of UTF-8; yields the share that is done."""
     saved = yield from snapshot.saving(widget, choices)
-    whole = saved.whole(bundled("widget.js"))
+    whole = saved.whole(whole_script())
     if title is not None:
         whole["state"]["title"] = title.encode("utf-8", "replace").decode()
     script = bundled("page.js").replace("</script", "<\\/script")

@@ -20,6 +20,7 @@ from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import SURVEYED
 from .._engine import overview
 from .._export.html import to_html
+from .._export.numbers import in_model
 from .._export.preview import preview_of
 from .._export.snapshot import DEFAULT_LIMIT
 from .._export.view import SavedHead, SavedTrait
@@ -592,9 +593,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
         sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
+        own = in_model([self.head], all_heads.numbers_of_heads(self._selected))
         return (
             f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
-            f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
+            f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
     # Opening: whatever can be refused is refused before the front-end hears of a widget.
@@ -622,7 +624,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
         self._effects = Effects(
             *(self._scheduler, put_again, weakly(self._effect_wish)),
-            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions), weakly(self._pieces_of)),
         )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._stage_surveys, self._findings),

@@ -97,15 +97,18 @@ def test_bundle_is_fresh_small_and_fetches_nothing() -> None:
     assert js.requirements() == []
     script = (STATIC / "widget.js").read_text(encoding="utf-8")
     assert len(script.encode()) <= 204_800
-    inside = unpacked(script)
+    (core,) = re.findall(r'parts\.core = "([^"]+)"', script)
+    parts = json.loads((STATIC / "parts.json").read_text(encoding="utf-8"))["parts"]
+    assert len(script.encode()) + sum(map(len, parts.values())) <= 327_680
+    inside = "".join(map(unpacked, [core, *parts.values()]))
     addresses = set(re.findall(r"\w+://[\w.]+", script + inside + (STATIC / "widget.css").read_text(encoding="utf-8")))
     assert addresses <= {"http://www.w3.org"}, "names of XML namespaces only"
     assert "preact" in (STATIC / "THIRD-PARTY.txt").read_text(encoding="utf-8")
 
 
-def unpacked(script: str) -> str:
-    """Return what is inside widget.js: deflated, and written with two of 91 letters for 13 bits."""
-    ((data, size),) = re.findall(r'bytesOf\("([^"]+)", (\d+)\)', script)
+def unpacked(part: str) -> str:
+    """Return a part of the script: deflated, and written with two of 91 letters for 13 bits."""
+    size, _, data = part.partition(":")
     places = {chr(code): at for at, code in enumerate(code for code in range(32, 127) if chr(code) not in '":<\\')}
     held = sum(
         (places[one] + 91 * places[other]) << (13 * at)
@@ -203,7 +206,7 @@ def wheel(built: Path) -> Path:
 def test_wheel_carries_bundle_types_and_samples(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        for name in ("widget.js", "widget.css", "loader.js", "page.js", "ramps.json", "THIRD-PARTY.txt"):
+        for name in ("widget.js", "parts.json", "widget.css", "loader.js", "page.js", "ramps.json", "THIRD-PARTY.txt"):
             assert archive.read(f"attnwidget/static/{name}") == (STATIC / name).read_bytes()
     assert "attnwidget/py.typed" in names
     assert any(re.fullmatch(r"attnwidget/samples/\w+\.npz", name) for name in names)
@@ -277,6 +280,7 @@ def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path
         "static = Path(attnwidget.__file__).parent / 'static'\n"
         "assert widget._esm == (static / 'loader.js').read_text(encoding='utf-8')\n"
         "assert widget._front_end.code == (static / 'widget.js').read_text(encoding='utf-8')\n"
+        "assert widget._front_end.parts.keys() >= {'graph', 'text', 'heads', 'segments', 'stages', 'compare'}\n"
         "assert widget._front_end.style == (static / 'widget.css').read_text(encoding='utf-8')\n"
     )
     said = run(python, "-I", program, cwd=tmp_path, PATH=os.devnull)

@@ -14,6 +14,7 @@ from ..._analysis.similar_heads import metric_distances, order_of, picture_dista
 from ..._messages import decoding, heads_overview
 from ..._messages.decoding import BLOCKED, NAN
 from .. import colors
+from ..numbers import brief_head, numbers_of_all
 from ..view import WidgetView
 from .canvas import LEAST
 from .sheet import FigureContext
@@ -80,7 +81,7 @@ def draw(context: FigureContext, top: float) -> float:
         if layout.bars:
             _bar(context, share, x, y + layout.size + 4, layout.size)
         if layout.named:
-            name = f"{layer}·{head}" if len(survey["layers"]) > 1 else f"{head}"
+            name = brief_head(layer, head, context.traits.facts)
             below = y + layout.size + (UNDER if layout.bars else 0) + 7
             color = context.look.ink if _is_selected(context, layer, head) else context.look.ink3
             context.canvas.text(x + layout.size / 2, below, name, size=LEAST, color=color, align="center")
@@ -94,7 +95,8 @@ def draw(context: FigureContext, top: float) -> float:
 
 def _name(context: FigureContext) -> str:
     layer, head = context.traits.layer, context.traits.head
-    return f"{layer}·{head}" if len(context.traits.facts["layers"]) > 1 else f"head {head}"
+    name = brief_head(layer, head, context.traits.facts)
+    return name if len(context.traits.facts["layers"]) > 1 else f"head {name}"
 
 
 def _is_selected(context: FigureContext, layer: int, head: int) -> bool:
@@ -230,9 +232,11 @@ def _axes(context: FigureContext, survey: dict[str, Any], layout: HeadsLayout) -
     """Draw the numbers of the heads above and of the layers on the left, as many as fit."""
     canvas, look, traits = context.canvas, context.look, context.traits
     columns = max(one["heads"] for one in survey["layers"])
+    numbers = numbers_of_all(traits.facts)
     size = max(LEAST, min(11.0, layout.size * 0.6))
     for many, each, is_head in ((columns, layout.across, True), (len(survey["layers"]), layout.down, False)):
-        wide = canvas.measure(f"{many - 1}", size, True) + 3 if is_head else size * 1.1
+        longest = f"{many - 1}{(numbers and f' ({max(numbers)})') or ''}"
+        wide = canvas.measure(longest, size, True) + 3 if is_head else size * 1.1
         step = max(1, math.ceil(wide / each))
         own = traits.head if is_head else traits.layer
         for number in range(many):
@@ -243,4 +247,5 @@ def _axes(context: FigureContext, survey: dict[str, Any], layout: HeadsLayout) -
             x, y = (layout.left + middle, layout.top - 10) if is_head else (layout.left - 10, layout.top + middle)
             color = look.ink if is_own else look.ink3
             align = "center" if is_head else "right"
-            canvas.text(x, y, f"{number}", size=size, color=color, bold=is_own, align=align)
+            words = f"{number} ({numbers[number]})" if is_head and numbers else f"{number}"
+            canvas.text(x, y, words, size=size, color=color, bold=is_own, align=align)

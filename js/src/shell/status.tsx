@@ -3,7 +3,16 @@
 import type { ComponentChildren } from "preact";
 import { mount, part, type View } from "../components/dom";
 import { Message } from "../components/message";
-import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWords } from "../components/phrases";
+import {
+  drawnWords,
+  headWords,
+  isNamed,
+  numberOf,
+  numbersIn,
+  rangeOf,
+  showsCells,
+  stackWords,
+} from "../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { isSigned, sumWord, wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
@@ -306,7 +315,7 @@ function HeadsLine({ ui }: { ui: Ui }) {
   return (
     <>
       <b>
-        layer {at.layer} · head {at.head}
+        layer {at.layer} · {headWords(at.head, numbersIn(store.facts.value, at.layer))}
       </b>
       {best !== null && (
         <>
@@ -337,8 +346,7 @@ function SegmentsLine({ ui }: { ui: Ui }) {
   );
   return (
     <>
-      {head !== null &&
-        `${headWords(head.head, head.layer === store.layer.value ? store.facts.value : {})} of layer ${head.layer}, `}
+      {head !== null && `${headWords(head.head, numbersIn(store.facts.value, head.layer))} of layer ${head.layer}, `}
       {query === null ? <b>{from}</b> : <Place labels={store.queryLabels.value} index={query} side="query" />} →{" "}
       <b>
         <bdi>{to}</bdi>
@@ -449,7 +457,9 @@ function segmentFacts({ store }: Ui, narrow: boolean): string {
     heads > 1 || head_numbers ? headWords(now.of.head, store.facts.value) : "",
     `${count(now.total)} of ${count(queries)} queries`,
     `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
-    narrow || columns.length === now.keys.length || now.stage !== "weights" ? "" : "mass is a share of what is not set aside",
+    narrow || columns.length === now.keys.length || now.stage !== "weights"
+      ? ""
+      : "mass is a share of what is not set aside",
   ]
     .filter(Boolean)
     .join(" · ");

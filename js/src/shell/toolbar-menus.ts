@@ -2,7 +2,7 @@
 
 import type { Section } from "../components/menu";
 import { showsCells } from "../components/phrases";
-import { isSigned, linkedStage } from "../contract/stages";
+import { isSigned, linkedStage, targetName } from "../contract/stages";
 import type {
   ColorRange,
   ColorScaleName,
@@ -382,7 +382,7 @@ const targetOf = ({ store }: Ui) => store.facts.value.targets?.[store.batch.valu
 
 function shownName(ui: Ui, stage = ui.store.stage.value): string {
   const target = stage === "logit" ? targetOf(ui) : undefined;
-  return target ? `logit of “${target.text}”` : stageName(stage);
+  return target ? `logit of ${targetName(target)}` : stageName(stage);
 }
 
 /** The tokens whose logits can be shown, where these are. */

@@ -437,7 +437,9 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
         aside ||= skipped;
         return (
           <span class="aw-graph-key" key={head}>
-            {!ofSegments && (model.signColors.value === null || heads.length > 1) && <i style={{ background: colors[place] }} />}
+            {!ofSegments && (model.signColors.value === null || heads.length > 1) && (
+              <i style={{ background: colors[place] }} />
+            )}
             <b>{headWords(head, ui.store.facts.value)}</b>
             {line && isBlocked(line) && <span>nothing allowed</span>}
             {best !== null && (

@@ -2,8 +2,18 @@
 
 import { effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";
+import type { Facts } from "../../contract/messages";
 import { isSigned } from "../../contract/stages";
-import { cornerOf, type HeadMetric, type HeadsLayout, hasSigns, nameOf, pictureOf, picturesOf, type Survey } from "../../data/survey";
+import {
+  cornerOf,
+  type HeadMetric,
+  type HeadsLayout,
+  hasSigns,
+  nameOf,
+  pictureOf,
+  picturesOf,
+  type Survey,
+} from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
 import { ownRange, type Paints } from "../../draw/color-mapper";
 import type { Ui } from "../../state/ui";
@@ -47,7 +57,8 @@ export class Atlas {
   /** Of another survey nothing is kept, but of the same one with more layers. */
   private keep(survey: Survey): void {
     if (this.of !== null && same(this.of, survey)) return; // only a metric may be another
-    const grows = this.of !== null && !this.of.ofStage && !survey.ofStage && !this.of.complete && this.of.batch === survey.batch;
+    const grows =
+      this.of !== null && !this.of.ofStage && !survey.ofStage && !this.of.complete && this.of.batch === survey.batch;
     if (!grows) this.finer.clear();
     this.painted.clear();
     this.of = survey;
@@ -69,6 +80,7 @@ export interface Style {
 interface Scene {
   readonly layout: HeadsLayout;
   readonly survey: Survey;
+  readonly facts: Facts;
   readonly metric: HeadMetric | null;
   readonly paints: Paints;
   /** Of numbers below and above zero. */
@@ -168,12 +180,12 @@ function lossTint(context: CanvasRenderingContext2D, scene: Scene, x: number, y:
 }
 
 function name(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
-  const { layout, survey, style } = scene;
+  const { layout, survey, facts, style } = scene;
   context.font = `400 ${10 * style.unit}px ${style.font}`;
   context.fillStyle = style.ink3;
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
-  context.fillText(nameOf(survey, place), x + layout.size / 2, y + layout.size + 20 * style.unit);
+  context.fillText(nameOf(survey.heads[place]!, facts), x + layout.size / 2, y + layout.size + 20 * style.unit);
 }
 
 // --- more detail --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import { computed, effect, signal } from "@preact/signals-core";
 import { mount, part, Token, type View } from "../../components/dom";
 import { sumWord } from "../../contract/stages";
 import { byLargest, largestSize, meanOf, rankAmong, sumOf } from "../../data/segments";
+import { nameOf } from "../../data/survey";
 import { segmentStyle } from "../../draw/segment-colors";
 import { KernelError } from "../../kernel/kernel";
 import { stableComputed } from "../../state/queries";
@@ -142,7 +143,8 @@ function Rows({ ui, model, row, keys }: RowsProps) {
       class="aw-seg-rows"
       data-measure={measure}
       data-sums={!model.shares.value || undefined}
-      aria-label={`${measureWord(measure, now.stage)} by segment`}>
+      aria-label={`${measureWord(measure, now.stage)} by segment`}
+    >
       {shown.map((column) => (
         <>
           <Row key={column} {...{ ui, model, row, column, scale }} />
@@ -338,7 +340,10 @@ function AllHeads({ ui, model }: { ui: Ui; model: SegmentsModel }) {
       )}
       {rank !== null && values.length > 1 && (
         <div>
-          <span>Rank of {many ? `${now.of.layer}·${now.of.head}` : `head ${now.of.head}`}</span>
+          <span>
+            Rank of {many ? "" : "head "}
+            {nameOf(now.of, store.facts.value)}
+          </span>
           <b>
             {count(rank.rank)} of {count(rank.of)}
           </b>

@@ -27,7 +27,8 @@ export function headPictures(ui: Ui, model: SegmentsModel, visible: ReadonlySign
     const { thumbnails, survey } = store;
     const sent = thumbnails.value;
     const stage = model.stage.value;
-    if (sent !== null && sent.layer === layer && sent.batch === store.batch.value && sent.stage === stage) return sent.heads[head] ?? null;
+    if (sent !== null && sent.layer === layer && sent.batch === store.batch.value && sent.stage === stage)
+      return sent.heads[head] ?? null;
     const all = survey.value;
     const at =
       all?.batch === store.batch.value ? all.heads.findIndex((one) => one.layer === layer && one.head === head) : -1;
