@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._engine.stages import SIGNED
 from .._messages.decoding import (
     BLOCKED,
     MINUS_INF,
@@ -24,7 +25,6 @@ from .._messages.decoding import (
     decode_cells,
     of_picture,
 )
-from .._engine.stages import SIGNED
 from .._messages.segment_reading import aside_columns, measure_name, measure_of, read
 from .._tokens.characters import one_line
 from .._tokens.display import labels_of

@@ -239,9 +239,7 @@ class Surveys(Generic[S]):
         job: the name of the rest.
     """
 
-    def __init__(
-        self, slices: Scheduler, tell: Callable[[dict[str, Any]], object], job: str = ALL_HEADS
-    ) -> None:
+    def __init__(self, slices: Scheduler, tell: Callable[[dict[str, Any]], object], job: str = ALL_HEADS) -> None:
         self._slices, self._tell, self._job = slices, tell, job
         self._shown: tuple[Any, S] | None = None  # of what, such as the sample; and its survey
 

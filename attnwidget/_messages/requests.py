@@ -21,8 +21,8 @@ from .._engine.base import Head
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
-from .._engine.sources import STAGES
 from .._engine.softmax import run_to_end
+from .._engine.sources import STAGES
 from .._engine.stages import BY_SIZE, MASKED, NORMALIZED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
@@ -411,7 +411,9 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
         values = heads_overview.finer(message.context.stack, plan, layer, batch, heads)
     else:
         size = heads_overview.THUMBNAIL_SIZE
-        found = run_to_end(stage_pictures(att, batch, as_choice(stage, NORMALIZED, "stage"), plan.finer(layer), size, heads))
+        found = run_to_end(
+            stage_pictures(att, batch, as_choice(stage, NORMALIZED, "stage"), plan.finer(layer), size, heads)
+        )
         values = encoded_of_stage(found, stage)
     return {"values": encoding.detach(values, message.buffers)}
 

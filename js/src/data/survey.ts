@@ -120,13 +120,12 @@ export interface StageHeads {
 
 export async function decodeStageHeads(message: StageHeadsMessage): Promise<StageHeads> {
   const { batch, stage, query, error } = message;
-  const [sums, sizes, ...layers] = await Promise.all([
-    decode(message.sums),
-    decode(message.sizes),
-    ...message.pictures.map((values, layer) => (values === null ? null : picturesOf(values, layer, batch))),
-  ]);
+  const [sums, sizes] = [await decode(message.sums), await decode(message.sizes)];
+  const layers = await Promise.all(
+    message.pictures.map((values, layer) => (values === null ? null : picturesOf(values, layer, batch))),
+  );
   if (!(sums instanceof Float32Array && sizes instanceof Float32Array)) throw new Error("sums must be float32");
-  return { batch, stage, query, layers: layers as (Grid[] | null)[], sums, sizes, error };
+  return { batch, stage, query, layers, sums, sizes, error };
 }
 
 /** Return the heads with pictures of a stage in the place of weights, and its sums as two more metrics. */

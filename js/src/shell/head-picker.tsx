@@ -324,7 +324,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const whose =
     thumbnails === null
       ? ""
-      : `; small picture of ${wordsOf(thumbnails.stage)}${signed ? ", with signs" : ""}, on ${highs === null ? "its own range" : "the range of all heads of the layer"}`;
+      : `; small picture${thumbnails.stage === "weights" ? "" : ` of ${wordsOf(thumbnails.stage)}`} on ${highs === null ? "its own range" : "the range of all heads of the layer"}`;
   return (
     <div class="aw-group">
       {label && (
