@@ -115,7 +115,7 @@ class StageSurvey:
     """
 
     def __init__(self, layers: LayerSource, batch: int, stage: str) -> None:
-        self.stage, self.query, self.error = stage, None, None
+        self.stage, self.query, self.error, self.is_finding = stage, None, None, False
         self._layers, self._batch = layers, batch
         shapes = [layers[layer].shape for layer in range(len(layers))]
         plan = RowPlan(shapes, batch)

@@ -46,6 +46,7 @@ from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
 from .effect_traits import EffectTraits
 from .effects import Effects
+from .eviction_pass import FOUND, EvictionPass
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
@@ -446,6 +447,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         (None, None)
         """
         with self._lock:
+            self._evictions.finish()
             self._bring_what_is_missing()
             self._surveys.finish()
             self._stage_surveys.finish()
@@ -503,6 +505,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         'bank.html'
         """
         with self._lock:
+            self._evictions.finish()
             return to_html(
                 self._export_view(), path, title=title, layers=layers, heads=heads, samples=samples, limit=limit
             )
@@ -530,6 +533,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         from .._export.figure import figure_of
 
         with self._lock:
+            self._evictions.finish()
             return figure_of(self._export_view(), width=width, dpi=dpi, theme=theme)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -613,6 +617,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         send, put = weakly(self.send), weakly(self._put)
         self._tile_queue = TileQueue(self._scheduler, send)
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
+        self._evictions = EvictionPass(self._scheduler, put, weakly(self._show_evicted))
         self._surveys = Surveys[Survey](self._scheduler, weakly(self._put_survey))
         self._stage_surveys = Surveys[StageSurvey](self._scheduler, weakly(self._put_stage_heads), STAGE_HEADS)
         self._findings = FindingsCache(self._scheduler)
@@ -812,6 +817,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             self._leave_rules_that_cannot_be()
             self._drop_a_stage_that_is_gone()
             self._send_soon(*self._to_send_again())
+            if self._waits_for_evictions():
+                return
             later = self._what_can_wait()
             for name in self._rules():
                 if name not in later:
@@ -826,6 +833,25 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
         self._builders.use(self._shown)
+
+    def _waits_for_evictions(self) -> bool:
+        """Begin to find what a cache evicts in the layer, where that takes a while; return whether all waits for it."""
+        at = Selection.of(self)
+        of = (at.layer, at.batch, at.shown_head, at.stage, at.pool)
+        if not self._evictions.begin(self._find_under_rules(), of):
+            return False
+        self._exact_pass.cancel()
+        self._derived.hold_back(FOUND)
+        self._evictions.resume()  # what ended with the picture before
+        return True
+
+    def _show_evicted(self) -> None:
+        """Show what follows from the evictions, and have the front-end ask again for what had to wait."""
+        with self._lock:
+            self._version += 1
+            self._shown.version = self._version
+            self._derived.forget("facts")
+            self._refresh()
 
     def _bring_what_is_missing(self) -> None:
         """Compute what an interrupt has left out."""
@@ -1011,6 +1037,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             token_store=self._token_store,
             tile_queue=self._tile_queue,
             exact_pass=self._exact_pass,
+            evictions=self._evictions,
             findings=self._findings,
             derived=self._derived,
             selection=Selection.of(self),

@@ -65,7 +65,7 @@ def test_sums_by_segment_are_named_and_no_masses(
 ) -> None:
     w = widget(stage=stage, view="segments", theme=theme, layer=1, segment="small", measure="lift")
     page = show(offline_page, w, width=width)
-    wanted = w._shown.layers[1].by_segment("door", segments(PARTS, length=10), head=0, stage=stage)
+    wanted = w._shown.layers[1].by_segment("door", segments(PARTS, length=10), head=0, stage=stage)  # type: ignore[arg-type]
     pinned = page.page.locator(".aw-seg-row[aria-current] .aw-number").inner_text()
     assert number(pinned) == pytest.approx(float(wanted.sum[0, wanted.keys.index("small")]), abs=6e-4)
     said = page.page.locator(".aw-segments").inner_text()

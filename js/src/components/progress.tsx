@@ -20,7 +20,7 @@ export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   const { store, stop } = ui;
   const own = computed<Pass | null>(() => {
     const progress = store.progress.value;
-    if (progress === null) return null;
+    if (progress === null || progress.what !== undefined) return null;
     const names = ["layer", "batch", "head", "stage", "pool"] as const;
     if (names.some((name) => progress[name] !== store[name].value)) return null;
     const picture = store.picture.value;

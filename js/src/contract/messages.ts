@@ -20,6 +20,8 @@ export interface Progress {
   share: number;
   seconds_left: number | null;
   state: "running" | "stopped";
+  /** Not of the picture: of what a cache evicts, which is found before anything is drawn. */
+  what?: "evictions";
 }
 
 /** Bytes as hosts hand them over: Jupyter a `DataView`, Colab a `Uint8Array`, a page without a kernel base64 text. */

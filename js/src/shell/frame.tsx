@@ -4,9 +4,12 @@ import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../components/dom";
 import { goBack } from "../components/keyboard";
 import { Message } from "../components/message";
+import { timeLeft } from "../components/progress";
 import { Without } from "../components/without";
+import type { Progress } from "../contract/messages";
 import type { ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
+import { percent } from "../text/format";
 import { Card } from "./card";
 import { headPicker } from "./head-picker";
 import { keepKeys } from "./keys";
@@ -83,10 +86,35 @@ function Back({ ui }: { ui: Ui }) {
   );
 }
 
+/** What a cache evicts is found first: how far that is, and how to stop it. */
+function Evictions({ ui, text, progress }: { ui: Ui; text: string; progress: Progress }) {
+  const { layer, batch, head, stage, share } = progress;
+  const stopped = progress.state === "stopped";
+  const action = stopped ? "resume" : "stop";
+  const left = stopped ? "stopped" : timeLeft(progress.seconds_left);
+  return (
+    <div class="aw-notice" data-aw="evictions">
+      <Message
+        sign="waiting"
+        title="What the cache keeps"
+        text={`${text}: ${[percent(Math.floor(100 * share) / 100), left].filter(Boolean).join(", ")}.`}
+        actions={[
+          {
+            name: stopped ? "Resume" : "Stop",
+            run: () => void ui.kernel.request("pass", { layer, batch, head, stage, action }).catch(() => {}),
+          },
+        ]}
+      />
+    </div>
+  );
+}
+
 /** The selected head could not be computed: Python's own sentence, and what to do. */
 function Problem({ ui }: { ui: Ui }) {
   const text = ui.store.problem.value;
   if (text === null) return null;
+  const progress = ui.store.progress.value;
+  if (progress?.what !== undefined) return <Evictions ui={ui} text={text} progress={progress} />;
   return (
     <div class="aw-notice">
       <Message
