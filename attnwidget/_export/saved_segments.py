@@ -21,7 +21,7 @@ MAX_KEYS = 64  # in such a list, as js/src/views/segments/list.tsx asks for them
 OF_PLACE = ["asking", "segment_path", "stage"]
 
 Known = dict[str, Any]
-Place = tuple[str | None, tuple[str, ...], str]  # as `_widget.masses.Place`
+Place = tuple[str | None, tuple[str, ...], str]  # as `_widget.masses.MassPlace`
 
 
 def traits(widget: WidgetView, heads: Sequence[SavedHead]) -> Iterator[SavedTrait]:

@@ -30,7 +30,7 @@ STAGE_SUMS = ("stage_sum", "stage_size")  # what heads can be ordered by: the su
 NUMBER_BYTES = 8  # a head's sum and size
 
 
-class StagePictures(NamedTuple):
+class HeadsOfStage(NamedTuple):
     """Some heads of a layer in one stage.
 
     Attributes:
@@ -49,7 +49,7 @@ class StagePictures(NamedTuple):
 
 def stage_pictures(
     att: AttentionBase, batch: int, stage: str, queries: range, size: int, heads: range | None = None
-) -> Generator[None, None, StagePictures]:
+) -> Generator[None, None, HeadsOfStage]:
     """Look at some queries of heads of a layer, each exact.
 
     Args:
@@ -92,10 +92,10 @@ def stage_pictures(
             yield
         sums[:, place] /= counted or torch.nan
         pictures.append((values, allowed))
-    return StagePictures(pictures, sums[0], sums[1], len(queries))
+    return HeadsOfStage(pictures, sums[0], sums[1], len(queries))
 
 
-def encoded(found: StagePictures, stage: str) -> encoding.Envelope:
+def encoded(found: HeadsOfStage, stage: str) -> encoding.Envelope:
     """Encode the pictures, each on its own range."""
     if stage in SIGNED:
         return encoding.encode_signed_thumbnails(found.heads)
@@ -122,7 +122,7 @@ class StageSurvey:
         self.heads, self._queries = plan.heads, plan.queries
         room = encoding.BUDGET - (LAYER_BYTES + NUMBER_BYTES) * len(shapes) - NUMBER_BYTES * sum(plan.heads)
         self._size = max(1, min(THUMBNAIL_SIZE, isqrt(max(0, room) // max(1, sum(plan.heads)))))
-        self._ready: list[StagePictures | None] = []
+        self._ready: list[HeadsOfStage | None] = []
         self._of_query: dict[tuple[int, int], Tensor] = {}  # by layer and query
         self._steps: Iterator[None] | None = None
 
@@ -176,7 +176,7 @@ class StageSurvey:
             "error": self.error,
         }
 
-    def _sums(self, layer: int, found: StagePictures) -> Tensor:
+    def _sums(self, layer: int, found: HeadsOfStage) -> Tensor:
         """Return the sum and the size of each head, (2, heads): of the query in question, where there is one."""
         att, query = self._layers[layer], self.query
         if query is None:

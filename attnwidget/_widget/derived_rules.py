@@ -20,7 +20,7 @@ from .derived import DerivedTrait
 from .exact_pass import EXACT_STAGES, SEGMENTS, SEGMENTS_OF_HEADS, ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
-from .masses import Masses, Place
+from .masses import Masses, MassPlace
 from .selection import Selection
 
 EXACT_STAGES_URGENCY = 1.0  # before the exact picture of a long head, which is not in sight then
@@ -258,19 +258,19 @@ class TraitBuilders:
     def _mass(
         self, layer: int, batch: int, head: int | str, asking: str | None, path: tuple[str, ...], stage: str
     ) -> Made:
-        return self._masses.of_head(self._shown, (layer, batch, head), Place(asking, path, stage))
+        return self._masses.of_head(self._shown, (layer, batch, head), MassPlace(asking, path, stage))
 
     def _no_mass(self, error: Exception, layer: int, batch: int, head: int | str, *place: Any) -> Made:
-        return self._masses.failed(error, {"layer": layer, "batch": batch, "head": head, **Place(*place).of()})
+        return self._masses.failed(error, {"layer": layer, "batch": batch, "head": head, **MassPlace(*place).of()})
 
     def _leave_mass(self) -> None:
         self._masses.leave(SEGMENTS)
 
     def _head_mass(self, layer: int, batch: int, asking: str | None, path: tuple[str, ...], stage: str) -> Made:
-        return self._masses.of_heads(self._shown, (layer, batch), Place(asking, path, stage))
+        return self._masses.of_heads(self._shown, (layer, batch), MassPlace(asking, path, stage))
 
     def _no_head_mass(self, error: Exception, layer: int, batch: int, *place: Any) -> Made:
-        return self._masses.failed(error, {"batch": batch, **Place(*place).of()})
+        return self._masses.failed(error, {"batch": batch, **MassPlace(*place).of()})
 
     def _leave_head_mass(self) -> None:
         self._masses.leave(SEGMENTS_OF_HEADS)

@@ -16,7 +16,7 @@ from ..attention import Attention
 from .derived import Derived
 from .exact_pass import ExactPass
 from .layers import ShownLayers
-from .masses import Masses, Place
+from .masses import Masses, MassPlace
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,14 @@ class ExportView:
         return reply, buffers
 
     def mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> MassPass:
-        return self.masses.saved(self.shown, head, Place(*place), keep=self._is_shown(Place(*place), head))
+        return self.masses.saved(self.shown, head, MassPlace(*place), keep=self._is_shown(MassPlace(*place), head))
 
     def head_mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> HeadMasses:
-        return self.masses.saved_heads(self.shown, head[:2], Place(*place), keep=self._is_shown(Place(*place), head))
+        return self.masses.saved_heads(
+            self.shown, head[:2], MassPlace(*place), keep=self._is_shown(MassPlace(*place), head)
+        )
 
-    def _is_shown(self, place: Place, head: SavedHead) -> bool:
+    def _is_shown(self, place: MassPlace, head: SavedHead) -> bool:
         at, own = self.traits, saved_segments.place_of(self)
         return (*place, *head) == (*own, at.layer, at.batch, at.head)
 

@@ -30,7 +30,7 @@ Tell = Callable[[str, Made], object]
 log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
+class MassPlace(NamedTuple):
     """Which segment is asked about, into which one has gone down, and what is summed."""
 
     asking: str | None
@@ -78,21 +78,21 @@ class Masses:
 
     # The traits.
 
-    def of_head(self, shown: ShownLayers, at: tuple[int, int, int | str], place: Place) -> Made:
+    def of_head(self, shown: ShownLayers, at: tuple[int, int, int | str], place: MassPlace) -> Made:
         """Return the masses of a head, or of several as one, as far as they are quick; the rest follows."""
         self.leave(SEGMENTS)
         found = self._shown["mass"] = self._pass_of(shown, *at, place)
         self._begin("mass", SEGMENTS, found, lambda: found.sampled, found.cells <= MAX_AT_ONCE)
         return found.message()
 
-    def of_heads(self, shown: ShownLayers, at: tuple[int, int], place: Place) -> Made:
+    def of_heads(self, shown: ShownLayers, at: tuple[int, int], place: MassPlace) -> Made:
         """Return the masses of all heads that are of a layer's length, as far as they are quick; the rest follows."""
         self.leave(SEGMENTS_OF_HEADS)
         found = self._shown["head_mass"] = self._pass_of_heads(shown, *at, place)
         self._begin("head_mass", SEGMENTS_OF_HEADS, found, lambda: True, whole=True)
         return found.message()
 
-    def saved(self, shown: ShownLayers, at: tuple[int, int, int | str], place: Place, keep: bool) -> MassPass:
+    def saved(self, shown: ShownLayers, at: tuple[int, int, int | str], place: MassPlace, keep: bool) -> MassPass:
         """Return the masses of a head for a file: what is known of them, and all of it where that is quick.
 
         Args:
@@ -107,7 +107,7 @@ class Masses:
                 break
         return found
 
-    def saved_heads(self, shown: ShownLayers, at: tuple[int, int], place: Place, keep: bool) -> HeadMasses:
+    def saved_heads(self, shown: ShownLayers, at: tuple[int, int], place: MassPlace, keep: bool) -> HeadMasses:
         """Return the masses of all heads for a file, of a layer's length and a sample: see `saved`."""
         found = self._pass_of_heads(shown, *at, place, keep=keep)
         for _ in found:
@@ -167,7 +167,7 @@ class Masses:
         layer: int,
         batch: int,
         head: int | str,
-        place: Place,
+        place: MassPlace,
         *,
         keep: bool = True,
     ) -> MassPass:
@@ -186,7 +186,7 @@ class Masses:
         shown: ShownLayers,
         layer: int,
         batch: int,
-        place: Place,
+        place: MassPlace,
         *,
         keep: bool = True,
     ) -> HeadMasses:
@@ -201,7 +201,7 @@ class Masses:
             self._keep(self._of_heads, key, found)
         return found
 
-    def _wanted(self, shown: ShownLayers, layer: int, batch: int, head: int | str, place: Place) -> Wanted:
+    def _wanted(self, shown: ShownLayers, layer: int, batch: int, head: int | str, place: MassPlace) -> Wanted:
         both = self._store.both(shown, layer, batch)
         if both is None:
             raise ValueError('there are no segments: give segments=, such as "sentences"')

@@ -139,8 +139,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps; or
-            "effect", what is lost without the head, where a model is at hand.
+            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps;
+            "effect", what is lost without the head, where a model is at hand; or "stage_sum" or "stage_size", the sum
+            of what its weights carry over the keys of the pinned query, or of all, with signs or of sizes.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
         only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for

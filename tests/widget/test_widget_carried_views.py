@@ -12,6 +12,8 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, segments
+from attnwidget._engine.softmax import run_to_end
+from attnwidget._export import snapshot
 from attnwidget._messages import requests
 from attnwidget._messages.decoding import decode, decode_cells
 
@@ -151,3 +153,19 @@ def test_the_small_png_of_segments_names_the_sums() -> None:
     w = widget(view="segments", stage="logit")
     still = preview_of(w._export_view())
     assert still is not None
+
+
+def test_a_file_has_links_pictures_and_sums_of_the_stage_and_of_weights() -> None:
+    w = widget(view="segments", stage="logit", layer=1, head=2)
+    own = snapshot.SavedHead(1, 0, 2)
+    steps = snapshot.saving(w._export_view(), [own])
+    saved = run_to_end(steps)
+    for stage in ("logit", "weights"):
+        assert snapshot.key_of([*own, "query", stage]) in saved.links
+        assert snapshot.key_of([1, 0, stage]) in saved.derived["thumbnails"]["values"]
+        for place in (None, "one"):
+            kept = saved.derived["mass"]["values"][snapshot.key_of([*own, place, [], stage])]
+            assert (kept["stage"], kept["error"]) == (stage, None)
+    heads = saved.derived["stage_heads"]["values"][snapshot.key_of([0, "logit"])]
+    assert heads["query"] is None
+    assert len(decode(heads["sums"])) == 8
