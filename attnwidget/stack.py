@@ -296,14 +296,15 @@ class AttentionStack(Sequence[Attention]):
         keys: Segments | None = None,
         *,
         batch: int = 0,
-        measure: Literal["mass", "per_token", "lift"] = "mass",
+        stage: Literal["weights", "contribution", "value_norm", "logit", "saliency"] = "weights",
+        measure: Literal["mass", "sum", "per_token", "lift"] | None = None,
         without: str | Iterable[str] = (),
         progress: bool = False,
     ) -> SegmentMass:
         """Measure how much weight goes from segment to segment in all heads of all layers, exact.
 
         Args:
-            queries, keys, batch, measure, without, progress: as in `Attention.by_segment`.
+            queries, keys, batch, stage, measure, without, progress: as in `Attention.by_segment`.
 
         Returns:
             `SegmentMass` with values (L, H, S, T); NaN where a layer has fewer heads than another.
@@ -318,9 +319,8 @@ class AttentionStack(Sequence[Attention]):
         >>> found.shape, found.values[2, 1]
         (torch.Size([3, 2, 1, 3]), tensor([[0.2500, 0.5000, 0.2500]]))
         """
-        return by_segment_of_layers(
-            self, self.names, queries, keys, batch=batch, measure=measure, without=without, progress=progress
-        )
+        how: dict[str, Any] = {"stage": stage, "measure": measure, "without": without, "progress": progress}
+        return by_segment_of_layers(self, self.names, queries, keys, batch=batch, **how)
 
     def pair(self, query: int, key: int, batch: int = 0) -> Tensor:
         """Compute the weight of one query on one key in all heads of all layers, exact.

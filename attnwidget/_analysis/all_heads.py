@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase, Shape
+from .._engine.base import AttentionBase, Shape, find_head
 from .._engine.matmul import exact
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import QUERIES, streamed
@@ -139,19 +139,24 @@ def pair(layers: LayerSource, names: Sequence[str], query: int, key: int, batch:
 
 def weights_of(att: AttentionBase, batch: int, head: int, queries: Indices) -> Tensor:
     """Return all weights of some queries of a head, (queries, K)."""
+    return stage_rows(att, batch, head, queries, "weights")
+
+
+def stage_rows(att: AttentionBase, batch: int, head: int, queries: Indices, stage: str) -> Tensor:
+    """Return the weights of some queries of a head, or a stage after them, (queries, K)."""
     found = att.head(batch, head)
     cells = found.block(queries)
     with exact(att.device):
-        if streamed(att, "weights") != "weights":
-            return whole_rows(att, cells, "weights")
-        return exact_block(att, cells, "weights", None)
+        if streamed(att, stage) == "masked":
+            return whole_rows(att, cells, stage)
+        return exact_block(att, cells, stage, None)
 
 
 def weights(att: AttentionBase, batch: int | None, head: int | None) -> Tensor:
     """Compute all weights of a layer as one tensor: see `Attention.weights`."""
     B, H, _, Q, K, *_ = att.shape
     batches = range(B) if batch is None else [as_index(batch, B, "batch", "batches")]
-    heads = range(H) if head is None else [att.find_head(head)]
+    heads = range(H) if head is None else [find_head(att, head)]
     cells = len(batches) * len(heads) * Q * K
     if cells > MAX_WEIGHTS:
         one = "" if Q * K > MAX_WEIGHTS else ", or of one head: head=0, batch=0"

@@ -10,6 +10,7 @@ from typing import Any
 
 from .._engine.level_cache import LevelBuild, LevelKey
 from .._messages import encoding, picture
+from .._messages.heads_of_stage import STAGE_HEADS
 from .._messages.heads_overview import ALL_HEADS
 from .._messages.picture import Picture, Refinement
 from .._messages.tiles import PASS, TileQueue
@@ -22,6 +23,7 @@ EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head ex
 SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # those of the attention between segments
 OWN_JOBS = (
     ALL_HEADS,
+    STAGE_HEADS,
     EXACT_STAGES,
     SEGMENTS,
     SEGMENTS_OF_HEADS,
