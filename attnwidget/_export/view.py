@@ -103,7 +103,6 @@ class TraitsView(Protocol):
     mass: dict[str, Any] | None
     head_mass: dict[str, Any] | None
     survey: dict[str, Any] | None
-    segments_show: str
     effects: dict[str, Any] | None
     effect_details: list[dict[str, Any]] | None
 
