@@ -20,6 +20,8 @@ export interface Progress {
   share: number;
   seconds_left: number | null;
   state: "running" | "stopped";
+  /** How many workers of an executor compute it; left out where the kernel does. */
+  workers?: number;
 }
 
 /** Bytes as hosts hand them over: Jupyter a `DataView`, Colab a `Uint8Array`, a page without a kernel base64 text. */

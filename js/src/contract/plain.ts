@@ -80,6 +80,7 @@ const isProgress = hasFields({
   share: isNumber,
   seconds_left: orNone(isNumber),
   state: isOneOf("running", "stopped"),
+  workers: orNone(isNumber),
 });
 
 const isFinding = hasFields({
