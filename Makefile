@@ -3,6 +3,7 @@
 # make quick   what is soon known: lint, types, the tests that are neither slow nor on a page; a minute
 # make portable  the Python tests as on other processors: six lanes, 5 to 10 minutes each (LANE=today, LANE=avx2-1 …: one)
 # make bench   all benchmarks, one after the other: half an hour or so (ARGS are those of benchmarks/all.py)
+# make dist    the wheel and the sdist, into dist/: built twice, compared, checked; nothing is uploaded
 # make bundle  the front-end, into attnwidget/static
 # make format  let ruff and biome rewrite what they can
 # make clean   remove all that make has made
@@ -24,7 +25,7 @@ export PYTHON VENV
 # What is compiled once is read by every worker and every kernel.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick machine lint types js pure unit browser portable bench bundle format clean
+.PHONY: demo test quick machine lint types js pure unit browser portable bench dist bundle format clean
 .DELETE_ON_ERROR:
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
@@ -84,6 +85,9 @@ portable: $(VENV)/.dev bundle
 bench: machine $(VENV)/.dev $(PEERS)/.made bundle
 	$(NPM) run build:host
 	$(PY) benchmarks/all.py $(ARGS)
+
+dist: $(VENV)/.dev bundle
+	$(PY) tools/dist.py
 
 # Rebuilds only if the sources differ from those of the bundle that is there.
 bundle: $(VENV)/.node

@@ -15,6 +15,7 @@ from ._capture.interventions.intervene import Run, intervene
 from ._capture.interventions.sweep import Sweep, sweep
 from ._capture.stacks import NamedStack
 from ._segments.reading import segments
+from ._utils.report import report
 from ._widget.comparison import ComparisonWidget, compare
 from ._widget.named_stacks import LabeledStack
 from ._widget.widget import AttentionWidget
@@ -44,6 +45,7 @@ __all__ = [
     "intervene",
     "load_sample",
     "masks",
+    "report",
     "results",
     "scaled_dot_product_attention",
     "scaling",

@@ -22,6 +22,7 @@ from ._engine.overview import Overview
 from ._engine.weights_block import WeightsBlock
 from ._segments.named import Segment
 from ._segments.segments import Segments
+from ._utils.report import Report
 
 __all__ = [
     "Effect",
@@ -34,6 +35,7 @@ __all__ = [
     "MovedToken",
     "OutputPath",
     "Overview",
+    "Report",
     "RuleEffect",
     "Segment",
     "SegmentMass",

@@ -105,17 +105,15 @@ DRAWN = """() => {
 
 def drawn(layers: AttentionStack, *, whole: bool) -> float:
     """Seconds from asking for the widget until the first heads, or all, are on the canvas of a plain page."""
-    from gallery import HOST_BUNDLE, HOSTS, SCRIPT, portable, state_of
+    from gallery import HOSTS, SCRIPT, front_end_files, portable, state_of
     from lab import OfflinePages, chromium
-
-    from attnwidget._utils.assets import STATIC
 
     html = (
         '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="widget.css">'
         f'{HOSTS["plain-light"]}<div class="mount"></div><script src="host.js"></script>'
         f'<script type="module">{SCRIPT}</script>'
     )
-    files = {name: STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
+    files = front_end_files()
     with (
         chromium() as browser,
         tempfile.TemporaryDirectory() as folder,

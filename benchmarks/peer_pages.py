@@ -66,7 +66,7 @@ def attnwidget(given: Head) -> Tool:
     from gallery import portable, state_of
 
     from attnwidget import AttentionWidget
-    from attnwidget._utils.assets import bundled
+    from attnwidget._utils.assets import bundled, whole_script
 
     facts: dict[str, int] = {}
 
@@ -88,7 +88,7 @@ def attnwidget(given: Head) -> Tool:
         return AttentionWidget(given.q, given.k, tokens=given.tokens, is_causal=True)
 
     def page(shown: AttentionWidget) -> str:
-        html = standalone(bundled("widget.js"), bundled("widget.css"), json.dumps(portable(state_of(shown))))
+        html = standalone(whole_script(), bundled("widget.css"), json.dumps(portable(state_of(shown))))
         shown.close()
         return html
 

@@ -1,5 +1,6 @@
-// Builds ../attnwidget/static: widget.js, widget.css, loader.js (what every widget carries), page.js (the script of saved files), the ramps that Python draws
-// with, and the licenses of what is inside.
+// Builds ../attnwidget/static: widget.js (the core of the script), parts.json (its other parts, each opened when a view
+// needs it), widget.css, loader.js (what every widget carries), page.js (the script of saved files), the ramps that
+// Python draws with, and the licenses of what is inside.
 //
 //   node build.mjs           once
 //   node build.mjs --watch   again at each change of a source
@@ -7,15 +8,17 @@
 
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
-import { dirname, join, relative, sep } from "node:path";
+import { basename, dirname, join, relative, sep } from "node:path";
 import { fileURLToPath } from "node:url";
 import { deflateRawSync, gzipSync } from "node:zlib";
 import * as esbuild from "esbuild";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const STATIC = join(HERE, "..", "attnwidget", "static");
-/** Jupyter sends the bundle with every kernel, and saves it with every notebook. */
+const SOURCES = join(HERE, "src");
+/** Jupyter sends the script with every kernel, and saves it with every notebook: its core, and all of it. */
 const MOST_BYTES = 204_800;
+const MOST_BYTES_IN_ALL = 327_680;
 
 const common = {
   absWorkingDir: HERE,
@@ -93,70 +96,165 @@ function lettersOf(bytes) {
   return text;
 }
 
-/**
- * The script as it is sent: deflated, behind a few lines that unpack it. Half the bytes, and however many widgets a page
- * has, it is unpacked and evaluated once.
- */
-function packed(script, name) {
+/** A script, deflated: how many bytes that has, and they as letters. Half the bytes. */
+function packed(script) {
   const deflated = deflateRawSync(script, { level: 9 });
-  return `/* attnwidget, built from ${name} */
-const bytesOf = (text, size) => {
-  const bytes = new Uint8Array(size);
-  const number = (at, letter = text.charCodeAt(at)) =>
+  return `${deflated.length}:${lettersOf(deflated)}`;
+}
+
+/** Where a page keeps the parts of the script, packed, by their names; a page may hold several versions. */
+const onPage = () => `Symbol.for("attnwidget parts ${digest()}")`;
+
+/**
+ * The script as it is sent first: the core, behind a few lines that unpack it. However many widgets a page has, it is
+ * unpacked and evaluated once. Any other part is unpacked and evaluated when the core first opens it; what it takes from
+ * the core it imports from the core's own address, which is therefore kept.
+ */
+function scriptOf(core, start) {
+  return `/* attnwidget, built from ${digest()} */
+const bytesOf = (packed) => {
+  const bytes = new Uint8Array(parseInt(packed));
+  const number = (at, letter = packed.charCodeAt(at)) =>
     letter - 32 - (letter > 34) - (letter > 58) - (letter > 60) - (letter > 92);
-  for (let at = 0, held = 0, bits = 0, count = 0; at < text.length; at += 2) {
+  for (let at = packed.indexOf(":") + 1, held = 0, bits = 0, count = 0; at < packed.length; at += 2) {
     held |= (number(at) + 91 * number(at + 1)) << bits;
     for (bits += 13; bits > 7; bits -= 8, held >>>= 8) bytes[count++] = held;
   }
   return bytes;
 };
-const load = async () => {
-  const data = bytesOf("${lettersOf(deflated)}", ${deflated.length});
-  const script = new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate-raw")));
-  const url = URL.createObjectURL(new Blob([await script.text()], { type: "text/javascript" }));
-  return import(/* webpackIgnore: true */ url).finally(() => URL.revokeObjectURL(url));
+const parts = (globalThis[${onPage()}] ??= {});
+parts.core = "${core}";
+let address;
+const load = async (name) => {
+  if (!(name in parts)) throw new Error("the script's part for it is not on this page");
+  const script = new Response(new Blob([bytesOf(parts[name])]).stream().pipeThrough(new DecompressionStream("deflate-raw")));
+  const text = (await script.text()).replace('"./core.js"', () => '"' + address + '"');
+  const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+  if (name === "core") address = url;
+  return import(/* webpackIgnore: true */ url).finally(() => name === "core" || URL.revokeObjectURL(url));
 };
-export default async () => (await (globalThis[Symbol.for("attnwidget ${name}")] ??= load())).default;
+const loading = {};
+parts.open ??= (name) => (loading[name] ??= load(name).catch((error) => {
+  delete loading[name];
+  throw error;
+}));
+export default async () => (await parts.open("core")).${start};
 `;
 }
 
-/** Takes what esbuild has made, checks its size and puts it into attnwidget/static. */
+/**
+ * Cuts the script: each `import()` of a view is a part. The core is all that is needed from the start, and what two parts
+ * share: each part imports all of that, so that esbuild puts it into one file and not into one for each pair of them.
+ */
+const cut = (shared) => ({
+  name: "cut",
+  setup(build) {
+    const core = ["widget.ts", ...shared].map((name) => `import ${JSON.stringify(join(SOURCES, name))};`).join("");
+    build.onResolve({ filter: /^core$/ }, ({ path }) => ({ path, namespace: "core" }));
+    build.onLoad({ filter: /./, namespace: "core" }, () => ({
+      contents: `${core}export { default } from "./widget.ts";`,
+      resolveDir: SOURCES,
+    }));
+    build.onResolve(
+      { filter: /^\.\.\/views\/\w+\/index$/ },
+      async ({ kind, path, importer, resolveDir, pluginData }) => {
+        if (kind !== "dynamic-import" || pluginData === "cut") return undefined;
+        const found = await build.resolve(path, { kind, importer, resolveDir, pluginData: "cut" });
+        return { path: found.path, namespace: "part" };
+      },
+    );
+    build.onLoad({ filter: /./, namespace: "part" }, ({ path }) => ({
+      contents: `import "core";export * from ${JSON.stringify(path)};`,
+      resolveDir: SOURCES,
+    }));
+  },
+});
+
+/** The modules that several parts have and the core has not, as paths below js/src. */
+async function sharedByParts() {
+  const { metafile } = await esbuild.build({ ...script, plugins: [cut([])] });
+  return Object.values(metafile.outputs)
+    .filter(({ entryPoint, inputs }) => entryPoint === undefined && !("src/widget.ts" in inputs))
+    .flatMap(({ inputs }) => Object.keys(inputs).map((name) => relative(SOURCES, join(HERE, name))));
+}
+
+/** The script in parts, by name: a view's is its folder in views/; and what the core calls the widget. */
+async function inParts() {
+  const { metafile, outputFiles } = await esbuild.build({ ...script, plugins: [cut(await sharedByParts())] });
+  const files = new Map();
+  const names = new Map();
+  for (const [path, { entryPoint, inputs }] of Object.entries(metafile.outputs)) {
+    const file = path.split("/").at(-1);
+    const name =
+      entryPoint === "core:core" ? "start" : "src/widget.ts" in inputs ? "core" : basename(dirname(entryPoint));
+    names.set(file, name);
+    files.set(name, outputFiles.find((output) => basename(output.path) === file).text);
+  }
+  const named = (text) =>
+    text
+      .replace(/import\("\.\/([\w-]+\.js)"\)/g, (_, file) => `globalThis[${onPage()}].open("${names.get(file)}")`)
+      .replace(/"\.\/(chunk-\w+\.js)"/g, (_, file) => `"./${names.get(file)}.js"`);
+  const start = /^import\{(\w+) as (\w+)\}from"[^"]+";export\{\2 as default\};/.exec(files.get("start"))[1];
+  files.delete("start");
+  const parts = Object.fromEntries([...files].map(([name, text]) => [name, packed(named(text))]));
+  return { metafile, start, parts };
+}
+
+/** Checks the sizes of what esbuild has made, and puts it into attnwidget/static. */
 const toStatic = {
   name: "to-static",
   setup(build) {
-    build.onEnd(async ({ errors, metafile, outputFiles }) => {
+    build.onEnd(async ({ errors, outputFiles }) => {
       if (errors.length) return undefined;
       const { outputFiles: pages } = await esbuild.build(page);
       const { outputFiles: loaders } = await esbuild.build({ ...loader, define: { DIGEST: JSON.stringify(digest()) } });
-      const output = (name) => outputFiles.find((file) => file.path.endsWith(name)).text;
-      const script = packed(output("widget.js"), digest());
-      const style = output("widget.css");
+      const { metafile, start, parts } = await inParts();
+      const { core, ...others } = parts;
+      const script = scriptOf(core, start);
+      const rest = JSON.stringify({ digest: digest(), parts: others });
+      const style = outputFiles.find(({ path }) => path.endsWith(".css")).text;
+      for (const [name, text] of Object.entries(others)) console.log(`${`  ${name}`.padEnd(12)}${size(text)}`);
       console.log(
-        `widget.js   ${size(script)} (at most ${MOST_BYTES.toLocaleString("en")})\nwidget.css  ${size(style)}\n` +
-          `loader.js   ${size(loaders[0].text)}\npage.js     ${size(pages[0].text)}`,
+        `widget.js   ${size(script)} (at most ${MOST_BYTES.toLocaleString("en")})\n` +
+          `parts.json  ${size(rest)} (at most ${MOST_BYTES_IN_ALL.toLocaleString("en")} with widget.js)\n` +
+          `widget.css  ${size(style)}\nloader.js   ${size(loaders[0].text)}\npage.js     ${size(pages[0].text)}`,
       );
-      if (Buffer.byteLength(script) > MOST_BYTES) {
-        const text = `widget.js is larger than ${MOST_BYTES.toLocaleString("en")} bytes, and was not written`;
-        return { errors: [{ text }] };
-      }
+      const tooLarge = (name, most) => {
+        return { errors: [{ text: `${name} has more than ${most.toLocaleString("en")} bytes: nothing was written` }] };
+      };
+      if (Buffer.byteLength(script) > MOST_BYTES) return tooLarge("widget.js", MOST_BYTES);
+      if (Buffer.byteLength(script + rest) > MOST_BYTES_IN_ALL)
+        return tooLarge("widget.js with parts.json", MOST_BYTES_IN_ALL);
       write(join(STATIC, "THIRD-PARTY.txt"), licenses(metafile));
-      write(join(STATIC, "ramps.json"), readFileSync(join(HERE, "src", "draw", "ramps.json"), "utf8"));
+      write(join(STATIC, "ramps.json"), readFileSync(join(SOURCES, "draw", "ramps.json"), "utf8"));
       write(join(STATIC, "page.js"), pages[0].text);
       write(join(STATIC, "loader.js"), loaders[0].text);
       write(join(STATIC, "widget.css"), style);
+      write(join(STATIC, "parts.json"), rest);
       write(join(STATIC, "widget.js"), script);
       return undefined;
     });
   },
 };
 
+/** Watched as a whole; what is written is cut into parts. */
 const widget = {
   ...common,
-  entryPoints: ["src/widget.ts", "src/styles/widget.css"],
+  entryPoints: ["src/styles/widget.css", "src/widget.ts"],
   format: "esm",
-  metafile: true,
   outdir: "out", // never written to
   plugins: [toStatic],
+  write: false,
+};
+
+const script = {
+  ...common,
+  chunkNames: "chunk-[hash]",
+  entryPoints: ["core"],
+  format: "esm",
+  metafile: true,
+  outdir: "out",
+  splitting: true,
   write: false,
 };
 
@@ -184,6 +282,8 @@ try {
   } else {
     await esbuild.build(widget);
   }
-} catch {
-  process.exitCode = 1; // esbuild has said why
+} catch (error) {
+  process.exitCode = 1; // esbuild has said why, where it is not what stands above
+  for (const { pluginName, text } of error.errors ?? []) if (pluginName) console.error(text);
+  if (!error.errors) throw error;
 }

@@ -83,7 +83,9 @@ def test_the_public_names_are_those_and_no_others() -> None:
         "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabeledStack NamedStack Run Sample "
         "ScaledDotProductAttention Sweep"
     )
-    functions = "capture compare effect find_heads intervene load_sample scaled_dot_product_attention segments sweep"
+    functions = (
+        "capture compare effect find_heads intervene load_sample report scaled_dot_product_attention segments sweep"
+    )
     assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling __version__".split()}
     assert inspect.isfunction(attnwidget.capture)
     assert inspect.isfunction(attnwidget.compare)

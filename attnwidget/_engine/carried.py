@@ -72,6 +72,7 @@ class Carrying:
     projection: the name of the module that the output projection is of.
     readout: what makes a direction of a token.
     factor: what the attention's part in the residual stream is multiplied by.
+    is_before_cap: whether logits are bent by a softcap afterwards, so that the direction is of the logit before it.
     targets: of each sample, of which token the direction is.
     choices: of each sample, the tokens that are most likely next, the first the most.
     words: of tokens, their text, as far as it is known.
@@ -88,6 +89,7 @@ class Carrying:
     projection: str | None = None
     readout: Readout | None = None
     factor: float = 1.0
+    is_before_cap: bool = False
     targets: tuple[int, ...] | None = None
     choices: tuple[tuple[int, ...], ...] = ()
     words: Mapping[int, str] = field(default_factory=dict)

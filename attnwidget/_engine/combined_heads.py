@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._rules.options import AttentionOptions
 from .._rules.rules import Allowed, Rule, Rules, settled, whole
-from .._utils.indexing import Block, Indices, as_index, hull
+from .._utils.indexing import Block, Indices, hull
 from .._utils.validation import as_choice
 from ..masks import NO_KEYS, BandLimits, KeyBounds, overlap
 from .base import AttentionBase, Head, Shape
@@ -170,7 +170,7 @@ def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
         return tuple(range(att.shape.H))
     if isinstance(heads, str | bytes) or not isinstance(heads, Iterable):
         raise TypeError(f"heads is {heads!r:.60}: give a list of heads, such as [0, 4], or None for all")
-    found = sorted({as_index(head, att.shape.H, "head", "heads") for head in heads})
+    found = sorted({att.find_head(head) for head in heads})
     if not found:
         raise ValueError("heads is empty: give at least one head, or None for all")
     return tuple(found)

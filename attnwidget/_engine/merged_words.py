@@ -276,7 +276,8 @@ def merged(att: A, words: Any, key_words: Any = None) -> A:
     same = queries is keys or torch.equal(queries.ends, keys.ends)
     is_own = same and att.own_keys(range(Q)) == range(Q)  # else as many words are at other places all the same
     elsewhere = queries.words == keys.words and not is_own
-    return att.of(source, None, shape, options).as_part(None, None, elsewhere=elsewhere)
+    heads = None if att.part is None else att.part.heads
+    return att.of(source, None, shape, options).as_part(heads, None, elsewhere=elsewhere)
 
 
 def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:

@@ -6,14 +6,16 @@ The same rules as `js/src/text/format.ts`; `tests/contract/labels.json` holds bo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from .._engine.carried import Carrying
 from .._engine.stages import SIGNED
 from .colors import LOG_DEPTH
 
 MINUS = "−"
+NAMED_HEADS = 6  # of several as one
 TINY = 1e-4  # below this a number is written with an exponent
 HUGE = 1e5  # from here on too
 STEPS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5)  # between round values, in powers of ten
@@ -32,9 +34,18 @@ LEGENDS = {
 }
 
 
-def legend_name(stage: str, target: str | None = None) -> str:
-    """Return what a legend calls the numbers of a stage; of a logit with the text of its token, where that is known."""
-    return LEGENDS[stage] if stage != "logit" or target is None else f"Logit of “{target}”, direct path"
+def legend_name(stage: str, carries: Carrying | None, batch: int) -> str:
+    """Return what a legend calls the numbers of a stage; of a logit with its token.
+
+    Args:
+        stage: which stage.
+        carries: what the layer's weights carry.
+        batch: the sample.
+    """
+    if stage != "logit" or carries is None or carries.targets is None:
+        return LEGENDS[stage]
+    target = carries.named(carries.targets[batch])
+    return f"Logit of “{target}”{' before the cap' if carries.is_before_cap else ''}, direct path"
 
 
 class Tick(NamedTuple):
@@ -250,3 +261,31 @@ def in_model(heads: Iterable[int], numbers: Sequence[int] | None) -> str:
     """
     found = [str(numbers[head]) for head in heads] if numbers else []
     return f" ({', '.join(found)} in the model)" if found else ""
+
+
+def head_words(head: int | str, numbers: Sequence[int] | None) -> str:
+    """Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`: `headWords` of js/src/components/phrases.ts."""
+    if isinstance(head, int):
+        return f"head {head}{in_model([head], numbers)}"
+    how, *heads = head.split(" ")
+    named = f"heads {', '.join(heads)}{in_model(map(int, heads), numbers)}"
+    which = f"{len(heads)} heads" if len(heads) > NAMED_HEADS else named
+    return f"{'maximum' if how == 'max' else how} of {which}"
+
+
+def brief_head(layer: int, head: int, facts: Mapping[str, Any]) -> str:
+    """Return `2·9`, of a single layer `9`; where a capture has kept some heads, `2·0 (5)` with the number in the model.
+
+    Args:
+        layer, head: counted from 0 in what is shown.
+        facts: of the widget.
+    """
+    name = f"{layer}·{head}" if len(facts["layers"]) > 1 else f"{head}"
+    numbers = (facts.get("model_heads") or {layer: None})[layer]
+    return f"{name} ({numbers[head]})" if numbers else name
+
+
+def numbers_of_all(facts: Mapping[str, Any]) -> list[int] | None:
+    """Return the numbers in the model of the heads of every layer, where they are the same in all; else None."""
+    found = facts.get("model_heads") or [None]
+    return found[0] if all(one == found[0] for one in found) else None

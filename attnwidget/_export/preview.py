@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from math import floor, log10, sqrt
 from typing import Any, NamedTuple
 
@@ -29,7 +30,8 @@ from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
 from . import colors
 from .glyphs import STEPS, height, written
-from .numbers import LEGENDS, in_model, legend_ticks
+from .numbers import in_model, legend_name, legend_ticks
+from .padding import LOOKED_AT, padded_queries, padded_rows
 from .ranges import range_words, with_range
 from .view import WidgetView
 
@@ -50,12 +52,16 @@ MOST_LABELS = 64
 SHADES = 128
 PIXEL = np.int16  # a place in the palette
 PAGE, BAD, INFINITE, RING, LETTERS = SHADES, SHADES + 1, SHADES + 2, SHADES + 3, SHADES + 4
+VEILED = LETTERS + STEPS  # half as many colors of cells, of rows of padding
 
 # Of a still on any page: each has about 4:1 to white and to #1e1e1e.
 ANY_INK = (124, 130, 141)
 ANY_BAD = (219, 68, 80)
 ANY_HUES = {"sequential": [(26, 136, 148)], "diverging": [(63, 130, 214), (200, 105, 46)]}
 LEAST_ALPHA = 0.07  # of a zero, which is a tile
+VEIL = 0.38  # how much is left of the colors of rows of padding
+HATCHED = 7  # pixels of the page from one line over them to the next
+HATCH = LETTERS + 1  # their color, pale
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +84,8 @@ class Words(NamedTuple):
     query: int | None
     key: int | None
     lines: Sequence[str]
-    ramp: str | None = None
+    ramp: str
+    padded: Array | None = None  # (queries,) bool, which of them are padding
 
 
 def preview_of(widget: WidgetView) -> Still | None:
@@ -153,13 +160,29 @@ def _place_of(widget: WidgetView) -> str:
 def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     traits, shape = widget.traits, widget.selected.shape
     sides = []
+    labels = []
     for side, length in (("query", shape.Q), ("key", shape.K)):
-        tokens = widget.tokens(side) if length <= MOST_LABELS * 4 else None
-        found = labels_of(tokens, length, widget.shown.spelling) if length <= MOST_LABELS * 4 else []
-        sides.append([f"{label.text}{label.subscript and ' ' + label.subscript}" for label in found])
+        tokens = widget.tokens(side)
+        known = length if length <= LOOKED_AT else 1
+        found = labels_of(None if tokens is None else tokens[:known], known, widget.shown.spelling)
+        labels.append(found)
+        named = found if length <= MOST_LABELS * 4 else []
+        sides.append([f"{label.text}{label.subscript and ' ' + label.subscript}" for label in named])
+    start, has_tokens = traits.picture.get("padding"), widget.tokens("query") is not None
+    padded = padded_queries((shape.Q, shape.K), labels[0], labels[1], start, has_tokens=has_tokens)
     parts = [traits.title] if traits.title else []
     where = [_place_of(widget), (traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
-    return Words(sides[0], sides[1], traits.query, traits.key, [*parts, " · ".join(part for part in where if part)])
+    lines = [*parts, " · ".join(part for part in where if part)]
+    return Words(sides[0], sides[1], traits.query, traits.key, lines, _ramp_name(widget, matrix.stage), padded)
+
+
+def _ramp_name(widget: WidgetView, stage: str) -> str:
+    """Return what the ramp is called, of a logit with its token: with its id where there are no letters for it."""
+    carries, batch = widget.selected.carries, widget.traits.batch
+    name = one_line(legend_name(stage, carries, batch))
+    if written(name) is not None or carries is None or carries.targets is None:
+        return name
+    return legend_name(stage, replace(carries, words={}), batch)
 
 
 def still_of(
@@ -173,7 +196,7 @@ def still_of(
     step = -(-max(cells.shape) // SIDE)
     while True:
         small = _pooled(cells, step, signed=matrix.kind == "diverging")
-        pixels = _drawn(small, matrix, step, words, _legend(matrix, step, color_scale, color_range, words.ramp))
+        pixels = _drawn(small, matrix, step, words, _legend(matrix, step, color_scale, color_range, words))
         made = png_of_indices(*_used(pixels, table))
         if len(made) <= MOST_BYTES or max(small.shape) <= 32:
             return Still(made, pixels.shape[1] // SCALE, pixels.shape[0] // SCALE)
@@ -184,7 +207,7 @@ def _palette(kind: str, palette: str, theme: str) -> Array:
     """Return all colors by their places, (n, 4) uint8; of the page's own theme such as let the page through."""
     fixed, look = theme != "auto", colors.look_of(theme)
     ink, bad = (colors.rgb_of(look.ink2), colors.rgb_of(look.bad)) if fixed else (np.array(ANY_INK), np.array(ANY_BAD))
-    found = np.full((LETTERS + STEPS, 4), 255, np.uint8)
+    found = np.full((VEILED + SHADES // 2, 4), 255, np.uint8)
     if fixed or palette == "viridis":
         found[:SHADES, :3] = colors.table(kind, palette, theme)[::2]
     else:
@@ -202,6 +225,11 @@ def _palette(kind: str, palette: str, theme: str) -> Array:
             found[at, :3] = np.rint(found[PAGE, :3] + (ink - found[PAGE, :3].astype(float)) * share)
         else:
             found[at] = (*ink, round(255 * share))
+    cells, page = found[:SHADES:2].astype(float), found[PAGE, :3].astype(float)
+    if fixed:
+        found[VEILED:, :3] = np.rint(page + (cells[:, :3] - page) * VEIL)
+    else:
+        found[VEILED:] = np.rint(cells * [1, 1, 1, VEIL])
     return found
 
 
@@ -224,12 +252,15 @@ def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend:
     """Return all of it as pixels: labels, the picture with its ring, the legend and the lines below."""
     rows, columns = cells.shape
     side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns))) * SCALE
+    bins = matrix.query_bin * step, matrix.key_bin * step
+    padded = padded_rows(words.padded, bins[0]) if words.padded is not None else np.zeros(rows, bool)
+    cells = np.where(padded[:, None] & (cells < SHADES), VEILED + cells // 2, cells)
     picture = np.repeat(np.repeat(cells.astype(PIXEL), side, 0), side, 1)
     if side >= GAP_FROM * SCALE:
         for last in range(SCALE):
             picture[side - 1 - last :: side] = PAGE
             picture[:, side - 1 - last :: side] = PAGE
-    bins = matrix.query_bin * step, matrix.key_bin * step
+    _hatch(picture, np.repeat(padded, side))
     left = _labels(words.queries, matrix.queries, bins[0], side, words.query)
     above = _labels(words.keys, matrix.keys, bins[1], side, words.key)
     margin, gap = BESIDE * SCALE, 4 * SCALE
@@ -251,6 +282,13 @@ def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend:
         _put(page, part, at, margin)
         at += len(part) + gap
     return page
+
+
+def _hatch(picture: Array, rows: Array) -> None:
+    """Draw slanting lines over the rows of pixels that are of padding."""
+    down, across = np.flatnonzero(rows)[:, None], np.arange(picture.shape[1])
+    y, x = np.nonzero((down + across) % (HATCHED * SCALE) < SCALE)
+    picture[down[y, 0], x] = HATCH
 
 
 def _labels(texts: Sequence[str], count: int, bin_: int, side: int, pinned: int | None) -> list[tuple[int, Array]]:
@@ -314,21 +352,20 @@ def _ring(page: Array, y: int, x: int, side: int) -> None:
     page[y : y + side, x : x + side] = kept
 
 
-def _legend(
-    matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any, called: str | None = None
-) -> list[Array]:
+def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any, words: Words) -> list[Array]:
     """Return the ramp between its ends, and what else there is, each as a line of pixels."""
     if color_range == "row":
         ends = ["− row's most" if matrix.kind == "diverging" else "0", "row's most"]
     else:
         scale = colors.matrix_scale(matrix, color_scale, color_range)
         ends = [legend_ticks(end, end, log=False, stage="weights")[-1].text for end in (scale.low, scale.high)]
-    name = (called or LEGENDS[matrix.stage]) + (", log" if color_scale == "log" and matrix.kind == "sequential" else "")
+    name = words.ramp + (", log" if color_scale == "log" and matrix.kind == "sequential" else "")
     ramp = np.full((height(), RAMP * SCALE), PAGE)
     ramp[7 * SCALE - 6 : 7 * SCALE + 8] = np.arange(RAMP * SCALE) * SHADES // (RAMP * SCALE)
     gap = np.full((height(), 6 * SCALE), PAGE)
     line = np.concatenate([_written(name), gap, gap, _written(ends[0]), gap, ramp, gap, _written(ends[1])], axis=1)
     kinds = ["no tile: masked"] if (matrix.kinds == BLOCKED).any() else []
+    kinds += ["hatched: padding"] if words.padded is not None and words.padded.any() else []
     kinds += [f"red: NaN, {many:,}"] if (many := int((matrix.kinds == NAN).sum())) else []
     down, across = matrix.query_bin * step, matrix.key_bin * step
     what = "mean" if matrix.pool == "mean" and step == 1 else "strongest"

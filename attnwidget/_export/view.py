@@ -89,6 +89,7 @@ class TraitsView(Protocol):
     direction: str
     bar: str
     order: str
+    only_heads: tuple[int | None, int | None, float | None] | None
     facts: dict[str, Any]
     picture: dict[str, Any]
     thumbnails: dict[str, Any] | None

@@ -18,7 +18,7 @@ from .._analysis.keep import recall_of_heads
 from .._analysis.metrics import SURVEYED, MetricIndex
 from .._engine import overview
 from .._engine.base import AttentionBase
-from .._engine.cache_policies import kept_keys
+from .._engine.cache_policies import finding_evictions, kept_keys
 from .._utils.failures import log_told, sentence_of
 from .._utils.scheduler import Scheduler, in_slices
 from . import encoding
@@ -135,6 +135,7 @@ class Survey:
     def __init__(self, layers: LayerSource, batch: int, ids: IdsOf) -> None:
         self.plan = Plan(layers, batch)
         self.error: str | None = None
+        self.is_finding = False  # what a cache evicts in a layer, before anything of it is computed
         self._layers, self._batch, self._ids = layers, batch, ids
         self._pictures: list[Any] = []  # of the layers that are ready
         self._metrics: list[Tensor] = []  # (metrics, heads) of each
@@ -165,6 +166,11 @@ class Survey:
 
     def _run(self, first: int) -> Generator[None, None, None]:
         for layer, heads in list(enumerate(self.plan.heads))[first:]:
+            if heads:
+                self.is_finding = True
+                for _ in finding_evictions(self._layers[layer], self._batch):
+                    yield
+                self.is_finding = False
             sampler = self._sampler(layer, heads)
             yield from sampler.steps()
             pictures = zip(sampler.values, sampler.allowed, strict=True)
@@ -240,7 +246,7 @@ class Surveys:
         found = self._shown[1]
         until = inf if self._slices.find_loop() is None else time.monotonic() + FIRST_SECONDS
         for _ in found:
-            if found.begun and time.monotonic() > until:
+            if (found.begun or found.is_finding) and time.monotonic() > until:
                 self._slices.start(ALL_HEADS, self._rest(found))
                 break
         return found.message()

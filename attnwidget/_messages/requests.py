@@ -52,6 +52,7 @@ MAX_FOUND = 20
 MAX_FILE = 1 << 30  # bytes
 FILE_PART = 192 * 1024  # bytes of a file that one reply holds
 FILES = ("png", "svg", "html")
+OF_NO_NUMBERS = ("tokens", "find", "pass", "segment_by", "retry", "ping")  # requests that need no weights
 UNITS = ("sentences", "paragraphs", "lines")
 MAX_ASIDE = 1000  # names of segments that are set aside
 MAX_TEXT = 200  # characters to search for
@@ -72,6 +73,10 @@ class Context(Protocol):
     @property
     def long_answers(self) -> LongAnswers:
         """The answers that take several messages."""
+
+    @property
+    def not_yet(self) -> str | None:
+        """Why no weights can be asked for yet; None where they can."""
 
     def levels(self, layer: int) -> LevelCache:
         """Return the overviews that are kept of a layer."""
@@ -197,6 +202,8 @@ def _answer_one(message: Message, request: Any) -> Reply:
             stack = message.context.stack
             context = message.context.together(_integer(request, "layer", len(stack)), request["head"])
             message, request = replace(message, context=context), {**request, "head": 0}
+        if message.context.not_yet is not None and kind not in OF_NO_NUMBERS:
+            raise ValueError(message.context.not_yet)
         message.check_room()
         return {**_ok(request), **ANSWERS[kind](message, request)}
     except Exception as error:  # whatever goes wrong, the front-end hears of it; the log only of mistakes of ours

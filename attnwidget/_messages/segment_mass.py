@@ -16,6 +16,7 @@ import torch
 
 from .._analysis.all_heads import LayerSource
 from .._engine.base import AttentionBase
+from .._engine.cache_policies import finding_evictions
 from .._engine.kept_levels import only_overviews
 from .._engine.softmax import run_to_end
 from .._engine.stages import QUERIES
@@ -376,6 +377,8 @@ class HeadMasses:
     def _run(self) -> Generator[None, None, None]:
         for layer, heads in list(enumerate(self.heads))[self._ready :]:
             if heads and self._queries:
+                for _ in finding_evictions(self.layers[layer], self.wanted.batch):
+                    yield
                 found = yield from self._look(self.layers[layer], heads)
                 first = sum(self.heads[:layer])
                 for name, values in self._known.items():

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import traitlets
 
+from .._analysis.all_heads import numbers_of_heads
 from .._engine.level_cache import LevelKey
 from .._engine.sources import STAGES
 from .._engine.what_if import WhatIfLayers, what_if
+from .._export.numbers import in_model
 from .._export.snapshot import MAX_PAIR_CELLS
 from .._export.view import SavedHead, SavedTrait
 from .._messages import comparison, picture
@@ -148,9 +150,10 @@ class ComparisonWidget(AttentionWidget):
         *names, last = map(repr, self.sides)
         shape = self._selected.shape
         sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
+        own = in_model([self.head], numbers_of_heads(self._selected))
         return (
             f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._shown.stack)}, {sample}"
-            f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys{self._place_in_words()})"
+            f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys{self._place_in_words()})"
         )
 
     def _place_in_words(self) -> str:
@@ -159,7 +162,8 @@ class ComparisonWidget(AttentionWidget):
             return ""
         layer, batch, head = self.against_at
         sample = f"sample {batch}, " if self._selected.shape.B > 1 else ""
-        return f"; {self.against!r} at layer {layer}, {sample}head {head}"
+        own = in_model([head], numbers_of_heads(self._all_layers[self.against][layer]))
+        return f"; {self.against!r} at layer {layer}, {sample}head {head}{own}"
 
     def open(self) -> None:
         """Check that there is something to compare, and open."""
@@ -179,7 +183,7 @@ class ComparisonWidget(AttentionWidget):
         with refusing():
             layer = as_index(layer, len(stack), "layer", "layers")
             shape = stack[layer].shape
-            return layer, as_index(batch, shape.B, "batch", "samples"), as_index(head, shape.H, "head", "heads")
+            return layer, as_index(batch, shape.B, "batch", "samples"), stack[layer].find_head(head)
 
     @traitlets.observe("against", "against_at")
     def _keep_own_place(self, change: Any) -> None:
@@ -321,7 +325,18 @@ class ComparisonWidget(AttentionWidget):
     def _comparison(self, *of: Any) -> dict[str, Any]:
         layer, batch, head, stage, pool, against, against_at = of
         both, key = self._both(layer, batch, against, against_at), LevelKey(batch, head, stage, pool)
-        return self._pass.look(both, key, dict(zip(COMPARED, of, strict=True)))
+        return self._pass.look(both, key, self._place_of(*of))
+
+    def _place_of(self, *of: Any) -> dict[str, Any]:
+        """Return what a comparison is of, and the numbers in the model of both heads, None where a side has all."""
+        layer, _, head, *_, against, place = of
+        layer_b, head_b = (layer, head) if place is None else (place[0], place[2])
+        parts = self._all_layers[self.sides[0]][layer].part, self._all_layers[against][layer_b].part
+        numbers = tuple(
+            None if part is None or part.heads is None or not isinstance(at, int) else part.heads[at]
+            for part, at in zip(parts, (head, head_b), strict=True)
+        )
+        return {**dict(zip(COMPARED, of, strict=True)), "head_numbers": numbers}
 
     def _no_comparison(self, error: Exception, *of: Any) -> dict[str, Any]:
         return {**dict(zip(COMPARED, of, strict=True)), "error": sentence_of(error)}
@@ -419,7 +434,7 @@ class ComparisonWidget(AttentionWidget):
         layer, batch, head, stage, pool, *side = of
         try:
             both = self._both(layer, batch, *side)
-            return self._pass.draw(both, LevelKey(batch, head, stage, pool), dict(zip(COMPARED, of, strict=True)))
+            return self._pass.draw(both, LevelKey(batch, head, stage, pool), self._place_of(*of))
         except Exception as error:
             log_told(log, "comparison", error)
             return self._no_comparison(error, *of)

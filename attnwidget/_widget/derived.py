@@ -82,6 +82,18 @@ class Derived:
                 self._put(name, None)
                 self._tell(name, INTERRUPTED)
 
+    def hold_back(self, reason: str) -> None:
+        """Say of all but those that are required that they are still to come; each is made when next brought."""
+        for name, rule in self._rules().items():
+            if rule.required:
+                self.bring(name)
+                continue
+            self._made.pop(name, None)
+            rule.leave()
+            later = rule.of and rule.instead is not None
+            self._put(name, rule.instead(RuntimeError(reason), *rule.of) if later and rule.instead else None)
+            self._tell(name, None)
+
     def value(self, name: str, *of: Any) -> Any:
         """Return what one of them would be of something else."""
         return self._value(name, self._rules()[name], of)[0]

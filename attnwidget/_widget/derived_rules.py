@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .._analysis.all_heads import numbers_of_heads
 from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import cost
@@ -37,7 +38,8 @@ def _targets_of(att: Attention) -> list[Made] | None:
     for batch, target in enumerate(carries.targets[:MAX_TARGETS]):
         others = carries.choices[batch] if carries.readout is not None and carries.choices else ()
         choices = [[one, carries.named(one)] for one in dict.fromkeys((*others, target))] if others else []
-        found.append({"token": target, "text": carries.named(target), "choices": choices})
+        own: Made = {"token": target, "text": carries.named(target), "choices": choices}
+        found.append(own | {"before_cap": True} if carries.is_before_cap else own)
     return found
 
 
@@ -119,7 +121,7 @@ class TraitBuilders:
     def facts(self, layer: int) -> Made:
         """Return sizes, dtype and device of a layer, and the stages that it has."""
         shown, att = self._shown, self._shown.layers[layer]
-        shape, part = att.shape, shown.given[layer].part
+        shape, numbers = att.shape, numbers_of_heads(shown.given[layer])
         return {
             "version": shown.version,
             **shown.place._asdict(),
@@ -139,7 +141,8 @@ class TraitBuilders:
             "has_pieces": self._merges and shown.has_pieces(layer),
             "has_sinks": att.has_sinks,
             "axes_read": shown.given[layer].axes_read,
-            "head_numbers": None if part is None or part.heads is None else list(part.heads),
+            "head_numbers": None if numbers is None else list(numbers),
+            "model_heads": shown.head_numbers,
         }
 
     def _thumbnails(self, layer: int, batch: int) -> Made:

@@ -13,13 +13,13 @@ class EditedPart(NamedTuple):
 
     Attributes:
         layer, head: of the widget; None: all.
-        query: of an edge.
+        queries: of an edge: one position, or those of a word's pieces.
         keys: positions; None: the whole head or layer.
     """
 
     layer: int | None = None
     head: int | None = None
-    query: int | None = None
+    queries: tuple[int, ...] | None = None
     keys: tuple[int, ...] | None = None
 
 

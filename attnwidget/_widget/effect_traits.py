@@ -70,21 +70,36 @@ class EffectTraits(StackTraits):
 
     def _effect_wish(self) -> EffectWish:
         looked_at = self.segments_show == "effect"
-        return EffectWish(self.batch, self.effect_target, self.effect_edit, tuple(self.segment_path), looked_at)
+        asked = self.batch, self.effect_target, self.effect_edit, tuple(self.segment_path), looked_at
+        return EffectWish(*asked, words=self._shown.words)
 
     def _effect_columns(self, path: tuple[str, ...]) -> SegmentColumns | None:
-        """Return the segments of a place and their keys; None where there are none, or where positions are words."""
+        """Return the segments of a place and the keys of the model's text in each; None where there are none."""
         found = self._segments_of("key")
-        if found is None or self.pieces == "words":
+        if found is None:
             return None
         columns = columns_of(found, path, lambda names, _: [0] * len(names))
-        keys = [tuple(np.flatnonzero(columns.labels == number).tolist()) for number in range(len(columns.names))]
+        keys = [self._in_model("key", columns.labels == number) for number in range(len(columns.names))]
         sink = [SINK] if self._shown.layers[self.layer].has_sinks else []
         return SegmentColumns([*columns.names, *sink], [*keys, *([()] * len(sink))])
 
     def _answer_positions(self) -> tuple[int, ...]:
         """Return the positions of the answer among the queries."""
         found = self._segments_of("query")
-        if found is None or self.pieces == "words":
+        if found is None:
             return ()
-        return tuple(found.positions(found.answer).tolist())
+        held = np.zeros(found.length, bool)
+        held[found.positions(found.answer)] = True
+        return self._in_model("query", held)
+
+    def _in_model(self, side: str, held: np.ndarray[Any, Any]) -> tuple[int, ...]:
+        """Return the positions of the model's text that some of those shown stand for: words for their pieces."""
+        ends = self._shown.word_ends(side, self.layer, self.batch) if self._shown.words else None
+        if ends is not None:
+            held = np.repeat(held, np.diff(ends.cpu().numpy()))
+        return tuple(np.flatnonzero(held).tolist())
+
+    def _pieces_of(self, side: str, position: int, layer: int | None) -> tuple[int, ...]:
+        """Return the positions of the model's text that one of a layer, or of the selected one, stands for."""
+        known = layer is not None and layer < len(self._shown.layers)
+        return self._shown.pieces_of(side, position, layer if known and layer is not None else self.layer, self.batch)

@@ -53,6 +53,7 @@ class EffectWish(NamedTuple):
         edit: what is done.
         path: the segments that one has gone down into.
         shown: whether effects are looked at.
+        words: whether positions are of words.
     """
 
     batch: int
@@ -60,11 +61,12 @@ class EffectWish(NamedTuple):
     edit: str
     path: tuple[str, ...]
     shown: bool
+    words: bool = False
 
     @property
-    def of(self) -> tuple[int, Goal | None, str]:
+    def of(self) -> tuple[int, Goal | None, str, bool]:
         """What all results are of."""
-        return self.batch, self.goal, self.edit
+        return self.batch, self.goal, self.edit, self.words
 
 
 class Results:
@@ -91,6 +93,8 @@ class Effects:
         wish: tells what is asked for.
         columns: returns the segments of a path; None where there are none.
         answer: returns the positions of the answer.
+        pieces: returns the positions of the model's text that one of the "query" or "key" side of a layer stands for;
+            None: of the layer that is selected.
     """
 
     def __init__(
@@ -100,8 +104,10 @@ class Effects:
         wish: Callable[[], EffectWish],
         columns: Callable[[tuple[str, ...]], SegmentColumns | None],
         answer: Callable[[], tuple[int, ...]],
+        pieces: Callable[[str, int, int | None], tuple[int, ...]],
     ) -> None:
-        self._scheduler, self._put, self._wish, self._columns, self._answer = scheduler, put, wish, columns, answer
+        self._scheduler, self._put, self._wish, self._columns = scheduler, put, wish, columns
+        self._answer, self._pieces = answer, pieces
         self._source: EffectSource | None = None
         self.forget()
 
@@ -352,10 +358,11 @@ class Effects:
             ValueError, IndexError: it is not there.
         """
         if "segment" not in of:
-            if "key" in of and self._of.edit == "uniform":
+            layer = of.get("layer")
+            one, queries = (self._pieces(x, of[x], layer) if x in of else None for x in ("key", "query"))
+            if self._of.edit == "uniform" and one is not None and (len(one) == 1 or queries is not None):
                 raise ValueError("the weight on one key is even already: choose another edit")
-            one = (of["key"],) if "key" in of else None
-            return EditedPart(of.get("layer"), of.get("head"), of.get("query"), one)
+            return EditedPart(layer, of.get("head"), queries, one)
         columns = self._columns(tuple(of["path"]))
         if columns is None or of["segment"] not in columns.names:
             raise ValueError(f"there is no segment {told(of['segment'])} there")

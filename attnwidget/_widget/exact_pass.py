@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from .._engine.level_cache import LevelBuild, LevelKey
 from .._messages import encoding, picture
@@ -17,20 +17,21 @@ from .._messages.tiles import PASS, TileQueue
 from .._parallel.executors import workers_of
 from .._utils.failures import log_told
 from .._utils.scheduler import Scheduler
+from .eviction_pass import EVICTIONS, Put
 from .layers import ShownLayers
 
 EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head exact
 SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # those of the attention between segments
 WAIT = 0.05  # seconds that whoever waits for the exact picture waits for a worker at a time
-OWN_JOBS = (ALL_HEADS, EXACT_STAGES, SEGMENTS, SEGMENTS_OF_HEADS)  # which end when nobody wants what they compute
+OWN_JOBS = (
+    ALL_HEADS,
+    EXACT_STAGES,
+    SEGMENTS,
+    SEGMENTS_OF_HEADS,
+    EVICTIONS,
+)  # which end when nobody wants what they compute
 
 log = logging.getLogger(__name__)
-
-
-class Put(Protocol):
-    """Set traits, all of them in one message."""
-
-    def __call__(self, **traits: Any) -> None: ...
 
 
 class ExactPass:

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import traitlets
 from ipywidgets import Widget
 
-from .._utils.assets import bundled
+from .._utils.assets import bundled, parts, whole_script
 
 
 class FrontEnd(Widget):  # type: ignore[misc]  # ipywidgets has no types
     """Hold the script and the style sheet for all widgets: a model that is saved with them, as their layouts are."""
 
     code = traitlets.Unicode().tag(sync=True)
+    parts = traitlets.Dict().tag(sync=True)  # of the script, by name: a view's is unpacked when it is opened
     style = traitlets.Unicode().tag(sync=True)
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -26,7 +27,7 @@ class FrontEnd(Widget):  # type: ignore[misc]  # ipywidgets has no types
         """Return the one of this kernel; a new one where that was closed, as `Widget.close_all()` does."""
         with cls._lock:
             if cls._shared is None or cls._shared.comm is None:
-                cls._shared = cls(code=bundled("widget.js"), style=bundled("widget.css"))
+                cls._shared = cls(**_front_end())
             return cls._shared
 
 
@@ -49,7 +50,7 @@ class FrontEndTraits(traitlets.HasTraits):
 
     @traitlets.default("_esm")
     def _script(self) -> str:
-        return bundled("loader.js" if self._front_end is not None else "widget.js")
+        return bundled("loader.js") if self._front_end is not None else whole_script()
 
     @traitlets.default("_css")
     def _style(self) -> str:
@@ -77,4 +78,9 @@ def answer_script(content: Any) -> dict[str, Any] | None:
     """Return the answer to a loader that has not found the front-end; None to any other message."""
     if not isinstance(content, dict) or "script" not in content:
         return None
-    return {"script": {"code": bundled("widget.js"), "style": bundled("widget.css")}}
+    return {"script": _front_end()}
+
+
+def _front_end() -> dict[str, Any]:
+    """Return the script, its parts and the style sheet."""
+    return {"code": bundled("widget.js"), "parts": parts(), "style": bundled("widget.css")}

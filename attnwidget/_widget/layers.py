@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .._analysis.all_heads import numbers_of_heads
 from .._engine.base import Part
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
@@ -71,6 +72,12 @@ class ShownLayers:
         return [f"{name} ({part})" if part else name for name, part in zip(self.given.names, parts, strict=True)]
 
     @property
+    def head_numbers(self) -> list[list[int] | None] | None:
+        """Of each layer its heads' numbers in the model, None where it has all; None where every layer has all."""
+        found = [None if (own := numbers_of_heads(att)) is None else list(own) for att in self.given]
+        return found if any(found) else None
+
+    @property
     def title(self) -> str:
         """What to say above the picture of a part of a model, where all layers have the same; else nothing."""
         parts = {att.part for att in self.given}
@@ -123,6 +130,21 @@ class ShownLayers:
         """Return where the words of a sample begin, and the last ends, (words + 1,); None where there are no tokens."""
         found = self._token_store.bounds(side, self.given[layer])
         return None if found is None else found.of(batch)
+
+    def pieces_of(self, side: str, position: int, layer: int, batch: int) -> tuple[int, ...]:
+        """Return the positions of the model's text that one of those shown stands for: a word's pieces, or itself.
+
+        Raises:
+            IndexError: there is no such word.
+        """
+        ends = self.word_ends(side, layer, batch) if self.words else None
+        if ends is None:
+            return (position,)
+        bounds = ends.tolist()
+        pieces = tuple(range(*bounds[position : position + 2])) if position < len(bounds) - 1 else ()
+        if not pieces:
+            raise IndexError(f"{side} {position} is not there: sample {batch} has {len(set(bounds)) - 1} words")
+        return pieces
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
         """Return the tokens of a layer's keys as numbers, (K,), the same for the same; None where there are none."""

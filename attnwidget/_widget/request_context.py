@@ -17,6 +17,7 @@ from .._tokens.search import TokenSearch
 from ..attention import Attention
 from .derived import Derived
 from .effects import Effects
+from .eviction_pass import WAIT, EvictionPass
 from .exact_pass import ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
@@ -40,6 +41,7 @@ class RequestContext:
         token_store: their tokens, as they are searched.
         tile_queue: answers for tiles.
         exact_pass: makes the picture exact.
+        evictions: finds what a cache evicts.
         findings: what is likely wrong with heads.
         derived: the traits that follow from others.
         selection: what is selected.
@@ -55,6 +57,7 @@ class RequestContext:
     token_store: TokenStore
     tile_queue: TileQueue
     exact_pass: ExactPass
+    evictions: EvictionPass
     findings: FindingsCache
     derived: Derived
     selection: Selection
@@ -68,6 +71,10 @@ class RequestContext:
     @property
     def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
         return self.shown.layers
+
+    @property
+    def not_yet(self) -> str | None:
+        return WAIT if self.evictions.under_way else None
 
     @property
     def long_answers(self) -> LongAnswers:
@@ -102,10 +109,11 @@ class RequestContext:
         at = self.selection
         if (layer, batch, head, stage) != (at.layer, at.batch, at.shown_head, at.stage):
             raise ValueError("another picture is selected")
+        steered = self.evictions if self.evictions.under_way else self.exact_pass
         if action == "resume":
-            self.exact_pass.resume()
+            steered.resume()
         else:
-            self.exact_pass.stop()
+            steered.stop()
 
     def check(self, layer: int, batch: int, head: int) -> None:
         self.findings.ask(self.shown, layer, batch, head)

@@ -104,6 +104,8 @@ class SelectionTraits(traitlets.HasTraits):
         if value is None:
             return None
         with refusing():
+            if name == "head":
+                return self._shown.given[self.layer].find_head(value)
             return as_index(value, self._there_are(name), name, PLURALS[name])
 
     @traitlets.validate("layer", "batch", "head", "query", "key")

@@ -10,6 +10,7 @@ from typing import Any
 
 import traitlets
 
+from .._engine.cache_policies import cells_to_evict, with_keys
 from .._engine.what_if import read as read_changes
 from .._engine.what_if import what_if
 from .._tokens.inputs import is_by_name
@@ -178,7 +179,10 @@ def try_rules(att: Attention, changes: Mapping[str, Any]) -> dict[str, Any]:
     read = read_changes(att, changes)
     if read:
         try:
-            what_if(att, read).block("weights", queries=range(1))
+            found = what_if(att, read)
+            if cells_to_evict(found, 0):  # found in steps, once the rules are shown
+                found = with_keys(found, None)
+            found.block("weights", queries=range(1))
         except (ArithmeticError, RuntimeError) as error:
             raise ValueError(f"nothing can be computed under these rules: {error}") from None
     if "drop_keys" in read:  # a negative one counts from the end of each layer

@@ -20,6 +20,7 @@ from .._analysis import all_heads
 from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import SURVEYED
 from .._export.html import to_html
+from .._export.numbers import in_model
 from .._export.preview import preview_of
 from .._export.snapshot import DEFAULT_LIMIT
 from .._export.view import SavedHead, SavedTrait
@@ -34,6 +35,7 @@ from .._utils.assets import bundled
 from .._utils.indexing import as_index
 from .._utils.plain import as_plain, sendable
 from .._utils.progress_bars import progress_bar
+from .._utils.report import take_page
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
 from .._utils.validation import as_size, refuse_unknown
@@ -45,6 +47,7 @@ from .derived import Derived, DerivedTrait
 from .derived_rules import TraitBuilders
 from .effect_traits import EffectTraits
 from .effects import Effects
+from .eviction_pass import FOUND, EvictionPass
 from .exact_pass import ExactPass
 from .export_view import ExportView
 from .findings_cache import FindingsCache
@@ -471,6 +474,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         """
         workers_of(executor)
         with self._lock:
+            self._evictions.finish()
             self._bring_what_is_missing()
             self._surveys.finish()
             self._masses.finish()
@@ -525,6 +529,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         'bank.html'
         """
         with self._lock:
+            self._evictions.finish()
             return to_html(
                 self._export_view(), path, title=title, layers=layers, heads=heads, samples=samples, limit=limit
             )
@@ -552,6 +557,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         from .._export.figure import figure_of
 
         with self._lock:
+            self._evictions.finish()
             return figure_of(self._export_view(), width=width, dpi=dpi, theme=theme)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -615,9 +621,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
         sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
+        own = in_model([self.head], all_heads.numbers_of_heads(self._selected))
         return (
             f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
-            f"head {self.head} of {shape.H}, {shape.Q:,} queries × {shape.K:,} keys)"
+            f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
     # Opening: whatever can be refused is refused before the front-end hears of a widget.
@@ -634,6 +641,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         send, put = weakly(self.send), weakly(self._put)
         self._tile_queue = TileQueue(self._scheduler, send)
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
+        self._evictions = EvictionPass(self._scheduler, put, weakly(self._show_evicted))
         self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
         self._findings = FindingsCache(self._scheduler)
         self._files = RequestedFiles(weakly(self._export_view), weakly(self._all_chosen))
@@ -644,7 +652,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._masses = Masses(self._segment_store, self._scheduler, put_again, weakly(self._send_segments))
         self._effects = Effects(
             *(self._scheduler, put_again, weakly(self._effect_wish)),
-            *(weakly(self._effect_columns), weakly(self._answer_positions)),
+            *(weakly(self._effect_columns), weakly(self._answer_positions), weakly(self._pieces_of)),
         )
         self._builders = TraitBuilders(
             *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
@@ -831,6 +839,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             self._leave_rules_that_cannot_be()
             self._drop_a_stage_that_is_gone()
             self._send_soon(*self._to_send_again())
+            if self._waits_for_evictions():
+                return
             later = self._what_can_wait()
             for name in self._rules():
                 if name not in later:
@@ -845,6 +855,25 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
         self._builders.use(self._shown)
+
+    def _waits_for_evictions(self) -> bool:
+        """Begin to find what a cache evicts in the layer, where that takes a while; return whether all waits for it."""
+        at = Selection.of(self)
+        of = (at.layer, at.batch, at.shown_head, at.stage, at.pool)
+        if not self._evictions.begin(self._find_under_rules(), of):
+            return False
+        self._exact_pass.cancel()
+        self._derived.hold_back(FOUND)
+        self._evictions.resume()  # what ended with the picture before
+        return True
+
+    def _show_evicted(self) -> None:
+        """Show what follows from the evictions, and have the front-end ask again for what had to wait."""
+        with self._lock:
+            self._version += 1
+            self._shown.version = self._version
+            self._derived.forget("facts")
+            self._refresh()
 
     def _bring_what_is_missing(self) -> None:
         """Compute what an interrupt has left out."""
@@ -984,6 +1013,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         if script is not None:
             self.send(script)
             return
+        if take_page(content):
+            return
         with self._lock:
             if isinstance(content, dict) and "what_if" in content:
                 self._try_rules(content["what_if"])
@@ -1021,6 +1052,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             token_store=self._token_store,
             tile_queue=self._tile_queue,
             exact_pass=self._exact_pass,
+            evictions=self._evictions,
             findings=self._findings,
             derived=self._derived,
             selection=Selection.of(self),

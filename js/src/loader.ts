@@ -8,9 +8,10 @@
 /** Put in by the build: a page may hold several versions. */
 declare const DIGEST: string;
 
-/** The script, as `widget.js` has it, and the style sheet. */
+/** The core of the script, as `widget.js` has it, its other parts, packed, by their names, and the style sheet. */
 interface FrontEnd {
   readonly code: string;
+  readonly parts: Readonly<Record<string, string>>;
   readonly style: string;
 }
 
@@ -61,7 +62,10 @@ function pageOf(): Page {
 function createPage(): Page {
   let load: (frontEnd: FrontEnd) => void = () => {};
   const widget = new Promise<Widget>((resolve, reject) => {
-    load = ({ code }) => {
+    load = ({ code, parts }) => {
+      const name = Symbol.for(`attnwidget parts ${DIGEST}`); // where the core looks for them
+      const there = globalThis as unknown as Record<symbol, object | undefined>;
+      there[name] = Object.assign(there[name] ?? {}, parts);
       const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
       import(/* webpackIgnore: true */ url)
         .then((module: { default: Widget | (() => Promise<Widget>) }) =>
@@ -95,8 +99,9 @@ function styleIn(place: ParentNode & Node, style: string): void {
 }
 
 function isFrontEnd(value: unknown): value is FrontEnd {
-  const { code, style } = (value ?? {}) as Partial<Record<keyof FrontEnd, unknown>>;
-  return typeof code === "string" && code !== "" && typeof style === "string";
+  const { code, parts, style } = (value ?? {}) as Partial<Record<keyof FrontEnd, unknown>>;
+  const isWhole = typeof parts === "object" && parts !== null && typeof style === "string";
+  return isWhole && typeof code === "string" && code !== "";
 }
 
 /** Look for the front-end in the model that holds it; null where there is none, as with hosts without such models. */
@@ -109,7 +114,7 @@ async function inModel(model: LoaderModel, page: Page): Promise<FrontEnd | null>
     if (page.isFound) return null;
     try {
       const shared = await manager.get_model(reference.slice(REFERENCE.length));
-      const found = { code: shared?.get("code"), style: shared?.get("style") };
+      const found = { code: shared?.get("code"), parts: shared?.get("parts"), style: shared?.get("style") };
       if (isFrontEnd(found)) return found;
     } catch {
       // not there yet, or nowhere

@@ -5,6 +5,8 @@ import type { Model } from "./contract/traits";
 import { createKernel, type Kernel } from "./kernel/kernel";
 import { bounded } from "./shell/boundary";
 import { frame } from "./shell/frame";
+import { loadedView, loadView } from "./shell/views";
+import { tellPage } from "./state/page";
 import { createStore, type Store } from "./state/store";
 import { createUi } from "./state/ui";
 
@@ -18,7 +20,9 @@ const sessions = new Map<string, Session>();
 
 function start(model: Model, stop: AbortSignal): Session {
   const kernel = createKernel(model, { signal: stop });
-  return { kernel, store: createStore(model, kernel, stop) };
+  const store = createStore(model, kernel, stop);
+  tellPage(kernel, store.recovery, stop);
+  return { kernel, store };
 }
 
 /** Older hosts give no signal: what is returned ends the same. */
@@ -49,12 +53,21 @@ function render({ model, el, signal }: { model: Model; el: HTMLElement; signal?:
   el.append(root);
   const ui = createUi(store, kernel, root, end.signal);
   // The view is built when there is a width to draw it at: not before it is in the page, and not while a notebook full
-  // of widgets is being opened, whose other models have two seconds to start.
+  // of widgets is being opened, whose other models have two seconds to start; nor before the script of the view is loaded,
+  // so that it comes at its full height.
   let view: { dispose(): void } | null = null;
-  const whenWide = ui.width.subscribe((width) => {
-    if (width === 0 || view !== null) return;
+  const first = store.view.peek();
+  let isLoaded = loadedView(first) !== undefined;
+  const build = () => {
+    if (!isLoaded || ui.width.peek() === 0 || view !== null || end.signal.aborted) return;
     view = untracked(() => bounded(root, store, () => frame(ui)));
-  });
+  };
+  const whenWide = ui.width.subscribe(build);
+  const goOn = () => {
+    isLoaded = true; // or it says why not
+    build();
+  };
+  if (!isLoaded) loadView(first).then(goOn, goOn);
   end.signal.addEventListener("abort", () => {
     whenWide();
     view?.dispose();

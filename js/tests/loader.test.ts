@@ -9,7 +9,7 @@ export default async () => ({
   initialize: ({ model }) => { events.push("initialize " + model.name); return () => events.push("cleanup " + model.name); },
   render: ({ model, el }) => { events.push("render " + model.name); el.textContent = "drawn"; },
 });`;
-const FRONT_END = { code: WIDGET, style: ".attnwidget { color: red }" };
+const FRONT_END = { code: WIDGET, parts: { graph: "1:!!" }, style: ".attnwidget { color: red }" };
 
 type Manager = { get_model(id: string): Promise<{ get(name: string): unknown }> };
 type Loader = typeof import("../src/loader").default;

@@ -235,3 +235,17 @@ def test_a_long_head_is_kept_in_blocks() -> None:
         kept = att.what_if({"keep": {"policy": policy, "budget": 200}}).block("allowed", queries=2999)[0]
         within = roundings(3000) * eps(torch.float32) * 10
         assert float(found.recall[2999]) == pytest.approx(float(row[kept].sum()), rel=within, abs=within)
+
+
+@pytest.mark.parametrize("policy", ["heavy_hitters", "tova"])
+def test_keys_far_below_one_that_was_just_evicted_still_count(policy: str) -> None:
+    """In float32 they all underflow beside it, and so would the weights of all that are there."""
+    k = torch.eye(N)[None, None].expand(1, HEADS, N, N).contiguous()
+    scores = torch.randn(1, HEADS, N, N, generator=torch.Generator().manual_seed(4))
+    scores[..., 12:, 3] = 400  # once key 3 is gone, it must not be what the others are compared with
+    scores[..., 3:12, 3] = -400
+    att = Attention(scores, k, is_causal=True, scale=1.0)
+    there = kept_by_loop(att, 0, 1, policy, 8)
+    assert 3 not in there[12]
+    found = att.what_if({"keep": {"policy": policy, "budget": 8}}).block("allowed", head=1)
+    assert [set(row.nonzero()[:, 0].tolist()) for row in found] == there

@@ -16,7 +16,7 @@ from lab import SCREENSHOTS, OfflinePages, Page
 
 from attnwidget import AttentionWidget
 from attnwidget._messages import requests
-from attnwidget._utils.assets import STATIC
+from attnwidget._utils.assets import STATIC, whole_script
 
 HOST_BUNDLE = Path(__file__).parents[2] / "js" / "dist" / "host.js"
 AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8")
@@ -115,6 +115,11 @@ DRAWN = """() => {
     return sized && picture.getAttribute("aria-label") && status.textContent;
   });
 }"""
+
+
+def front_end_files() -> dict[str, str | Path]:
+    """Return what a page needs to show widgets without Jupyter, by name; the script with all its parts."""
+    return {"widget.js": whole_script(), "widget.css": STATIC / "widget.css", "host.js": HOST_BUNDLE}
 
 
 def portable(value: Any) -> Any:
@@ -263,7 +268,7 @@ def show(
         f"<style>html{{scrollbar-width:none}}body{{margin:{MARGIN}px}}</style>{HOSTS[host]}{mounts}"
         f'<script src="host.js"></script><script type="module">{SCRIPT}</script>'
     )
-    files = {name: STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
+    files = front_end_files()
     context = {"width": width + 2 * MARGIN, "height": height, "reduced_motion": "reduce", **context}
     page = offline_page(html, files=files, **context)
     page.expose("answer", answerer(widgets))

@@ -106,3 +106,54 @@ def test_in_jupyterlab_it_runs_answers_and_stops(lab: Lab) -> None:
     root.get_by_role("radio", name="document").click()
     root.locator(".aw-without .aw-chances").wait_for(timeout=30_000)
     assert not notebook.problems
+
+
+PIECES = [
+    "Ġa",
+    "Ġb",
+    "c",
+    "Ġun",
+    "be",
+    "lief",
+    "Ġg",
+    "Ġh",
+    "i",
+    "Ġj",
+    "k",
+    "Ġl",
+    "Ġm",
+    "n",
+    "o",
+    "Ġp",
+    "Ġq",
+    "r",
+    "Ġs",
+    "Ġt",
+]
+
+
+def take_away(shown: Gallery, w: AttentionWidget, name: str) -> None:
+    before = len(w.effect_details or [])
+    shown.page.get_by_role("radio", name=name).click()
+    while len(w.effect_details or []) == before:
+        shown.page.wait_for_timeout(20)
+        shown.finish()
+    shown.page.locator(".aw-without .aw-chances").wait_for()
+
+
+def test_a_word_is_taken_away_with_all_its_pieces(gallery: Show) -> None:
+    found: dict[str, Any] = {}
+    exec(MODEL, found)
+    model, ids = found["model"], found["ids"]
+    w = found["cap"].widget(model=model, tokens=PIECES, pieces="words", segments=PARTS, query=9, key=2)
+    shown = gallery(w, width=900)
+    take_away(shown, w, "key unbelief")
+    shown.screenshot("effect-of-a-word")
+    without = effect(model, ids, {"all": {"drop_keys": [3, 4, 5]}})
+    lost = text(shown, ".aw-without").replace("−", "-").split("lost ")[1].split(" ")[0]
+    assert float(lost) == pytest.approx(without.before - without.after, abs=5e-4)
+    take_away(shown, w, "this edge")
+    edge = effect(model, ids, {(0, 0): {"block": ([16, 17], [3, 4, 5])}})
+    (detail,) = [one for one in w.effect_details if "query" in one["of"]]
+    assert detail["after"] == pytest.approx(edge.after, rel=1e-4)
+    shown.check()

@@ -23,6 +23,21 @@ def make(seed):
     return AttentionWidget(*torch.randn(3, 1, 4, 8, 8), tokens=list("abcdefgh"))
 """
 VIEW = "application/vnd.jupyter.widget-view+json"
+COUNT_SCRIPTS = """() => {
+  window.scripts = [];
+  const create = URL.createObjectURL;
+  URL.createObjectURL = (blob) => {
+    if (blob.type === "text/javascript") window.scripts.push(blob.size);
+    return create.call(URL, blob);
+  };
+}"""
+PLACES = {  # of each view that is loaded when it is opened
+    "Graph": ".aw-stage .aw-graph",
+    "Text": ".aw-stage .aw-passages",
+    "Heads": ".aw-stage .aw-all-heads",
+    "Segments": ".aw-stage .aw-segments",
+    "Stages": ".aw-stage .aw-steps-row",
+}
 SHOW = "shown = [make(seed) for seed in range(3)]\nfor one in shown: display(one)"
 
 
@@ -86,6 +101,37 @@ def test_a_notebook_that_was_saved_with_its_state_draws_and_says_that_nobody_ans
         }"""
     )
     assert "were not saved" not in widget.inner_text()  # a picture of all numbers has the links
+    assert not notebook.problems
+
+
+def test_a_view_is_unpacked_when_it_is_opened_and_once_for_all_widgets(lab: Lab) -> None:
+    notebook = lab.open([MAKE, "for seed in range(2): display(make(seed))"])
+    notebook.page.evaluate(COUNT_SCRIPTS)
+    notebook.run_all()
+    drawn(notebook, 2)
+    first = notebook.page.evaluate("() => window.scripts.splice(0).length")
+    assert first >= 2  # what unpacks the core, and the core
+    widgets = notebook.page.locator(".attnwidget")
+    opened = []
+    for at in range(2):
+        widgets.nth(at).get_by_role("tab", name="Graph").click()
+        widgets.nth(at).locator(PLACES["Graph"]).wait_for()
+        opened.append(notebook.page.evaluate("() => window.scripts.splice(0).length"))
+    assert opened == [1, 0]
+    assert not notebook.problems
+
+
+def test_every_view_opens_in_a_notebook_that_was_saved_with_its_state(lab: Lab) -> None:
+    tokens = list("abcdefgh")
+    made = AttentionWidget(*torch.randn(3, 1, 4, 8, 8), tokens=tokens, segments={"one": (1, 4), "two": (4, 8)})
+    notebook = lab.open_file(with_state(lab, [made]))
+    trust(notebook)
+    drawn(notebook, 1)
+    widget = notebook.page.locator(".attnwidget")
+    for name, place in PLACES.items():
+        widget.get_by_role("tab", name=name).click()
+        widget.locator(place).wait_for(timeout=20_000)
+    assert "could not be loaded" not in widget.inner_text()
     assert not notebook.problems
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from gallery import AUDIT, DRAWN, HOST_BUNDLE, SCRIPT, answerer, portable, state_of, taker
+from gallery import AUDIT, DRAWN, SCRIPT, answerer, front_end_files, portable, state_of, taker
 from lab import OfflinePages, Page
 from playwright.sync_api import Frame, Locator
 
 from attnwidget import AttentionWidget
-from attnwidget._utils.assets import STATIC
 
 VsCodeTheme = Literal["dark", "light", "contrast", "contrast-light"]
 
@@ -125,7 +124,7 @@ def show_in_vscode(
 ) -> VsCode:
     """Open VS Code's frame with these widgets, scroll to the first, and wait until each has drawn."""
     widgets = [widgets] if isinstance(widgets, AttentionWidget) else widgets
-    files = {name: STATIC / name for name in ("widget.js", "widget.css")} | {"host.js": HOST_BUNDLE}
+    files = front_end_files()
     html = _EDITOR.format(page=_KINDS[theme][2], height=EDITOR, frame=FRAME_HEIGHT)
     outputs = {"outputs.html": _outputs(len(widgets), theme)}
     context = {"width": width, "height": EDITOR, "reduced_motion": "reduce", **context}

@@ -1,19 +1,20 @@
 """What the weights of captured models carry: as loops of torch over the model's own modules compute it.
 
 value_norm by the output projection's own forward; logit by TransformerLens's direct logit attribution, written out:
-what a head adds to the residual stream, less its mean where the final norm takes it away, divided by the scale that
-the norm had at that position, times its gain, times the token's row of the unembedding; saliency by autograd through
-eager attention.
+what a head adds to the residual stream, less its mean where a norm takes it away, divided by its scale at that
+position, times its gain, through every norm on its way, times the token's row of the unembedding; saliency by autograd
+through eager attention.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from captured import COMMON, DECODERS, GPT2, GROUPED, TEXT, Kind, batch, build, transformers
+from captured import COMMON, DECODERS, GPT2, GROUPED, SEQUENCES, TEXT, Kind, batch, build, transformers
 from tolerance import eps, roundings
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -32,6 +33,8 @@ class Named(NamedTuple):
     centered: bool = False
     plus_one: bool = False
     factor: float = 1.0  # of what is added to the stream, and of logits
+    between: Callable[[int], list[str]] = lambda layer: []  # norms on the way of what a layer adds to the final one
+    cross: str | None = None  # the projection of cross-attention
 
 
 def of(model: str, *, eager: bool = False, **config: Any) -> Kind:
@@ -39,6 +42,7 @@ def of(model: str, *, eager: bool = False, **config: Any) -> Kind:
     return Kind(getattr(transformers, f"{model}ForCausalLM"), made, ("eager",) if eager else ("sdpa",))
 
 
+T5 = SEQUENCES["T5"]._replace(implementations=("eager",))
 LLAMA = ("model.layers.{}.self_attn.o_proj", "model.norm")
 ALIKE = {name: value for name, value in GROUPED.items() if name != "head_dim"}
 MODELS = {
@@ -77,7 +81,32 @@ MODELS = {
            new_decoder_architecture=False, multi_query=True),
         "transformer.h.{}.self_attention.dense", "transformer.ln_f", centered=True,
     ),
+    "T5": Named(
+        T5, "decoder.block.{}.layer.0.SelfAttention.o", "decoder.final_layer_norm", factor=32**-0.5,
+        cross="decoder.block.{}.layer.1.EncDecAttention.o",
+    ),
+    "Gemma 2": Named(
+        of("Gemma2", eager=True, **GROUPED, sliding_window=4, attn_logit_softcapping=5.0, final_logit_softcapping=3.0),
+        *LLAMA, plus_one=True, between=lambda layer: [f"model.layers.{layer}.post_attention_layernorm"],
+    ),
+    "Gemma 3": Named(
+        Kind(transformers.Gemma3ForCausalLM, transformers.Gemma3TextConfig(**GROUPED)), *LLAMA, plus_one=True,
+        between=lambda layer: [f"model.layers.{layer}.post_attention_layernorm"],
+    ),
+    "OLMo 2": Named(
+        of("Olmo2", **ALIKE), *LLAMA, between=lambda layer: [f"model.layers.{layer}.post_attention_layernorm"],
+    ),
+    "GPT, post-norm": Named(
+        Kind(
+            transformers.OpenAIGPTLMHeadModel,
+            transformers.OpenAIGPTConfig(n_embd=32, n_head=4, n_layer=2, vocab_size=50, n_positions=64),
+            ("eager",),
+        ),
+        "transformer.h.{}.attn.c_proj", "transformer.h.1.ln_2", centered=True,
+        between=lambda layer: [f"transformer.h.{i}.ln_{j}" for i in range(layer, 2) for j in (1, 2)][:-1],
+    ),
 }  # fmt: skip
+NORMS_BETWEEN = [name for name, named in MODELS.items() if named.between(0)]
 
 
 def randomized(model: Any) -> Any:
@@ -99,33 +128,58 @@ def matrix(module: nn.Module) -> Tensor:
     return (wide(ones) - wide(zero)).detach()
 
 
-def attribution(named: Named, model: Any, hidden: Tensor, token: int) -> tuple[Tensor, Tensor]:
-    """The direction of a token, (d_model,), and what the final norm divides by at each position, (B, Q)."""
-    norm, unembedding = model.get_submodule(named.norm), model.get_output_embeddings()
-    x = hidden.double()
-    x = x - x.mean(-1, keepdim=True) if named.centered else x
-    eps_ = getattr(norm, "eps", getattr(norm, "variance_epsilon", None))
-    scale = (x.square().mean(-1) + eps_).sqrt()
-    direction = unembedding.weight[token].double() * (norm.weight.double() + named.plus_one) * named.factor
-    return (direction - direction.mean() if named.centered else direction).detach(), scale.detach()
+class Given:
+    """What the norms of a model are given when it runs, by name, in float64."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.found: dict[str, Tensor] = {}
+        for name, module in model.named_modules():
+            if "norm" in type(module).__name__.lower():
+                module.register_forward_pre_hook(lambda _, args, name=name: self._note(name, args[0]))
+
+    def _note(self, name: str, x: Tensor) -> None:
+        self.found[name] = x.detach().double()
+
+
+def attribution(named: Named, model: Any, given: Given, token: int, layer: int = 0) -> tuple[Tensor, Tensor]:
+    """The direction of a token where a layer adds, (d_model,), and what norms divide by at each position, (B, Q)."""
+    direction = model.get_output_embeddings().weight[token].double() * named.factor
+    scale = torch.ones((), dtype=torch.float64)
+    for name in reversed([*named.between(layer), named.norm]):
+        norm, x = model.get_submodule(name), given.found[name]
+        x = x - x.mean(-1, keepdim=True) if named.centered else x
+        eps_ = getattr(norm, "eps", getattr(norm, "variance_epsilon", None))
+        scale = scale * (x.square().mean(-1) + eps_).sqrt()
+        direction = direction * (norm.weight.double() + named.plus_one)
+        direction = direction - direction.mean() if named.centered else direction
+    return direction.detach(), scale.detach()
+
+
+def inputs_of(named: Named) -> dict[str, Tensor]:
+    ids = batch()["input_ids"]
+    return {"input_ids": ids, "decoder_input_ids": ids[:, :7]} if named.cross else {"input_ids": ids}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_value_norm_and_logit_are_those_of_the_modules(name: str) -> None:
     named = MODELS[name]
     model = randomized(build(named.kind, named.kind.implementations[0]))
-    inputs, hidden = batch(), []
-    inputs = {"input_ids": inputs["input_ids"]}
-    model.get_submodule(named.norm).register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
+    given, token = Given(model), 7
     with torch.no_grad(), capture(model) as cap:
-        logits = model(**inputs).logits
-    token = 7
-    direction, scale = attribution(named, model, hidden[-1], token)
-    for layer, att in enumerate(cap.attention):
+        logits = model(**inputs_of(named)).logits
+    projections = [*cap.output_path.projections.items()]
+    for call, projection in projections:
+        own = (named.projection, named.cross or named.projection)
+        layer = next((i for i in range(2) if projection in [one.format(i) for one in own]), None)
+        if layer is None:  # of T5's encoder
+            assert named.cross
+            continue
+        att = cap.calls[call]
+        direction, scale = attribution(named, model, given, token, layer)
         B, H, G, _, _, _, Dv = att.shape
         assert att.carries.targets == tuple(logits[:, -1].argmax(-1).tolist())
         found = att.with_target(token)
-        w_o = matrix(model.get_submodule(named.projection.format(layer))).unflatten(0, (H, Dv))
+        w_o = matrix(model.get_submodule(projection)).unflatten(0, (H, Dv))
         for batch_, head in ((0, 0), (B - 1, H - 1)):
             weights = att.block(batch=batch_, head=head).double()
             written = att.v[batch_, head // (H // G)].double() @ w_o[head]
@@ -137,24 +191,95 @@ def test_value_norm_and_logit_are_those_of_the_modules(name: str) -> None:
             seen = found.block("logit", batch=batch_, head=head).double()
             assert_close(seen, wanted, rtol=LOGIT, atol=LOGIT)
             assert float(wanted.abs().max()) > 20 * LOGIT
+    assert len(projections) == (6 if named.cross else 2)
 
 
-def test_all_that_is_added_to_the_stream_sums_to_the_logit() -> None:
+def others_of(name: str, model: Any) -> list[tuple[Any, tuple[str, ...]]]:
+    """Modules that are no attention and add to the stream, and the norms on their way to the final one."""
+    layers = model.model.layers
+    found = [(model.model.embed_tokens, ())]
+    if name == "Llama":
+        return found + [(layer.mlp, ()) for layer in layers]
+    return found + [(layer.mlp, (f"model.layers.{i}.post_feedforward_layernorm",)) for i, layer in enumerate(layers)]
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma 2", "OLMo 2"])
+def test_all_that_is_added_to_the_stream_sums_to_the_logit(name: str) -> None:
     """All heads of all layers, and what is no attention, are the logit: nothing is counted twice or left out."""
-    named = MODELS["Llama"]
-    model = randomized(build(named.kind, "sdpa"))
-    ids, others, hidden = batch()["input_ids"], [], []
-    for layer in model.model.layers:
-        layer.mlp.register_forward_hook(lambda _, args, output: others.append(output))
-    model.model.embed_tokens.register_forward_hook(lambda _, args, output: others.append(output))
-    model.model.norm.register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
+    named = MODELS[name]
+    model = randomized(build(named.kind, named.kind.implementations[0]))
+    given, ids, added = Given(model), batch()["input_ids"], []
+    for module, norms in others_of(name, model):
+        module.register_forward_hook(lambda _, args, output, norms=norms: added.append((output.double(), norms)))
     with torch.no_grad(), capture(model) as cap:
-        logits = model(input_ids=ids).logits
-    direction, scale = attribution(named, model, hidden[0], 7)
-    found = sum(x.double() @ direction / scale for x in others)[1]
+        logits = model(input_ids=ids).logits[1, :, 7].double()
+    found = torch.zeros_like(logits)
+    for x, norms in added:
+        direction, scale = attribution(named._replace(between=lambda _, own=norms: list(own)), model, given, 7)
+        found += (x @ direction / scale)[1]
     for att in cap.attention:
-        found = found + sum(att.with_target(7).block("logit", batch=1, head=h).double().sum(1) for h in range(4))
-    assert_close(found, logits[1, :, 7].double(), rtol=LOGIT, atol=LOGIT)
+        found += sum(att.with_target(7).block("logit", batch=1, head=h).double().sum(1) for h in range(4))
+    cap_at = getattr(model.config, "final_logit_softcapping", None)
+    if cap_at is not None:
+        assert float((found - logits).abs().max()) > 100 * LOGIT  # it is the logit before the cap
+        found = cap_at * (found / cap_at).tanh()
+    assert_close(found, logits, rtol=LOGIT, atol=LOGIT)
+
+
+@pytest.mark.parametrize("name", ["T5", "Gemma 2", "GPT, post-norm"])
+def test_a_second_pass_has_scales_of_its_own(name: str) -> None:
+    """When the way is known, norms on it are still watched; heads and queries that are kept have their own."""
+    named = MODELS[name]
+    model = randomized(build(named.kind, named.kind.implementations[0]))
+    first, second = inputs_of(named), {key: x.flip(1) for key, x in inputs_of(named).items()}
+    with torch.no_grad():
+        with capture(model) as cap:
+            model(**first)
+            model(**second)
+        alone = [capture(model).run(**one) for one in (first, second)]
+        part = capture(model, heads=[2], queries=slice(-3, None)).run(**second)
+    for forward, one in zip(cap, alone, strict=True):
+        for att, wanted in zip(forward.attention[-2:], one.attention[-2:], strict=True):
+            assert torch.equal(att.with_target(9).block("logit", head=2), wanted.with_target(9).block("logit", head=2))
+    own = alone[1].attention[-1].with_target(9).block("logit", batch=1, head=2)[-3:]
+    assert_close(part.attention[-1].with_target(9).block("logit", batch=1), own, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Gemma 2", "T5"])
+def test_generated_text_has_the_scales_of_each_step(name: str) -> None:
+    named = MODELS[name]
+    model = randomized(build(named.kind, named.kind.implementations[0]))
+    ids = batch()["input_ids"]
+    how: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad(), capture(model) as cap:
+        text = model.generate(input_ids=ids, **how)
+    whole = {"input_ids": ids, "decoder_input_ids": text[:, :-1]} if named.cross else {"input_ids": text[:, :-1]}
+    with torch.no_grad():
+        wanted = capture(model).run(**whole)
+    one, other = (x.attention[-1].with_target(9).block("logit", batch=1, head=3) for x in (cap, wanted))
+    assert one.shape == other.shape
+    assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+
+
+def test_the_weights_of_a_norm_between_are_watched() -> None:
+    named = MODELS["Gemma 2"]
+    model = randomized(build(named.kind, "eager"))
+    with torch.no_grad():
+        cap = capture(model).run(input_ids=batch()["input_ids"])
+        one, other = cap.attention
+        one.block("logit")
+        model.model.layers[0].post_attention_layernorm.weight.add_(0.5)
+    with pytest.raises(ValueError, match=r"layers\.0\.post_attention_layernorm were changed after the capture"):
+        one.block("logit")
+    assert other.block("logit").isfinite().all()
+
+
+def test_it_is_said_what_is_between() -> None:
+    named = MODELS["Gemma 2"]
+    with torch.no_grad():
+        told = str(capture(build(named.kind, "eager")).run(input_ids=batch()["input_ids"]).output_path)
+    assert "the stage logit is the logit before the cap" in told
+    assert "it goes through model.layers.0.post_attention_layernorm (RMSNorm, 1 + weight) and 1 more" in told
 
 
 def loss_of(logits: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from captured import COMMON, DECODERS, GPT2, GROUPED, TEXT, Kind, batch, build, transformers
+from captured import COMMON, DECODERS, GPT2, TEXT, Kind, batch, build, transformers
 from tolerance import rounding
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -43,20 +43,13 @@ def test_it_is_said_which_modules_were_found() -> None:
     assert captured(build(DECODERS["Llama"], "sdpa")).output_path.norm == "model.norm (RMSNorm)"
 
 
-def test_a_norm_between_is_refused() -> None:
-    config = transformers.Gemma2Config(**GROUPED, final_logit_softcapping=3.0, sliding_window=4)
-    cap = captured(build(Kind(transformers.Gemma2ForCausalLM, config), "eager"))
-    assert "does not reach the final norm by additions alone" in why(cap.attention[0], "logit")
-    assert cap.attention[0].block("value_norm").isfinite().all()
-
-
-def test_post_norm_models_have_no_direct_path() -> None:
+def test_a_layer_between_is_no_direct_path() -> None:
     config = transformers.BertConfig(**COMMON, **TEXT, is_decoder=False)
     cap = captured(build(Kind(transformers.BertForMaskedLM, config), "sdpa"))
     assert cap.output_path.projections == {
         f"bert.encoder.layer.{i}.attention.self": f"bert.encoder.layer.{i}.attention.output.dense" for i in range(2)
     }
-    assert "does not reach the final norm by additions alone" in why(cap.attention[0], "logit")
+    assert "does not reach the final norm by additions and norms alone" in why(cap.attention[0], "logit")
     assert cap.attention[0].block("value_norm").isfinite().all()
 
 
@@ -105,7 +98,9 @@ def test_a_model_of_ones_own_is_followed() -> None:
 
 def test_a_softcap_on_logits_is_said_and_read_before() -> None:
     plain, cap = captured(Own()), captured(Own(after=lambda x: 3.0 * torch.tanh(x / 3.0)))
-    assert "logits are bent by a softcap afterwards: the stage logit is of those before it" in str(cap.output_path)
+    assert "logits are bent by a softcap afterwards: the stage logit is the logit before the cap" in str(
+        cap.output_path
+    )
     assert torch.equal(*(x.attention[0].with_target(4).block("logit") for x in (plain, cap)))
     half = captured(Own(after=lambda x: x / 2))
     assert "logits are multiplied by 0.5" in str(half.output_path)
@@ -116,6 +111,29 @@ def test_a_softcap_on_logits_is_said_and_read_before() -> None:
 def test_a_gate_between_is_refused() -> None:
     told = why(captured(Own(between=torch.sigmoid)).attention[0], "value_norm")
     assert "no module was seen that reads the outputs of the heads as they are" in told
+
+
+class TwoWays(Own):
+    """What attention adds reaches the final norm by itself and through a norm, which is no sum of one direction."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.again, self.other = again, nn.LayerNorm(16)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        added = self.out(y.transpose(1, 2).flatten(2))
+        x = x + self.other(added) + added
+        return self.head(self.norm(x + added if self.again else x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_two_ways_that_are_no_sum_are_refused(again: bool) -> None:
+    assert "does not reach the final norm by additions and norms alone" in why(
+        captured(TwoWays(again)).attention[0], "logit"
+    )
 
 
 def test_an_adapter_beside_the_projection_is_refused() -> None:

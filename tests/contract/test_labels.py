@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from attnwidget._engine.stages import SIGNED
+from attnwidget._export.glyphs import written
 from attnwidget._export.numbers import LEGENDS, cell_number, legend_ticks, list_number, status_number
 from attnwidget._tokens.display import Label, display, labels_of
 from attnwidget._tokens.tokenizers import Spelling, is_special
@@ -62,3 +63,7 @@ def test_a_legend_is_labeled_alike(of: dict[str, Any], wanted: list[tuple[float,
     assert [tick.text for tick in found] == [text for _, text in wanted]
     for tick, (value, _) in zip(found, wanted, strict=True):
         assert math.isclose(tick.value, value, rel_tol=1e-12, abs_tol=0)  # a step or two of rounding
+
+
+def test_stills_have_letters_for_the_name_of_each_stage() -> None:
+    assert [name for name in LEGENDS.values() if written(name) is None] == []

@@ -99,6 +99,28 @@ def test_all_heads_are_drawn_in_the_order_of_the_widget() -> None:
     assert first == f"{best['layer']}·{best['head']}"
 
 
+def named(words: list[str]) -> list[str]:
+    """The heads that have their name below them."""
+    return [word for word in words if re.fullmatch(r"\d+·\d+", word)]
+
+
+def test_only_the_chosen_heads_are_drawn() -> None:
+    w = widget(view="heads", bar="itself", order="itself", only_heads=(1, None, None))
+    words = texts(w)
+    assert "3 of 6 heads of layers 1 to 1." in words
+    names = named(words)
+    assert {name.split("·")[0] for name in names} == {"1"}
+    assert len(names) == 3
+    values = {f"{one['layer']}·{one['head']}": one["itself"] for one in w.metrics(0)}
+    least = sorted(values.values())[2]
+    w.only_heads = (None, None, least)
+    words = texts(w)
+    assert set(named(words)) == {name for name, value in values.items() if value > least}
+    assert f"3 of 6 heads with itself above {least:g}." in words
+    w.order = "layer"
+    assert set(named(texts(w))) == {name for name, value in values.items() if value > least}
+
+
 def test_heads_like_the_selected_one_come_first() -> None:
     w = widget(view="heads", order="similar", layer=1, head=2)
     assert "Heads like 1·2 first, by metrics and picture." in texts(w)

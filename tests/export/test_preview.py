@@ -141,6 +141,53 @@ def test_masked_is_no_tile_and_nan_is_red() -> None:
     assert cell(w, 2, 0) == [*preview.ANY_BAD, 255]
 
 
+def padded(keep: int, words: Any, **show: Any) -> AttentionWidget:
+    length = 6 if words is None else len(words)
+    q, k = torch.randn(2, 1, 1, length, 8, generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(length) < keep).long()[None]
+    return AttentionWidget(q, k, mask=mask, mask_means="keep", tokens=words, **show)
+
+
+@pytest.mark.parametrize("theme", ["auto", "light", "dark"])
+@pytest.mark.parametrize("words", [["a", "dog", "ran", ".", "[PAD]", "[PAD]"], ["a", "dog", "ran", ".", "x", "x"]])
+def test_rows_of_padding_are_hatched_and_pale(theme: Any, words: list[str]) -> None:
+    w = padded(4, words, theme=theme)
+    y, x = corner_of(w)
+    side = preview.LARGEST_CELL * preview.SCALE
+    page = still_of(w)[y : y + 6 * side, x : x + 6 * side].astype(int)
+    ground = still_of(w)[0, 0].astype(int)
+    shade = np.abs(page - ground)[:, :, 3 if theme == "auto" else slice(3)].reshape(*page.shape[:2], -1).max(-1)
+    rows = [shade[row * side : (row + 1) * side] for row in range(6)]
+    for row in range(6):
+        masked = rows[row][2 : side - 4, 4 * side :]
+        assert (masked > 0).any() == (row >= 4), "lines are over what is masked too, of padding alone"
+    told, untold = (shades(w, theme), shades(padded(4, None, theme=theme), theme))  # without tokens nothing tells it
+    assert (told[:4] == untold[:4]).all()
+    assert (told[4:] < 0.6 * untold[4:] + 2).all()
+
+
+def shades(w: AttentionWidget, theme: str) -> np.ndarray[Any, Any]:
+    """How far the color of each of 6 × 4 cells is from the page."""
+    (y, x), side = corner_of(w), preview.LARGEST_CELL * preview.SCALE
+    page = still_of(w).astype(int)
+    away = np.abs(page - page[0, 0])[:, :, 3:] if theme == "auto" else np.abs(page - page[0, 0])[:, :, :3]
+    cells = away.max(-1)[y : y + 6 * side, x : x + 4 * side].reshape(6, side, 4, side)
+    return np.median(cells.swapaxes(1, 2).reshape(6, 4, -1), axis=2)
+
+
+def test_the_small_picture_says_that_rows_are_padding() -> None:
+    def lines(w: AttentionWidget) -> str:
+        words = preview._words_of(w._export_view(), decoding.of_picture(w._export_view().picture))
+        assert words.padded is not None
+        return "".join(map(str, words.padded.astype(int)))
+
+    assert lines(padded(4, ["a", "dog", "ran", ".", "[PAD]", "[PAD]"])) == "000011"
+    assert lines(padded(4, ["a", "dog", "ran", ".", "x", "x"])) == "000011"
+    long = [f"t{at}" for at in range(1500)]
+    assert lines(padded(1000, long)) == "0" * 1000 + "1" * 500
+    assert lines(AttentionWidget(*torch.randn(2, 6, 8), tokens=list("abcdef"))) == "0" * 6
+
+
 def test_the_pinned_cell_has_a_ring_and_its_labels_a_line() -> None:
     tokens = ["river", "bank", "money", "lent"]
     plain = AttentionWidget(*torch.zeros(3, 4, 8), tokens=tokens, theme="light")

@@ -130,6 +130,7 @@ class Desk:
     checked: list[tuple[int, int, int]] = field(default_factory=list)
 
     long_answers: LongAnswers = field(default_factory=LongAnswers)
+    not_yet: str | None = None
 
     def __post_init__(self) -> None:
         self._levels = [LevelCache(att) for att in self.stack]

@@ -97,15 +97,18 @@ def test_bundle_is_fresh_small_and_fetches_nothing() -> None:
     assert js.requirements() == []
     script = (STATIC / "widget.js").read_text(encoding="utf-8")
     assert len(script.encode()) <= 204_800
-    inside = unpacked(script)
+    (core,) = re.findall(r'parts\.core = "([^"]+)"', script)
+    parts = json.loads((STATIC / "parts.json").read_text(encoding="utf-8"))["parts"]
+    assert len(script.encode()) + sum(map(len, parts.values())) <= 327_680
+    inside = "".join(map(unpacked, [core, *parts.values()]))
     addresses = set(re.findall(r"\w+://[\w.]+", script + inside + (STATIC / "widget.css").read_text(encoding="utf-8")))
     assert addresses <= {"http://www.w3.org"}, "names of XML namespaces only"
     assert "preact" in (STATIC / "THIRD-PARTY.txt").read_text(encoding="utf-8")
 
 
-def unpacked(script: str) -> str:
-    """Return what is inside widget.js: deflated, and written with two of 91 letters for 13 bits."""
-    ((data, size),) = re.findall(r'bytesOf\("([^"]+)", (\d+)\)', script)
+def unpacked(part: str) -> str:
+    """Return a part of the script: deflated, and written with two of 91 letters for 13 bits."""
+    size, _, data = part.partition(":")
     places = {chr(code): at for at, code in enumerate(code for code in range(32, 127) if chr(code) not in '":<\\')}
     held = sum(
         (places[one] + 91 * places[other]) << (13 * at)
@@ -186,9 +189,11 @@ def test_a_failed_build_says_what_to_do(checkout: Path, version: str | None, say
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist of this checkout."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", folder, ROOT, cwd=folder)
+    """A folder with the wheel and the sdist of this checkout, built twice with the same bytes, and checked by twine."""
+    folder = tmp_path_factory.mktemp("dist") / "files"
+    said = run(sys.executable, ROOT / "tools" / "dist.py", "--to", folder, cwd=folder.parent)
+    assert len(re.findall(r"PASSED", said)) == 2, said
+    assert len(re.findall(r"^[0-9a-f]{64}  ", said, re.M)) == 2, said
     return folder
 
 
@@ -201,13 +206,34 @@ def wheel(built: Path) -> Path:
 def test_wheel_carries_bundle_types_and_samples(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        for name in ("widget.js", "widget.css", "loader.js", "page.js", "ramps.json", "THIRD-PARTY.txt"):
+        for name in ("widget.js", "parts.json", "widget.css", "loader.js", "page.js", "ramps.json", "THIRD-PARTY.txt"):
             assert archive.read(f"attnwidget/static/{name}") == (STATIC / name).read_bytes()
     assert "attnwidget/py.typed" in names
     assert any(re.fullmatch(r"attnwidget/samples/\w+\.npz", name) for name in names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    outside = [name for name in names if not name.startswith(("attnwidget/", "attnwidget-"))]
-    assert outside == []
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    """A file of git is in it, what is built is in it, and no file that lies about in a checkout."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    in_git = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "attnwidget", cwd=ROOT)
+    package = {name for name in in_git.split("\0") if name and (ROOT / name).is_file()}
+    built = {f"attnwidget/static/{path.name}" for path in STATIC.iterdir()}
+    about = {"METADATA", "WHEEL", "RECORD", "licenses/LICENSE"}
+    info = f"attnwidget-{attnwidget.__version__}.dist-info"
+    assert set(names) == package | built | {f"{info}/{name}" for name in about}
+    assert len(names) == len(set(names))
+
+
+def test_sdist_holds_what_git_has_and_what_is_built(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
+    in_git = set(run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split("\0"))
+    static = {f"attnwidget/static/{path.name}" for path in STATIC.iterdir()}
+    assert names - in_git - static == {"PKG-INFO"}
+    assert {"README.md", "LICENSE", "pyproject.toml", "hatch_build.py", "tools/js.py", "CHANGELOG.md"} | static <= names
 
 
 def test_sdist_builds_without_node(built: Path, wheel: Path, tmp_path: Path) -> None:
@@ -254,6 +280,7 @@ def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path
         "static = Path(attnwidget.__file__).parent / 'static'\n"
         "assert widget._esm == (static / 'loader.js').read_text(encoding='utf-8')\n"
         "assert widget._front_end.code == (static / 'widget.js').read_text(encoding='utf-8')\n"
+        "assert widget._front_end.parts.keys() >= {'graph', 'text', 'heads', 'segments', 'stages', 'compare'}\n"
         "assert widget._front_end.style == (static / 'widget.css').read_text(encoding='utf-8')\n"
     )
     said = run(python, "-I", program, cwd=tmp_path, PATH=os.devnull)

@@ -341,6 +341,77 @@ def test_tokens_that_are_given_name_those_that_they_are_of(cap: Capture, model: 
     assert w.effects["text"].endswith(f"w{int(ids[0, -2])}")
 
 
+# Words of one, two and three pieces; PARTS begin and end between words, but for two that begin amid one.
+WORDS = "Ġa Ġb c Ġd e f Ġg Ġh i Ġj k Ġl Ġm n o Ġp Ġq r Ġs Ġt"
+PIECES = WORDS.split()
+ENDS = [0, 1, 3, 6, 7, 9, 11, 12, 15, 16, 18, 19, 20]
+
+
+@pytest.mark.parametrize(
+    ("of", "edits"),
+    [
+        ({"key": 2}, {"all": {"drop_keys": [3, 4, 5]}}),
+        ({"key": 0}, {"all": {"drop_keys": [0]}}),
+        (
+            {"layer": 1, "head": 2, "query": 7, "key": 2},
+            {(1, 2): {"block": ([12, 13, 14], [3, 4, 5])}},
+        ),
+        ({"layer": 1, "head": 2}, {(1, 2): "zero"}),
+        ({"segment": "document", "path": []}, {"all": {"drop_keys": [3, 4, 5, 6, 7, 8]}}),  # by each word's first piece
+    ],
+)
+def test_of_words_all_pieces_are_taken_away(
+    cap: Capture, model: Any, ids: torch.Tensor, of: dict[str, Any], edits: Any
+) -> None:
+    w = cap.widget(model=model, segments=PARTS, tokens=[PIECES] * 2, pieces="words")
+    assert w.facts["keys"] == len(ENDS) - 1
+    send(w, kind="effect", of=of)
+    (detail,) = w.effect_details
+    one = effect(model, {"input_ids": ids}, edits, batch=0)
+    assert (detail["of"], detail["error"]) == (of, None)
+    assert (detail["before"], detail["after"]) == pytest.approx((one.before, one.after), rel=1e-4)
+
+
+def test_with_words_every_segment_has_its_effect_and_pieces_have_their_own(
+    cap: Capture, model: Any, ids: torch.Tensor
+) -> None:
+    shown = {"pieces": "words", "view": "segments", "segments_show": "effect"}
+    w = cap.widget(model=model, segments=PARTS, tokens=[PIECES] * 2, **shown)
+    w.finish()
+    found = w.effects["segments"]
+    assert found["names"] == w.mass["keys"]
+    one = effect(model, {"input_ids": ids}, {"all": {"drop_keys": list(range(3, 9))}}, batch=0)
+    assert found["lost"][found["names"].index("document")] == pytest.approx(-one.change, rel=1e-3, abs=1e-5)
+    kl = effect(model, {"input_ids": ids}, {(0, 0): "zero"}, batch=0).kl
+    send(w, kind="effect", of={"layer": 0, "head": 0})
+    assert kl is not None
+    assert w.effect_details[-1]["kl_answer"] == pytest.approx(float(kl[14:19].mean()), rel=1e-3), "of the words' pieces"
+    send(w, kind="effect", of={"key": 4})
+    words = w.effect_details[-1]["after"]
+    w.pieces = "pieces"
+    w.finish()
+    assert {"key": 4} not in [detail["of"] for detail in w.effect_details], "key 4 is another one now"
+    send(w, kind="effect", of={"key": 4})
+    assert w.effect_details[-1]["after"] != words
+    w.pieces = "words"
+    assert {"key": 4} in [detail["of"] for detail in w.effect_details], "what was run is kept"
+
+
+def test_a_word_that_is_not_there_is_refused_and_one_of_several_pieces_can_be_even(
+    cap: Capture, model: Any, front_end: FrontEnd
+) -> None:
+    given = {"segments": PARTS, "tokens": [PIECES] * 2, "pieces": "words"}
+    w = cap.widget(model=model, effect_edit="uniform", **given)
+    send(w, kind="effect", of={"key": 12})
+    assert "key 12 is not there: sample 0 has 12 words" in answer_of(front_end)["error"]
+    send(w, kind="effect", of={"key": 2})
+    assert answer_of(front_end)["ok"]
+    assert w.effect_details[-1]["error"] is None
+    for of in ({"key": 0}, {"layer": 0, "head": 0, "query": 11, "key": 2}):
+        send(w, kind="effect", of=of)
+        assert "choose another edit" in answer_of(front_end)["error"]
+
+
 def test_heads_that_were_kept_are_edited_by_their_own_number(model: Any, ids: torch.Tensor) -> None:
     w = capture(model, heads=[1, 3]).run(ids).widget(model=model, segments_show="effect")
     w.finish()

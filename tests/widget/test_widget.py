@@ -91,7 +91,8 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
         "head_size": 8, "value_size": 8, "dtype": "float32", "device": "cpu", "is_causal": False,
         "stages": ["scores", "scaled", "masked", "weights", "contribution"], "has_pieces": False,
         "has_sinks": False, "targets": None,
-        "axes_read": None, "head_numbers": None, "stack": "", "stacks": [""], "forward": 0, "forwards": 1,
+        "axes_read": None, "head_numbers": None, "model_heads": None, "stack": "", "stacks": [""], "forward": 0,
+        "forwards": 1,
     }  # fmt: skip
     assert decode_tokens(state["tokens"]) == decode_tokens(state["key_tokens"]) == list("abcdef")
     assert (state["title"], state["layer"], state["batch"], state["head"]) == ("Six letters", 0, 1, 2)

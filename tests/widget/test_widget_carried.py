@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from captured import GPT2, batch, build
+from captured import GPT2, GROUPED, Kind, batch, build, transformers
 from carrying import carrying
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionWidget, Capture, capture, compare
-from attnwidget._messages.decoding import BLOCKED, decode_cells
+from attnwidget._export import preview
+from attnwidget._export.glyphs import written
+from attnwidget._export.numbers import LEGENDS
+from attnwidget._messages.decoding import BLOCKED, decode_cells, of_picture
 from attnwidget._messages.ranking import line, rank
 
 CARRIED = ("value_norm", "logit", "saliency")
@@ -98,6 +102,23 @@ def test_a_pair_says_what_its_weight_carries(cap: Capture) -> None:
     assert {stage: one[1] for stage, one in w.pair["carried"].items()} == dict(found.per_weight)
 
 
+def test_a_logit_before_the_cap_is_called_so(tmp_path: Path) -> None:
+    text_ = pytest.importorskip("matplotlib.text")
+    config = transformers.Gemma2Config(**GROUPED, final_logit_softcapping=3.0)
+    with torch.no_grad():
+        model = build(Kind(transformers.Gemma2ForCausalLM, config), "eager")
+        found = capture(model, tokenizer=Words()).run(input_ids=batch()["input_ids"])
+    found.save(tmp_path / "one.safetensors")
+    for cap in (found, Capture.load(tmp_path / "one.safetensors")):
+        w = cap.widget(stage="logit", batch=1)
+        target = w.facts["targets"][1]
+        assert target["before_cap"] is True
+        said = [one.get_text() for one in w.figure().findobj(text_.Text)]
+        assert f"Logit of “{target['text']}” before the cap, direct path" in said
+    plain = capture(build(GPT2, "sdpa")).run(input_ids=batch()["input_ids"]).widget(stage="logit")
+    assert "before_cap" not in plain.facts["targets"][0]
+
+
 def test_figures_and_files_name_the_token(cap: Capture, tmp_path: Path) -> None:
     text_ = pytest.importorskip("matplotlib.text")
     w = cap.widget(stage="logit", batch=1)
@@ -133,3 +154,23 @@ def test_a_comparison_shows_logits_of_one_token_only(cap: Capture) -> None:
     assert both.facts["stages"][-2:] == ["value_norm", "saliency"]
     with pytest.raises(ValueError, match="the sides show the logits of other tokens"):
         both.stage = "logit"
+
+
+def test_the_small_picture_names_the_token_of_its_logits(cap: Capture) -> None:
+    w = cap.widget(stage="logit", batch=1)
+    names = []
+    for stage in CARRIED:
+        w.stage = stage
+        words = preview._words_of(w._export_view(), of_picture(w._export_view().picture))
+        assert written(words.ramp) is not None, "else nothing is written"
+        names.append(words.ramp)
+    likely = cap.attention[0].carries.targets[1]
+    assert names == ["Value norm ‖weight · v W_O‖", f"Logit of “w{likely}”, direct path", LEGENDS["saliency"]]
+
+
+def test_where_the_small_picture_has_no_letters_for_a_token_it_has_its_id(cap: Capture) -> None:
+    att = cap.attention[0]
+    carries = att.carries
+    foreign = att.as_carrying(replace(carries, words={carries.targets[0]: "日本"}))
+    shown = AttentionWidget(foreign, stage="logit")
+    assert preview._ramp_name(shown._export_view(), "logit") == f"Logit of “token {carries.targets[0]}”, direct path"

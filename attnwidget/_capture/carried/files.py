@@ -47,7 +47,8 @@ def entry_of_carried(att: Attention, add: Callable[[Tensor], str]) -> dict[str, 
     refusals = {stage: why for stage in CARRIED if (why := carries.refusal(stage)) is not None}
     entry: dict[str, Any] = {name: add(x.contiguous()) for name, x in found.items() if x is not None}
     targets = None if carries.targets is None else list(carries.targets)
-    return {**entry, "targets": targets, "projection": carries.projection, "refusals": refusals}
+    own = {"targets": targets, "projection": carries.projection, "refusals": refusals}
+    return {**entry, **own, "before_cap": carries.is_before_cap}
 
 
 def with_carried(att: Attention, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Attention:
@@ -69,6 +70,7 @@ def with_carried(att: Attention, entry: Mapping[str, Any], tensors: Mapping[str,
         Carrying(
             **found,
             targets=None if targets is None else tuple(int(one) for one in targets),
+            is_before_cap=entry.get("before_cap") is True,
             projection=None if entry.get("projection") is None else str(entry["projection"]),
             refusals={**refusals, "target": NO_OTHER},
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +16,8 @@ from torch import Tensor, nn
 
 from ..limit import MemoryLimit
 from .projections import HeadOutputs, Projection, is_linear
-from .readout import FinalNorm, LogitReadout, Unembedding, read_norm
-from .stream import LinearMap, StreamWatcher, Terms
+from .readout import LogitReadout, NormFacts, Unembedding, read_norm
+from .stream import LinearMap, NormCall, StreamWatcher, Terms, Way
 
 CHOICES = 8  # tokens, of those that are most likely next
 MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
@@ -37,8 +40,9 @@ class CallFacts:
     outputs: of each attention, by the name of its record, what is known of who reads its output.
     gradients: of each attention, ∂L/∂O (B, H, Q, Dv); in words, why it was not kept.
     readout: what the model reads in the end; in words, why that is not known.
-    terms: with which factor what an attention adds is in that; those that are not named are not in it as a sum.
+    terms: by which way what an attention adds is in that; those that are not named are not in it as a sum.
     scale: (B, Q) what the final norm divided by; None without one.
+    scales: (B, Q) what norms on the way to it divided by, by their calls.
     likely: (B, n, 8) the most likely next tokens at the last n positions, the first the most.
     logits: (B, n, vocabulary) with their graph, where gradients are asked for.
     """
@@ -48,6 +52,7 @@ class CallFacts:
     readout: LogitReadout | str = NOT_WHOLE
     terms: Terms = field(default_factory=dict)
     scale: Tensor | None = None
+    scales: dict[str, Tensor] = field(default_factory=dict)
     likely: Tensor | None = None
     logits: Tensor | None = None
 
@@ -92,6 +97,8 @@ class _RunningPass(threading.local):
         self.facts: CallFacts | None = None
         self.stream: StreamWatcher | None = None
         self.normed: Any = None  # of the final norm, once it is known: the last that it was given
+        self.norms: dict[str, NormFacts] = {}  # on the way of what attention adds, by their calls
+        self.calls: Counter[int] = Counter()  # how often each norm was called, by its identity
 
 
 @dataclass
@@ -101,6 +108,7 @@ class _Structure:
     readout: LogitReadout
     norm: nn.Module
     terms: Terms
+    modules: frozenset[int]  # of all norms on the way, by their identity
 
 
 class OutputWatcher:
@@ -164,13 +172,13 @@ class OutputWatcher:
         return _hook(self._norm, self._is_asked) if _may_be_norm(module) else None
 
     def _rest(self, *, whole: bool = False) -> None:
-        """Take the hooks off that a known model needs no more: all but that on its final norm, or the whole of them."""
+        """Take the hooks off that a known model needs no more: all but those on norms on the way, or the whole."""
         with self._lock:
             if not whole and (self._passes or self._is_resting):
                 return  # another thread runs the model, or there is nothing to take off
             self._is_resting = True
-            norm = None if whole or self._structure is None else id(self._structure.norm)
-            for key in [key for key in self._hooks if key != norm]:
+            norms = frozenset[int]() if whole or self._structure is None else self._structure.modules
+            for key in [key for key in self._hooks if key not in norms]:
                 self._hooks.pop(key).remove()
 
     def begin(self, facts: CallFacts) -> None:
@@ -178,11 +186,12 @@ class OutputWatcher:
         running = self._running
         if running.facts is not None:
             return
-        running.facts, running.pending, running.normed = facts, [], None
+        running.facts, running.pending, running.normed, running.norms = facts, [], None, {}
+        running.calls.clear()
         with self._lock:
             self._passes += 1
         if self._structure is None:
-            running.stream = StreamWatcher()
+            running.stream = StreamWatcher(self._understand)
             running.stream.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
@@ -195,7 +204,7 @@ class OutputWatcher:
             running.stream.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         facts, running.facts = running.facts, None
         running.stream = running.normed = None
-        running.pending = []
+        running.pending, running.norms = [], {}
         if facts is not None and self._structure is not None and facts.outputs.keys() <= self._projections.keys():
             self._rest()
 
@@ -254,7 +263,9 @@ class OutputWatcher:
 
     def _is_asked(self, module: nn.Module) -> bool:
         """Return whether it is to be known what a norm was given."""
-        return self._running.stream is not None or (self._structure is not None and module is self._structure.norm)
+        return self._running.stream is not None or (
+            self._structure is not None and id(module) in self._structure.modules
+        )
 
     def _linear(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given = args[0] if args else None
@@ -279,17 +290,41 @@ class OutputWatcher:
         if isinstance(known.found, Projection):
             self._projections[known.name] = known
         if isinstance(known.found, Projection) and self._running.stream is not None:
-            self._running.stream.adds(output, {known.name: 1.0})
+            self._running.stream.adds(output, {known.name: Way()})
 
     def _norm(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given = args[0] if args else None
         if not isinstance(given, Tensor) or not isinstance(output, Tensor) or given.shape != output.shape:
             return
-        if self._running.stream is not None:
-            rows = (x.detach()[..., -1:, :].clone() for x in (given, output))
-            self._running.stream.is_normed(output, (module, given, *rows))
-        elif self._structure is not None and module is self._structure.norm:
-            self._running.normed = given
+        running, known = self._running, self._structure
+        call = self._call_of_norm(module)
+        if running.stream is not None:
+            one, other = (x.detach()[..., -1:, :].clone() for x in (given, output))
+            running.stream.is_normed(output, NormCall(call, module, given, (one, other)))
+        elif known is not None and running.facts is not None:
+            if call in known.readout.others:
+                running.facts.scales[call] = _by_sample(known.readout.others[call].scale(given))
+            if module is known.norm:
+                running.normed = given
+
+    def _call_of_norm(self, module: nn.Module) -> str:
+        """Return the name of a norm's call: that of the norm, with a number where it was called before in this pass."""
+        name, calls = self._names.get(id(module), "?"), self._running.calls
+        calls[id(module)] += 1
+        return name if calls[id(module)] == 1 else f"{name} #{calls[id(module)]}"
+
+    def _understand(self, call: NormCall) -> bool:
+        """Note what a norm on the way computes, and its scale; False where that is not known."""
+        running = self._running
+        if call.call in running.norms:
+            return True
+        with contextlib.suppress(Exception), _aside():
+            norm = self._norm_of(call)
+            if norm is not None and running.facts is not None:
+                running.norms[call.call] = norm
+                running.facts.scales[call.call] = _by_sample(norm.scale(call.given))
+                return True
+        return False
 
     def _model_ended(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         running, facts = self._running, self._running.facts
@@ -317,29 +352,46 @@ class OutputWatcher:
         if product is None or product.weight.shape[0] != logits.shape[-1]:
             facts.readout = NO_PRODUCT
             return
-        module, given, *rows = stream.known(product.given).norm or (None, product.given)
-        norm = None if module is None else self._norm_of(module, given, *rows)
-        if module is not None and norm is None:
+        last = stream.known(product.given).norm
+        norm = None if last is None else self._norm_of(last)
+        terms = (
+            {} if last is not None and norm is None else stream.terms_of(product.given if last is None else last.given)
+        )
+        if norm is None and not terms:
             facts.readout = NO_NORM
             return
-        facts.terms = stream.known(given).terms or {}
-        if norm is None and not facts.terms:
-            facts.readout = NO_NORM
-            return
-        facts.readout = LogitReadout.of(norm, self._unembedding(product))
-        facts.scale = None if norm is None else _by_sample(norm.scale(given))
-        if norm is not None and module is not None:
-            self._structure = _Structure(facts.readout, module, facts.terms)
+        facts.terms = {name: way for name, way in terms.items() if way.is_one}
+        passed = {call for way in facts.terms.values() for call in way.norms}
+        facts.scales = {call: scale for call, scale in facts.scales.items() if call in passed}
+        others = {call: facts_of for call, facts_of in self._running.norms.items() if call in passed}
+        factor = 1.0 if last is None else last.factor
+        facts.readout = LogitReadout.of(norm, self._unembedding(product, factor), others)
+        if last is not None and norm is not None:
+            facts.scale = _by_sample(norm.scale(last.given))
+            modules = (id(module) for module in self._modules_of(others.values()))
+            self._structure = _Structure(
+                facts.readout, last.module, facts.terms, frozenset([id(last.module), *modules])
+            )
 
-    def _norm_of(self, module: nn.Module, given: Tensor, x: Tensor, y: Tensor) -> FinalNorm | None:
+    def _modules_of(self, norms: Iterable[NormFacts]) -> Iterator[nn.Module]:
+        """Yield the modules of some norms."""
+        assert self._model is not None
+        names = {norm.name for norm in norms}
+        yield from (module for module in self._model.modules() if self._names.get(id(module), "?") in names)
+
+    def _norm_of(self, call: NormCall) -> NormFacts | None:
         """Return what a norm computes, by its last row; None where what it was given is not there any more."""
+        (x, y), given = call.rows, call.given
         if given.ndim not in (2, 3) or not torch.equal(given[..., -1:, :], x):
             return None
-        return read_norm(module, self._names.get(id(module), "?"), x, y)
+        return read_norm(call.module, self._names.get(id(call.module), "?"), x, y)
 
-    def _unembedding(self, product: LinearMap) -> Unembedding:
+    def _unembedding(self, product: LinearMap, before: float) -> Unembedding:
+        """Return what makes the logits, of what the final norm gave times a factor."""
         name = self._weights.get(product.weight.data_ptr(), "a tensor of its own")
-        factor = 1.0 if product.softcap else product.factor
+        factor = before * product.factor
+        nearest = round(factor)  # c · tanh(x / c) divides and multiplies by the same number
+        factor = float(nearest) if math.isclose(factor, nearest, rel_tol=4 * sys.float_info.epsilon) else factor
         return Unembedding(name, product.weight, factor, product.softcap)
 
 

@@ -1,9 +1,9 @@
-"""What a model reads of its residual stream at the end: final norm and unembedding, and the direction of a token."""
+"""What a model reads of its residual stream: norms on the way, final norm and unembedding, and a token's direction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,12 @@ from .projections import LEAST, coarsest
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps")
 USUAL = (1e-5, 1e-6, 1e-8, 1e-12, 0.0)
 CHANGED = "the weights of the final norm or the unembedding were changed after the capture: capture the model again"
+CHANGED_BETWEEN = "the weights of {} were changed after the capture: capture the model again"
 
 
 @dataclass(frozen=True)
-class FinalNorm:
-    """How a final norm makes y of x: (x, less its mean) / scale · gain + bias.
+class NormFacts:
+    """How a norm makes y of x: (x, less its mean) / scale · gain + bias.
 
     name: of the module, and what it computes in words.
     centered: whether it takes the mean away.
@@ -50,8 +51,14 @@ class FinalNorm:
         wide = wide - wide.mean(-1, keepdim=True) if self.centered else wide
         return wide.square().mean(-1).add_(self.eps).sqrt_()
 
+    def before(self, directions: Tensor) -> Tensor:
+        """Return the directions of x that some of y, (n, d_model), are of: x · these / scale = y · those, less bias."""
+        gain = self.gain()
+        rows = directions * (gain.to(directions.device) if isinstance(gain, Tensor) else gain)
+        return rows - rows.mean(-1, keepdim=True) if self.centered else rows
 
-def read_norm(module: nn.Module, name: str, x: Tensor, y: Tensor) -> FinalNorm | None:
+
+def read_norm(module: nn.Module, name: str, x: Tensor, y: Tensor) -> NormFacts | None:
     """Return what a norm computes, of some rows of its input and output; None if it is none that is known.
 
     Args:
@@ -77,14 +84,14 @@ def read_norm(module: nn.Module, name: str, x: Tensor, y: Tensor) -> FinalNorm |
     return None
 
 
-def _possible(module: nn.Module, name: str, size: int) -> Iterator[FinalNorm]:
+def _possible(module: nn.Module, name: str, size: int) -> Iterator[NormFacts]:
     weight = getattr(module, "weight", None)
     weight = weight if isinstance(weight, Tensor) and weight.shape == (size,) else None
     own = [float(x) for x in (getattr(module, one, None) for one in EPSILONS) if isinstance(x, float)]
     for eps in dict.fromkeys([*own, *USUAL]):
         for centered in (False, True):
             for plus_one in (False, True) if weight is not None else (False,):
-                yield FinalNorm(name, centered, weight, plus_one, eps)
+                yield NormFacts(name, centered, weight, plus_one, eps)
 
 
 @dataclass(frozen=True)
@@ -105,20 +112,41 @@ class Unembedding:
 
 @dataclass(frozen=True, eq=False)
 class LogitReadout:
-    """Final norm and unembedding of a model, as they were when it ran."""
+    """What a model reads in the end, as it was when the model ran.
 
-    norm: FinalNorm | None
+    norm: the final norm; None where there is none.
+    unembedding: what makes logits of what that gives.
+    others: norms on the way to it, by their calls.
+    way: which of them what an attention adds goes through, in their order.
+    """
+
+    norm: NormFacts | None
     unembedding: Unembedding
-    versions: tuple[int, ...] = ()
+    others: Mapping[str, NormFacts] = field(default_factory=dict)
+    way: tuple[str, ...] = ()
+    versions: Mapping[str, int] = field(default_factory=dict)  # of each weight, by its name
 
     @classmethod
-    def of(cls, norm: FinalNorm | None, unembedding: Unembedding) -> LogitReadout:
+    def of(
+        cls, norm: NormFacts | None, unembedding: Unembedding, others: Mapping[str, NormFacts] | None = None
+    ) -> LogitReadout:
         """Return what a model reads, from now on watched for changes."""
-        found = cls(norm, unembedding)
-        return cls(norm, unembedding, found._now())
+        found = cls(norm, unembedding, others or {})
+        return replace(found, versions=found._now())
 
-    def _now(self) -> tuple[int, ...]:
-        return version_of(self.unembedding.weight), version_of(None if self.norm is None else self.norm.weight)
+    def through(self, way: tuple[str, ...]) -> LogitReadout:
+        """Return the same for what goes through some norms before."""
+        return replace(self, way=way)
+
+    @property
+    def between(self) -> tuple[NormFacts, ...]:
+        """Return the norms on the way, in their order."""
+        return tuple(self.others[one] for one in self.way)
+
+    def _now(self) -> dict[str, int]:
+        final = version_of(None if self.norm is None else self.norm.weight)
+        others = {name: version_of(one.weight) for name, one in self.others.items()}
+        return {**others, "": version_of(self.unembedding.weight) + final}
 
     @property
     def vocabulary(self) -> int:
@@ -127,14 +155,17 @@ class LogitReadout:
 
     def refusal(self) -> str | None:
         """Return why it cannot be read any more; None if it can."""
-        return None if self._now() == self.versions else CHANGED
+        now = self._now()
+        if now[""] != self.versions.get(""):
+            return CHANGED
+        changed = (self.others[one].name for one in self.way if now[one] != self.versions.get(one))
+        name = next(changed, None)
+        return None if name is None else CHANGED_BETWEEN.format(name)
 
     def directions(self, tokens: Sequence[int]) -> Tensor:
-        """Return the direction of each token in the residual stream, before the norm's scale: (tokens, d_model)."""
+        """Return the direction of each token where attention adds, before the norms' scales: (tokens, d_model)."""
         weight = self.unembedding.weight
         rows = weight.detach()[torch.tensor(list(tokens), device=weight.device)].double() * self.unembedding.factor
-        if self.norm is None:
-            return rows.float()
-        gain = self.norm.gain()
-        rows = rows * (gain.to(rows.device) if isinstance(gain, Tensor) else gain)
-        return (rows - rows.mean(-1, keepdim=True) if self.norm.centered else rows).float()
+        for norm in reversed((*self.between, *([] if self.norm is None else [self.norm]))):
+            rows = norm.before(rows)
+        return rows.float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..lineage import ENDED, RecordedCall
 from .outputs import NO_GRADIENT, NOT_WHOLE, CallFacts
 from .projections import NOT_SEEN, Projection
 from .readout import LogitReadout
+from .stream import NO_WAY
 
 NO_LIKELY = (
     "which token is most likely after the last that is no padding was not kept, of so many logits: choose one, "
@@ -21,8 +23,8 @@ NO_LIKELY = (
 )
 OTHER_SIZE = "its output projection gives {} numbers, and the final norm reads {}: another map is between them"
 NO_PATH = (
-    "what the attention adds does not reach the final norm by additions alone: another norm, a gate or another "
-    "function is between, as in post-norm models, so that there is no direct path to read"
+    "what the attention adds does not reach the final norm by additions and norms alone: a gate, a layer or another "
+    "function is between, so that there is no direct path to read"
 )
 
 
@@ -84,10 +86,12 @@ def _readout_of(name: str, facts: Sequence[CallFacts], projection: Projection | 
     failed = next((one.readout for one in facts if isinstance(one.readout, str)), None)
     if failed is not None or isinstance(last, str):
         return failed or NOT_WHOLE
-    if any(name not in one.terms for one in facts):
+    if any(one.terms.get(name) != facts[-1].terms.get(name, NO_WAY) for one in facts):
         return NO_PATH
     sizes = (0 if isinstance(projection, str) else projection.weight.shape[2], last.unembedding.weight.shape[1])
-    return last if sizes[0] == sizes[1] or isinstance(projection, str) else OTHER_SIZE.format(*sizes)
+    if sizes[0] != sizes[1] and not isinstance(projection, str):
+        return OTHER_SIZE.format(*sizes)
+    return last.through(facts[-1].terms[name].norms)
 
 
 def _logit_of(
@@ -99,9 +103,10 @@ def _logit_of(
     real: Tensor | None,
 ) -> dict[str, Any]:
     """Return what the logit of a token is made of: the scale at each query, and the token that is most likely next."""
-    found: dict[str, Any] = {"readout": readout, "factor": facts[-1].terms[name]}
-    if readout.norm is not None:
-        parts = [_of_rows(one.scale, call) for one, call in zip(facts, calls, strict=True)]
+    found: dict[str, Any] = {"readout": readout, "factor": facts[-1].terms[name].factor}
+    found["is_before_cap"] = readout.unembedding.softcap
+    if readout.norm is not None or readout.way:
+        parts = [_of_rows(_scale_of(one, readout), call) for one, call in zip(facts, calls, strict=True)]
         if any(part is None for part in parts):
             return {}
         scale = torch.cat([part for part in parts if part is not None], 1)
@@ -113,6 +118,13 @@ def _logit_of(
             return {**found, "refusals": {"logit": NO_LIKELY}}
         found |= {"choices": choices, "targets": tuple(row[0] for row in choices)}
     return found
+
+
+def _scale_of(facts: CallFacts, readout: LogitReadout) -> Tensor | None:
+    """Return what the norms that a readout goes through have divided by, (B, Q); None where that is not known."""
+    scales = [facts.scales.get(one) for one in readout.way] + ([] if readout.norm is None else [facts.scale])
+    found = [one for one in scales if one is not None]
+    return functools.reduce(torch.mul, found) if len(found) == len(scales) else None
 
 
 def _last_likely(likely: Tensor, call: RecordedCall, real: Tensor | None) -> tuple[tuple[int, ...], ...] | None:

@@ -1,19 +1,20 @@
-"""Which way outputs of attention take to the logits: followed through additions, while a model runs.
+"""Which way outputs of attention take to the logits: followed through additions and norms, while a model runs.
 
 What a layer adds to the residual stream stays in it by additions, multiplications by a number, and what changes only
-the shape or the type of a tensor. Anything else, as a norm between (post-norm models), ends it: then there is no direct
-path, or not one that is a sum.
+the shape or the type of a tensor. A norm on the way, before it is added (Gemma 2) or after (post-norm models), is
+linear once its scale is held at what it was at each position. Anything else ends it: then there is no direct path.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..watching_mode import WatchingMode
@@ -34,7 +35,53 @@ BEND = {torch.tanh, Tensor.tanh, Tensor.tanh_}
 DROP = {F.dropout, torch.dropout}
 PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm}
 
-Terms = dict[str, float]  # of each attention, with which factor what it adds is in a tensor
+
+class Way(NamedTuple):
+    """How what an attention adds has come to be in a tensor.
+
+    factor: what it was multiplied by; NaN where it has come by two ways that are not one sum.
+    norms: the calls of norms that it went through, in their order.
+    """
+
+    factor: float = 1.0
+    norms: tuple[str, ...] = ()
+
+    def times(self, factor: float) -> Way:
+        """Return the same, multiplied."""
+        return self._replace(factor=self.factor * factor)
+
+    def through(self, call: str) -> Way:
+        """Return the same, after one more norm."""
+        return self._replace(norms=(*self.norms, call))
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one way."""
+        return not math.isnan(self.factor)
+
+
+NO_WAY = Way(float("nan"))
+Terms = dict[str, Way]  # of each attention that is in a tensor as a sum
+
+
+@dataclass(frozen=True, eq=False)
+class NormCall:
+    """What a norm gave.
+
+    call: its name, with a number where it was called before in this pass.
+    module: the norm.
+    given: what it was given.
+    rows: the last row of that and of what it gave, as they were then.
+    terms: what attention had added to what it was given.
+    factor: what its result was multiplied by afterwards.
+    """
+
+    call: str
+    module: nn.Module
+    given: Tensor
+    rows: tuple[Tensor, Tensor]
+    terms: Terms | None = None
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,12 +104,12 @@ class Known(NamedTuple):
     """What is known of a tensor.
 
     terms: what attention has added to it.
-    norm: the norm whose result it is, and what that was given.
+    norm: the call of a norm whose result it is.
     product: the linear map that it comes from.
     """
 
     terms: Terms | None = None
-    norm: Any = None
+    norm: NormCall | None = None
     product: LinearMap | None = None
 
 
@@ -70,10 +117,15 @@ NOTHING = Known()
 
 
 class StreamWatcher(WatchingMode):
-    """Follows what attention adds, what norms give and what linear maps give, in the thread that entered it."""
+    """Follows what attention adds, what norms give and what linear maps give, in the thread that entered it.
 
-    def __init__(self) -> None:
+    Args:
+        understand: notes what a norm computes whose result is added to something; False where that is not known.
+    """
+
+    def __init__(self, understand: Callable[[NormCall], bool]) -> None:
         super().__init__()
+        self._understand = understand
         self._known: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._ways: dict[Any, Callable[..., None]] = {
             **dict.fromkeys(SAME, self._same),
@@ -112,10 +164,16 @@ class StreamWatcher(WatchingMode):
         if isinstance(x, Tensor):
             self._set(x, Known(terms))
 
-    def is_normed(self, x: Any, made: Any) -> None:
+    def is_normed(self, x: Tensor, made: NormCall) -> None:
         """Note that a tensor is the result of a norm."""
-        if isinstance(x, Tensor):
-            self._set(x, Known(norm=made))
+        self._set(x, Known(norm=replace(made, terms=self.terms_of(made.given))))
+
+    def terms_of(self, x: Any) -> Terms:
+        """Return what attention has added to a tensor, also before a norm whose result it is."""
+        terms, norm, _ = self.known(x)
+        if terms is not None or norm is None or not norm.terms or not self._understand(norm):
+            return terms or {}
+        return {name: way.times(norm.factor).through(norm.call) for name, way in norm.terms.items()}
 
     def _set(self, x: Tensor, known: Known) -> None:
         """Know this of a tensor, and nothing else."""
@@ -137,8 +195,8 @@ class StreamWatcher(WatchingMode):
         other = args[1] if len(args) > 1 else kwargs.get("other")
         if kwargs.get("alpha", 1) != 1 or len(args) > 2:
             return self._set(result, NOTHING)
-        one, another = before.terms or {}, self.known(other).terms or {}
-        found = {name: one.get(name, 0.0) + another.get(name, 0.0) for name in {**one, **another}}
+        one, another = self.terms_of(args[0]), self.terms_of(other)
+        found = {**one, **another, **{name: _sum(one[name], another[name]) for name in one.keys() & another.keys()}}
         return self._set(result, Known(found or None))
 
     def _multiply(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
@@ -153,16 +211,19 @@ class StreamWatcher(WatchingMode):
 
     def _scaled(self, before: Known, result: Tensor, factor: Any) -> None:
         times = _number(factor)
-        terms, _, product = before
+        terms, norm, product = before
         if times is None:
             return self._set(result, NOTHING)
-        if product is not None and not product.softcap:
-            product = replace(product, factor=product.factor * times)
-        return self._set(result, Known(terms and {name: x * times for name, x in terms.items()}, None, product))
+        product = product and replace(product, factor=product.factor * times)
+        norm = norm and replace(norm, factor=norm.factor * times)
+        return self._set(
+            result, Known(terms and {name: way.times(times) for name, way in terms.items()}, norm, product)
+        )
 
     def _bend(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
+        """Note a softcap c · tanh(x / c): what is read before it is x, so that later factors multiply the earlier."""
         product = before.product
-        self._set(result, Known(product=product and replace(product, factor=1.0, softcap=True)))
+        self._set(result, Known(product=product and replace(product, softcap=True)))
 
     def _linear(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
@@ -173,6 +234,11 @@ class StreamWatcher(WatchingMode):
         other = args[1] if len(args) > 1 else next(iter(kwargs.values()), None)
         if args and isinstance(other, Tensor) and other.ndim == 2:
             self._set(result, Known(product=LinearMap(args[0], other.detach().mT)))
+
+
+def _sum(one: Way, another: Way) -> Way:
+    """Return the way of a sum of two."""
+    return one._replace(factor=one.factor + another.factor) if one.norms == another.norms else NO_WAY
 
 
 def _number(x: Any) -> float | None:

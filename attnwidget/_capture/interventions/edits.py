@@ -16,11 +16,15 @@ from ..._segments.segments import Segments
 from ..._utils.choices import matches_name
 from ..._utils.validation import nearest, told
 from ..output_edits import EditRefused
+from .kept_keys import read_keep
 from .other_runs import OtherRun
+from .own_masks import OwnMask
 from .places import Places
 
 EVEN = ("mean", "uniform")
-WORDS = ("scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "drop_keys", "dtype", "block")
+PLAIN = ("scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "dtype")
+WORDS = (*PLAIN, "drop_keys", "keep", "block")
+BESIDE = {"renormalize": "block", "mask_dims": "mask"}  # words that say more of another
 OWN = ("from", "output")
 TAKE = ("weights", "outputs")
 EDIT_ADVICE = (
@@ -57,20 +61,26 @@ class HeadEdit:
         changes: the words of `what_if`, checked.
         dropped: keys that no query attends to.
         blocks: keys that some queries do not attend to.
+        mask: of one's own, beside the rules of the call.
+        keep: which keys a cache keeps.
         even: all keys that a query may attend to weigh the same.
         weights: in place of its own: a tensor, a function, or another run.
         output: in place of its own: a number, a tensor, or another run.
         changed: the words of `REMOVING` that have removed something.
+        firsts: of each layer, where the text of each sample begins, for `keep`.
     """
 
     text: str
     changes: dict[str, Any] = field(default_factory=dict)
     dropped: Places | None = None
     blocks: tuple[BlockedKeys, ...] = ()
+    mask: OwnMask | None = None
+    keep: Mapping[str, Any] | None = None
     even: bool = False
     weights: Tensor | Callable[[Any], Tensor] | OtherRun | None = None
     output: float | Tensor | OtherRun | None = None
     changed: set[str] = field(default_factory=set)
+    firsts: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def places(self) -> list[Places]:
@@ -86,6 +96,7 @@ class HeadEdit:
     def reset(self) -> None:
         """Forget what it has changed before."""
         self.changed.clear()
+        self.firsts.clear()
         for one in (self.weights, self.output):
             if isinstance(one, OtherRun):
                 one.ends.clear()
@@ -347,28 +358,35 @@ def _read_words(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit
             raise ValueError("'output' replaces all that other words would change: give it alone")
         output = _numbers(given["output"], "output")
         return HeadEdit(f"{{'output': {tuple(output.shape)}}}", output=output)
-    words = {name: value for name, value in given.items() if name != "renormalize"}
-    if "renormalize" in given and "block" not in given:
-        raise ValueError("'renormalize' says what becomes of a 'block': give both")
+    alone = next((name for name, other in BESIDE.items() if name in given and other not in given), None)
+    if alone is not None:
+        raise ValueError(f"{alone!r} says more of a {BESIDE[alone]!r}: give both")
+    words = {name: value for name, value in given.items() if name not in BESIDE}
     if not words:
         raise ValueError(f"{dict(given)!r} is no edit: {EDIT_ADVICE}")
-    if not isinstance(words.get("mask", True), bool):
-        raise TypeError(
-            f"mask is {told(words['mask'])}: give False to remove the mask of the call; to keep queries from keys, "
-            "give {'block': (queries, keys)}, or a function of a block that returns its weights"
-        )
     for name in words:
-        if name == "keep":
-            raise ValueError(
-                "keep chooses keys by the weights of the whole text, which a model that runs has not yet: give those "
-                "that att.keep(…) leaves out as 'drop_keys'"
-            )
         if name not in WORDS:
             raise ValueError(f"an edit has {told(name)}: {nearest(name, (*WORDS, *OWN))}there are {', '.join(WORDS)}")
-    plain = {name: READERS[name](None, value) for name, value in words.items() if name not in ("drop_keys", "block")}
-    dropped = Places(_keys(words["drop_keys"]), "drop_keys", segments) if "drop_keys" in words else None
-    blocks = _read_block(words["block"], given.get("renormalize", True), segments) if "block" in words else ()
-    return HeadEdit(repr(dict(given)), plain, dropped, blocks)
+    own = None
+    if not isinstance(words.get("mask", True), bool):
+        own = OwnMask(words["mask"], given.get("mask_dims"))
+    elif "mask_dims" in given:
+        raise ValueError(f"mask_dims names the axes of a mask, and mask is {words['mask']}: give a tensor")
+    return HeadEdit(
+        _text_of_words(given, own),
+        {name: READERS[name](None, words[name]) for name in words if name in PLAIN and not (own and name == "mask")},
+        Places(_keys(words["drop_keys"]), "drop_keys", segments) if "drop_keys" in words else None,
+        _read_block(words["block"], given.get("renormalize", True), segments) if "block" in words else (),
+        own,
+        read_keep(words["keep"]) if "keep" in words else None,
+    )
+
+
+def _text_of_words(given: Mapping[str, Any], mask: OwnMask | None) -> str:
+    """Return words as errors tell them: of a mask its shape."""
+    if mask is None:
+        return repr(dict(given))
+    return "{" + ", ".join(f"{name!r}: {mask if name == 'mask' else repr(one)}" for name, one in given.items()) + "}"
 
 
 def _keys(given: Any) -> Any:

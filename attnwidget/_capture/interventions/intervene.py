@@ -50,8 +50,13 @@ def intervene(
             - "uniform" or "mean", two names of one thing: the keys that a query may attend to weigh the same, so that
               its output is the mean of their values. (The mean of a head's outputs over a data set, of mean ablation,
               is given as {"output": mean}.)
-            - {"scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "drop_keys", "dtype": …}: the
-              words of `Attention.what_if`, one or several, here for positions of the text.
+            - {"scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "drop_keys", "keep", "dtype": …}:
+              the words of `Attention.what_if`, one or several, here for positions of the text. "keep" is decided by the
+              weights under the other words, head by head; while a model generates, only its policy "window" is.
+            - {"mask": mask}: beside the rules of the call, bools, True where a query may attend, or numbers that are
+              added to scores, of a shape that `Attention` takes (with "mask_dims" where it has two readings), of the
+              whole text where a model generates; or a function f(b, h, q_idx, kv_idx) -> bool of positions. To have it
+              in the place of the call's own mask, enter it inside another intervention with {"mask": False}.
             - {"block": (queries, keys)}: these queries do not attend to these keys, whose weight goes to the others;
               with "renormalize": False it goes to none.
             - {"from": other}: the weights of another run, for the values of this one; "take": "outputs" beside it: the
@@ -279,6 +284,10 @@ def _why_no_change(rule: EditRule, editor: Editor) -> str | None:
 
 def _missing_place(edit: HeadEdit, rule: EditRule, editor: Editor) -> str | None:
     """Return what an edit names that no layer that it has edited has had; None if there is nothing."""
+    if edit.mask is not None:
+        longer = [edit.mask.missing(name, *editor.ends[name]) for name in rule.met]
+        if longer and None not in longer:
+            return f"{rule.key!r}: {longer[0]}"
     of_keys = [edit.dropped, *(block.keys for block in edit.blocks)]
     sides = [(one, 1) for one in of_keys if one is not None] + [(block.queries, 0) for block in edit.blocks]
     for places, side in sides:

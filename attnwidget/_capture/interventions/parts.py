@@ -20,14 +20,14 @@ class SweptPart:
 
     Attributes:
         layer, head: which; None: all.
-        query: of an edge.
+        queries: of an edge; None: all.
         keys: positions of keys; None: a whole head or layer.
         layers: in which keys are edited; None: all.
     """
 
     layer: int | None = None
     head: int | None = None
-    query: int | None = None
+    queries: tuple[int, ...] | None = None
     keys: tuple[int, ...] | None = None
     layers: tuple[int, ...] | None = None
 
@@ -50,7 +50,7 @@ class SweptPart:
         return {layer if self.head is None else (layer, self.head): own for layer in which}
 
     def _of_keys(self, edit: Any, keys: list[int]) -> Any:
-        queries = None if self.query is None else [self.query]
+        queries = None if self.queries is None else list(self.queries)
         if edit == "zero":
             return {"drop_keys": keys} if queries is None else {"block": (queries, keys)}
         if edit == "cut":

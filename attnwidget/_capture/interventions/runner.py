@@ -182,10 +182,12 @@ class EffectRunner:
             raise IndexError(f"layer {part.layer} is not there: there are 0 to {len(self._numbers) - 1}")
         layer = None if part.layer is None else self._numbers[part.layer]
         head = part.head if part.layer is None or part.head is None else self._head(part.layer, part.head)
-        query = part.query if part.query is None or self._queries is None else self._queries[part.query]
+        queries = part.queries
+        if queries is not None and self._queries is not None:
+            queries = tuple(self._queries[query] for query in queries)
         if part.keys is not None and (wrong := [key for key in part.keys if key >= self._shapes[0].K]):
             raise IndexError(f"key {wrong[0]} is not there: there are 0 to {self._shapes[0].K - 1}")
-        return SweptPart(layer, head, query, part.keys, tuple(self._numbers)).edits(edit, 0)
+        return SweptPart(layer, head, queries, part.keys, tuple(self._numbers)).edits(edit, 0)
 
     def _head(self, layer: int, head: int) -> int:
         kept, count = self._heads[layer], self._shapes[layer].H

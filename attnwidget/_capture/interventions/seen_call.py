@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..observed_call import ObservedCall
 
@@ -19,6 +20,7 @@ class SeenCall:
         queries, keys: the positions of its queries and keys in the text.
         query_length, key_length: of the text that was read first, from whose end negative positions count.
         first_head: the number in the model of its head 0, where other processes have the heads before.
+        kept: which keys policies leave, by the edits that ask for it: found once for all heads.
     """
 
     call: ObservedCall
@@ -30,6 +32,7 @@ class SeenCall:
     query_length: int
     key_length: int
     first_head: int = 0
+    kept: dict[Any, Any] = field(default_factory=dict, compare=False)
 
     @property
     def samples(self) -> int:

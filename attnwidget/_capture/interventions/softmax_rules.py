@@ -8,11 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._engine.what_if import round_to
 from ..._rules.row_spans import Spans
 from ..._utils.validation import FLOATS
 from ..flex_attention import ScoreMod
+from ..output_edits import EditRefused
 from .edits import REMOVING, HeadEdit
+from .kept_keys import KeptKeys
 from .seen_call import SeenCall
+
+KEEP_AND_ADDED = "keep is decided under masks of bools, and a mask here is added to scores: give it as bools"
 
 
 class SoftmaxRules:
@@ -27,6 +32,7 @@ class SoftmaxRules:
     def __init__(self, seen: SeenCall, samples: Sequence[int], heads: Sequence[int], edits: Sequence[HeadEdit]) -> None:
         call, device = seen.call, seen.call.q.device
         self._seen, self._edits = seen, edits
+        self._samples, self._heads = tuple(samples), tuple(heads)
         self._b = torch.tensor(samples, device=device)[:, None, None, None]
         self._h = torch.tensor(heads, device=device)[:, None, None]
         self._keys = torch.arange(len(seen.keys), device=device)
@@ -40,6 +46,8 @@ class SoftmaxRules:
         for one in edits:
             self._change(one)
         self._dropped = self._any_of([one.dropped for one in edits])
+        self._masks = [one.mask for one in edits if one.mask is not None]
+        self._kept = [self._kept_of(one) for one in edits if one.keep is not None]
 
     def _change(self, edit: HeadEdit) -> None:
         changes, there = edit.changes, self._there()
@@ -120,8 +128,51 @@ class SoftmaxRules:
                     Spans(rule.starts.to(rows.device), rule.stops.to(rows.device)) if isinstance(rule, Spans) else rule
                 )
                 allowed &= rule(*indices)
+        for mask in self._masks:
+            cells = mask.cells(self._seen, self._samples, self._heads, rows[:, 0])
+            allowed &= self._allowed_by(cells)
+            scores = scores + cells.to(scores) if mask.is_added else scores
+        for kept in self._kept:
+            allowed &= kept.cells(self._samples, self._heads, rows[:, 0], self._keys)
         own = self._own_rules(rows)
         return scores, allowed if own is None else allowed & own
+
+    def _allowed_by(self, cells: Tensor) -> Tensor:
+        """Return where a mask of one's own allows: numbers block from the least one of its type or that of q down."""
+        if cells.dtype is torch.bool:
+            return cells
+        types = (cells.dtype, self._seen.call.q.dtype)
+        return cells > max(torch.finfo(one).min for one in types)
+
+    def _kept_of(self, edit: HeadEdit) -> KeptKeys:
+        """Return which keys a policy leaves, under all other changes.
+
+        Raises:
+            EditRefused: it cannot be decided in this call.
+        """
+        seen, key = self._seen, (id(edit), tuple(map(id, self._edits)))
+        if key not in seen.kept:
+            if any(mask.is_added for mask in self._masks):
+                raise EditRefused(KEEP_AND_ADDED)
+            call, sinks = seen.call, None if self._sinks is None else seen.call.sinks
+            q, k = call.q, call.k
+            for name in self.number_types:
+                q, k = round_to(q, name), round_to(k, name)
+            rules = {"mask": self._mask, "bias": self._bias, "scale": self._scale, "softcap": self._softcap}
+            assert edit.keep is not None
+            rules["sinks"] = sinks
+            seen.kept[key] = KeptKeys(seen, edit.keep, rules, self._own_cells, q, k, edit.firsts)
+        found: KeptKeys = seen.kept[key]
+        return found
+
+    def _own_cells(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        """Return what the rules that are no masks of the call, and masks of one's own, say of cells of one head."""
+        rows = q_idx.reshape(-1)
+        own = self._own_rules(rows[:, None])
+        allowed = torch.ones(len(rows), len(self._keys), dtype=torch.bool, device=rows.device) if own is None else own
+        for mask in self._masks:
+            allowed = allowed & mask.cells(self._seen, [int(b)], [int(h)], rows)[0, 0]
+        return allowed[torch.arange(len(rows), device=rows.device).reshape(q_idx.shape), kv_idx]
 
     def _own_rules(self, rows: Tensor) -> Tensor | None:
         """Return which cells the rules allow that are no masks of the call, (rows, K); None if all."""

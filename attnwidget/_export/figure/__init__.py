@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..._engine.stages import MASKED
 from ..._messages import decoding
 from ..._utils.validation import as_choice
 from .. import colors
-from ..numbers import in_model, status_number
+from ..numbers import head_words, in_model, status_number
 from ..view import WidgetView
 from . import compare, graph, heads, heatmap, reading, segments, stages
 from .canvas import Canvas
@@ -18,7 +17,6 @@ from .sheet import MARGIN, FigureContext
 WIDTHS = (1.0, 100.0)  # inches
 DPI = (10, 2400)
 CAPTION = 11  # pixels of its letters
-NAMED_HEADS = 6  # of several as one
 VIEWS = {
     "heatmap": heatmap.draw,
     "graph": graph.draw,
@@ -122,7 +120,7 @@ def _facts_text(context: FigureContext) -> str:
     traits, facts = context.traits, context.traits.facts
     several = traits.view == "graph" and len(context.heads) > 1
     numbers = facts["head_numbers"]
-    head = _head_words(context.head, numbers)
+    head = head_words(context.head, numbers)
     if several:
         own = in_model((one for one in context.heads if isinstance(one, int)), numbers)
         head = f"heads {', '.join(map(str, context.heads))}{own}"
@@ -140,13 +138,3 @@ def _facts_text(context: FigureContext) -> str:
         sampled,
     ]
     return " · ".join(part for part in parts if part)
-
-
-def _head_words(head: int | str, numbers: Sequence[int] | None) -> str:
-    """Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`: `headWords` of js/src/components/phrases.ts."""
-    if isinstance(head, int):
-        return f"head {head}{in_model([head], numbers)}"
-    how, *heads = head.split(" ")
-    named = f"heads {', '.join(heads)}{in_model(map(int, heads), numbers)}"
-    which = f"{len(heads)} heads" if len(heads) > NAMED_HEADS else named
-    return f"{'maximum' if how == 'max' else how} of {which}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..._messages import decoding
 from ..._messages.decoding import DecodedMatrix
@@ -10,40 +13,44 @@ from .. import colors
 from ..view import WidgetView
 from . import heatmap
 from .heatmap import Place, cells
-from .legend import scale_ticks, tick_labels
+from .legend import Kinds, cell_kinds, kinds_line, pooled_words, range_ticks, scale_ticks, tick_labels
+from .padding import padded_runs
 from .sheet import FigureContext
 
 BETWEEN = 21  # pixels between two pictures
 PARTS = ("a", "b", "change")
 
 
+class DrawnPart(NamedTuple):
+    """One of the three pictures: its numbers, which colors of the table they have, the range, and rows of padding."""
+
+    matrix: DecodedMatrix
+    shades: colors.Array
+    range: Any
+    padded: list[range]
+
+
 def draw(context: FigureContext, top: float) -> float:
     """Draw the three pictures side by side; return where they end."""
     traits: Any = context.traits
-    canvas, look = context.canvas, context.look
+    canvas = context.canvas
     comparison = _comparison(context.view)
     if comparison is None or comparison.get("error"):
         return heatmap.draw(context, top)
-    a, b, change = (_part(comparison, name) for name in PARTS)
-    low = min(one.low or 0.0 for one in (a, b))
-    high = max(one.high or 0.0 for one in (a, b))
-    together: Any = [low, high] if a.kind == "diverging" else [0.0, max(high, 1e-12)]
+    parts = _parts(context, comparison)
     side = (context.right - context.left - 2 * BETWEEN) / 3
-    rows, columns = a.values.shape
+    rows, columns = parts[0].matrix.values.shape
     cell = min(side / columns, 1.5 * side / rows, heatmap.LARGEST)
     names = (f"A  {traits.sides[0]}", f"B  {traits.against}", "B − A")
-    y, ends = top + 24, []
-    for at, (one, name) in enumerate(zip((a, b, change), names, strict=True)):
+    y, ends, pinned = top + 24, [], _pinned(context, comparison)
+    for at, (one, name) in enumerate(zip(parts, names, strict=True)):
         place = Place(context.left + at * (side + BETWEEN), y, cell, rows, columns)
         canvas.text(place.x, top + 8, canvas.shorten(name, side, 12, True), size=12, bold=True)
-        cells(context, one, place, traits.color_scale, together if at < 2 else "head")
-        scale = colors.matrix_scale(one, traits.color_scale, together if at < 2 else "head")
-        ends.append(_legend(context, one.kind, scale, place.x, y + place.height + 10, side))
-    if comparison["query_places"] is None and comparison["key_places"] is None:
-        return max(ends)
-    words = f"{comparison['queries']:,} × {comparison['keys']:,} places that both have"
-    canvas.text(context.left, max(ends) + 10, words, size=11, color=look.ink3)
-    return max(ends) + 18
+        cells(context, one.matrix, place, traits.color_scale, one.range, index=one.shades, padded=one.padded)
+        heatmap.pins(context, one.matrix, place, pinned)
+        ends.append(_legend(context, one, place.x, y + place.height + 10, side))
+    words = _words(context, comparison, parts)
+    return kinds_line(context, words, parts[0].matrix.kind, (context.left, max(ends) + 10)) if words else max(ends)
 
 
 def _comparison(view: WidgetView) -> dict[str, Any] | None:
@@ -57,16 +64,88 @@ def _comparison(view: WidgetView) -> dict[str, Any] | None:
     return comparison
 
 
+def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart]:
+    """Return A, B and their difference, with the colors that js/src/views/compare/mappers.ts gives them."""
+    traits = context.traits
+    a, b, change = (_part(comparison, name) for name in PARTS)
+    low, high = (pick(getattr(one, end) or 0.0 for one in (a, b)) for pick, end in ((min, "low"), (max, "high")))
+    a, b = (replace(one, low=low, high=high) for one in (a, b))
+    beside = replace(a, values=np.hstack([a.values, b.values]), kinds=np.hstack([a.kinds, b.kinds]))
+    index = np.hsplit(
+        colors.entries(beside, traits.color_scale, traits.color_range), 2
+    )  # a row's range is that of both
+    padded = _padded(context, comparison, a)
+    of_b = [] if comparison["differ"][0] else padded  # else its rows are its own
+    own = "head" if isinstance(traits.color_range, list | tuple) else traits.color_range  # not one of changes
+    return [
+        DrawnPart(a, index[0], traits.color_range, padded),
+        DrawnPart(b, index[1], traits.color_range, of_b),
+        DrawnPart(change, colors.entries(change, "linear", own), own, padded),
+    ]
+
+
 def _part(comparison: dict[str, Any], name: str) -> DecodedMatrix:
     one = decoding.of_picture({**comparison, **comparison[name]})
-    if name != "change":
-        return one
-    values = dict(vars(one), stage="scores")  # a change has two directions, whatever it is a change of
-    return DecodedMatrix(**values)
+    return one if name != "change" else replace(one, stage="scores")  # it has two directions, whatever it is of
 
 
-def _legend(context: FigureContext, kind: str, scale: colors.Scale, x: float, y: float, side: float) -> float:
+def _padded(context: FigureContext, comparison: dict[str, Any], a: DecodedMatrix) -> list[range]:
+    """Return the runs of rows whose queries are padding in A."""
+    return padded_runs(context, a, _places(comparison))
+
+
+def _places(comparison: dict[str, Any]) -> tuple[list[int] | None, list[int] | None]:
+    """Return the queries and the keys of A that are compared; None: all."""
+    queries, keys = (
+        None if sent is None else decoding.decode(sent["a"]).tolist()
+        for sent in (comparison["query_places"], comparison["key_places"])
+    )
+    return queries, keys
+
+
+def _pinned(context: FigureContext, comparison: dict[str, Any]) -> list[tuple[int | None, int | None]]:
+    """Return the pinned pairs by their places; without those of which B has nothing."""
+    places, found = _places(comparison), []
+    for pin in context.traits.pins:
+        there = all(at is None or some is None or at in some for at, some in zip(pin, places, strict=True))
+        if there:
+            query, key = (
+                at if at is None or some is None else some.index(at) for at, some in zip(pin, places, strict=True)
+            )
+            found.append((query, key))
+    return found
+
+
+def _words(context: FigureContext, comparison: dict[str, Any], parts: list[DrawnPart]) -> Kinds:
+    """Return what is below all three: kinds of cells, what a row's range is, and what each cell is one of."""
+    traits, (a, b, change) = context.traits, parts
+    sides = a.matrix, b.matrix
+    together = replace(
+        a.matrix, values=np.vstack([one.values for one in sides]), kinds=np.vstack([one.kinds for one in sides])
+    )
+    found = cell_kinds(together, traits.color_scale, traits.color_range, has_padding=bool(a.padded))
+    if a.padded and not b.padded:
+        found = [(kind, f"{text} of A" if kind == "padded" else text) for kind, text in found]
+    if traits.color_range == "row":
+        found.append((None, "each row on its own range, the same in A and B"))
+    if a.matrix.is_pooled:
+        bins = f"{change.matrix.query_bin:,} × {change.matrix.key_bin:,}"
+        found.append((None, f"A, B: the {pooled_words(a.matrix)}; B − A: the largest of {bins}"))
+    if a.matrix.every > 1:
+        found.append((None, f"1 of {a.matrix.every:,} rows"))
+    if comparison["query_places"] is not None or comparison["key_places"] is not None:
+        words = f"{comparison['queries']:,} × {comparison['keys']:,} places that both have"
+        found.append((None, words))
+    return found
+
+
+def _legend(context: FigureContext, one: DrawnPart, x: float, y: float, side: float) -> float:
     width = min(side, 160)
-    context.canvas.image(context.table(kind)[None], (x, y, width, 6))
-    tick_labels(context, scale_ticks(scale, context.traits.stage), (x, y + 15, width), 10)
+    context.canvas.image(context.table(one.matrix.kind)[None], (x, y, width, 6))
+    color_scale = context.traits.color_scale
+    if one.range == "row":
+        ticks = range_ticks(one.matrix, color_scale, "row")
+    else:
+        ticks = scale_ticks(colors.matrix_scale(one.matrix, color_scale, one.range), context.traits.stage)
+    tick_labels(context, ticks, (x, y + 15, width), 10)
     return y + 22

@@ -18,7 +18,7 @@ from ..._engine.base import Head
 from ..._engine.softmax import sink_weights
 from ..._tokens.display import Label
 from .. import colors
-from ..numbers import list_number
+from ..numbers import head_words, list_number
 from . import graph_geometry as geometry
 from .canvas import LEAST
 from .graph_geometry import APART_LABELS, Lane, Link, Side
@@ -346,7 +346,7 @@ def _draw_legend(context: FigureContext, y: float, fills: Sequence[str], several
     canvas, look, x = context.canvas, context.look, context.left
     if several:
         for head, fill in zip(context.heads, fills, strict=True):
-            text = f"head {head}"
+            text = head_words(head, context.traits.facts["head_numbers"])
             width = 18 + canvas.measure(text, 11) + 16
             if x + width > context.right:
                 x, y = context.left, y + 18

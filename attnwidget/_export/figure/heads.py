@@ -14,6 +14,7 @@ from ..._analysis.similar_heads import metric_distances, order_of, picture_dista
 from ..._messages import decoding, heads_overview
 from ..._messages.decoding import BLOCKED, NAN
 from .. import colors
+from ..numbers import brief_head, numbers_of_all
 from ..view import WidgetView
 from .canvas import LEAST
 from .sheet import FigureContext
@@ -53,9 +54,12 @@ METRICS = {
 
 @dataclass(frozen=True)
 class HeadsLayout:
-    """Where each head stands: `places` are columns and rows, in the order of the layers' heads; sizes are pixels."""
+    """Where each head stands: `places` are columns and rows, in the order of the layers' heads; None of one left out.
 
-    places: list[tuple[int, int]]
+    Sizes are pixels.
+    """
+
+    places: list[tuple[int, int] | None]
     size: float
     across: float
     down: float
@@ -70,17 +74,20 @@ def draw(context: FigureContext, top: float) -> float:
     survey = _survey(context.view)
     names = [(layer, head) for layer, one in enumerate(survey["layers"]) for head in range(one["heads"])]
     shares, words = _shares(context, survey)
-    y = context.words(context.left, top + 6, _caption(context, survey, words), context.look.ink2) - 2
+    y = context.words(context.left, top + 6, _caption(context, survey, names, words), context.look.ink2) - 2
     layout = _layout(context, survey, names, y)
     pictures = [one for sent in survey["pictures"] if sent is not None for one in _decoded(sent)]
     bottom = layout.top
-    for (layer, head), (column, row), picture, share in zip(names, layout.places, pictures, shares, strict=True):
+    for (layer, head), place, picture, share in zip(names, layout.places, pictures, shares, strict=True):
+        if place is None:
+            continue
+        column, row = place
         x, y = layout.left + column * layout.across, layout.top + row * layout.down
         _picture(context, picture, (x, y, layout.size, layout.size))
         if layout.bars:
             _bar(context, share, x, y + layout.size + 4, layout.size)
         if layout.named:
-            name = f"{layer}·{head}" if len(survey["layers"]) > 1 else f"{head}"
+            name = brief_head(layer, head, context.traits.facts)
             below = y + layout.size + (UNDER if layout.bars else 0) + 7
             color = context.look.ink if _is_selected(context, layer, head) else context.look.ink3
             context.canvas.text(x + layout.size / 2, below, name, size=LEAST, color=color, align="center")
@@ -94,7 +101,8 @@ def draw(context: FigureContext, top: float) -> float:
 
 def _name(context: FigureContext) -> str:
     layer, head = context.traits.layer, context.traits.head
-    return f"{layer}·{head}" if len(context.traits.facts["layers"]) > 1 else f"head {head}"
+    name = brief_head(layer, head, context.traits.facts)
+    return name if len(context.traits.facts["layers"]) > 1 else f"head {name}"
 
 
 def _is_selected(context: FigureContext, layer: int, head: int) -> bool:
@@ -139,42 +147,72 @@ def _metric(survey: dict[str, Any], name: str) -> colors.Array | None:
     return np.where(kinds == NAN, np.nan, values).astype(np.float64)
 
 
-def _caption(context: FigureContext, survey: dict[str, Any], words: str) -> list[str]:
+def _limits(context: FigureContext, survey: dict[str, Any]) -> str:
+    """Return which heads are drawn, in words."""
+    first, last, above = context.traits.only_heads or (None, None, None)
+    name = context.traits.bar
+    end = len(survey["layers"]) - 1 if last is None else last
+    layers = [] if first is None and last is None else [f"of layers {first or 0} to {end}"]
+    least = [] if above is None or _metric(survey, name) is None else [f"with {METRICS[name].word} above {above:g}"]
+    return "".join(f" {words}" for words in (*layers, *least))
+
+
+def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], words: str) -> list[str]:
     order, layers = context.traits.order, survey["layers"]
     if order == "similar":
         first = f"Heads like {_name(context)} first, by metrics and picture."
     elif _metric(survey, order) is not None:
         first = f"Ordered by {METRICS[order].word}, largest first."
     else:
-        first = "Rows are layers, columns are heads." if len(layers) > 1 else "The heads of the layer."
+        whole = context.traits.only_heads is None
+        first = (
+            "The heads of the layer." if len(layers) == 1 else "Rows are layers, columns are heads." if whole else ""
+        )
     sampled = next((one for one in layers if one["heads"] and one["rows"] < one["queries"]), None)
     parts = [first, f"Each picture on its own color range{';' if words else '.'}", *([f"{words}."] if words else [])]
+    shown = len(_shown(context, survey, names))
+    if shown < len(names):
+        parts.insert(0, f"{shown:,} of {len(names):,} heads{_limits(context, survey)}.")
     if sampled is not None:
         parts.append(f"From {sampled['rows']:,} of {sampled['queries']:,} queries of each, exact.")
-    return parts
+    return [part for part in parts if part]
 
 
 def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], top: float) -> HeadsLayout:
     """Lay out a row for each layer; or, in another order or of a single layer, as many in a row as fit."""
     room, order = context.right - context.left, _order(context, survey, names)
+    shown = _shown(context, survey, names)
     columns = max(1, *(one["heads"] for one in survey["layers"]))
-    by_layer = order is None and len(survey["layers"]) > 1
+    by_layer = order is None and len(survey["layers"]) > 1 and context.traits.only_heads is None
     left = context.left + (GUTTER if by_layer else 4)
     room -= left - context.left
+    places: list[tuple[int, int] | None] = [None] * len(names)
     if by_layer:
         places = [(head, layer) for layer, head in names]
     else:
-        least = NAMES_FROM + 14 if len(names) * (NAMES_FROM + 14) ** 2 < room * 900 else NAMES_FROM + 4
-        columns = max(1, min(len(names), int(room // max(least, min(LARGEST + 16, room / columns)))))
-        placed = list(range(len(names))) if order is None else order
-        at = {place: (number % columns, number // columns) for number, place in enumerate(placed)}
-        places = [at[place] for place in range(len(names))]
+        least = NAMES_FROM + 14 if len(shown) * (NAMES_FROM + 14) ** 2 < room * 900 else NAMES_FROM + 4
+        columns = max(1, min(len(shown), int(room // max(least, min(LARGEST + 16, room / columns)))))
+        placed = range(len(names)) if order is None else order
+        for number, place in enumerate(place for place in placed if place in shown):
+            places[place] = number % columns, number // columns
     across = min(LARGEST * 1.25, room / columns)
     size = max(1.0, across - max(1.0, 0.2 * across))
     bars = size >= BARS_FROM
     down = size + (UNDER if bars else 0) + (0 if by_layer else 14) + (8 if bars else across - size)
     head = HEADER if by_layer else 6
     return HeadsLayout(places, size, across, down, left, top + head, not by_layer, bars)
+
+
+def _shown(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]]) -> set[int]:
+    """Return the places of the heads that are drawn: of the layers, and above the number, that are asked for."""
+    first, last, above = context.traits.only_heads or (None, None, None)
+    values = _metric(survey, context.traits.bar)
+    return {
+        place
+        for place, (layer, _) in enumerate(names)
+        if (first or 0) <= layer <= (math.inf if last is None else last)
+        and (above is None or values is None or values[place] > above)
+    }
 
 
 def _order(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]]) -> list[int] | None:
@@ -230,9 +268,11 @@ def _axes(context: FigureContext, survey: dict[str, Any], layout: HeadsLayout) -
     """Draw the numbers of the heads above and of the layers on the left, as many as fit."""
     canvas, look, traits = context.canvas, context.look, context.traits
     columns = max(one["heads"] for one in survey["layers"])
+    numbers = numbers_of_all(traits.facts)
     size = max(LEAST, min(11.0, layout.size * 0.6))
     for many, each, is_head in ((columns, layout.across, True), (len(survey["layers"]), layout.down, False)):
-        wide = canvas.measure(f"{many - 1}", size, True) + 3 if is_head else size * 1.1
+        longest = f"{many - 1}{(numbers and f' ({max(numbers)})') or ''}"
+        wide = canvas.measure(longest, size, True) + 3 if is_head else size * 1.1
         step = max(1, math.ceil(wide / each))
         own = traits.head if is_head else traits.layer
         for number in range(many):
@@ -243,4 +283,5 @@ def _axes(context: FigureContext, survey: dict[str, Any], layout: HeadsLayout) -
             x, y = (layout.left + middle, layout.top - 10) if is_head else (layout.left - 10, layout.top + middle)
             color = look.ink if is_own else look.ink3
             align = "center" if is_head else "right"
-            canvas.text(x, y, f"{number}", size=size, color=color, bold=is_own, align=align)
+            words = f"{number} ({numbers[number]})" if is_head and numbers else f"{number}"
+            canvas.text(x, y, words, size=size, color=color, bold=is_own, align=align)

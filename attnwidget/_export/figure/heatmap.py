@@ -18,7 +18,7 @@ from ..ranges import with_range
 from . import segment_names
 from .canvas import LEAST
 from .legend import clipped_cells, legend
-from .padding import padded_rows, veil
+from .padding import padded_runs, veil
 from .sheet import SINK, FigureContext
 
 LARGEST = 44  # pixels of a cell
@@ -66,7 +66,7 @@ def draw(context: FigureContext, top: float) -> float:
     each = place.cell >= APART and matrix.query_bin == matrix.key_bin == 1  # token has its label
     if axes is not None and not each:
         place = _placed_with_segments(context, matrix, axes, top)
-    padded = padded_rows(context, matrix)
+    padded = padded_runs(context, matrix)
     cells(context, matrix, place, traits.color_scale, traits.color_range, padded=padded)
     if axes is not None:
         segment_names.lines(context, matrix, axes, place)
@@ -418,11 +418,21 @@ def _sink_width(context: FigureContext, matrix: DecodedMatrix, cell: float) -> f
     return SINK_GAP + cell * _sink_columns(cell) + name
 
 
-def pins(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
-    """Draw a ring around each pinned cell, and lines along the row and column of the last of them."""
-    traits, canvas, look = context.traits, context.canvas, context.look
-    for query, key in traits.pins:
-        last = (query, key) == traits.pins[-1]
+def pins(
+    context: FigureContext,
+    matrix: DecodedMatrix,
+    place: Place,
+    pinned: Sequence[tuple[int | None, int | None]] | None = None,
+) -> None:
+    """Draw a ring around each pinned cell, and lines along the row and column of the last of them.
+
+    Args:
+        pinned: the pinned pairs; None: those of the widget.
+    """
+    canvas, look = context.canvas, context.look
+    pinned = context.traits.pins if pinned is None else pinned
+    for query, key in pinned:
+        last = (query, key) == pinned[-1]
         row = None if query is None else query // matrix.query_bin
         column = None if key is None else key // matrix.key_bin
         edges: list[Any] = []

@@ -10,7 +10,8 @@ import numpy as np
 from ..._engine.stages import BY_SIZE
 from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from .. import colors
-from ..numbers import legend_name, legend_ticks
+from ..numbers import legend_name as _legend_name
+from ..numbers import legend_ticks
 from ..ranges import range_words
 from .padding import veil
 from .sheet import FigureContext
@@ -21,31 +22,42 @@ TICK_GAP = 0.2  # of a ramp, between two of its labels
 PADDED = "padded"
 ABOVE, BELOW = "above", "below"  # kinds of cells that a range of one's own cuts off
 
+Kinds = list[tuple[int | str | None, str]]  # a kind of cell, which has a swatch, or None; and a text
+
 
 def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, *, has_padding: bool = False) -> float:
     """Draw the ramp with its labels, and every kind of cell that is there; return where it ends."""
     x = x if context.right - x >= RAMP else context.left
     log = context.traits.color_scale == "log" and matrix.kind == "sequential"
-    ticks = _ticks(matrix, context.traits.color_scale, context.traits.color_range)
-    right, y = ramp(
-        context, matrix.kind, legend_name(matrix.stage, target_text(context)) + (", log" if log else ""), ticks, (x, y)
+    ticks = range_ticks(matrix, context.traits.color_scale, context.traits.color_range)
+    right, y = ramp(context, matrix.kind, legend_name(matrix.stage, context) + (", log" if log else ""), ticks, (x, y))
+    words = [
+        *cell_kinds(matrix, context.traits.color_scale, context.traits.color_range, has_padding=has_padding),
+        *_picture_words(context, matrix),
+    ]
+    fits = right + 20 + sum(_widths(context, words)) - 16 <= context.right
+    return (
+        max(y, kinds_line(context, words, matrix.kind, (right + 20, y - 20) if fits else (x, y + 14))) if words else y
     )
-    words = kind_texts(context, matrix)
-    if has_padding:
-        words.insert(sum(kind == BLOCKED for kind, _ in words), (PADDED, "rows of padding"))
-    widths = [context.canvas.measure(text, 11) + (18 if kind else 0) + 16 for kind, text in words]
-    fits = right + 20 + sum(widths) - 16 <= context.right
-    at, line = (right + 20, y - 20) if fits else (x, y + 14)
-    for (kind, text), width in zip(words, widths, strict=True):
-        if not fits and at > x and at + width - 16 > context.right:
-            at, line = x, line + 18
+
+
+def kinds_line(context: FigureContext, words: Kinds, ramp_kind: str, at: tuple[float, float]) -> float:
+    """Draw kinds of cells, each beside its swatch, on as many lines as they need; return where they end."""
+    (left, y), x = at, at[0]
+    for (kind, text), width in zip(words, _widths(context, words), strict=True):
+        if x > left and x + width - 16 > context.right:
+            x, y = left, y + 18
         if kind is not None:
-            _swatch(context, kind, at, line - 6, context.table(matrix.kind))
-        start = at + (18 if kind is not None else 0)
+            _swatch(context, kind, x, y - 6, context.table(ramp_kind))
+        start = x + (18 if kind is not None else 0)
         text = context.canvas.shorten(text, context.right - start, 11)
-        context.canvas.text(start, line, text, size=11, color=context.look.ink2)
-        at += width
-    return max(y, line + 8) if words else y
+        context.canvas.text(start, y, text, size=11, color=context.look.ink2)
+        x += width
+    return y + 8
+
+
+def _widths(context: FigureContext, words: Kinds) -> list[float]:
+    return [context.canvas.measure(text, 11) + (18 if kind is not None else 0) + 16 for kind, text in words]
 
 
 def ramp(
@@ -80,7 +92,8 @@ def scale_ticks(scale: colors.Scale, stage: str, min_gap: float = TICK_GAP) -> l
     return [(float(share), tick.text) for share, tick in zip(at, ticks, strict=True)]
 
 
-def _ticks(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[float, str]]:
+def range_ticks(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[float, str]]:
+    """Return what the ramp of a matrix is labeled with: (share of its width, text)."""
     if color_range == "row":
         ends = ["− row's most", "0", "row's most"] if matrix.kind == "diverging" else ["0", "row's maximum"]
         return [(at / (len(ends) - 1), text) for at, text in enumerate(ends)]
@@ -108,41 +121,48 @@ def _beyond(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> tuple[
     return there & (values > scale.high + slack), there & (values < low)
 
 
-def kind_texts(context: FigureContext, matrix: DecodedMatrix) -> list[tuple[int | str | None, str]]:
-    """Return what there is beside numbers, and of what each cell is one."""
-    kinds, color_range = matrix.kinds, context.traits.color_range
-    found: list[tuple[int | str | None, str]] = [(BLOCKED, "masked")] if (kinds == BLOCKED).any() else []
+def cell_kinds(matrix: DecodedMatrix, color_scale: str, color_range: Any, *, has_padding: bool) -> Kinds:
+    """Return what there is beside numbers, and which of them a range cuts off."""
+    kinds = matrix.kinds
+    found: Kinds = [(BLOCKED, "masked")] if (kinds == BLOCKED).any() else []
+    found += [(PADDED, "rows of padding")] if has_padding else []
     for kind, name in ((NAN, "NaN"), (PLUS_INF, "+∞"), (MINUS_INF, "−∞")):
         if many := int((kinds == kind).sum()):
             found.append((kind, f"{name}, {_cells(many)}"))
-    found += _clipped_texts(matrix, context.traits.color_scale, color_range)
+    return found + _clipped_texts(matrix, color_scale, color_range)
+
+
+def _picture_words(context: FigureContext, matrix: DecodedMatrix) -> Kinds:
+    """Return what the colors span, and of what each cell is one."""
+    found: Kinds = []
     if words := range_words(matrix, context.traits):
         found.append((None, words))
     if matrix.is_pooled:
-        largest = "largest by size" if matrix.stage in BY_SIZE else "maximum"
-        what = largest if matrix.pool == "max" else "mean"
-        found.append((None, f"each cell: the {what} of {matrix.query_bin:,} × {matrix.key_bin:,}"))
+        found.append((None, f"each cell: the {pooled_words(matrix)}"))
     if matrix.every > 1:
         found.append((None, f"1 of {matrix.every:,} rows"))
     return found
 
 
-def target_text(context: FigureContext) -> str | None:
-    """Return the token whose logits are shown; None where there is none."""
-    carries = context.selected.carries
-    if carries is None or carries.targets is None:
-        return None
-    return carries.named(carries.targets[context.traits.batch])
+def pooled_words(matrix: DecodedMatrix) -> str:
+    """Return of what each cell is one, such as `maximum of 4 × 4`."""
+    largest = "largest by size" if matrix.stage in BY_SIZE else "maximum"
+    return f"{largest if matrix.pool == 'max' else 'mean'} of {matrix.query_bin:,} × {matrix.key_bin:,}"
 
 
-def _clipped_texts(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[int | str | None, str]]:
+def legend_name(stage: str, context: FigureContext) -> str:
+    """Return what a legend calls the numbers of a stage, of a logit with its token."""
+    return _legend_name(stage, context.selected.carries, context.traits.batch)
+
+
+def _clipped_texts(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> Kinds:
     if isinstance(color_range, str) and color_range != "unit":
         return []
     beyond, below = (int(where.sum()) for where in _beyond(matrix, color_scale, color_range))
     scale = colors.matrix_scale(matrix, color_scale, color_range)
     low = color_range[0] if isinstance(color_range, list | tuple) else 0.0
     pooled = "pooled " if matrix.is_pooled else ""
-    found: list[tuple[int | str | None, str]] = []
+    found: Kinds = []
     if beyond:
         words = "beyond ±" if matrix.kind == "diverging" else "above "
         found.append((ABOVE, f"{words}{_end_text(scale.high, matrix.stage)}: {_cells(beyond, pooled)}"))

@@ -13,8 +13,7 @@ from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF
 from ..._messages.images import Patches
 from ..._tokens.running import Piece, pieces_of
 from .. import colors
-from ..numbers import legend_name
-from .legend import ramp, scale_ticks, target_text
+from .legend import legend_name, ramp, scale_ticks
 from .sheet import FigureContext
 
 FONT, NARROW_FONT = 15, 12  # pixels of letters; in a narrow figure
@@ -88,7 +87,7 @@ def draw(context: FigureContext, top: float) -> float:
     if target is not None:
         stage = context.traits.stage
         log = context.traits.color_scale == "log" and stage not in SIGNED
-        name = legend_name(stage, target_text(context)) + (", log" if log else "")
+        name = legend_name(stage, context) + (", log" if log else "")
         _, y = ramp(context, scale.kind, name, scale_ticks(scale, stage), (context.left, y + 4))
         y += 14
     return context.words(context.left, y, notes, context.look.ink2) - 8 if notes else y

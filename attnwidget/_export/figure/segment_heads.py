@@ -9,6 +9,7 @@ import numpy as np
 from ..._messages import decoding
 from ..._messages.segment_reading import aside_columns, read
 from .. import colors
+from ..numbers import brief_head
 from .sheet import FigureContext
 
 ROW, MOST_ROWS = 20, 10
@@ -112,7 +113,7 @@ def _row(
     canvas, look, traits = context.canvas, context.look, context.traits
     (shown, lefts, by), (y, wide, high) = columns, size
     is_own = place == (traits.layer, traits.head)
-    name = f"{place[0]}·{place[1]}" if len(traits.facts["layers"]) > 1 else f"{place[1]}"
+    name = brief_head(*place, traits.facts)
     canvas.text(context.left, y + 7, name, size=11, bold=is_own, color=look.ink if is_own else look.ink2)
     for column, x in zip(shown, lefts, strict=True):
         value = float(values[column])

@@ -18,7 +18,12 @@ export function numberOf(value: number, kind: number, stage: Stage): string {
   return listNumber(value, stage);
 }
 
-type HeadNumbers = Pick<Facts, "head_numbers">; // of another layer than the selected one they are not known
+type HeadNumbers = Pick<Facts, "head_numbers">;
+
+/** Return the model's own numbers of the heads of a layer, as `headWords` takes them. */
+export function numbersIn({ model_heads }: Pick<Facts, "model_heads">, layer: number): HeadNumbers {
+  return { head_numbers: model_heads?.[layer] ?? null };
+}
 
 /** Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`; of a part of a model, `head 0 (5 in the model)`. */
 export function headWords(head: HeadName, facts: HeadNumbers): string {
@@ -38,6 +43,9 @@ export function stackWords({ stack, forward, forwards }: Facts): string[] {
 export function inModel(heads: readonly number[], { head_numbers }: HeadNumbers): string {
   return head_numbers ? ` (${heads.map((head) => head_numbers[head] ?? "?").join(", ")} in the model)` : "";
 }
+
+/** Return ` (5 in the model)`, of a head of which that is known; nothing where a side has all heads. */
+export const ofModel = (number: number | null) => (number === null ? "" : ` (${number} in the model)`);
 
 /** Return `heads 0, 4`; several as one are named as such. */
 export function drawnWords(heads: readonly HeadName[], facts: HeadNumbers): string {

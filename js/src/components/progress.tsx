@@ -20,7 +20,7 @@ export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   const { store, stop } = ui;
   const own = computed<Pass | null>(() => {
     const progress = store.progress.value;
-    if (progress === null) return null;
+    if (progress === null || progress.what !== undefined) return null;
     const names = ["layer", "batch", "head", "stage", "pool"] as const;
     if (names.some((name) => progress[name] !== store[name].value)) return null;
     const picture = store.picture.value;
@@ -84,8 +84,8 @@ function Running({ ui, progress }: { ui: Ui } & Pass) {
   const stopped = state === "stopped";
   const done = Math.floor(100 * share);
   const { workers } = progress;
-  const by = workers == null ? "" : `${workers} worker${workers === 1 ? "" : "s"} · `;
-  const left = stopped ? "" : by + timeLeft(progress.seconds_left);
+  const by = workers == null ? "" : `${workers} worker${workers === 1 ? "" : "s"}`;
+  const left = stopped ? "" : [by, timeLeft(progress.seconds_left)].filter(Boolean).join(" · ");
   const action = stopped ? "resume" : "stop";
   const ask = () => void ui.kernel.request("pass", { layer, batch, head, stage, action }).catch(() => {});
   return (

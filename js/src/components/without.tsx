@@ -3,6 +3,7 @@
 import { Component } from "preact";
 import type { EffectOf } from "../contract/messages";
 import { editWords, effectKey } from "../data/effects";
+import { nameOf } from "../data/survey";
 import { askEffect, effectOf } from "../state/effects";
 import type { Ui } from "../state/ui";
 import { listNumber } from "../text/format";
@@ -18,7 +19,7 @@ function removable({ store }: Ui): Record<string, EffectOf> {
     ...(query !== null && key !== null ? { "this edge": { layer, head, query, key } } : {}),
     ...(key !== null ? { [`key ${store.keyLabels.value.at(key).text}`]: { key } } : {}),
     ...(segment && store.segments.value !== null ? { [segment]: { segment, path } } : {}),
-    [`head ${store.facts.value.layers.length > 1 ? `${layer}·` : ""}${head}`]: { layer, head },
+    [`head ${nameOf({ layer, head }, store.facts.value)}`]: { layer, head },
   };
 }
 

@@ -22,6 +22,8 @@ export interface Progress {
   state: "running" | "stopped";
   /** How many workers of an executor compute it; left out where the kernel does. */
   workers?: number;
+  /** Not of the picture: of what a cache evicts, which is found before anything is drawn. */
+  what?: "evictions";
 }
 
 /** Bytes as hosts hand them over: Jupyter a `DataView`, Colab a `Uint8Array`, a page without a kernel base64 text. */
@@ -75,12 +77,16 @@ export interface Facts {
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
   has_sinks?: boolean;
-  /** Of each sample the token whose logits are shown, and those that may be chosen: [id, text]; null where there is none. */
-  targets?: readonly { token: number; text: string; choices: readonly (readonly [number, string])[] }[] | null;
+  /** Of each sample the token whose logits are shown, before a softcap or not, and those that may be chosen: [id, text]; null where there is none. */
+  targets?:
+    | readonly { token: number; text: string; before_cap?: true; choices: readonly (readonly [number, string])[] }[]
+    | null;
   /** The letters of three axes that nobody named, read as several samples, which may as well be heads; else null. */
   axes_read?: string | null;
   /** Of each head its number in the model, where a capture has kept some of them; null where all are there. */
   head_numbers?: readonly number[] | null;
+  /** The same of every layer, null of one that has all; null where all have. */
+  model_heads?: readonly (readonly number[] | null)[] | null;
 }
 
 export interface PictureMessage {
@@ -337,6 +343,8 @@ export interface ComparisonMessage {
   differ: [queries: number, keys: number];
   /** Whether a learned sink takes a share of A's or B's weights. */
   has_sinks?: boolean;
+  /** Of A's and of B's head its number in the model; null where a side has all heads. */
+  head_numbers?: readonly [a: number | null, b: number | null];
   /** Python's sentence, and then nothing of the above but what it is of. */
   error: string | null;
 }

@@ -18,10 +18,14 @@ const WORDS: Record<Stage, { one: string; many: string; legend: string; signed: 
 /** One number of a stage: "weight", "scaled score". */
 export const wordOf = (stage: Stage) => WORDS[stage].one;
 export const wordsOf = (stage: Stage) => WORDS[stage].many;
+/** A token whose logits are shown; they are those before the cap where a softcap bends them afterwards. */
+export const targetName = (target: { text: string; before_cap?: true }) =>
+  `“${target.text}”${target.before_cap ? " before the cap" : ""}`;
+
 /** What a legend calls the numbers of a stage; a logit with its token, where the facts of the layer are given. */
 export function legendOf(stage: Stage, facts?: Facts, batch = 0) {
   const target = stage === "logit" ? facts?.targets?.[batch] : undefined;
-  return target ? `Logit of “${target.text}”, direct path` : WORDS[stage].legend;
+  return target ? `Logit of ${targetName(target)}, direct path` : WORDS[stage].legend;
 }
 
 /** Whether the number of largest absolute value stands for several. */

@@ -47,6 +47,8 @@ export type Comparison = {
       readonly keys: Places;
       /** A learned sink, which is not drawn here, takes a share of the weights of one of them. */
       readonly hasSinks?: boolean;
+      /** Of A's and of B's head its number in the model; null where a side has all heads. */
+      readonly numbers: readonly [number | null, number | null];
     }
 );
 export type ReadyComparison = Extract<Comparison, { error: null }>;
@@ -62,7 +64,8 @@ export async function decodeComparison(message: ComparisonMessage): Promise<Comp
     placesOf(message.key_places, message.keys, message.differ[1]),
   ]);
   const pictures = { a, b, change };
-  return { of, against, againstAt, error: null, pictures, queries, keys, hasSinks: message.has_sinks === true };
+  const { head_numbers: numbers = [null, null], has_sinks } = message;
+  return { of, against, againstAt, error: null, pictures, queries, keys, numbers, hasSinks: has_sinks === true };
 }
 
 async function placesOf(message: PlacesMessage | null, length: number, differ: number): Promise<Places> {

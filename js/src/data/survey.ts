@@ -2,7 +2,7 @@
 
 import { decodeGrid, decodeThumbnails, type Grid, type Thumbnails } from "../contract/decode";
 import type { Bytes, Envelope, Facts, SurveyMessage } from "../contract/messages";
-import type { Metric } from "../contract/values";
+import type { HeadName, Metric } from "../contract/values";
 import { listNumber } from "../text/format";
 
 interface Named {
@@ -371,10 +371,18 @@ export function placeAt(layout: HeadsLayout, x: number, y: number): number {
   );
 }
 
-/** Return `2·9`, or of a single layer `9`. */
-export function nameOf({ layers, heads }: Survey, place: number): string {
-  const { layer, head } = heads[place]!;
-  return layers.length === 1 ? String(head) : `${layer}·${head}`;
+type HeadFacts = Pick<Facts, "layers" | "model_heads">;
+
+/** Return the model's own number of a column's heads, where it is the same in all layers, and not all heads are there. */
+export function numberInAll({ model_heads }: HeadFacts, head: number): number | undefined {
+  const number = model_heads?.[0]?.[head];
+  return model_heads?.every((own) => own?.[head] === number) ? number : undefined;
+}
+
+/** Return `2·9`, or of a single layer `9`; where a capture kept some heads `2·0 (5)`, with the model's own number. */
+export function nameOf({ layer, head }: { layer: number; head: HeadName }, { layers, model_heads }: HeadFacts): string {
+  const number = model_heads?.[layer]?.[head as number];
+  return `${layers.length > 1 ? `${layer}·` : ""}${head}${number === undefined ? "" : ` (${number})`}`;
 }
 
 /** Return the corner of a picture on the canvas. */

@@ -4,32 +4,18 @@ import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../components/dom";
 import { goBack } from "../components/keyboard";
 import { Message } from "../components/message";
+import { timeLeft } from "../components/progress";
 import { Without } from "../components/without";
+import type { Progress } from "../contract/messages";
 import type { ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
-import { compare } from "../views/compare/index";
-import { graph } from "../views/graph/index";
-import { heads } from "../views/heads/index";
-import { heatmapView } from "../views/heatmap/index";
-import { segments } from "../views/segments/index";
-import { stages } from "../views/stages/index";
-import { image, text } from "../views/text/index";
+import { percent } from "../text/format";
 import { Card } from "./card";
 import { headPicker } from "./head-picker";
 import { keepKeys } from "./keys";
+import { stage } from "./stage";
 import { notice, status } from "./status";
 import { toolbar } from "./toolbar";
-
-const VIEWS: Record<ViewName, (ui: Ui) => View> = {
-  compare,
-  heatmap: heatmapView,
-  graph,
-  text,
-  image,
-  heads,
-  segments,
-  stages,
-};
 
 /** The views in which the cells of a block are looked at. */
 const LEADS_BACK: readonly ViewName[] = ["heatmap", "text", "graph"];
@@ -47,7 +33,6 @@ export function frame(ui: Ui): View {
   const tools = toolbar(ui);
   const pick = headPicker(ui);
   const body = part("aw-body");
-  const stage = part("aw-stage");
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
   const notes = notice(ui);
   const line = status(ui);
@@ -57,8 +42,9 @@ export function frame(ui: Ui): View {
   const back = mount(part("aw-back-slot"), () => <Back ui={ui} />);
   // Views with a panel have it there; the segments view is about it.
   const without = mount(part("aw-below"), () => (BELOW.includes(store.view.value) ? <Without ui={ui} /> : null));
-  body.append(stage, problem.node, card.node);
   keepKeys(ui);
+  const shown = stage(ui);
+  body.append(shown.node, problem.node, card.node);
   node.append(title.node, tools.node, pick.node, back.node, body, without.node, notes.node, line.node);
 
   const ends = [
@@ -69,28 +55,13 @@ export function frame(ui: Ui): View {
       pick.node.hidden = fewer && facts.batches < 2 && alone;
       ui.root.dataset.mode = ui.mode.value;
       const failed = store.problem.value !== null;
-      stage.hidden = failed && store.picture.value === null;
-      stage.toggleAttribute("data-failed", failed);
+      shown.node.hidden = failed && store.picture.value === null;
+      shown.node.toggleAttribute("data-failed", failed);
     }),
     effect(() => {
       const extent = ui.extent.value;
       if (extent === null) node.style.removeProperty("--aw-extent");
       else node.style.setProperty("--aw-extent", px(extent));
-    }),
-    effect(() => {
-      // Each view lives and ends with its own signal.
-      const own = new AbortController();
-      const view = (VIEWS[store.view.value] ?? heatmapView)({ ...ui, stop: own.signal });
-      stage.replaceChildren(view.node);
-      return () => {
-        own.abort();
-        view.dispose();
-        ui.hover.value = null;
-        ui.pointedHead.value = null;
-        ui.extent.value = null;
-        ui.keyLines.value = () => [];
-        ui.card.value = null;
-      };
     }),
   ];
 
@@ -98,7 +69,7 @@ export function frame(ui: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const view of [title, tools, pick, back, problem, card, without, notes, line]) view.dispose();
+      for (const view of [shown, title, tools, pick, back, problem, card, without, notes, line]) view.dispose();
     },
   };
 }
@@ -115,10 +86,35 @@ function Back({ ui }: { ui: Ui }) {
   );
 }
 
+/** What a cache evicts is found first: how far that is, and how to stop it. */
+function Evictions({ ui, text, progress }: { ui: Ui; text: string; progress: Progress }) {
+  const { layer, batch, head, stage, share } = progress;
+  const stopped = progress.state === "stopped";
+  const action = stopped ? "resume" : "stop";
+  const left = stopped ? "stopped" : timeLeft(progress.seconds_left);
+  return (
+    <div class="aw-notice" data-aw="evictions">
+      <Message
+        sign="waiting"
+        title="What the cache keeps"
+        text={`${text}: ${[percent(Math.floor(100 * share) / 100), left].filter(Boolean).join(", ")}.`}
+        actions={[
+          {
+            name: stopped ? "Resume" : "Stop",
+            run: () => void ui.kernel.request("pass", { layer, batch, head, stage, action }).catch(() => {}),
+          },
+        ]}
+      />
+    </div>
+  );
+}
+
 /** The selected head could not be computed: Python's own sentence, and what to do. */
 function Problem({ ui }: { ui: Ui }) {
   const text = ui.store.problem.value;
   if (text === null) return null;
+  const progress = ui.store.progress.value;
+  if (progress?.what !== undefined) return <Evictions ui={ui} text={text} progress={progress} />;
   return (
     <div class="aw-notice">
       <Message

@@ -226,12 +226,18 @@ export function LayerStepper({ ui }: { ui: Ui }) {
 /** Step through the heads, or type one. */
 export function HeadStepper({ ui }: { ui: Ui }) {
   const { store } = ui;
-  const heads = store.facts.value.heads;
+  const { heads, head_numbers } = store.facts.value;
   if (heads < 2) return null;
+  const number = head_numbers?.[store.head.value];
   return (
     <div class="aw-group">
       <span>Head</span>
       <Stepper name="head" value={store.head.value} count={heads} choose={(head) => store.select({ head })} />
+      {number !== undefined && (
+        <span class="aw-muted" title={headWords(store.head.value, store.facts.value)}>
+          ({number})
+        </span>
+      )}
     </div>
   );
 }
@@ -294,12 +300,13 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
 /** Every head by its own picture; heads that share a key/value head stand over one line. */
 function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const { store } = ui;
-  const { heads, groups } = store.facts.value;
+  const { heads, groups, head_numbers } = store.facts.value;
   const nameOf = (head: number) => headWords(head, store.facts.value);
   const thumbnails = store.thumbnails.value;
   const paints = ui.paints.value?.sequential ?? null;
   const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 50 : 0);
-  const dense = heads * 29 > Math.max(room, CHIPS * 29);
+  const chip = head_numbers ? 39 : 29; // both numbers stand below
+  const dense = heads * chip > Math.max(room, CHIPS * chip);
   const isSeveral = store.view.value === "graph" || (canCombine(ui) && store.combine.value !== "none");
   const shown = isSeveral ? store.shownHeads.value : [store.head.value];
   const dark = isDark(ui.theme.value);
@@ -325,6 +332,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
         {...(isSeveral ? { role: "group", "aria-label": "Heads" } : { role: "radiogroup", "aria-label": "Head" })}
         data-dense={dense || undefined}
         data-many={heads >= 8 || undefined}
+        data-numbered={head_numbers ? "" : undefined}
         ref={(list) => keepInView(list, store.head.value)}
       >
         {Array.from({ length: heads }, (_, head) => {
@@ -351,7 +359,10 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
               onKeyDown={(event) => rove(event, head, heads, choose)}
             >
               <Thumbnail grid={grid ?? null} paints={paints} share={shareOf(head)} />
-              <span>{!dense || chosen || (head % 8 === 0 && Math.abs(head - store.head.value) > 1) ? head : " "}</span>
+              <span>
+                {!dense || chosen || (head % 8 === 0 && Math.abs(head - store.head.value) > 1) ? head : " "}
+                {!dense && head_numbers ? ` (${head_numbers[head]})` : ""}
+              </span>
               {shared > 1 && <i class="aw-shared" data-last={head % shared === shared - 1 || undefined} />}
             </button>
           );

@@ -2,7 +2,16 @@
 
 import { mount, part, type View } from "../components/dom";
 import { Message } from "../components/message";
-import { drawnWords, headWords, isNamed, numberOf, rangeOf, showsCells, stackWords } from "../components/phrases";
+import {
+  drawnWords,
+  headWords,
+  isNamed,
+  numberOf,
+  numbersIn,
+  rangeOf,
+  showsCells,
+  stackWords,
+} from "../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import { wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
@@ -301,7 +310,7 @@ function HeadsLine({ ui }: { ui: Ui }) {
   return (
     <>
       <b>
-        layer {at.layer} · head {at.head}
+        layer {at.layer} · {headWords(at.head, numbersIn(store.facts.value, at.layer))}
       </b>
       {best !== null && (
         <>
@@ -332,8 +341,7 @@ function SegmentsLine({ ui }: { ui: Ui }) {
   );
   return (
     <>
-      {head !== null &&
-        `${headWords(head.head, head.layer === store.layer.value ? store.facts.value : {})} of layer ${head.layer}, `}
+      {head !== null && `${headWords(head.head, numbersIn(store.facts.value, head.layer))} of layer ${head.layer}, `}
       {query === null ? <b>{from}</b> : <Place labels={store.queryLabels.value} index={query} side="query" />} →{" "}
       <b>
         <bdi>{to}</bdi>

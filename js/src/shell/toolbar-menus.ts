@@ -2,7 +2,7 @@
 
 import type { Section } from "../components/menu";
 import { showsCells } from "../components/phrases";
-import { isSigned } from "../contract/stages";
+import { isSigned, targetName } from "../contract/stages";
 import type {
   ColorRange,
   ColorScaleName,
@@ -366,7 +366,7 @@ const targetOf = ({ store }: Ui) => store.facts.value.targets?.[store.batch.valu
 function shownName(ui: Ui): string {
   const stage = ui.store.stage.value;
   const target = stage === "logit" ? targetOf(ui) : undefined;
-  return target ? `logit of “${target.text}”` : stageName(stage);
+  return target ? `logit of ${targetName(target)}` : stageName(stage);
 }
 
 /** The tokens whose logits can be shown, where these are. */

@@ -246,3 +246,9 @@ test("labels and numbers are those that Python draws", () => {
   expect(new Set(NUMBERS).size).toBeGreaterThanOrEqual(90);
   checkGolden("labels.json", made);
 });
+
+test("a logit is named by its token, before a cap or not", () => {
+  const of = (target: object) => ({ targets: [{ token: 1, text: " nail", choices: [], ...target }] }) as never;
+  expect(legendOf("logit", of({}))).toBe("Logit of “ nail”, direct path");
+  expect(legendOf("logit", of({ before_cap: true }))).toBe("Logit of “ nail” before the cap, direct path");
+});

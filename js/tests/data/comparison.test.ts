@@ -342,6 +342,17 @@ describe("the view", () => {
     expect(plain.view.all("[role=tab]").map((tab) => tab.textContent)).not.toContain("Compare");
   });
 
+  test("heads of which a capture kept some have their numbers in the model", async () => {
+    const { view } = await draw({ comparison: { ...comparisonOf(FULL, CAUSAL), head_numbers: [5, null] } });
+    expect(view.all(".aw-compare-head").map((head) => head.textContent)).toEqual([
+      "no maskA: layer 0, head 0 (5 in the model)",
+      "causalB: layer 0, head 0",
+      "B − Adifference",
+    ]);
+    expect(canvas(view, "picture").getAttribute("aria-label")).toContain("head 0 (5 in the model)");
+    expect(canvas(view, "picture-b").getAttribute("aria-label")).not.toContain("in the model");
+  });
+
   test("three pictures with their names, one scale for both sides", async () => {
     const { view } = await draw();
     expect(view.all(".aw-compare-head").map((head) => head.textContent)).toEqual([

@@ -165,8 +165,8 @@ describe("where they stand", () => {
     const wrapped = layoutHeads(await survey(64), "layer", 592);
     expect([wrapped.named, wrapped.left, wrapped.top]).toEqual([true, 0, 0]);
     expect(wrapped.width).toBeLessThanOrEqual(592 + 2 * wrapped.margin);
-    expect(nameOf(await survey(64), 7)).toBe("7");
-    expect(nameOf(await survey(2, 3), 3)).toBe("1·1");
+    expect(nameOf({ layer: 0, head: 7 }, { layers: ["a"] })).toBe("7");
+    expect(nameOf({ layer: 1, head: 1 }, { layers: ["a", "b"] })).toBe("1·1");
     expect(layoutHeads(await survey(12), "layer", 952).rows).toBe(1);
   });
 

@@ -4,11 +4,14 @@ import { setMaxListeners } from "node:events";
 import { afterEach, vi } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { type HostOptions, type Mounted, mount } from "../../src/kernel/host";
+import { loadView, PARTS } from "../../src/shell/views";
 import widget from "../../src/widget";
 import { resize } from "./setup.ts";
 
 /** jsdom takes only its own window for an event's view; `window` here is the test runner's. */
 export const real = (globalThis as unknown as { jsdom: { window: Window } }).jsdom.window;
+
+await Promise.all(PARTS.map(loadView)); // so that each view is drawn at once; that it is waited for has tests of its own
 
 setMaxListeners(0); // Node warns from 11 listeners of one signal on; a view has more, and they go with it
 

@@ -27,9 +27,21 @@ test("the picker, the status and the picture name the model's own numbers", asyn
   expect(named.filter((one) => one?.includes("model"))).toEqual(
     PART.head_numbers.map((number, head) => `head ${head} (${number} in the model)`),
   );
+  expect(view.text("[data-aw=picker] [aria-label^='head 2 ']")).toContain("2 (7)");
   expect(view.find<HTMLElement>("[aria-label='head 2 (7 in the model)']").title).toContain("head 2 (7 in the model)");
   expect(view.text("[data-aw=status]")).toMatch(/head \d \(\d+ in the model\)/);
   expect(view.canvas.getAttribute("aria-label")).toMatch(/head \d \(\d+ in the model\)/);
+});
+
+test("the stepper of a narrow widget says it beside", async () => {
+  const state = stateOf(CAUSAL, { facts: factsOf(CAUSAL, PART) });
+  const { view } = await show(
+    state,
+    python(state, () => CAUSAL),
+    { width: 330 },
+  );
+  expect(view.text(".aw-group:has([aria-label^='head, '])")).toContain("(1)");
+  expect(view.find<HTMLElement>("[title='head 0 (1 in the model)'].aw-muted").textContent).toBe("(1)");
 });
 
 test("one head that was kept alone is named too", async () => {

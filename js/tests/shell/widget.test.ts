@@ -587,6 +587,25 @@ describe("a head that cannot be computed", () => {
     expect(view.status).toContain("head 2");
   });
 
+  test("while it is found first what a cache evicts, says how far that is, with a way to stop it", async () => {
+    const { view, host } = await withoutHead();
+    view.button("head 1").click();
+    await settle();
+    const { layer, batch, head, stage, pool } = { layer: 0, batch: 0, head: 1, stage: "weights", pool: "max" } as const;
+    const what = { what: "evictions", share: 0.437, seconds_left: 3.2 } as const;
+    const progress = { layer, batch, head, stage, pool, ...what };
+    host.fromPython({ progress: { ...progress, state: "running" } });
+    expect(view.text(".aw-problem")).toBe(`What the cache keeps ${MEMORY}: 43 %, about 3 s left. Stop`);
+    view.button("Stop").click();
+    await settle();
+    expect(asked(host.sent, "pass")).toMatchObject([{ action: "stop", layer, batch, head, stage }]);
+    host.fromPython({ progress: { ...progress, seconds_left: null, state: "stopped" } });
+    expect(view.text(".aw-problem")).toContain("43 %, stopped. Resume");
+    host.fromPython({ progress: null, picture: pictureOf(HEADS[1]!, { head: 1 }) });
+    await settle();
+    expect(view.text(".aw-problem")).toBe("");
+  });
+
   test("Try again asks Python to", async () => {
     const { view, host } = await withoutHead();
     view.button("head 1").click();

@@ -3,6 +3,7 @@
 
 import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
+import { nameOf } from "../../src/data/survey";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { settle, show } from "../helpers/page.ts";
 import { asked, type Cells, factsOf, stateOf } from "../helpers/states.ts";
@@ -119,6 +120,40 @@ describe("pointing", () => {
     view.point(at(3, 1));
     await settle();
     expect(view.text(".aw-head-card")).toContain("key/value head 1");
+  });
+});
+
+describe("heads of which a capture kept some", () => {
+  const facts = { ...factsOf(CELLS), model_heads: [[1, 5, 7], null] };
+
+  test("the card, the status and what is spoken have their numbers in the model", async () => {
+    const { view } = await draw({ facts });
+    view.point(at(1, 0));
+    await settle();
+    expect(view.text(".aw-head-title")).toContain("Layer 0 · head 1 (5 in the model)");
+    expect(view.text("[data-aw=status]")).toContain("layer 0 · head 1 (5 in the model)");
+    expect(view.text("[aria-live]")).toContain("layer 0, head 1 (5 in the model)");
+    view.point(at(1, 1)); // of this layer all heads are there
+    await settle();
+    expect(view.text(".aw-head-title")).not.toContain("in the model");
+    expect(view.text("[data-aw=status]")).not.toContain("in the model");
+  });
+
+  test("a column has a number of the model only where it is that of every layer", async () => {
+    const columns = async (model_heads: (number[] | null)[]) =>
+      (await draw({ facts: { ...facts, model_heads } })).view.text(".aw-heads-names");
+    expect(await columns([[1, 5, 7], null])).toBe("0 1 2");
+    expect(
+      await columns([
+        [1, 5, 7],
+        [1, 5, 7],
+      ]),
+    ).toBe("0 (1) 1 (5) 2 (7)");
+  });
+
+  test("a name beside a picture has both numbers", () => {
+    expect(nameOf({ layer: 0, head: 1 }, { layers: ["a", "b"], model_heads: [[1, 5], null] })).toBe("0·1 (5)");
+    expect(nameOf({ layer: 1, head: 1 }, { layers: ["a", "b"], model_heads: [[1, 5], null] })).toBe("1·1");
   });
 });
 

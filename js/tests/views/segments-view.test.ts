@@ -115,6 +115,13 @@ describe("where the answer looked", () => {
     expect(view.text(".aw-seg-sums")).toContain("Heads so far");
   });
 
+  test("heads of which a capture kept some have their numbers in the model", async () => {
+    const facts = { ...factsOf(CELLS), layers: ["a", "b"], heads: 2, groups: 2, model_heads: [[5, 7], null] };
+    const { view } = await draw({ ...PINNED, facts });
+    expect(view.all(".aw-seg-id").map((one) => one.textContent)).toContain("0·1 (7)");
+    expect(view.text(".aw-seg-sums")).toContain("Rank of 0·0 (5)");
+  });
+
   test("in a saved file keys that are not there are said to be missing", async () => {
     const none = () => {
       throw new Error("This number was not saved: open the notebook to compute it.");

@@ -1,7 +1,7 @@
 /** Above the pictures: their names, or the choice of one, and the key that is pinned or pointed at. */
 
 import { px, rove, Token } from "../../components/dom";
-import { isNamed } from "../../components/phrases";
+import { isNamed, ofModel } from "../../components/phrases";
 import { PARTS, type Part, type ReadyComparison } from "../../data/comparison";
 import { cellOf } from "../../geometry/cell-grid";
 import type { Plot } from "../../state/plot";
@@ -88,18 +88,18 @@ export function Heads({
 }
 
 /** Which layer, sample and head each side shows, as far as there are several: "layer 2, head 9". */
-function placesOf({ store }: Ui, { of, againstAt }: ReadyComparison): Record<Part, string> {
+function placesOf({ store }: Ui, { of, againstAt, numbers }: ReadyComparison): Record<Part, string> {
   const { layers, batches, heads } = store.facts.value;
-  const told = (layer: number, batch: number, head: number) => {
+  const told = (number: number | null, layer: number, batch: number, head: number) => {
     const parts = [
       layers.length > 1 && `layer ${layer}`,
       batches > 1 && `sample ${batch}`,
-      heads > 1 && `head ${head}`,
+      (heads > 1 || number !== null) && `head ${head}${ofModel(number)}`,
     ];
     return parts.filter(Boolean).join(", ");
   };
   const a = [of.layer, of.batch, Number(of.head)] as const;
-  return { a: told(...a), b: told(...(againstAt ?? a)), change: "" };
+  return { a: told(numbers[0], ...a), b: told(numbers[1], ...(againstAt ?? a)), change: "" };
 }
 
 const PILL = 6.5; // pixels a character, about: only to keep pills inside

@@ -5,6 +5,7 @@ import { QueryLabels } from "../../components/axis-labels";
 import { mount, part, px, type View } from "../../components/dom";
 import { watchKeyboard } from "../../components/keyboard";
 import { Message } from "../../components/message";
+import { ofModel } from "../../components/phrases";
 import { createPointer } from "../../components/pointer";
 import { PaddedRows, Rings, ZoomHint } from "../../components/rings";
 import type { Picture } from "../../contract/decode";
@@ -207,12 +208,12 @@ function painter(
   };
 }
 
-function nameOf({ store }: Ui, { of, against, queries, keys }: ReadyComparison, name: Part): string {
+function nameOf({ store }: Ui, { of, against, queries, keys, numbers }: ReadyComparison, name: Part): string {
   const layers = store.facts.value.layers.length > 1 ? `layer ${of.layer}, ` : "";
   const size = `${count(queries.length)} queries by ${count(keys.length)} keys`;
   const sides = { a: store.sides.value?.[0] ?? "A", b: against };
   const what = name === "change" ? `change from ${sides.a} to ${sides.b}` : sides[name];
-  return `Attention ${of.stage}, ${what}, ${layers}head ${of.head}, ${size}`;
+  return `Attention ${of.stage}, ${what}, ${layers}head ${of.head}${ofModel(numbers[name === "b" ? 1 : 0])}, ${size}`;
 }
 
 /** The pinned pair for those who hear it. */

@@ -2,6 +2,7 @@
 
 import { effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";
+import type { Facts } from "../../contract/messages";
 import { cornerOf, type HeadMetric, type HeadsLayout, nameOf, picturesOf, type Survey } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
 import { OWN_RANGE, type Paints } from "../../draw/color-mapper";
@@ -64,6 +65,7 @@ export interface Style {
 interface Scene {
   readonly layout: HeadsLayout;
   readonly survey: Survey;
+  readonly facts: Facts;
   readonly metric: HeadMetric | null;
   readonly paints: Paints;
   /** Of numbers below and above zero. */
@@ -163,12 +165,12 @@ function lossTint(context: CanvasRenderingContext2D, scene: Scene, x: number, y:
 }
 
 function name(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
-  const { layout, survey, style } = scene;
+  const { layout, survey, facts, style } = scene;
   context.font = `400 ${10 * style.unit}px ${style.font}`;
   context.fillStyle = style.ink3;
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
-  context.fillText(nameOf(survey, place), x + layout.size / 2, y + layout.size + 20 * style.unit);
+  context.fillText(nameOf(survey.heads[place]!, facts), x + layout.size / 2, y + layout.size + 20 * style.unit);
 }
 
 // --- more detail --------------------------------------------------------------------------------------------------------

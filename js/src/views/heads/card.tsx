@@ -1,6 +1,7 @@
 /** The head that is pointed at: every metric with its place among all heads. */
 
 import { px } from "../../components/dom";
+import { headWords, numbersIn } from "../../components/phrases";
 import { cornerOf, type HeadsLayout, metricText, type Survey, strongestOf } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
@@ -39,7 +40,7 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
     >
       <div class="aw-head-title">
         <b>
-          Layer {at.layer} · head {at.head}
+          Layer {at.layer} · {headWords(at.head, numbersIn(ui.store.facts.value, at.layer))}
         </b>
         <span>{isNarrow ? "tap to open" : "click to open"}</span>
       </div>

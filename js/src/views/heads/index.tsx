@@ -4,6 +4,8 @@ import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { EffectRuns } from "../../components/effect-runs";
 import { Message } from "../../components/message";
+import { headWords, numbersIn } from "../../components/phrases";
+import type { Facts } from "../../contract/messages";
 import {
   cornerOf,
   type HeadMetric,
@@ -11,6 +13,7 @@ import {
   type HeadsLayout,
   metricText,
   nameOf,
+  numberInAll,
   type Survey,
 } from "../../data/survey";
 import type { Ui } from "../../state/ui";
@@ -40,7 +43,17 @@ export function heads(ui: Ui): View {
       void ui.theme.value;
       if (at === null || survey === null || !both) return;
       const [paints, losses] = [both.sequential, both.diverging];
-      drawHeads(canvas, { layout: at, survey, metric: state.metric.value, paints, losses, style: styleOf(ui), atlas });
+      const facts = store.facts.value;
+      drawHeads(canvas, {
+        layout: at,
+        survey,
+        facts,
+        metric: state.metric.value,
+        paints,
+        losses,
+        style: styleOf(ui),
+        atlas,
+      });
     }),
     effect(() => {
       const survey = store.survey.value;
@@ -50,7 +63,7 @@ export function heads(ui: Ui): View {
       canvas.setAttribute("aria-label", `Attention heads${size}${bar}`);
     }),
     effect(() => {
-      parts.live.textContent = spoken(store.survey.value, state.pointed.value, state.metric.value);
+      parts.live.textContent = spoken(store, state.pointed.value, state.metric.value);
     }),
     moreDetail(ui, { canvas, layout: state.layout, atlas, arrived: () => detail.value++ }),
   ];
@@ -103,7 +116,13 @@ function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: Heads
   const runs = mount(part("aw-fx-runs"), () => (metric.value?.kind === "nats" ? <EffectRuns ui={ui} /> : null));
   const problem = mount(part("aw-problem"), () => <Problem survey={survey.value} ui={ui} />);
   const marks = mount(part("aw-heads-marks"), () => (
-    <Marks survey={survey.value} layout={layout.value} selected={selected.value} pointed={pointed.value} />
+    <Marks
+      facts={ui.store.facts.value}
+      survey={survey.value}
+      layout={layout.value}
+      selected={selected.value}
+      pointed={pointed.value}
+    />
   ));
 
   pictures.append(canvas, marks.node);
@@ -153,6 +172,7 @@ function styleOf(ui: Ui) {
 }
 
 interface MarksProps {
+  readonly facts: Facts;
   readonly survey: Survey | null;
   readonly layout: HeadsLayout | null;
   /** Places; -1 for none. */
@@ -161,7 +181,7 @@ interface MarksProps {
 }
 
 /** Rings around the head that is selected and the one that is pointed at; their names, where names are below. */
-function Marks({ survey, layout, selected, pointed }: MarksProps) {
+function Marks({ facts, survey, layout, selected, pointed }: MarksProps) {
   if (survey === null || layout === null) return null;
   const around = (place: number) => {
     const { x, y } = cornerOf(layout, place);
@@ -177,7 +197,7 @@ function Marks({ survey, layout, selected, pointed }: MarksProps) {
           data-small={!layout.bars || undefined}
           style={{ inset: px(-out) }}
         />
-        {layout.named && <b>{nameOf(survey, place)}</b>}
+        {layout.named && <b>{nameOf(survey.heads[place]!, facts)}</b>}
       </div>
     );
   };
@@ -205,7 +225,7 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   return (
     <>
       {order === "similar"
-        ? `Those most like layer ${store.layer.value}, head ${store.head.value} first, by metrics and picture. `
+        ? `Those most like layer ${store.layer.value}, ${headWords(store.head.value, store.facts.value)} first, by metrics and picture. `
         : known
           ? `Ordered by ${wordOf(order)}, largest first. `
           : ui.onlyHeads.value !== null
@@ -247,12 +267,12 @@ function sizeOf({ layers, heads }: Survey): string {
   return `${layers.length} ${layers.length === 1 ? "layer" : "layers"} by ${layers[0]?.heads ?? 0} heads`;
 }
 
-function spoken(survey: Survey | null, place: number, metric: HeadMetric | null): string {
-  const at = survey?.heads[place];
+function spoken({ survey, facts }: Ui["store"], place: number, metric: HeadMetric | null): string {
+  const at = survey.value?.heads[place];
   if (at === undefined) return "";
   const number =
     metric === null ? "" : `, ${metric.word.toLowerCase()} ${metricText(metric.values[place]!, metric.kind)}`;
-  return `layer ${at.layer}, head ${at.head}${number}`;
+  return `layer ${at.layer}, ${headWords(at.head, numbersIn(facts.value, at.layer))}${number}`;
 }
 
 interface NamesProps {
@@ -270,6 +290,10 @@ function Names({ ui, layout, pointed }: NamesProps) {
   const alike = survey.layers.every(({ heads, groups }) => heads === first?.heads && groups === first?.groups);
   const shared = alike && first !== undefined && first.groups < first.heads ? first.heads / first.groups : 0;
   const every = layout.across >= 22 * ui.unit.value ? 1 : 4;
+  const ofModel = (head: number) => {
+    const number = layout.across >= 44 * ui.unit.value ? numberInAll(ui.store.facts.value, head) : undefined;
+    return number === undefined ? "" : ` (${number})`;
+  };
   return (
     <div style={{ height: px(layout.top) }}>
       {Array.from({ length: layout.columns }, (_, head) =>
@@ -280,6 +304,7 @@ function Names({ ui, layout, pointed }: NamesProps) {
             style={{ left: px(layout.margin + head * layout.across), width: px(layout.size) }}
           >
             {head}
+            {ofModel(head)}
           </span>
         ) : null,
       )}

@@ -4,6 +4,7 @@ import { computed, type ReadonlySignal, type Signal, signal } from "@preact/sign
 import type { EffectsMessage } from "../../contract/messages";
 import { type EffectOrder, LEAST_LOST, lossesIn, ordered, type Scales, scalesOf } from "../../data/effects";
 import { meanOf } from "../../data/segments";
+import { nameOf } from "../../data/survey";
 import type { Removal, Ui } from "../../state/ui";
 import type { HeadTable, SegmentsModel } from "./model";
 
@@ -40,7 +41,7 @@ export function effectModel(ui: Ui, model: SegmentsModel): EffectModel {
   const kind = signal<"segment" | "head">("segment");
   const segments = computed(() => ordered(segmentRows(model, now.value), ui.effectOrder.value));
   const lost = computed(() => lossesIn(now.value?.heads?.lost ?? []));
-  const heads = computed(() => ordered(headRows(model, lost.value), ui.effectOrder.value));
+  const heads = computed(() => ordered(headRows(ui, model, lost.value), ui.effectOrder.value));
   const scales = (rows: readonly EffectRow[]) => {
     const losses = rows.map((row) => row.lost ?? Number.NaN);
     const masses = rows.map((row) => row.mass);
@@ -89,11 +90,11 @@ function segmentRows(model: SegmentsModel, now: EffectsMessage | null): EffectRo
 }
 
 /** The mass of each head on the pinned segment, and what is lost without the head. */
-function headRows(model: SegmentsModel, losses: readonly (number | null)[]): EffectRow[] {
+function headRows({ store }: Ui, model: SegmentsModel, losses: readonly (number | null)[]): EffectRow[] {
   const table = model.heads.value;
   if (table === null) return [];
   return table.heads.map(({ layer, head }, at) => ({
-    ...{ at, name: `${layer}·${head}`, lost: losses[at] ?? null },
+    ...{ at, name: nameOf({ layer, head }, store.facts.value), lost: losses[at] ?? null },
     mass: model.pinned.value < 0 ? Number.NaN : massOf(table, at, model.pinned.value),
   }));
 }

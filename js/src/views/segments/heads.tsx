@@ -5,6 +5,7 @@ import { mount, part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
 import type { Grid } from "../../contract/decode";
 import { largest, roundUp } from "../../data/segments";
+import { nameOf } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
 import { OWN_RANGE, type Paints } from "../../draw/color-mapper";
 import { segmentStyle } from "../../draw/segment-colors";
@@ -337,7 +338,6 @@ function Marks({ ui, model, state }: PartProps) {
   if (at === null || table === null) return null;
   const { start, stop } = state.shown.value;
   const { layer, head } = ui.store;
-  const many = ui.store.facts.value.layers.length > 1;
   const order = model.headOrder.value;
   const hovered = model.hover.value?.part === "heads" ? model.hover.value.head : undefined;
   const sorted = at.columns.indexOf(model.pinned.value);
@@ -356,7 +356,7 @@ function Marks({ ui, model, state }: PartProps) {
             style={{ top: px((start + index) * at.pitch), height: px(at.pitch), lineHeight: px(at.pitch) }}
           >
             <span class="aw-seg-id" style={{ width: px(at.pictureLeft - 8 * at.unit) }}>
-              {many ? `${of.layer}·${of.head}` : of.head}
+              {nameOf(of, ui.store.facts.value)}
             </span>
             {(isShown || row === hovered) && (
               <i

@@ -4,6 +4,7 @@ import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-c
 import { mount, part, type View } from "../../components/dom";
 import { Menu } from "../../components/menu";
 import { Message } from "../../components/message";
+import { headWords, numbersIn } from "../../components/phrases";
 import { KernelError } from "../../kernel/kernel";
 import { blockNumber } from "../../state/segment-axes";
 import { askSegmentsBy } from "../../state/segment-queries";
@@ -340,7 +341,7 @@ function spoken(ui: Ui, model: SegmentsModel): string {
     query !== null
       ? `${from} token ${ui.store.queryLabels.value.at(query).text}`
       : head !== null
-        ? `layer ${head.layer} head ${head.head}, ${from}`
+        ? `layer ${head.layer} ${headWords(head.head, numbersIn(ui.store.facts.value, head.layer))}, ${from}`
         : from;
   return `${who}, ${to}, ${exact ? spokenNumbers(mass, lift) : `mass ${blockNumber(mass, reading, String)}`}`;
 }

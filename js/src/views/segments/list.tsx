@@ -3,6 +3,7 @@
 import { computed, effect, signal } from "@preact/signals-core";
 import { mount, part, Token, type View } from "../../components/dom";
 import { byLargest, largest, meanOf, rankAmong } from "../../data/segments";
+import { nameOf } from "../../data/survey";
 import { segmentStyle } from "../../draw/segment-colors";
 import { KernelError } from "../../kernel/kernel";
 import { stableComputed } from "../../state/queries";
@@ -296,7 +297,10 @@ function AllHeads({ ui, model }: { ui: Ui; model: SegmentsModel }) {
       )}
       {rank !== null && values.length > 1 && (
         <div>
-          <span>Rank of {many ? `${now.of.layer}·${now.of.head}` : `head ${now.of.head}`}</span>
+          <span>
+            Rank of {many ? "" : "head "}
+            {nameOf(now.of, store.facts.value)}
+          </span>
           <b>
             {count(rank.rank)} of {count(rank.of)}
           </b>

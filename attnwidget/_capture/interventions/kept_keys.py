@@ -1,0 +1,101 @@
+"""Which keys a cache policy leaves each query of a call that is edited: as `Attention.what_if` decides it, streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ..._engine.cache_policies import POLICIES, WindowAndFirst, policy_mask, read_policy
+from ..._engine.what_if import KEEP
+from ..._rules.row_spans import Spans, simplify
+from ..._utils.validation import as_choice, told
+from ...attention import Attention
+from ...masks import Mask, as_mask
+from ..output_edits import EditRefused
+from .own_masks import cells_of
+from .seen_call import SeenCall
+
+BEGUN = (
+    "{} cannot be edited by keep, which goes by the first keys of the text, and these were read before the block: run "
+    "the whole text inside it"
+)
+SHARE = (
+    "keep's budget is a share of all keys, whose number is not known while the text grows: give how many keys, budget=8"
+)
+
+
+def read_keep(given: Any) -> dict[str, Any]:
+    """Return a policy as it is given, checked as far as it can be before the model runs.
+
+    Raises:
+        TypeError, ValueError: no such policy.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"keep is {told(given)}: give {{'policy': 'window', 'budget': 64}}")
+    unknown = [name for name in given if name not in KEEP]
+    if unknown:
+        raise ValueError(f"keep has {told(unknown[0])}: there are {', '.join(KEEP)}")
+    as_choice(given.get("policy"), POLICIES, "policy")
+    if given.get("budget") is None:
+        raise ValueError("keep needs a budget: give how many keys a query has at most, or a share of them below 1")
+    return dict(given)
+
+
+class KeptKeys:
+    """The keys that a policy leaves the queries of a call.
+
+    Args:
+        seen: the call.
+        given: the policy.
+        rules: the rules that it is decided under: keywords of `Attention`, beside q and k.
+        own: f(b, h, rows, keys) -> bool, the rules beside these.
+        q, k: of the call, as edits round them.
+        firsts: of each layer by name, where the text of each sample begins; noted where that is read.
+
+    Raises:
+        EditRefused: it cannot be decided in this call.
+    """
+
+    def __init__(
+        self,
+        seen: SeenCall,
+        given: Mapping[str, Any],
+        rules: Mapping[str, Any],
+        own: Callable[..., Tensor],
+        q: Tensor,
+        k: Tensor,
+        firsts: dict[str, tuple[int, ...]],
+    ) -> None:
+        (B, _, Q, _), K = q.shape, k.shape[2]
+        before = K - Q if K > Q and not seen.cross else None
+        mask = rules.get("mask")
+        mask = simplify(mask, B, Q, K) if isinstance(mask, Spans) else mask
+        if isinstance(given.get("budget"), float) and K != Q:
+            raise EditRefused(f"{seen.name}: {SHARE}")
+        try:
+            att = Attention(q, k, **{**rules, "mask": mask}).as_part(None, None, before, seen.cross)
+            extra = (*att.options.extra_masks, ("edit", as_mask(own)))
+            att = att.replaced(replace(att.options, extra_masks=extra), att.source, att.v)
+            self._mask: Mask = policy_mask(att, read_policy(att, given))
+        except (TypeError, ValueError) as error:
+            raise EditRefused(f"{seen.name} cannot be edited by keep: {error}") from None
+        if isinstance(self._mask, WindowAndFirst):
+            self._mask = _from_the_first(self._mask, seen, firsts)
+
+    def cells(self, samples: Sequence[int], heads: Sequence[int], rows: Tensor, keys: Tensor) -> Tensor:
+        """Return which keys of a call some queries have, (samples, heads, rows, keys) bool."""
+        return cells_of(self._mask, samples, heads, rows, keys)
+
+
+def _from_the_first(mask: WindowAndFirst, seen: SeenCall, firsts: dict[str, tuple[int, ...]]) -> WindowAndFirst:
+    """Return a mask whose first keys are those of the text, where a step may not attend to them any more."""
+    if not seen.queries.start:
+        firsts[seen.name] = tuple(one + seen.keys.start for one in mask.firsts)
+        return mask
+    known = firsts.get(seen.name, ())
+    if len(known) != seen.samples:
+        raise EditRefused(BEGUN.format(seen.name))
+    return replace(mask, firsts=tuple(one - seen.keys.start for one in known))

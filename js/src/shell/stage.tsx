@@ -1,0 +1,97 @@
+/** The place of the chosen view. The one before stays in it until the next is loaded: nothing jumps, nothing flashes. */
+
+import { effect, signal, untracked } from "@preact/signals-core";
+import { mount, part, px, type View } from "../components/dom";
+import { Message } from "../components/message";
+import type { ViewName } from "../contract/values";
+import type { Ui } from "../state/ui";
+import { loadedView, loadView } from "./views";
+
+/** Milliseconds after which a reader is told that a view is being loaded, which takes some ten. */
+const PATIENCE = 300;
+
+/** Return the place with the chosen view, or while that is loaded the one before, or why it cannot be loaded. */
+export function stage(ui: Ui): View {
+  const { store } = ui;
+  const node = part("aw-stage");
+  const made = signal<((ui: Ui) => View) | null>(null);
+  const attempts = signal(0);
+  const put = (make: (ui: Ui) => View) => {
+    if (made.peek() !== make) store.recovery.attempt(() => (made.value = make));
+  };
+
+  const ends = [
+    effect(() => {
+      const name = store.view.value;
+      attempts.value;
+      const make = loadedView(name);
+      if (make !== undefined) {
+        made.value = make;
+        return undefined;
+      }
+      let isLeft = false;
+      const waits = setTimeout(() => put(() => waiting(node, name)), PATIENCE);
+      const then = (next: () => (ui: Ui) => View) => {
+        clearTimeout(waits);
+        if (!isLeft) put(next());
+      };
+      loadView(name).then(
+        () => then(() => loadedView(name)!),
+        (error: unknown) => then(() => () => absent(ui, name, error, () => attempts.value++)),
+      );
+      return () => {
+        isLeft = true;
+        clearTimeout(waits);
+      };
+    }),
+    effect(() => {
+      // Each view lives and ends with its own signal.
+      const own = new AbortController();
+      const view = made.value?.({ ...ui, stop: own.signal });
+      if (view === undefined) return undefined;
+      node.replaceChildren(view.node);
+      return () => {
+        own.abort();
+        view.dispose();
+        ui.hover.value = null;
+        ui.pointedHead.value = null;
+        ui.extent.value = null;
+        ui.keyLines.value = () => [];
+        ui.card.value = null;
+      };
+    }),
+  ];
+  return {
+    node,
+    dispose() {
+      for (const end of ends) end();
+    },
+  };
+}
+
+/** As high as what was there, so that nothing below moves. */
+function waiting(stage: HTMLElement, name: ViewName): View {
+  const node = part("aw-notice", "loading");
+  node.style.minHeight = px(stage.offsetHeight);
+  return mount(node, () => <Message sign="waiting" title={`Opening the ${name} view …`} text="" />);
+}
+
+/** The page has no such part, or does not let it run. */
+function absent({ store }: Ui, name: ViewName, error: unknown, again: () => void): View {
+  const node = part("aw-notice", "unloaded");
+  const why = error instanceof Error ? error.message : String(error);
+  const text =
+    "Try again; if that does not help, run the cell again, or write the file again. " +
+    `Where a page's security policy refuses scripts from blob: addresses, allow those. The reason: ${why}`;
+  return mount(node, () => (
+    <Message
+      sign="error"
+      title={`The ${name} view could not be loaded`}
+      text={text}
+      actions={[
+        { name: "Try again", run: () => untracked(again) },
+        { name: "Show the heatmap", run: () => store.show({ view: "heatmap" }) },
+      ]}
+    />
+  ));
+}
