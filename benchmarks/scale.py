@@ -82,7 +82,9 @@ def speed_up(length: int, runs: int) -> dict[str, float]:
             stack(2048, 1).overviews(size=SIZE, executor=pool)  # starts it, and imports torch
         for _ in range(runs):
             here = clock(lambda: layers.overviews(size=SIZE))
-            single, double = (clock(lambda pool=pool: layers.overviews(size=SIZE, executor=pool)) for pool in (one, two))
+            single, double = (
+                clock(lambda pool=pool: layers.overviews(size=SIZE, executor=pool)) for pool in (one, two)
+            )
             ratios.append(single / double)
             overhead.append(single / here)
     return {"two processes": statistics.median(ratios), "one process ÷ this process": statistics.median(overhead)}
@@ -101,7 +103,9 @@ def by_dask(length: int, runs: int) -> dict[str, float]:
             with LocalCluster(**how, host="127.0.0.1", dashboard_address=None) as cluster, Client(cluster) as client:
                 executor = client.get_executor()
                 stack(2048, 1).overviews(size=SIZE, executor=executor)
-                clocks.append(min(clock(lambda e=executor: layers.overviews(size=SIZE, executor=e)) for _ in range(runs)))
+                clocks.append(
+                    min(clock(lambda e=executor: layers.overviews(size=SIZE, executor=e)) for _ in range(runs))
+                )
     return {"two Dask workers": clocks[0] / clocks[1]}
 
 
@@ -158,7 +162,11 @@ def main() -> int:
     for part in ("picoseconds", "ratios", "bytes", "plan"):
         print(f"| {part} | |\n|---|--:|")
         for name, value in found[part].items():
-            print(f"| {name} | {value:,.2f} |" if isinstance(value, float) and value < 10 else f"| {name} | {value:,.0f} |")
+            print(
+                f"| {name} | {value:,.2f} |"
+                if isinstance(value, float) and value < 10
+                else f"| {name} | {value:,.0f} |"
+            )
         print()
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))

@@ -24,7 +24,9 @@ NAMES = [f"model.layers.{i}.self_attn.attn" for i in (0, 5)]
 
 def lines() -> Any:
     """Run the lines of the page."""
-    (code,) = [one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S) if "def of_" in one]
+    (code,) = [
+        one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S) if "def of_" in one
+    ]
     assert len([line for line in code.split("def of_")[1].splitlines() if line.strip()]) <= 18
     found: dict[str, Any] = {}
     exec(code, found)
@@ -45,7 +47,9 @@ def run(tmp_path: Path) -> tuple[Path, dict[str, list[tuple[Tensor, Tensor]]]]:
         flat, order = {}, []
         for name, requests in tensors.items():
             keys = {"key_q": name.replace(".", "__") + "__q", "key_k": name.replace(".", "__") + "__k"}
-            order.append({**keys, "module_name": name, "layer_num": int(name.split(".")[2]), "hookq_mode": "all_tokens"})
+            order.append(
+                {**keys, "module_name": name, "layer_num": int(name.split(".")[2]), "hookq_mode": "all_tokens"}
+            )
             for key, at, heads in ((keys["key_q"], 0, H), (keys["key_k"], 1, G)):
                 own = slice(rank * heads // RANKS, (rank + 1) * heads // RANKS)
                 flat[key] = pad_sequence([one[at][:, own].flatten(1) for one in requests], batch_first=True)

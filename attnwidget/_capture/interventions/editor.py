@@ -32,6 +32,7 @@ from ..verification import DroppedWeights, RowsOfOutput
 from ..watching import NOT_FOLLOWED, WatchedModules
 from .edited_heads import Chain, EditedHeads, together
 from .edits import ByHead, EditPlan
+from .refusals import DROPS
 from .seen_call import SeenCall
 
 NOT_UNDERSTOOD = (
@@ -42,10 +43,6 @@ NOT_SEEN = "the output of {} was not seen as (batch, heads, queries, size), so n
 CHECKPOINTED = (
     "{} runs under gradient checkpointing, which computes it again in the backward pass, perhaps outside of the block: "
     "call model.gradient_checkpointing_disable(), or model.eval()"
-)
-DROPS = (
-    "{} drops weights at random in training, and an edited head would not: call model.eval(), or edit by 'zero', "
-    "{{'output': …}} or {{'from': …, 'take': 'outputs'}} alone"
 )
 NO_GRADIENTS = "{} is rounded to other numbers, through which no gradients flow: run it under torch.no_grad()"
 

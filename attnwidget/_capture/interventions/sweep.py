@@ -9,7 +9,9 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 
+from ..._segments.named import FIRST
 from ..._segments.reading import segments as segments_of
+from ..._segments.segments import Segments
 from ..._utils.progress_bars import progress_bar
 from ..._utils.time_left import TimeLeft
 from ..._utils.validation import as_choice, as_size
@@ -233,13 +235,20 @@ def _segments(
 ) -> Iterator[tuple[Record, SweptPart]]:
     if source is None:
         raise ValueError('over is "segments" and there are none: give segments=, such as {"document": (0, 40)}')
-    ids, _ = call.text(sample, length)
+    ids, real = call.text(sample, length)
     known: Record = {} if ids is None else {"ids": ids.tolist()}
     known |= {"tokenizer": call.tokenizer} if known and can_spell(call.tokenizer) else {}
     found = segments_of(source, **known, length=length)
+    begins = found.positions(FIRST).tolist() if FIRST in found.distinct and not isinstance(source, Segments) else []
+    if real is not None and begins and not bool(real[begins[0]]):
+        raise ValueError(
+            f"sample {sample} begins with padding, and nothing tells its first token from that: give tokenizer=, or "
+            "the sample by itself, without padding"
+        )
     for name in found.distinct:
-        positions = tuple(found.positions(name).tolist())
-        yield {"segment": name, "tokens": len(positions)}, SweptPart(keys=positions, layers=layers)
+        positions = tuple(one for one in found.positions(name).tolist() if real is None or bool(real[one]))
+        if positions:
+            yield {"segment": name, "tokens": len(positions)}, SweptPart(keys=positions, layers=layers)
 
 
 def _advance(found: Sweep, work: _Work, progress: Progress) -> None:
