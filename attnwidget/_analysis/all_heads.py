@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase, Shape
+from .._engine.base import AttentionBase, Shape, find_head
 from .._engine.matmul import exact
 from .._engine.parts import cells_of_a_task
 from .._engine.softmax import exact_block, whole_rows
@@ -228,7 +228,7 @@ def weights(att: AttentionBase, batch: int | None, head: int | None) -> Tensor:
     """Compute all weights of a layer as one tensor: see `Attention.weights`."""
     B, H, _, Q, K, *_ = att.shape
     batches = range(B) if batch is None else [as_index(batch, B, "batch", "batches")]
-    heads = range(H) if head is None else [att.find_head(head)]
+    heads = range(H) if head is None else [find_head(att, head)]
     cells = len(batches) * len(heads) * Q * K
     if cells > MAX_WEIGHTS:
         one = "" if Q * K > MAX_WEIGHTS else ", or of one head: head=0, batch=0"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase, Head
+from .._engine.base import AttentionBase, Head, find_head
 from .._engine.matmul import exact, exactly
 from .._engine.parts import cells_of_a_task, needed_for
 from .._engine.segment_sums import (
@@ -420,7 +420,7 @@ def by_segment(
     """Measure one attention: see `Attention.by_segment`."""
     as_choice(measure, MEASURES, "measure")
     batch, _ = att.find(batch, 0)
-    heads = range(att.shape.H) if head is None else [att.find_head(head)]
+    heads = range(att.shape.H) if head is None else [find_head(att, head)]
     asked = question(att, queries, keys)
     aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
     what = att, batch, heads, asked.rows, asked.labels, len(asked.keys)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -111,6 +110,8 @@ def open_all(places: Sequence[SavedTensor]) -> list[Tensor]:
 
 
 def _open(path: str, places: list[SavedTensor]) -> list[Tensor]:
+    from safetensors import SafetensorError, safe_open  # here, for only saved captures need it
+
     if not Path(path).is_file():
         raise FileNotFoundError(
             f"{path} is not there: put the file where each worker can read it by this name, as in a folder that all "

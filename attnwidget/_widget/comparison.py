@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import traitlets
 
 from .._analysis.all_heads import numbers_of_heads
+from .._engine.base import find_head
 from .._engine.level_cache import LevelKey
 from .._engine.sources import STAGES
 from .._engine.what_if import WhatIfLayers, what_if
@@ -183,7 +184,7 @@ class ComparisonWidget(AttentionWidget):
         with refusing():
             layer = as_index(layer, len(stack), "layer", "layers")
             shape = stack[layer].shape
-            return layer, as_index(batch, shape.B, "batch", "samples"), stack[layer].find_head(head)
+            return layer, as_index(batch, shape.B, "batch", "samples"), find_head(stack[layer], head)
 
     @traitlets.observe("against", "against_at")
     def _keep_own_place(self, change: Any) -> None:

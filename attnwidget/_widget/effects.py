@@ -36,6 +36,7 @@ NO_DETAIL: dict[str, Any] = {
     "vocabulary": 0,
     "tokens": [],
 }
+WORDS_OF_EDITS = {"zero": "keys dropped", "cut": "weights set to 0", "uniform": "keys made even"}
 NO_MODEL = "there is no model here: cap.widget(model=model, inputs=inputs)"
 
 Made = dict[str, Any]
@@ -408,7 +409,7 @@ class Effects:
         lost = [_figure(found.get(_key(one))) for one in self._segments()]
         begun = self._begun
         count = 0 if begun is None else len(begun.heads)
-        what = "keys dropped" if self._of.edit == "zero" else "keys made even"
+        what = WORDS_OF_EDITS[self._of.edit]
         where = f"{what} in {count} layer{'s' if count != 1 else ''}" if count else ""
         return {"path": list(self._of.path), "names": columns.names, "lost": lost, "dropped": where}
 

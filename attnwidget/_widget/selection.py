@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import traitlets
 
-from .._engine.base import OnlyWeightsError
+from .._engine.base import OnlyWeightsError, find_head
 from .._engine.sources import STAGES
 from .._utils.indexing import as_index
 from ..attention import Attention
@@ -105,7 +105,7 @@ class SelectionTraits(traitlets.HasTraits):
             return None
         with refusing():
             if name == "head":
-                return self._shown.given[self.layer].find_head(value)
+                return find_head(self._shown.given[self.layer], value)
             return as_index(value, self._there_are(name), name, PLURALS[name])
 
     @traitlets.validate("layer", "batch", "head", "query", "key")

@@ -162,7 +162,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             inputs=inputs)`.
         effect_target: (position, token id) of the token whose probability is looked at; None: the most likely one after
             the last token.
-        effect_edit: what is done to a head or a segment: "zero", a head gives nothing and a segment's keys are blocked;
+        effect_edit: what is done to a head or a segment: "zero", a head gives nothing and a segment's keys are blocked,
+            so that the others take over their weight; "cut", its weights are 0 and the others stay as they were;
             "uniform", its weights are made even.
         layout: of ipywidgets.
 

@@ -196,6 +196,12 @@ def test_another_target_edit_or_sample_runs_anew_and_what_was_is_kept(cap: Captu
         w.effect_edit = "uniform"
         third = await settled(w)
         assert (third["edit"], third["segments"]["dropped"]) == ("uniform", "keys made even in 2 layers")
+        w.effect_edit = "cut"
+        cut = await settled(w)
+        assert (cut["edit"], cut["segments"]["dropped"]) == ("cut", "weights set to 0 in 2 layers")
+        assert cut["heads"]["lost"] == second["heads"]["lost"]
+        assert cut["segments"]["lost"] != second["segments"]["lost"]
+        w.effect_edit = "uniform"
         w.batch = 1
         assert (await settled(w))["batch"] == 1
         w.batch, w.effect_edit, w.effect_target = 0, "zero", None

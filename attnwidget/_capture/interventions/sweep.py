@@ -130,9 +130,9 @@ def sweep(
         model, inputs, target, at, batch, tokenizer, first_piece: as in `effect`.
         over: what is edited at a time. "keys" are the positions of the text, without padding; keys and segments are
             edited in all heads of all layers.
-        edit: of heads and layers, any that `intervene` takes. Of segments and keys: "zero", no query attends to them
-            and the other keys take over their weight; "cut", their weights are 0 and the others stay; "uniform", what a
-            segment gets is spread evenly over its keys.
+        edit: of heads and layers, any that `intervene` takes, or "cut", the same as "zero". Of segments and keys:
+            "zero", no query attends to them and the other keys take over their weight; "cut", their weights are 0 and
+            the others stay; "uniform", what a segment gets is spread evenly over its keys.
         segments: the named parts of the text, for over="segments": what `attnwidget.segments` takes.
         layers: only these, as `cap.attention` numbers them; None: all. Keys and segments are those of one text: of a
             model with several towers say the layers of one.
