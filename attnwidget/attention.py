@@ -408,7 +408,8 @@ class Attention(AttentionBase):
         *,
         batch: int = 0,
         head: int | None = None,
-        measure: Literal["mass", "per_token", "lift"] = "mass",
+        stage: Literal["weights", "contribution", "value_norm", "logit", "saliency"] = "weights",
+        measure: Literal["mass", "sum", "per_token", "lift"] | None = None,
         without: str | Iterable[str] = (),
         progress: bool = False,
         executor: Executor | None = None,
@@ -421,20 +422,25 @@ class Attention(AttentionBase):
             keys: `segments(…)`, with a column for each name; as `queries` where None.
             batch: which sample; negative counts from the end.
             head: which head; None for all.
+            stage: what is summed: the weights, or a stage after them, what a weight carries, as it is known here.
             measure: what `values` are: "mass", the mean over the queries of the weight on the keys of a segment;
-                "per_token", that divided by the number of keys; or "lift", divided by what even attention gives.
+                "per_token", that divided by the number of keys; or "lift", divided by what even attention gives. Of
+                another stage "sum", the mean over the queries of its sum over the keys, with signs, or "per_token".
+                None: mass, or sum.
             without: names of segments to set aside; "sink" is the first token and the learned sink, "self" each query's
-                own key. Masses are then shares of what is left.
+                own key. Masses are then shares of what is left; sums stay as they are.
             progress: draw a bar with the time left, if tqdm is installed.
             executor: whose workers compute it, as in `overview`; their sums are added in float64.
 
         Returns:
             `SegmentMass`, which has all three measures: values (S, T), or (H, S, T) for all heads; "learned sink" is
-            the last column where there is one. Weights that were given without a mask count every key as allowed.
+            the last column where there is one. Weights that were given without a mask count every key as allowed. The
+            sums of "logit" over a row are what the head adds to the logit by the direct path.
 
         Raises:
             IndexError, KeyError: a batch, head, query or segment that is not there.
-            TypeError, ValueError: segments of another length, or what cannot be read.
+            TypeError, ValueError: segments of another length, a stage that is not known here, a mass or lift of what is
+                no share, or what cannot be read.
 
         >>> from attnwidget import segments
         >>> att = Attention.from_weights(torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.125, 0.375]]))
@@ -443,18 +449,14 @@ class Attention(AttentionBase):
         (('first token', 'document', 'answer'), tensor([0.5000, 0.1250, 0.3750]))
         >>> att.by_segment([2], segments({"a": (1, 2), "b": (2, 3)}), head=0, without="sink").values
         tensor([[0.2500, 0.7500]])
+        >>> att = Attention.from_weights(torch.tensor([[0.5, 0.125, 0.375]]), torch.tensor([[1.0], [2.0], [-4.0]]))
+        >>> att = att.carrying(w_o=torch.ones(1, 1), direction=torch.ones(1))
+        >>> att.by_segment([0], segments({"a": (1, 2), "b": (2, 3)}), head=0, stage="logit").values
+        tensor([[ 0.5000,  0.2500, -1.5000]])
         """
-        return by_segment(
-            self,
-            queries,
-            keys,
-            batch=batch,
-            head=head,
-            measure=measure,
-            without=without,
-            progress=progress,
-            executor=executor,
-        )
+        how: dict[str, Any] = {"stage": stage, "measure": measure, "without": without}
+        how |= {"progress": progress, "executor": executor}
+        return by_segment(self, queries, keys, batch=batch, head=head, **how)
 
     def combine(self, heads: Sequence[int] | None = None, how: str = "mean") -> Attention:
         """Combine several heads into one: the mean, or the maximum, of their exact weights.

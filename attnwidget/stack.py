@@ -311,7 +311,8 @@ class AttentionStack(Sequence[Attention]):
         keys: Segments | None = None,
         *,
         batch: int = 0,
-        measure: Literal["mass", "per_token", "lift"] = "mass",
+        stage: Literal["weights", "contribution", "value_norm", "logit", "saliency"] = "weights",
+        measure: Literal["mass", "sum", "per_token", "lift"] | None = None,
         without: str | Iterable[str] = (),
         progress: bool = False,
         executor: Executor | None = None,
@@ -319,7 +320,7 @@ class AttentionStack(Sequence[Attention]):
         """Measure how much weight goes from segment to segment in all heads of all layers, exact.
 
         Args:
-            queries, keys, batch, measure, without, progress, executor: as in `Attention.by_segment`.
+            queries, keys, batch, stage, measure, without, progress, executor: as in `Attention.by_segment`.
 
         Returns:
             `SegmentMass` with values (L, H, S, T); NaN where a layer has fewer heads than another.
@@ -334,17 +335,9 @@ class AttentionStack(Sequence[Attention]):
         >>> found.shape, found.values[2, 1]
         (torch.Size([3, 2, 1, 3]), tensor([[0.2500, 0.5000, 0.2500]]))
         """
-        return by_segment_of_layers(
-            self,
-            self.names,
-            queries,
-            keys,
-            batch=batch,
-            measure=measure,
-            without=without,
-            progress=progress,
-            executor=executor,
-        )
+        how: dict[str, Any] = {"stage": stage, "measure": measure, "without": without}
+        how |= {"progress": progress, "executor": executor}
+        return by_segment_of_layers(self, self.names, queries, keys, batch=batch, **how)
 
     def overviews(
         self,

@@ -216,12 +216,17 @@ def pair(layers: LayerSource, names: Sequence[str], query: int, key: int, batch:
 
 def weights_of(att: AttentionBase, batch: int, head: int, queries: Indices) -> Tensor:
     """Return all weights of some queries of a head, (queries, K)."""
+    return stage_rows(att, batch, head, queries, "weights")
+
+
+def stage_rows(att: AttentionBase, batch: int, head: int, queries: Indices, stage: str) -> Tensor:
+    """Return the weights of some queries of a head, or a stage after them, (queries, K)."""
     found = att.head(batch, head)
     cells = found.block(queries)
     with exact(att.device):
-        if streamed(att, "weights") != "weights":
-            return whole_rows(att, cells, "weights")
-        return exact_block(att, cells, "weights", None)
+        if streamed(att, stage) == "masked":
+            return whole_rows(att, cells, stage)
+        return exact_block(att, cells, stage, None)
 
 
 def weights(att: AttentionBase, batch: int | None, head: int | None) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._engine.stages import SIGNED
 from .._messages.decoding import (
     BLOCKED,
     MINUS_INF,
@@ -24,7 +25,7 @@ from .._messages.decoding import (
     decode_cells,
     of_picture,
 )
-from .._messages.segment_reading import aside_columns, read
+from .._messages.segment_reading import aside_columns, measure_name, measure_of, read
 from .._tokens.characters import one_line
 from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
@@ -114,7 +115,8 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
     """Return what each segment gives to each, without those that are set aside; None where all are."""
     traits, names = widget.traits, sent["keys"]
     parts = {name: decode_cells(sent[name], None)[0] for name in ("mass", "even", "self", "self_even")}
-    values, even, aside = read(parts, names, sent["key_sizes"], traits.aside, traits.measure)
+    stage, measure = sent["stage"], measure_of(traits.measure, sent["stage"])
+    values, even, aside = read(parts, names, sent["key_sizes"], traits.aside, measure, stage)
     gone = aside_columns(names, traits.aside)
     kept = np.flatnonzero(~gone)
     left_out = {name for name, is_gone in zip(names, gone, strict=True) if is_gone}
@@ -123,10 +125,11 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
         return None
     values, even = values[np.ix_(rows, kept)], even[np.ix_(rows, kept)]
     masked = ~np.isfinite(values) | ((even == 0) & (values == 0))
-    high = float(values[~masked].max(initial=0.0)) or 1.0
+    high = float(np.abs(values[~masked]).max(initial=0.0)) or 1.0
+    low = -high if stage in SIGNED else 0.0
     kinds = np.where(masked, BLOCKED, NUMBER).astype(np.uint8)
     cells = np.where(masked, 0, values).astype(np.float32)
-    matrix = DecodedMatrix(cells, kinds, "weights", "max", len(rows), len(kept), 1, 1, 0.0, high, 1)
+    matrix = DecodedMatrix(cells, kinds, stage, "max", len(rows), len(kept), 1, 1, low, high, 1)
     shown = [names[column] for column in kept]
     asked = [sent["rows"][row] for row in rows.tolist()]
     own = [name for name in traits.aside if name == "self"]
@@ -136,12 +139,12 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
     lines += [f"from {round(100 * sent['share'])} % of the queries"] if sent["share"] < 1 else []
     at = asked.index(sent["asking"]) if traits.segment in shown and sent["asking"] in asked else None
     pinned = None if at is None else shown.index(str(traits.segment))
-    ramp = {"mass": "Mass", "per_token": "Mass per token", "lift": "Lift"}[traits.measure]
+    ramp = measure_name(measure, stage)
     return still_of(
         matrix,
         Words(asked, shown, at, pinned, [*lines, _place_of(widget)], ramp),
         color_scale="linear",
-        color_range=(0.0, high),
+        color_range=(low, high),
         palette=traits.palette,
         theme=traits.theme,
     )

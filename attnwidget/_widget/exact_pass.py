@@ -11,6 +11,7 @@ from typing import Any
 
 from .._engine.level_cache import LevelBuild, LevelKey
 from .._messages import encoding, picture
+from .._messages.heads_of_stage import STAGE_HEADS
 from .._messages.heads_overview import ALL_HEADS
 from .._messages.picture import Picture, Refinement
 from .._messages.tiles import PASS, TileQueue
@@ -25,6 +26,7 @@ SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # those of th
 WAIT = 0.05  # seconds that whoever waits for the exact picture waits for a worker at a time
 OWN_JOBS = (
     ALL_HEADS,
+    STAGE_HEADS,
     EXACT_STAGES,
     SEGMENTS,
     SEGMENTS_OF_HEADS,

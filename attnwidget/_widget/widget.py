@@ -25,7 +25,8 @@ from .._export.preview import preview_of
 from .._export.snapshot import DEFAULT_LIMIT
 from .._export.view import SavedHead, SavedTrait
 from .._messages import requests
-from .._messages.heads_overview import Surveys
+from .._messages.heads_of_stage import STAGE_HEADS, STAGE_SUMS, StageSurvey
+from .._messages.heads_overview import Survey, Surveys
 from .._messages.images import Illustration
 from .._messages.tiles import TileQueue
 from .._parallel.executors import workers_of
@@ -140,8 +141,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps; or
-            "effect", what is lost without the head, where a model is at hand.
+            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps;
+            "effect", what is lost without the head, where a model is at hand; or "stage_sum" or "stage_size", the sum
+            of what its weights carry over the keys of the pinned query, or of all, with signs or of sizes.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
         only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
@@ -218,10 +220,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*SURVEYED, EFFECT, help="The metric under each head, where all heads are shown.").tag(
+    bar = Choice(*SURVEYED, EFFECT, *STAGE_SUMS, help="The metric under each head, where all heads are shown.").tag(
         sync=True, role="look"
     )
-    order = Choice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
+    order = Choice("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, help="By what all heads are ordered.").tag(
         sync=True, role="look"
     )
     only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
@@ -256,6 +258,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     survey = traitlets.Dict(default_value=None, allow_none=True, help="All heads of all layers, small.").tag(
         sync=True, role="derived"
     )
+    stage_heads = traitlets.Dict(
+        default_value=None, allow_none=True, help="All heads of all layers in the chosen stage after the weights."
+    ).tag(sync=True, role="derived")
     mass = traitlets.Dict(
         default_value=None, allow_none=True, help="What segments give to segments in the selected head."
     ).tag(sync=True, role="derived")
@@ -478,6 +483,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             self._evictions.finish()
             self._bring_what_is_missing()
             self._surveys.finish()
+            self._stage_surveys.finish()
             self._masses.finish()
             self._effects.finish()
         with contextlib.ExitStack() as stack:
@@ -604,7 +610,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         if hasattr(self, "_lock"):
             with self._lock:
                 self._exact_pass.cancel()
-                self._surveys.forget()
+                self._forget_surveys()
                 self._masses.forget()
                 self._effects.use(None)
                 self._files.forget()
@@ -643,7 +649,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._tile_queue = TileQueue(self._scheduler, send)
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
         self._evictions = EvictionPass(self._scheduler, put, weakly(self._show_evicted))
-        self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
+        self._surveys = Surveys[Survey](self._scheduler, weakly(self._put_survey))
+        self._stage_surveys = Surveys[StageSurvey](self._scheduler, weakly(self._put_stage_heads), STAGE_HEADS)
         self._findings = FindingsCache(self._scheduler)
         self._files = RequestedFiles(weakly(self._export_view), weakly(self._all_chosen))
         self._token_store = TokenStore(weakly(self._given_tokens))
@@ -656,7 +663,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             *(weakly(self._effect_columns), weakly(self._answer_positions), weakly(self._pieces_of)),
         )
         self._builders = TraitBuilders(
-            *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
+            *(self._exact_pass, self._surveys, self._stage_surveys, self._findings),
+            *(self._masses, self._scheduler, put_again),
             merges=self._merges,
         )
         self._derived = Derived(weakly(self._rules), put_again, told, weakly(self._is_opening))
@@ -705,7 +713,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             place=self._named_stacks.place(self._chosen),
         )
         self._builders.use(self._shown)
-        self._surveys.forget()
+        self._forget_surveys()
         self._masses.forget()
         self._token_store.forget_ids()
 
@@ -791,7 +799,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._token_store.forget()
         if self.pieces == "words":
             self._replace_layers(self._shown.attention)
-        self._surveys.forget()
+        self._forget_surveys()
         self._forget_segments()
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
@@ -945,6 +953,13 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
 
     def _put_survey(self, found: Any) -> None:
         self.set_trait("survey", found)
+
+    def _put_stage_heads(self, found: Any) -> None:
+        self.set_trait("stage_heads", found)
+
+    def _forget_surveys(self) -> None:
+        self._surveys.forget()
+        self._stage_surveys.forget()
 
     def _shown_picture(self) -> dict[str, Any]:
         return self.picture

@@ -153,6 +153,13 @@ def test_segment_masses_and_metrics(name: str, pools: dict[str, Executor]) -> No
         assert_same_records(measured, numbers, bound)
 
 
+def test_what_weights_carry_between_segments(pools: dict[str, Executor]) -> None:
+    named = segments({"a": (1, 90), "b": (200, N)}, length=N)
+    expected = attentions()["plain"].by_segment(named, stage="contribution")
+    found = attentions()["plain"].by_segment(named, stage="contribution", executor=pools["processes"])
+    torch.testing.assert_close(found.values, expected.values, equal_nan=True, **sums(2 * N))
+
+
 def assert_same_records(found: list[dict[str, Any]], expected: list[dict[str, Any]], bound: Bound) -> None:
     assert [list(one) for one in found] == [list(one) for one in expected]
     for mine, theirs in zip(found, expected, strict=True):
