@@ -9,6 +9,7 @@ import pathlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 
 import anywidget
@@ -18,7 +19,6 @@ from torch import Tensor
 from .._analysis import all_heads
 from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import SURVEYED
-from .._engine import overview
 from .._export.html import to_html
 from .._export.numbers import in_model
 from .._export.preview import preview_of
@@ -29,11 +29,13 @@ from .._messages.heads_of_stage import STAGE_HEADS, STAGE_SUMS, StageSurvey
 from .._messages.heads_overview import Survey, Surveys
 from .._messages.images import Illustration
 from .._messages.tiles import TileQueue
+from .._parallel.executors import workers_of
 from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
 from .._utils.plain import as_plain, sendable
+from .._utils.progress_bars import progress_bar
 from .._utils.report import take_page
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
@@ -433,12 +435,40 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         more = read_names(kinds, "kinds") if kinds else None
         return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
-    def finish(self, progress: bool = False) -> None:
+    @property
+    def executor(self) -> Executor | None:
+        """Whose workers compute the exact pictures of long heads, between cells; None: this process.
+
+        Any `concurrent.futures.Executor`, of threads, processes or a Dask cluster, `client.get_executor()`. The kernel
+        only looks at what they have, so it answers meanwhile, and the picture says how many work and how long it takes.
+
+        >>> import torch
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
+        >>> w.executor = ThreadPoolExecutor(2)
+        >>> w.finish()
+        >>> w.picture["sampled"]
+        """
+        return self._exact_pass.executor
+
+    @executor.setter
+    def executor(self, executor: Executor | None) -> None:
+        with self._lock:
+            self._exact_pass.give_to(executor)
+
+    def finish(self, progress: bool = False, *, executor: Executor | None = None) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
         Of the heads view those that are missing, and the stages view's, too. In a notebook it comes by itself between
-        cells; in a script, or before saving, call this. `progress=True` draws a bar with the time left, if tqdm is
-        installed. Once interrupted it goes on where it was.
+        cells; in a script, or before saving, call this. Once interrupted it goes on where it was.
+
+        Args:
+            progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute the exact picture, for this once; None: those of `w.executor`, if there are
+                any, else this process. What is sampled is computed here.
+
+        Raises:
+            TypeError: something else than an executor.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -448,6 +478,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         >>> w.picture["sampled"], w.progress
         (None, None)
         """
+        workers_of(executor)
         with self._lock:
             self._evictions.finish()
             self._bring_what_is_missing()
@@ -456,10 +487,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             self._masses.finish()
             self._effects.finish()
         with contextlib.ExitStack() as stack:
-            bar = (
-                stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
-            )
-            for share in self._exact_pass.rest(self._lock):
+            bar = stack.enter_context(progress_bar()(total=100, unit="%", desc="picture")) if progress else None
+            for share in self._exact_pass.rest(self._lock, executor):
                 if bar is not None:
                     bar.update(round(100 * share) - bar.n)
             if bar is not None:

@@ -20,6 +20,8 @@ export interface Progress {
   share: number;
   seconds_left: number | null;
   state: "running" | "stopped";
+  /** How many workers of an executor compute it; left out where the kernel does. */
+  workers?: number;
   /** Not of the picture: of what a cache evicts, which is found before anything is drawn. */
   what?: "evictions";
 }
