@@ -47,6 +47,8 @@ Metric = Literal[
     "streaming",
     "recall",
     "effect",
+    "stage_sum",
+    "stage_size",
 ]
 
 
