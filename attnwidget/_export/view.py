@@ -103,6 +103,8 @@ class TraitsView(Protocol):
     mass: dict[str, Any] | None
     head_mass: dict[str, Any] | None
     survey: dict[str, Any] | None
+    effects: dict[str, Any] | None
+    effect_details: list[dict[str, Any]] | None
 
 
 class WidgetView(Protocol):

@@ -147,7 +147,12 @@ class Effects:
         self._wished = wish
         others = before is None or before.of != wish.of
         if others:
-            self._asked = []
+            self._asked, self._error = [], self._refused_goal()
+            if self._error is not None:
+                self._scheduler.drop(JOB)
+                self._state, self._sweeping = "failed", False
+                self.tell()
+                return
         wanted = wish.shown and (before is None or not before.shown or others or before.path != wish.path)
         self._halted = self._halted and not others
         if (wanted and not self._halted) or (others and self._sweeping):
@@ -318,6 +323,17 @@ class Effects:
         assert begun is not None
         known = [one for one in begun.targets if goal is None or (one.at, one.token) == goal]
         return known[0] if known or goal is None else self._model.choice(self._of.batch, goal)
+
+    def _refused_goal(self) -> str | None:
+        """Return why the target that is asked for is none; None where it is one, or the model has not run yet."""
+        begun, goal = self._begun, self._of.goal
+        if begun is None or begun.goal is None or goal is None:
+            return None
+        try:
+            self._model.choice(self._of.batch, goal)
+        except (IndexError, ValueError) as error:
+            return sendable(sentence_of(error))
+        return None
 
     @property
     def _found(self) -> Results:

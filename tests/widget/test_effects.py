@@ -338,6 +338,20 @@ def test_weights_that_have_changed_since_are_said_and_run_anew(cap: Capture, mod
     assert w.effects["heads"]["lost"] != first
 
 
+@pytest.mark.parametrize("goal", [[3, 10**6], [10**6, 3]])
+def test_a_target_that_is_none_is_refused_once_the_model_has_run(cap: Capture, model: Any, goal: list[int]) -> None:
+    w = cap.widget(model=model)
+    send(w, kind="effect", of={"layer": 0, "head": 1})
+    before = w.effects
+    w.set_state({"effect_target": goal})
+    assert w.effects["state"] == "failed"
+    assert str(10**6) in w.effects["error"]
+    send(w, kind="effect", of={"layer": 0, "head": 1})
+    assert w.effects["state"] == "failed"
+    w.set_state({"effect_target": None})
+    assert w.effects == before
+
+
 def test_tokens_that_are_given_name_those_that_they_are_of(cap: Capture, model: Any, ids: torch.Tensor) -> None:
     words = [[f"Ġw{one}" for one in sample] for sample in ids.tolist()]
     goal = (LENGTH - 2, int(ids[0, -1]))

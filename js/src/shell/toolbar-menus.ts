@@ -75,8 +75,8 @@ export interface ToolbarRoom {
 /** A menu stands in the toolbar always, where any menu does, where views and menus are few, where there is much room, or never. */
 type Need = "nothing" | "menus" | "few" | "much" | "more than there is";
 
-/** Each step of `folded` puts more under `⋯`: what a roomy page has, what is read and kept, the views as words. */
-export const MOST_FOLDED = 3;
+/** Each step of `folded` puts more under `⋯`: by what menus need, then the views as words. */
+export const MOST_FOLDED = 4;
 
 /** Return how much room there is at this width, once so much has been folded. */
 export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
@@ -85,7 +85,7 @@ export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
     tabs: !narrow && folded < MOST_FOLDED,
     fits: {
       nothing: true,
-      menus: !narrow && folded < 2,
+      menus: !narrow && folded < 3,
       few: !narrow && !(mode === "under" && views > 5) && folded < 2,
       much: (mode === "beside" || mode === "wide") && folded === 0,
       "more than there is": false,
@@ -177,8 +177,8 @@ const WITH_MODEL: typeof MENUS.segments = [
 ];
 const EFFECT: typeof MENUS.segments = [
   ["shown", "menus"],
-  ["target", "much"],
-  ["edit", "much"],
+  ["target", "few"],
+  ["edit", "few"],
   ["effectOrder", "much"],
   ["aside", "more than there is"],
 ];
