@@ -9,10 +9,10 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 
-from ..._engine import overview
 from ..._segments.named import FIRST
 from ..._segments.reading import segments as segments_of
 from ..._segments.segments import Segments
+from ..._utils.progress_bars import progress_bar
 from ..._utils.time_left import TimeLeft
 from ..._utils.validation import as_choice, as_size
 from ..labels import can_spell
@@ -130,9 +130,9 @@ def sweep(
         model, inputs, target, at, batch, tokenizer, first_piece: as in `effect`.
         over: what is edited at a time. "keys" are the positions of the text, without padding; keys and segments are
             edited in all heads of all layers.
-        edit: of heads and layers, any that `intervene` takes. Of segments and keys: "zero", no query attends to them
-            and the other keys take over their weight; "cut", their weights are 0 and the others stay; "uniform", what a
-            segment gets is spread evenly over its keys.
+        edit: of heads and layers, any that `intervene` takes, or "cut", the same as "zero". Of segments and keys:
+            "zero", no query attends to them and the other keys take over their weight; "cut", their weights are 0 and
+            the others stay; "uniform", what a segment gets is spread evenly over its keys.
         segments: the named parts of the text, for over="segments": what `attnwidget.segments` takes.
         layers: only these, as `cap.attention` numbers them; None: all. Keys and segments are those of one text: of a
             model with several towers say the layers of one.
@@ -255,9 +255,7 @@ def _advance(found: Sweep, work: _Work, progress: Progress) -> None:
     """Make the runs that are missing, until it is interrupted."""
     begun, left = time.monotonic(), TimeLeft(time.monotonic(), len(found) / max(1, found.total), SETTLE)
     bar = (
-        overview.progress_bar()(total=found.total, initial=len(found), unit="run", desc=found.over)
-        if progress is True
-        else None
+        progress_bar()(total=found.total, initial=len(found), unit="run", desc=found.over) if progress is True else None
     )
     try:
         for records in work.records(len(found)):

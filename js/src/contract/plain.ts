@@ -48,6 +48,7 @@ const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
 const isStage = isOneOf(
   ...["scores", "scaled", "capped", "masked", "weights", "contribution", "value_norm", "logit", "saliency"],
 );
+const isSum = isOneOf("effect", "stage_sum", "stage_size");
 const isMetric = isOneOf(
   ...["entropy", "first_token", "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance"],
   ...["masked_share", "learned_sink", "sink", "streaming", "recall"],
@@ -80,6 +81,7 @@ const isProgress = hasFields({
   share: isNumber,
   seconds_left: orNone(isNumber),
   state: isOneOf("running", "stopped"),
+  workers: orNone(isNumber),
   what: orNone(isOneOf("evictions")),
 });
 
@@ -174,9 +176,9 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   top_k: orNone(isSize),
   threshold: (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1,
   direction: isOneOf("query", "key"),
-  bar: (value) => value === "effect" || isMetric(value),
+  bar: (value) => isSum(value) || isMetric(value),
   only_heads: orNone(isLimits),
-  order: (value) => isOneOf("layer", "similar", "effect")(value) || isMetric(value),
+  order: (value) => isOneOf("layer", "similar")(value) || isSum(value) || isMetric(value),
   combine: orNone(isOneOf("none", "mean", "max")),
   facts: isFacts,
   progress: orNone(isProgress),
