@@ -226,7 +226,8 @@ class TraitBuilders:
         return self._unruled[known]
 
     def _survey(self, batch: int) -> Made:
-        return self._surveys.look(self._shown.layers, batch, lambda layer: self._shown.ids(layer, batch))
+        own = self._shown.kinds
+        return self._surveys.look(self._shown.layers, batch, lambda layer: self._shown.ids(layer, batch), own)
 
     def _no_survey(self, error: Exception, batch: int) -> Made | None:
         return self._surveys.failed(error)

@@ -74,6 +74,8 @@ from .traits import (
     ColorRange,
     Count,
     Index,
+    Kinds,
+    MetricChoice,
     OnlyHeads,
     Text,
     Threshold,
@@ -142,6 +144,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             "effect", what is lost without the head, where a model is at hand.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
+        kinds: more metrics of all heads, which `bar` and `order` then may name: functions of
+            `attnwidget.results.HeadRows`, exact rows of some heads, that return a number for each head and row, by
+            name, such as {"mine": function}; or kinds of `find_heads`, by name.
         only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
             no limit, such as (8, 12, None).
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
@@ -215,10 +220,11 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*SURVEYED, EFFECT, help="The metric under each head, where all heads are shown.").tag(
+    kinds = Kinds(help="More metrics of all heads: functions of exact rows, by name.").tag(role="given")
+    bar = MetricChoice(*SURVEYED, EFFECT, help="The metric under each head, where all heads are shown.").tag(
         sync=True, role="look"
     )
-    order = Choice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
+    order = MetricChoice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
         sync=True, role="look"
     )
     only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
@@ -409,10 +415,11 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             batch: only this sample; None for all.
             rows: look at so many queries of each head, evenly spread; None for those of the heads view: all while all
                 heads together have at most 2²⁸ cells, else up to 32 of each. Each is exact.
+            kinds: more numbers of each head, beside those of the widget's own `kinds`: as there.
 
         Returns:
-            A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
-            are means. What is not known is None.
+            A dict for each head: layer, name, batch, head, the fields of `Metrics`, rows, of how many queries they are
+            means, and the kinds by name. What is not known is None.
 
         Raises:
             IndexError: there is no such sample.
@@ -424,7 +431,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        more = read_names(kinds, "kinds") if kinds else None
+        more = {**self.kinds, **(read_names(kinds, "kinds") if kinds else {})}
         return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
     def finish(self, progress: bool = False) -> None:
@@ -639,7 +646,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         has_image = all(show.get(name) is not None for name in ("grid", "image"))
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
-        super().__init__(uid=uuid.uuid4().hex, **show)
+        own = {"kinds": show.pop("kinds")} if "kinds" in show else {}  # the first: others may name them
+        super().__init__(**own, uid=uuid.uuid4().hex, **show)
         self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:
@@ -652,6 +660,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
+        self.observe(self._when_changed(self._on_kinds), ["kinds"])
         self.observe(self._when_changed(self._bring_effects), ["segments_show", "effect_target", "effect_edit"])
         super().open()
 
@@ -766,6 +775,15 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
 
+    def _on_kinds(self) -> None:
+        """Measure all heads again, with other metrics of the user's own."""
+        with self._lock:
+            self.bar = self.bar if self.bar in (*SURVEYED, EFFECT, *self.kinds) else SURVEYED[0]
+            self.order = self.order if self.order in ("layer", "similar", *SURVEYED, EFFECT, *self.kinds) else "layer"
+            self._surveys.forget()
+            self._derived.forget("survey")
+            self._refresh()
+
     def _on_segments(self) -> None:
         """Compute again what segments give to segments, which are others now."""
         if self._is_changing:
@@ -825,6 +843,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         shown, words = self._shown, self.pieces == "words"
         if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
+        self._shown.kinds = self.kinds
         self._builders.use(self._shown)
 
     def _waits_for_evictions(self) -> bool:

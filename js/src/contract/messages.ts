@@ -166,6 +166,10 @@ export interface SurveyMessage {
   pictures: (Envelope | null)[];
   /** (heads,), NaN where there is none; null where no head has any. */
   metrics: Record<Metric, Envelope | null>;
+  /** The same of metrics of the user's own, by their names; null until a layer is there. */
+  own?: Record<string, Envelope | null>;
+  /** Why some of these have no numbers, by name. */
+  problems?: Record<string, string>;
   error: string | null;
 }
 

@@ -258,7 +258,7 @@ function isDense(ui: Ui, metric: HeadMetric | null): boolean {
 function rangeOf({ kind, high }: HeadMetric): string {
   if (kind === "weight" || kind === "share") return kind === "share" ? "0 to 100 %" : "0 to 1";
   if (kind === "nats") return `−${metricText(high, kind)} to ${metricText(high, kind)}`;
-  return kind === "bits" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
+  return kind !== "tokens" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
 }
 
 function sizeOf({ layers, heads }: Survey): string {
@@ -345,6 +345,13 @@ function LayerNames({ ui, layout, pointed }: NamesProps) {
 }
 
 function Problem({ survey, ui }: { survey: Survey | null; ui: Ui }) {
+  if (survey !== null && !survey.error && survey.problems.length > 0) {
+    return (
+      <div class="aw-notice">
+        <Message sign="empty" title="Not computed: metrics of your own" text={survey.problems.join(" ")} />
+      </div>
+    );
+  }
   if (!survey?.error) return null;
   return (
     <div class="aw-notice">
