@@ -262,6 +262,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     mass = traitlets.Dict(
         default_value=None, allow_none=True, help="What segments give to segments in the selected head."
     ).tag(sync=True, role="derived")
+    recall = traitlets.Dict(
+        default_value=None, allow_none=True, help="What each row of the head keeps of its weights, under a cache."
+    ).tag(sync=True, role="derived")
     head_mass = traitlets.Dict(
         default_value=None, allow_none=True, help="What one segment gives to each, in all heads."
     ).tag(sync=True, role="derived")
@@ -455,6 +458,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             self._surveys.finish()
             self._masses.finish()
             self._effects.finish()
+            self._builders.finish_recall()
         with contextlib.ExitStack() as stack:
             bar = (
                 stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None

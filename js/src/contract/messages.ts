@@ -173,6 +173,17 @@ export interface SurveyMessage {
   error: string | null;
 }
 
+export interface RecallMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  /** float32: of each query, or the least of `every`; NaN where there is none. */
+  values: Envelope;
+  every: number;
+  share: number;
+  error: string | null;
+}
+
 export interface LinksMessage {
   layer: number;
   batch: number;
