@@ -3,6 +3,7 @@
 # make quick   what is soon known: lint, types, the tests that are neither slow nor on a page; a minute
 # make portable  the Python tests as on other processors: six lanes, 5 to 10 minutes each (LANE=today, LANE=avx2-1 …: one)
 # make bench   all benchmarks, one after the other: half an hour or so (ARGS are those of benchmarks/all.py)
+# make docs    the site, into site/: strict, offline, every figure made anew (open site/index.html)
 # make dist    the wheel and the sdist, into dist/: built twice, compared, checked; nothing is uploaded
 # make bundle  the front-end, into attnwidget/static
 # make format  let ruff and biome rewrite what they can
@@ -25,7 +26,7 @@ export PYTHON VENV
 # What is compiled once is read by every worker and every kernel.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick machine lint types js pure unit browser portable bench dist bundle format clean
+.PHONY: demo test quick machine lint types js pure unit browser portable bench docs dist bundle format clean
 .DELETE_ON_ERROR:
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
@@ -86,6 +87,9 @@ bench: machine $(VENV)/.dev $(PEERS)/.made bundle
 	$(NPM) run build:host
 	$(PY) benchmarks/all.py $(ARGS)
 
+docs: $(VENV)/.dev bundle
+	$(VENV)/bin/sphinx-build -q -W --keep-going -b html docs site
+
 dist: $(VENV)/.dev bundle
 	$(PY) tools/dist.py
 
@@ -99,7 +103,7 @@ format: $(VENV)/.dev
 	$(NPM) run format
 
 clean:
-	rm -rf $(VENV) $(PEERS) js/node_modules js/dist attnwidget/static dist build test-artifacts
+	rm -rf $(VENV) $(PEERS) js/node_modules js/dist attnwidget/static dist build site docs/notebooks test-artifacts
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find attnwidget tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 

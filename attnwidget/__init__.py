@@ -7,22 +7,26 @@
 AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 """
 
-from . import masks, results, scaling
-from ._capture.capture import Capture, Forward, capture
-from ._capture.find_heads import find_heads
-from ._capture.interventions.effect import effect
-from ._capture.interventions.intervene import Run, intervene
-from ._capture.interventions.sweep import Sweep, sweep
-from ._capture.stacks import NamedStack
-from ._segments.reading import segments
-from ._utils.report import report
-from ._widget.comparison import ComparisonWidget, compare
-from ._widget.named_stacks import LabeledStack
-from ._widget.widget import AttentionWidget
-from .attention import Attention
-from .functional import ScaledDotProductAttention, scaled_dot_product_attention
-from .samples import Sample, load_sample
-from .stack import AttentionStack
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers: what runs is `__getattr__`
+    from . import masks, results, scaling
+    from ._capture.capture import Capture, Forward, capture
+    from ._capture.find_heads import find_heads
+    from ._capture.interventions.effect import effect
+    from ._capture.interventions.intervene import Run, intervene
+    from ._capture.interventions.sweep import Sweep, sweep
+    from ._capture.stacks import NamedStack
+    from ._segments.reading import segments
+    from ._utils.report import report
+    from ._widget.comparison import ComparisonWidget, compare
+    from ._widget.named_stacks import LabeledStack
+    from ._widget.widget import AttentionWidget
+    from .attention import Attention
+    from .functional import ScaledDotProductAttention, scaled_dot_product_attention
+    from .samples import Sample, load_sample
+    from .stack import AttentionStack
 
 __all__ = [
     "Attention",
@@ -53,6 +57,43 @@ __all__ = [
     "sweep",
 ]
 __version__ = "0.1.0.dev0"
+
+_MODULES = {
+    "Attention": "attention",
+    "AttentionStack": "stack",
+    "AttentionWidget": "_widget.widget",
+    "Capture": "_capture.capture",
+    "ComparisonWidget": "_widget.comparison",
+    "Forward": "_capture.capture",
+    "LabeledStack": "_widget.named_stacks",
+    "NamedStack": "_capture.stacks",
+    "Run": "_capture.interventions.intervene",
+    "Sample": "samples",
+    "ScaledDotProductAttention": "functional",
+    "Sweep": "_capture.interventions.sweep",
+    "capture": "_capture.capture",
+    "compare": "_widget.comparison",
+    "effect": "_capture.interventions.effect",
+    "find_heads": "_capture.find_heads",
+    "intervene": "_capture.interventions.intervene",
+    "load_sample": "samples",
+    "masks": "masks",
+    "report": "_utils.report",
+    "results": "results",
+    "scaled_dot_product_attention": "functional",
+    "scaling": "scaling",
+    "segments": "_segments.reading",
+    "sweep": "_capture.interventions.sweep",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is public when it is first asked for: who computes needs no widgets, who shows no capture."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'attnwidget' has no attribute {name!r}")
+    module = importlib.import_module(f".{_MODULES[name]}", __name__)
+    globals()[name] = found = module if name == _MODULES[name] else getattr(module, name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -355,7 +355,7 @@ def _shuffled(x: Any) -> Any:
     if not isinstance(x, Tensor) or x.ndim < 2 or x.dtype is torch.bool:
         return x
     if x.is_floating_point():
-        return x + 0.3 * torch.randn_like(x) if float(x.min()) < 0 else x
+        return x + 0.3 * torch.randn_like(x) if x.numel() and float(x.min()) < 0 else x
     return x.flip(1) if x.unique().numel() > 2 else x
 
 
@@ -367,10 +367,17 @@ def in_steps(spied: Spied) -> list[SeenAttention]:
         calls.setdefault((*one.modules, str(len(before))), []).append(one)
     maps = []
     for parts in calls.values():
-        keys, n = max(part.weights.shape[-1] for part in parts), len(parts[0].weights)
-        if any(len(part.weights) != n for part in parts):
+        if any(len(part.weights) != len(parts[0].weights) for part in parts):
             continue
-        rows = [torch.nn.functional.pad(part.weights, (0, keys - part.weights.shape[-1])) for part in parts]
+        read, befores = parts[0].weights.shape[-1] - parts[0].weights.shape[1], []
+        for part in parts:  # a cache with a window gives the last keys that were read, a static one also those to come
+            read += part.weights.shape[1]
+            befores.append(max(0, read - part.weights.shape[-1]))
+        keys = max(before + part.weights.shape[-1] for before, part in zip(befores, parts, strict=True))
+        rows = [
+            torch.nn.functional.pad(part.weights, (before, keys - before - part.weights.shape[-1]))
+            for before, part in zip(befores, parts, strict=True)
+        ]
         maps.append(
             replace(parts[0], weights=torch.cat(rows, 1), empty_rows=None, largest=max(x.largest for x in parts))
         )

@@ -38,7 +38,7 @@ from attnwidget._utils.assets import STATIC
 TOKENS, HEADS, HEAD_SIZE = 2048, 12, 64
 KIB, MIB, MB = 1024, 1024**2, 1e6
 BUDGETS = {"opening": 1 * MIB, "head": 256 * KIB, "memory": 64 * MB, "bundle": 420 * 1000}
-SCRIPT = ("_esm", "_css", "code", "style")  # sent once, by the first widget
+SCRIPT = ("_esm", "_css", "code", "parts", "style")  # sent once, by the first widget
 PATTERNS = ("random", "causal", "peaked", "sink")
 
 

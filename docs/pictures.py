@@ -2,6 +2,7 @@
 
 .venv/bin/python docs/pictures.py            all of them
 .venv/bin/python docs/pictures.py heatmap    one
+.venv/bin/python docs/pictures.py views      four of them as one, from those that are there
 """
 
 from __future__ import annotations
@@ -120,7 +121,34 @@ PICTURES = {
 }
 
 
+def views() -> Image.Image:
+    """Four views of one picture's size, two by two."""
+    width, height, gap = 520, 380, 20
+    sheet = Image.new("RGB", (2 * width + gap, 2 * height + gap), "white")
+    for at, name in enumerate(("heatmap", "graph", "heads", "segments")):
+        taken = Image.open(DOCS / f"{name}.png").convert("RGB")
+        small = taken.resize((width, round(taken.height * width / taken.width)), Image.Resampling.LANCZOS)
+        small = small.crop((0, 0, width, min(height, small.height)))
+        sheet.paste(small, (at % 2 * (width + gap), at // 2 * (height + gap)))
+    return sheet
+
+
 def main(names: list[str]) -> None:
+    if names != ["views"]:
+        photograph([name for name in names if name != "views"])
+    if not names or "views" in names:
+        write(views(), "views")
+
+
+def write(taken: Image.Image, name: str) -> None:
+    target = DOCS / f"{name}.png"
+    smaller(taken).save(target, optimize=True)
+    size = target.stat().st_size
+    assert size <= MOST_BYTES, f"{target.name} has {size:,} bytes, more than {MOST_BYTES:,}"
+    print(f"{target.name}: {size:,} bytes")
+
+
+def photograph(names: list[str]) -> None:
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
 
         def page(widget: AttentionWidget) -> Page:
@@ -134,13 +162,8 @@ def main(names: list[str]) -> None:
         for name in names or PICTURES:
             shown = PICTURES[name](page)
             shown.page.wait_for_timeout(300)
-            target = DOCS / f"{name}.png"
-            taken = Image.open(io.BytesIO(shown.page.locator(".attnwidget").screenshot()))
-            smaller(taken).save(target, optimize=True)
+            write(Image.open(io.BytesIO(shown.page.locator(".attnwidget").screenshot())), name)
             shown.close()
-            size = target.stat().st_size
-            assert size <= MOST_BYTES, f"{target.name} has {size:,} bytes, more than {MOST_BYTES:,}"
-            print(f"{target.name}: {size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
-"""How much weight goes from segment to segment: mass, mass per token, and lift over even attention."""
+"""How much weight goes from segment to segment: mass, mass per token, and lift over even attention.
+
+Of a stage after the weights, what a weight carries, the sums are taken instead: they have signs, and are no shares.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+import copy
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from math import inf, nan
 from typing import Any, NamedTuple
 
@@ -11,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase, Head
+from .._engine.base import AttentionBase, Head, find_head
 from .._engine.matmul import exact, exactly
-from .._engine.overview import progress_bar
+from .._engine.parts import cells_of_a_task, needed_for
 from .._engine.segment_sums import (
     AllowedSums,
     KeyGroups,
@@ -22,17 +28,25 @@ from .._engine.segment_sums import (
     all_small,
     counting,
     summing,
+    summing_stage,
     together,
 )
 from .._engine.softmax import run_to_end
-from .._engine.stages import QUERIES, streamed
+from .._engine.stages import NORMALIZED, QUERIES, streamed
+from .._parallel.task import Subject, Task, named
+from .._parallel.work import gather
 from .._segments.named import FIRST, Labels
 from .._segments.segments import Segments
 from .._utils.indexing import Indices, as_indices, cuts
+from .._utils.progress_bars import progress_bar
 from .._utils.validation import as_choice, nearest, told
 from .all_heads import LayerSource
 
 MEASURES = ("mass", "per_token", "lift")
+SUM_MEASURES = ("sum", "per_token")  # of a stage after the weights
+NO_LIFT = 'lift is mass over what even attention gives, and {stage} has none: give measure="sum", or stage="weights"'
+NO_MASS = 'the numbers of {stage} are no shares that sum to 1: give measure="sum", or stage="weights"'
+NO_SUM = 'weights of a segment are its mass: give measure="mass", or another stage, such as stage="logit"'
 SINK = "learned sink"
 SELF = "self"
 
@@ -83,9 +97,15 @@ class RowGroups(NamedTuple):
 
 
 def segment_sums(
-    att: AttentionBase, batch: int, heads: Sequence[int], rows: RowGroups, labels: Labels, count: int
+    att: AttentionBase,
+    batch: int,
+    heads: Sequence[int],
+    rows: RowGroups,
+    labels: Labels,
+    count: int,
+    stage: str = "weights",
 ) -> Generator[int, None, SegmentSums]:
-    """Sum the weights of some heads from rows to groups of keys.
+    """Sum the weights of some heads, or a stage after them, from rows to groups of keys.
 
     Args:
         att: the attention.
@@ -94,38 +114,75 @@ def segment_sums(
         rows: the queries and their rows.
         labels: (K,) int64, the number of the group of each key; -1 of a key in none.
         count: how many groups there are.
+        stage: the weights, or a stage that they are multiplied to.
 
     Yields:
         After each block, of little more than a million cells, how many it had.
     """
-    return (yield from exactly(att.device, summing_by_row(att, batch, heads, rows, labels, count)))
+    return (yield from exactly(att.device, summing_by_row(att, batch, heads, rows, labels, count, stage)))
 
 
 def summing_by_row(
-    att: AttentionBase, batch: int, heads: Sequence[int], rows: RowGroups, labels: Labels, count: int
+    att: AttentionBase,
+    batch: int,
+    heads: Sequence[int],
+    rows: RowGroups,
+    labels: Labels,
+    count: int,
+    stage: str = "weights",
 ) -> Generator[int, None, SegmentSums]:
+    return (yield from _filling_means(att, batch, heads, rows, labels, count, stage)).result()
+
+
+def _filling_means(
+    att: AttentionBase,
+    batch: int,
+    heads: Sequence[int],
+    rows: RowGroups,
+    labels: Labels,
+    count: int,
+    stage: str,
+    part: range | None = None,
+    step: int | None = None,
+) -> Generator[int, None, _Means]:
+    """Sum weights as `segment_sums` does.
+
+    Args:
+        att, batch, heads, rows, labels, count, stage: as there.
+        part: the places of some of the queries, which are summed as they are among all; None for all.
+        step: how many queries are summed at once; None for as many as fit.
+    """
     groups = KeyGroups(labels, count, att.device)
     own_keys = own_keys_of(att)
     means = _Means(len(heads), rows.total, count, att)
     parts = _together(heads, together(att))
-    step = groups.queries_at_once(max(map(len, parts))) if streamed(att, "weights") == "masked" else QUERIES
+    step = _queries_at_once(att, groups, parts) if step is None else step
     among_many = len(rows.queries) >= QUERIES  # so that it is worth while to look at all keys for the largest
     small: dict[range, bool] = {}
-    for piece in cuts(range(len(rows.queries)), 1, step):
+    for piece in cuts(range(len(rows.queries)) if part is None else part, 1, step):
         queries = _as_indices(rows.queries[piece.start : piece.stop], att.device)
         own = None if own_keys is None else _as_own(own_keys[rows.queries[piece.start : piece.stop]], att.device)
         into = _ByRow(rows.rows[piece.start : piece.stop], att.device)
         own_groups = None if own is None else groups.of_keys(own)
         counts: AllowedSums | None = None
-        for part in parts:
+        for these in parts:
             if counts is None or not att.rules.same_for_heads:
-                counts = yield from counting(Head(att, batch, heads[part.start]), queries, groups, own)
-            of = range(heads[part.start], heads[part.stop - 1] + 1)
-            if part not in small:
-                small[part] = among_many and all_small(att, batch, of, _as_indices(rows.queries, att.device))
-            found = yield from summing(att, batch, of, queries, groups, own, small=small[part])
-            means.add(part, into, found, counts, own_groups)
-    return means.result()
+                counts = yield from counting(Head(att, batch, heads[these.start]), queries, groups, own)
+            of = range(heads[these.start], heads[these.stop - 1] + 1)
+            if stage != "weights":
+                found = yield from summing_stage(att, batch, of, queries, groups, own, stage)
+            else:
+                if these not in small:
+                    small[these] = among_many and all_small(att, batch, of, _as_indices(rows.queries, att.device))
+                found = yield from summing(att, batch, of, queries, groups, own, small=small[these])
+            means.add(these, into, found, counts, own_groups)
+    return means
+
+
+def _queries_at_once(att: AttentionBase, groups: KeyGroups, parts: Sequence[range]) -> int:
+    if streamed(att, "weights") != "masked":
+        return QUERIES
+    return groups.queries_at_once(max(map(len, parts)))
 
 
 def _together(heads: Sequence[int], several: int) -> list[range]:
@@ -213,6 +270,18 @@ class _Means:
         self.sink = torch.zeros(heads, rows, **how) if att.has_sinks else None
         self.queries = torch.zeros(heads, rows, **how)
 
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """All sums."""
+        sums = (self.others, self.even, self.own, self.even_own, self.queries)
+        return sums if self.sink is None else (*sums, self.sink)
+
+    def add_sums(self, heads: slice, state: Sequence[Tensor]) -> None:
+        """Add the sums of some heads, of other queries."""
+        axes = (1, 1, 0, 0, 0, 0)  # that of the heads
+        for mine, theirs, axis in zip(self.state, state, axes[: len(state)], strict=True):
+            mine[(slice(None),) * axis + (heads,)] += theirs.to(mine.device)
+
     def add(
         self, heads: range, into: _ByRow, found: WeightSums, counts: AllowedSums, own_groups: Tensor | None
     ) -> None:
@@ -263,16 +332,22 @@ class SegmentMass:
     and what is left divided by its sum over the row: a query that gives nearly all its weight to what is set aside
     counts for little. Queries that may attend to nothing are left out.
 
+    Of a stage after the weights *sum* is the mean over the same queries of the sum of its numbers over the keys of t,
+    with their signs: what t adds to a token's logit, or carries on. It is no share: what is set aside is left out, the
+    rest stays as it is, there is no lift, and a learned sink, which has no value, has 0.
+
     Attributes:
-        mass: (S, T), (H, S, T) or (L, H, S, T); NaN in a row without queries, and of a head that a layer has not.
+        mass: (S, T), (H, S, T) or (L, H, S, T); NaN in a row without queries, and of a head that a layer has not. Of
+            another stage than the weights the sums.
         even: even attention, in the same shape.
         aside: (S,), (H, S) or (L, H, S): the mass that was set aside, of each row as it was before.
         queries: the names of the rows.
         keys: the names of the columns, "learned sink" last where there is one.
         sizes: of each column how many keys it has; 0 of the learned sink.
-        measure: which of the three `values` are.
+        measure: which of them `values` are.
         without: what was set aside.
         layers: the names of the layers, of a stack.
+        stage: what was summed.
     """
 
     mass: Tensor
@@ -284,23 +359,33 @@ class SegmentMass:
     measure: str = "mass"
     without: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
+    stage: str = "weights"
 
     @property
     def values(self) -> Tensor:
         """The numbers of the measure, in the shape of `mass`."""
-        return {"mass": lambda: self.mass, "per_token": lambda: self.per_token, "lift": lambda: self.lift}[
-            self.measure
-        ]()
+        if self.measure == "per_token":
+            return self.per_token
+        return self.lift if self.measure == "lift" else self.mass
+
+    @property
+    def sum(self) -> Tensor:
+        """The sums of another stage than the weights."""
+        if self.stage == "weights":
+            raise ValueError(NO_SUM)
+        return self.mass
 
     @property
     def per_token(self) -> Tensor:
-        """The mass of each segment divided by its number of keys; NaN of the learned sink, which has none."""
+        """The mass, or the sum, of each segment divided by its keys; NaN of the learned sink, which has none."""
         sizes = torch.tensor(self.sizes, dtype=self.mass.dtype, device=self.mass.device)
         return self.mass / sizes.masked_fill(sizes == 0, nan)
 
     @property
     def lift(self) -> Tensor:
         """The mass divided by that of even attention; NaN where no query may attend to the segment."""
+        if self.stage != "weights":
+            raise ValueError(NO_LIFT.format(stage=self.stage))
         return self.mass / self.even.masked_fill(self.even == 0, nan)
 
     @property
@@ -317,8 +402,8 @@ class SegmentMass:
         """Return a dict for each number, as `pandas.DataFrame` takes it.
 
         Returns:
-            layer, name (of a stack), head (of several), query, key, mass, per_token, lift, even, aside, tokens; None
-            for what is NaN.
+            layer, name (of a stack), head (of several), query, key, mass, per_token, lift, even, aside, tokens; of
+            another stage than the weights stage and sum, and no mass, lift or even. None for what is NaN.
 
         >>> from attnwidget import Attention, segments
         >>> att = Attention(*torch.zeros(2, 4, 8), is_causal=True)
@@ -326,7 +411,10 @@ class SegmentMass:
         >>> [(one["query"], one["key"], round(one["mass"], 2)) for one in found.records() if one["query"] == "b"]
         [('b', 'first token', 0.25), ('b', 'a', 0.5), ('b', 'b', 0.25)]
         """
-        each = {"mass": self.mass, "per_token": self.per_token, "lift": self.lift, "even": self.even}
+        each = {"sum": self.mass, "per_token": self.per_token}
+        if self.stage == "weights":
+            each = {"mass": self.mass, "per_token": self.per_token, "lift": self.lift, "even": self.even}
+        of = {} if self.stage == "weights" else {"stage": self.stage}
         numbers = {name: x.cpu().numpy() for name, x in each.items()}
         aside = self.aside.cpu().numpy()
         found = []
@@ -336,7 +424,7 @@ class SegmentMass:
             if len(before) == 2:
                 record |= {"layer": before[0], "name": self.layers[before[0]]}
             record |= {"head": before[-1]} if before else {}
-            record |= {"query": self.queries[row], "key": self.keys[column]}
+            record |= {"query": self.queries[row], "key": self.keys[column], **of}
             record |= {name: _number(x[at]) for name, x in numbers.items()}
             found.append({**record, "aside": _number(aside[at[:-1]]), "tokens": self.sizes[column]})
         return found
@@ -344,7 +432,8 @@ class SegmentMass:
     def __repr__(self) -> str:
         rows, columns = f"{len(self.queries)} rows", f"{len(self.keys)} segments"
         without = f", without {', '.join(self.without)}" if self.without else ""
-        return f"SegmentMass({self.measure}, {rows} × {columns}, {tuple(self.shape)}{without})"
+        of = self.measure if self.stage == "weights" else f"{self.measure} of {self.stage}"
+        return f"SegmentMass({of}, {rows} × {columns}, {tuple(self.shape)}{without})"
 
 
 def _number(x: Any) -> float | None:
@@ -368,23 +457,28 @@ def by_segment(
     *,
     batch: Any,
     head: Any,
-    measure: str,
+    stage: str,
+    measure: str | None,
     without: str | Iterable[str],
     progress: bool,
+    executor: Executor | None,
 ) -> SegmentMass:
     """Measure one attention: see `Attention.by_segment`."""
-    as_choice(measure, MEASURES, "measure")
+    measure = _measure_of(measure, stage)
+    att.check_stage(stage)
     batch, _ = att.find(batch, 0)
-    heads = range(att.shape.H) if head is None else [att.find_head(head)]
+    heads = range(att.shape.H) if head is None else [find_head(att, head)]
     asked = question(att, queries, keys)
     aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
-    what = att, batch, heads, asked.rows, asked.labels, len(asked.keys)
-    if progress:
+    what = att, batch, heads, asked.rows, asked.labels, len(asked.keys), stage
+    if executor is not None:
+        (raw,) = _by_workers([Layer(None, att, batch, heads, asked)], stage, executor, progress)
+    elif progress:
         raw = _run(segment_sums(*what), len(heads) * len(asked.rows.queries) * att.shape.K, progress)
     else:
         with exact(att.device):
             raw = run_to_end(summing_by_row(*what))
-    found = reading(raw, asked, aside, measure)
+    found = reading(raw, asked, aside, measure, stage)
     if head is None:
         return found
     return replace(found, mass=found.mass[0], even=found.even[0], aside=found.aside[0])
@@ -397,14 +491,18 @@ def by_segment_of_layers(
     keys: Segments | None,
     *,
     batch: Any,
-    measure: str,
+    stage: str,
+    measure: str | None,
     without: str | Iterable[str],
     progress: bool,
+    executor: Executor | None,
 ) -> SegmentMass:
     """Measure all heads of all layers: see `AttentionStack.by_segment`."""
-    as_choice(measure, MEASURES, "measure")
+    measure = _measure_of(measure, stage)
     each = []
     atts = [layers[layer] for layer in range(len(layers))]
+    for name, att in zip(names, atts, strict=True):
+        _named(name, att.check_stage, stage)
     most = max(att.shape.H for att in atts)
     any_sink = any(att.has_sinks for att in atts)
     asked = [_named(name, question, att, queries, keys) for name, att in zip(names, atts, strict=True)]
@@ -414,14 +512,90 @@ def by_segment_of_layers(
     def steps() -> Generator[int, None, None]:
         for name, att, one in zip(names, atts, asked, strict=True):
             where, _ = _named(name, att.find, batch, 0)
-            each.append((yield from segment_sums(att, where, range(att.shape.H), one.rows, one.labels, len(one.keys))))
+            what = att, where, range(att.shape.H), one.rows, one.labels, len(one.keys), stage
+            each.append((yield from segment_sums(*what)))
 
-    _run(steps(), sum(counts), progress)
+    if executor is None:
+        _run(steps(), sum(counts), progress)
+    else:
+        found = [_named(name, att.find, batch, 0)[0] for name, att in zip(names, atts, strict=True)]
+        of = zip(names, atts, found, asked, strict=True)
+        measured = [Layer(name, att, sample, range(att.shape.H), one) for name, att, sample, one in of]
+        each += _by_workers(measured, stage, executor, progress)
     four = ([x for x in one[:4] if x is not None] for one in each)
     others, even_others, own, even_own = (_stacked(list(x), most) for x in zip(*four, strict=True))
     sink = _stacked([_sink_of(one) for one in each], most) if any_sink else None
     raw = SegmentSums(others, even_others, own, even_own, sink)
-    return replace(reading(raw, asked[0], aside, measure), layers=tuple(names))
+    return replace(reading(raw, asked[0], aside, measure, stage), layers=tuple(names))
+
+
+def _measure_of(measure: str | None, stage: str) -> str:
+    """Return how sums of a stage are read, by default as they are.
+
+    Raises:
+        ValueError: a stage that has no sums, or a measure that it does not have.
+    """
+    as_choice(stage, NORMALIZED, "stage")
+    if stage == "weights":
+        if measure == "sum":
+            raise ValueError(NO_SUM)
+        return "mass" if measure is None else as_choice(measure, MEASURES, "measure")
+    if measure in ("mass", "lift"):
+        raise ValueError((NO_LIFT if measure == "lift" else NO_MASS).format(stage=stage))
+    return "sum" if measure is None else as_choice(measure, SUM_MEASURES, "measure")
+
+
+class Layer(NamedTuple):
+    """What is asked of one attention, for workers: the name of the layer, sample and heads, rows and segments."""
+
+    name: str | None
+    att: AttentionBase
+    batch: int
+    heads: Sequence[int]
+    asked: Question
+
+
+def _by_workers(layers: Sequence[Layer], stage: str, executor: Executor, progress: bool) -> list[SegmentSums]:
+    """Sum the weights of several layers by the workers of an executor."""
+    cells = sum(len(one.heads) * len(one.asked.rows.queries) * one.att.shape.K for one in layers)
+    most = cells_of_a_task(executor, cells)
+    each = [list(_tasks(one, stage, most)) for one in layers]
+    results = iter(gather([task for its in each for task in its], executor, progress=progress, desc="segments"))
+    found = []
+    for (_, att, _, heads, asked), its in zip(layers, each, strict=True):
+        with exact(att.device):
+            means = _Means(len(heads), asked.rows.total, len(asked.keys), att)
+            for task in its:
+                of: range = task.arguments[1]  # type: ignore[assignment]
+                means.add_sums(slice(of.start, of.stop), next(results))
+            found.append(means.result())
+    return found
+
+
+def _tasks(layer: Layer, stage: str, most: float) -> Iterator[Task]:
+    """Yield tasks of some queries of heads that share a key head."""
+    name, att, batch, heads, asked = layer
+    whole, n = list(heads), len(asked.rows.queries)
+    digest = blake2b(b"".join(np.ascontiguousarray(x).tobytes() for x in (*asked.rows[:2], asked.labels))).digest()
+    value = needed_for(att, stage), batch, whole, asked.rows, asked.labels, len(asked.keys), stage
+    subject = Subject(value, name or "this attention", att, (att.versions(), batch, tuple(whole), digest, stage))
+    parts = _together(whole, together(att))
+    step = _queries_at_once(att, KeyGroups(asked.labels, len(asked.keys), att.device), parts)
+    for these in parts:
+        rows = max(1, int(most / (len(these) * max(1, att.shape.K)) / step)) * step
+        for part in cuts(range(n), 1, rows):
+            at = asked.rows.queries[part.start : part.stop]
+            where = named(name, batch, whole[these.start : these.stop], range(int(at[0]), int(at[-1]) + 1))
+            yield Task(sums_of_part, subject, (step, these, part), where, len(these) * len(part) * att.shape.K)
+
+
+def sums_of_part(value: tuple[Any, ...], step: int, these: range, part: range) -> tuple[Tensor, ...]:
+    """Sum some queries of some heads in a worker."""
+    att, batch, heads, rows, labels, count, stage = value
+    att = copy.copy(att)
+    with exact(att.device):
+        steps = _filling_means(att, batch, heads[these.start : these.stop], rows, labels, count, stage, part, step)
+        return run_to_end(steps).state
 
 
 def question(att: AttentionBase, queries: Any, keys: Segments | None) -> Question:
@@ -504,7 +678,9 @@ def set_aside(without: str | Iterable[str], keys: Sequence[str], *, has_sink: bo
     return tuple(found)
 
 
-def reading(raw: SegmentSums, asked: Question, aside: tuple[str, ...], measure: str) -> SegmentMass:
+def reading(
+    raw: SegmentSums, asked: Question, aside: tuple[str, ...], measure: str, stage: str = "weights"
+) -> SegmentMass:
     """Return what was summed, with some of it set aside."""
     is_self_aside = SELF in aside
     mass, even = (raw.others, raw.even_others) if is_self_aside else (raw.mass, raw.even)
@@ -517,10 +693,10 @@ def reading(raw: SegmentSums, asked: Question, aside: tuple[str, ...], measure: 
     gone = [i for i, name in enumerate(keys) if name in aside]
     off = mass[..., gone].sum(-1) + (raw.own.sum(-1) if is_self_aside else 0)
     mass, even = mass[..., kept], even[..., kept]
-    if aside:
+    if aside and stage == "weights":
         mass, even = (x / x.sum(-1, keepdim=True).where(x.sum(-1, keepdim=True) != 0, nan) for x in (mass, even))
     names = tuple(keys[i] for i in kept)
-    return SegmentMass(mass, even, off, asked.queries, names, tuple(sizes[i] for i in kept), measure, aside)
+    return SegmentMass(mass, even, off, asked.queries, names, tuple(sizes[i] for i in kept), measure, aside, (), stage)
 
 
 def _run(steps: Generator[int, None, Any], cells: int, progress: bool) -> Any:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._engine.base import find_head
 from .all_heads import LayerSource, RowPlan, head_numbers
 from .head_sampling import HeadSampler
 from .metrics import NAMES
@@ -32,7 +33,7 @@ def similar(
     if layer not in there:
         raise IndexError(f"batch {batch} is not there: {names[layer]} has {layers[layer].shape.B}")
     heads = [(number, one) for number in there for one in range(layers[number].shape.H)]
-    own = heads.index((layer, layers[layer].find_head(head)))
+    own = heads.index((layer, find_head(layers[layer], head)))
     pictures, metrics = _measured(layers, there, batch, ids)
     by_metrics, by_picture = metric_distances(metrics, own), picture_distances(pictures, own)
     found = []

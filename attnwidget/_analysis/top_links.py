@@ -1,5 +1,7 @@
 """The strongest links of a head: of every query its strongest keys, or of every key the queries that give it most.
 
+Of a stage after the weights, what a weight carries, the strongest have the largest absolute value, with their signs.
+
 One streamed pass keeps a running top-k, so that memory is O(n · count) and no (Q, K) tensor is made.
 """
 
@@ -13,7 +15,7 @@ from torch import Tensor
 from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exact, exp_
 from .._engine.softmax import normalizers, online
-from .._engine.stages import QUERIES, blocks, new, streamed
+from .._engine.stages import QUERIES, blocks, new, streamed, valued
 from .._utils.indexing import cuts
 
 LINKS = 3  # of every token, where nobody says how many
@@ -24,15 +26,21 @@ class Links(NamedTuple):
     """At most `count` partners of every position, strongest first; where there are fewer, the weight is 0.
 
     partners: (n, count) int64, keys of each query or queries of each key.
-    weights: (n, count), float32 or float64.
+    weights: (n, count), float32 or float64; of another stage its numbers.
     """
 
     partners: Tensor
     weights: Tensor
 
 
-def strongest(head: Head, *, count: int = 3, side: str = "query") -> Links:
+def strongest(head: Head, *, count: int = 3, side: str = "query", stage: str = "weights") -> Links:
     """Return the strongest links of every query (side "query") or of every key (side "key"), exact.
+
+    Args:
+        head: which head.
+        count: how many of each position, at most.
+        side: whose.
+        stage: the weights, or a stage that they are multiplied to.
 
     >>> import torch, attnwidget
     >>> att = attnwidget.Attention(*torch.eye(4).expand(2, 4, 4) * 9)
@@ -40,6 +48,8 @@ def strongest(head: Head, *, count: int = 3, side: str = "query") -> Links:
     tensor([0, 1, 2, 3])
     """
     with exact(head.att.device):
+        if stage != "weights":
+            return _by_size(head, count, side, stage)
         return _of_queries(head, count) if side == "query" else _of_keys(head, count)
 
 
@@ -98,3 +108,39 @@ def _merge(one: Links, other: Links, count: int) -> Links:
 def _finite(partners: Tensor, weights: Tensor) -> Links:
     """Return links with weight 0 where there is none, or where it is NaN."""
     return Links(partners, weights.nan_to_num(0.0, 0.0, 0.0).clamp_min(0))
+
+
+# A stage after the weights, by absolute value.
+
+
+def _by_size(head: Head, count: int, side: str, stage: str) -> Links:
+    att, of_queries = head.att, side == "query"
+    count = min(count, att.shape.K if of_queries else att.shape.Q)
+    base = streamed(att, stage)
+    width = att.shape.Q if of_queries else att.shape.K
+    partners = torch.zeros(count, width, dtype=torch.int64, device=att.device)
+    best = Links(partners, new(att, count, width).zero_())
+    for rows in cuts(range(att.shape.Q), 1, QUERIES):
+        pair = normalizers(head, rows) if base == "masked" else None
+        for keys, S, _ in blocks(head, rows, base):
+            numbers = S if pair is None else valued(exp_(pair.log_weights(S).clamp_(max=0)), head, rows, keys, stage)
+            own, others = (rows, keys) if of_queries else (keys, rows)
+            at = slice(own.start, own.stop)
+            found = _top_by_size(numbers if of_queries else numbers.mT, others.start, count)
+            held = Links(best.partners[:, at], best.weights[:, at])
+            best.partners[:, at], best.weights[:, at] = _merge_by_size(held, found, count)
+    return Links(best.partners.mT, best.weights.mT)
+
+
+def _top_by_size(values: Tensor, first: int, count: int) -> Links:
+    """Return the largest by absolute value along the first axis, whose positions begin at `first`."""
+    finite = values.nan_to_num(0.0, 0.0, 0.0)
+    places = finite.abs().topk(min(count, len(values)), dim=0).indices
+    return Links(places + first, finite.gather(0, places))
+
+
+def _merge_by_size(one: Links, other: Links, count: int) -> Links:
+    values = torch.cat([one.weights, other.weights])
+    partners = torch.cat([one.partners, other.partners])
+    at = values.abs().topk(count, dim=0).indices
+    return Links(partners.gather(0, at), values.gather(0, at))

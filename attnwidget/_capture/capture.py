@@ -6,6 +6,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -34,9 +35,11 @@ from .io import LoadedRecord, tensors_of
 from .joined_files import load_files
 from .labels import Ids, Labels, SavedWords, can_spell, ids_of
 from .options import Keep, read_options, read_tokenizer
+from .own_positions import TITLE, by_sample, has_padding, sample_key, sample_named
 from .provenance import CrossLike
 from .recorder import Recorder
 from .records import Record
+from .reducing import reduce_records
 from .stacks import NamedStack, find_stack, inputs_of, named_stacks
 from .towers import Towers
 
@@ -136,7 +139,8 @@ def capture(
 
     In other threads than that which entered the block, calls of transformers' attention interface are recorded, each
     forward pass by itself; others are named in `skipped`. Samples of beam search are the sequences that it returns; of
-    searches that are not followed, such as groups of beams or a `custom_generate`, a warning tells.
+    searches that are not followed, such as groups of beams, contrastive search (both `custom_generate` in transformers
+    5) or one of your own, a warning tells.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -291,9 +295,9 @@ class Forward:
         """The text that the model read, a list for each sample: of the decoder where there is an encoder too.
 
         The tokenizer's words, and "[PAD]" where there is padding, which keeps its places: all samples of a batch are as
-        long as the longest, and padding is blocked as the model blocks it. Ids where there is no tokenizer, None in the
-        place of one that is not known. None where nothing is known. They are the queries of the self-attention: after
-        `generate` all tokens but the last, which was never read.
+        long as the longest, and padding is blocked as the model blocks it; `widget(padding=False)` shows each without
+        it. Ids where there is no tokenizer, None in the place of one that is not known. None where nothing is known.
+        They are the queries of the self-attention: after `generate` all tokens but the last, which was never read.
         """
         main = self._main_stack()
         return None if main is None else main.queries.tokens(self.tokenizer)
@@ -342,6 +346,7 @@ class Forward:
         model: Any = None,
         inputs: Any = None,
         target: TargetLike = None,
+        padding: bool = True,
         **show: Unpack[CaptureKeywords],
     ) -> AttentionWidget:
         """Return a widget with the self-attention of a tower, or its cross-attention; it is labeled by itself.
@@ -378,6 +383,8 @@ class Forward:
         """
         stacks, tokenizer = self.stacks(), show.get("tokenizer", self.tokenizer)
         stack, forward = show.pop("stack", None), show.pop("forward", None)
+        alone = not padding and has_padding(stacks.values())
+        stack, batch = sample_named(stack) if alone else (stack, None)
         shown = self._shown(stacks, cross, stack, forward)
         if tokenizer is not self.tokenizer:
             stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
@@ -397,8 +404,52 @@ class Forward:
             many = stacks[shown].attention[0].shape.B
             show["segments"] = [stacks[shown].segments(show["segments"], batch) for batch in range(many)]
         show["forward"], show["stack"] = keys[shown]
+        if alone:
+            return self._widget_by_sample(stacks, keys, placed, (shown, batch), model, {**show})
         token = self._logit_of(target, stacks[shown].attention, tokenizer, needed=model is None)
         return AttentionWidget.from_attention(sources, target=token, **show)
+
+    def _widget_by_sample(
+        self,
+        stacks: dict[str, NamedStack],
+        keys: dict[str, tuple[int, str]],
+        tokens: Mapping[str, StackTokens],
+        first: tuple[str, int | None],
+        model: Any,
+        show: dict[str, Any],
+    ) -> AttentionWidget:
+        """Return a widget in whose picker each sample is a stack of its own, without its padding.
+
+        Args:
+            stacks, keys, tokens: of the whole batches.
+            first: the stack and the sample that are shown first; None: the one that `batch` in `show` says.
+            model: that cannot be run without the padding.
+            show: the keywords of the widget.
+
+        Raises:
+            ValueError: a model; a sample that attends to its padding, or of which no q and k were kept.
+            IndexError: there is no such sample.
+        """
+        if model is not None:
+            raise ValueError("a model is run with the whole batch, padding and all: leave out padding=False, or model=")
+        name, batch = first
+        chosen = as_index(
+            show.pop("batch", 0) if batch is None else batch, stacks[name].queries.batches, "batch", "samples"
+        )
+        given = show.get("segments")
+        if isinstance(given, list) and all(isinstance(one, Segments) for one in given):  # of each sample, as of a chat
+            del show["segments"]
+        else:
+            given = None
+
+        def labels(one: str) -> tuple[Any, Any, Any]:
+            own = tokens[one]
+            parts = given if given is not None and one == name else prompt_and_answer(stacks[one])
+            return own.tokens, own.key_tokens, parts
+
+        show["forward"], show["stack"] = sample_key(keys[name], chosen, stacks[name])
+        show.setdefault("title", TITLE)
+        return AttentionWidget.from_attention(by_sample(keys, stacks, labels), **show)
 
     def _logit_of(self, target: TargetLike, stack: AttentionStack, tokenizer: Any, *, needed: bool) -> int | None:
         """Return the id of the token that the stage "logit" is of.
@@ -863,6 +914,32 @@ class Capture(Forward):
         """
         loaded = load_files(path)
         return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
+
+    def reduce(self, *, progress: bool = False, executor: Executor | None = None) -> Capture:
+        """Reduce all that was recorded to what `capture(model, keep="overview")` keeps; this capture stays as it is.
+
+        Args:
+            progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute it: threads, processes, or those of a Dask cluster, `client.get_executor()`.
+                Of a capture that was loaded only the path goes to them; see docs/scale.md. Whoever computes it, the
+                numbers are the same.
+
+        Returns:
+            A capture of weights pooled by maximum to at most 128 × 128 bins, log-normalizers and metrics of all rows,
+            without q, k and v; of calls of up to 128 tokens all weights.
+
+        Raises:
+            TypeError, RuntimeError: of an executor, as `Attention.overview`.
+
+        >>> with capture() as cap:
+        ...     _ = torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 300, 8), is_causal=True)
+        >>> small = cap.reduce()
+        >>> small.attention[0].overview(size=100).values.shape, small.nbytes < cap.nbytes
+        (torch.Size([100, 100]), True)
+        """
+        found = reduce_records(self._forwards, executor, progress)
+        tokenizer = self.tokenizer
+        return Capture(None, found, self._skipped, tokenizer=tokenizer, towers=self._towers().given)
 
     def run(self, *inputs: Any, **keywords: Any) -> Capture:
         """Call the model in a block, and return the capture.

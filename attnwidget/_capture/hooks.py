@@ -199,7 +199,8 @@ def _with_edits(
 ) -> Any:
     """Report the output of a call of transformers' interface; return it with what interventions write into it."""
     seen, edits = None, [one for one in callbacks if isinstance(one, OutputEdit)]
-    heads = arguments[0].shape[1]
+    query = _query_of(arguments, keywords)
+    heads = query.shape[1]
     try:
         if torch.is_grad_enabled() and not _dropout_of(module, keywords):
             given = result[0] if isinstance(result, tuple) else result
@@ -213,11 +214,17 @@ def _with_edits(
     output, *others = result if isinstance(result, tuple) else (result,)
     weights = None
     with torch._C.DisableTorchFunction():
-        if others and isinstance(others[0], Tensor) and others[0].shape[:3] == arguments[0].shape[:3]:
+        if others and isinstance(others[0], Tensor) and others[0].shape[:3] == query.shape[:3]:
             weights = others[0] = others[0].clone()
         for edit in edits:
             output = with_edit(output, edit, seen, lambda x: _heads_first(x, heads), weights, keep=len(_listeners) > 1)
     return (output, *others) if isinstance(result, tuple) else output
+
+
+def _query_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Tensor:
+    """Return q of a call of transformers' interface, which some models give by its name."""
+    found: Tensor = arguments[0] if arguments else keywords["query"]
+    return found
 
 
 def _heads_first(output: Tensor, heads: int) -> Tensor:
@@ -233,15 +240,16 @@ def _seen_output(
     The functions that models define themselves return their weights after dropout. Any other is called once more
     without dropout: what it does beside its arguments, such as a mask of its own, can only be seen so.
     """
+    query = _query_of(arguments, keywords)
     output, weights = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     dropout = _dropout_of(module, keywords)
     if dropout and isinstance(weights, Tensor):
         return DroppedWeights(weights, dropout)
     if dropout:
-        with torch.no_grad(), without_dropout(arguments[0].device):
+        with torch.no_grad(), without_dropout(query.device):
             again = function(module, *arguments, **{**keywords, "dropout": 0.0})
         output = again[0] if isinstance(again, tuple) else again
-    return _heads_first(output, arguments[0].shape[1]) if isinstance(output, Tensor) and output.ndim in (3, 4) else None
+    return _heads_first(output, query.shape[1]) if isinstance(output, Tensor) and output.ndim in (3, 4) else None
 
 
 def _dropout_of(module: Any, keywords: dict[str, Any]) -> float:

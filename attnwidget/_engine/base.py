@@ -85,6 +85,17 @@ def _listed(name: str, numbers: tuple[int, ...]) -> str:
     return f"{plural} {', '.join(some)}"
 
 
+def find_head(att: AttentionBase, head: Any) -> int:
+    """Return a head from 0 up; IndexError, with the heads' numbers in the model, if it is not there."""
+    try:
+        return as_index(head, att.shape.H, "head", "heads")
+    except IndexError as error:
+        if att.part is None or att.part.heads is None:
+            raise
+        own = _listed("head", att.part.heads)
+        raise IndexError(f"{error}, counted from 0 in what was kept: {own} of the model") from None
+
+
 class AttentionBase:
     """An attention of any source. It does not change, and holds nothing (Q, K) of its own."""
 
@@ -301,17 +312,7 @@ class AttentionBase:
     def find(self, batch: Any, head: Any) -> tuple[int, int]:
         """Return batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
         self._guard.check()
-        return as_index(batch, self.shape.B, "batch", "batches"), self.find_head(head)
-
-    def find_head(self, head: Any) -> int:
-        """Return a head from 0 up; IndexError, with the heads' numbers in the model, if it is not there."""
-        try:
-            return as_index(head, self.shape.H, "head", "heads")
-        except IndexError as error:
-            if self.part is None or self.part.heads is None:
-                raise
-            own = _listed("head", self.part.heads)
-            raise IndexError(f"{error}, counted from 0 in what was kept: {own} of the model") from None
+        return as_index(batch, self.shape.B, "batch", "batches"), find_head(self, head)
 
     def check_stage(self, stage: str, *also: str) -> None:
         """Raise ValueError unless there is this stage, with what it would take."""

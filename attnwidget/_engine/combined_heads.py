@@ -15,7 +15,7 @@ from .._rules.rules import Allowed, Rule, Rules, settled, whole
 from .._utils.indexing import Block, Indices, hull
 from .._utils.validation import as_choice
 from ..masks import NO_KEYS, BandLimits, KeyBounds, overlap
-from .base import AttentionBase, Head, Shape
+from .base import AttentionBase, Head, Shape, find_head
 from .logsumexp import LogSumExp
 from .matmul import Scratch
 from .softmax import exact_block, normalizers, normalizing, sink_weights
@@ -170,7 +170,7 @@ def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
         return tuple(range(att.shape.H))
     if isinstance(heads, str | bytes) or not isinstance(heads, Iterable):
         raise TypeError(f"heads is {heads!r:.60}: give a list of heads, such as [0, 4], or None for all")
-    found = sorted({att.find_head(head) for head in heads})
+    found = sorted({find_head(att, head) for head in heads})
     if not found:
         raise ValueError("heads is empty: give at least one head, or None for all")
     return tuple(found)

@@ -1,5 +1,7 @@
 """Weights summed over groups of keys, streamed block by block, exact at any length; and what even attention would be.
 
+So are the stages after the weights, what a weight carries: `summing_stage`.
+
 Sums of exp cost no pass of their own: the softmax needs their total anyway, and that is the sum of the groups. Heads
 that share a key head are computed in one product.
 """
@@ -18,10 +20,11 @@ from .._rules.rules import whole
 from .._utils.indexing import Block, Indices, cuts, positions, take
 from ..masks import BandLimits
 from .base import AttentionBase, Head
-from .matmul import LOG2_E, Product, Scratch
-from .softmax import is_small, sink_weights
+from .logsumexp import LogSumExp
+from .matmul import LOG2_E, Product, Scratch, exp_
+from .softmax import is_small, normalizing, sink_weights
 from .sources import Products
-from .stages import KEYS, QUERIES, allowed_cells, blocks, new, streamed
+from .stages import KEYS, QUERIES, allowed_cells, blocks, new, streamed, valued
 
 CELLS = QUERIES * KEYS  # of a block
 MAX_KEYS = 4 * KEYS  # of a block
@@ -194,6 +197,53 @@ def _summing_given(
     sink = sink_weights(head, rows)
     of = range(groups.count)
     return WeightSums(of, sums[: groups.count, None], of_own[None], None if sink is None else sink[None])
+
+
+def summing_stage(
+    att: AttentionBase, batch: int, heads: range, rows: Indices, groups: KeyGroups, own: OwnKeys | None, stage: str
+) -> Generator[int, None, WeightSums]:
+    """Sum a stage after the weights of some queries by group of keys, with its signs; a learned sink has nothing of it.
+
+    Args:
+        att: the attention.
+        batch: which sample.
+        heads: which heads.
+        rows: which queries.
+        groups: of the keys.
+        own: the key at each query's own place; None where none is known.
+        stage: a stage that is weights multiplied by something.
+
+    Yields:
+        After each block, how many cells it had.
+    """
+    sums = new(att, groups.rows, len(heads), len(rows)).zero_()
+    of_own = new(att, len(heads), len(rows)).zero_()
+    for place, one in enumerate(heads):
+        head = Head(att, batch, one)
+        for piece in cuts(range(len(rows)), 1, QUERIES):
+            at = slice(piece.start, piece.stop)
+            some = new(att, groups.rows, len(piece)).zero_()
+            mine = None if own is None else own[at]
+            for keys, S in _stage_blocks(head, rows[at], stage, (yield from _known(head, rows[at], stage))):
+                take_own_(of_own[place, at], mine, keys, S)
+                groups.add_(some, keys, S)
+                yield S.numel()
+                del S
+            sums[:, place, at] = some
+    return WeightSums(range(groups.count), sums[: groups.count], of_own, None)
+
+
+def _known(head: Head, rows: Indices, stage: str) -> Generator[int, None, LogSumExp | None]:
+    """Return the log-normalizers of some queries; None where weights were given."""
+    return (yield from normalizing(head, rows)) if streamed(head.att, stage) == "masked" else None
+
+
+def _stage_blocks(head: Head, rows: Indices, stage: str, known: LogSumExp | None) -> Iterator[tuple[range, Tensor]]:
+    """Iterate over blocks of a stage after the weights, (keys, queries), which the caller may overwrite."""
+    for keys, S, _ in blocks(head, rows, streamed(head.att, stage), zeros=False):
+        if known is not None:
+            S = valued(exp_(known.log_weights(S).clamp_(max=0)), head, rows, keys, stage)
+        yield keys, S
 
 
 class _RunningSums:

@@ -15,7 +15,7 @@ from .._tokens.characters import one_line
 from .._utils import files
 from .._utils.assets import bundled, whole_script
 from . import snapshot
-from .colors import LOOKS, look_of
+from .colors import LOOKS, Look, look_of
 from .preview import preview_of
 from .view import SavedHead, WidgetView
 
@@ -81,17 +81,15 @@ def making_page(widget: WidgetView, choices: list[SavedHead], title: str | None)
     if title is not None:
         whole["state"]["title"] = title.encode("utf-8", "replace").decode()
     script = bundled("page.js").replace("</script", "<\\/script")
-    look, dark = look_of(widget.traits.theme), LOOKS["dark"]
+    look = look_of(widget.traits.theme)
     auto = widget.traits.theme == "auto"
     page = PAGE.format(
         policy=_policy(script),
         schemes="light dark" if auto else "dark" if look.dark else "light",
         title=html.escape(one_line(whole["state"]["title"]) or "Attention"),
         style=bundled("widget.css").replace("</style", "<\\/style"),
-        colors=f"background: {look.page}; color: {look.ink};",
-        dark=f"@media (prefers-color-scheme: dark) {{ body {{ background: {dark.page}; color: {dark.ink}; }} }}"
-        if auto
-        else "",
+        colors=_colors(look),
+        dark=_dark(auto) + _asked(),
         footer=html.escape(one_line(_footer(widget, choices))),
         still=_preview(widget),
         data=base64.b64encode(snapshot.packed(whole)).decode(),
@@ -132,6 +130,24 @@ def _listed(numbers: list[int]) -> str:
     if len(numbers) > 2 and last - first + 1 == len(numbers):
         return f"{first} to {last}"
     return ", ".join(map(str, numbers))
+
+
+def _dark(auto: bool) -> str:
+    """Return the style of a page that follows the system's theme."""
+    dark = LOOKS["dark"]
+    return f"@media (prefers-color-scheme: dark) {{ body {{ {_colors(dark)} }} }}\n" if auto else ""
+
+
+def _asked() -> str:
+    """Return the style of a page that is asked for a theme by its address, `#theme=dark`."""
+    roots = {name: f":root[data-theme={name}]" for name in ("light", "dark")}
+    return "\n".join(
+        f"{root} {{ color-scheme: {name}; }} {root} body {{ {_colors(LOOKS[name])} }}" for name, root in roots.items()
+    )
+
+
+def _colors(look: Look) -> str:
+    return f"background: {look.page}; color: {look.ink};"
 
 
 def _preview(widget: WidgetView) -> str:

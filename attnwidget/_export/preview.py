@@ -7,6 +7,7 @@ background, and its grays and colors can be read on light pages and on dark ones
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from math import floor, log10, sqrt
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._engine.stages import SIGNED
 from .._messages.decoding import (
     BLOCKED,
     MINUS_INF,
@@ -24,16 +26,17 @@ from .._messages.decoding import (
     decode_cells,
     of_picture,
 )
-from .._messages.segment_reading import aside_columns, read
+from .._messages.segment_reading import aside_columns, measure_name, measure_of, read
 from .._tokens.characters import one_line
 from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
 from . import colors
+from .effects import as_loss, edited, is_shown, loss_text, losses_of
 from .glyphs import STEPS, height, written
 from .numbers import in_model, legend_name, legend_ticks
 from .padding import LOOKED_AT, padded_queries, padded_rows
 from .ranges import range_words, with_range
-from .view import WidgetView
+from .view import TraitsView, WidgetView
 
 MOST_BYTES = 47 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
 SCALE = 2  # pixels of the file to one of the page: letters are sharp on screens that have as many
@@ -47,6 +50,7 @@ TICKS = 48  # from one position to the next, where no row has a label of its own
 LARGEST_LABEL = 96
 RAMP = 120
 MOST_LABELS = 64
+LISTED = 4  # segments whose loss is told
 
 # Places in the palette: the colors of cells, then these, then the grays of letters.
 SHADES = 128
@@ -86,6 +90,7 @@ class Words(NamedTuple):
     lines: Sequence[str]
     ramp: str
     padded: Array | None = None  # (queries,) bool, which of them are padding
+    none: str = "masked"  # what a cell without a tile is
 
 
 def preview_of(widget: WidgetView) -> Still | None:
@@ -95,7 +100,7 @@ def preview_of(widget: WidgetView) -> Still | None:
         return None
     try:
         if traits.view == "segments" and traits.mass is not None and traits.mass["error"] is None:
-            return _still_of_segments(widget, traits.mass)
+            return (_still_of_effects(widget) if is_shown(traits) else None) or _still_of_segments(widget, traits.mass)
         matrix = with_range(of_picture(widget.picture), traits)
         return still_of(
             matrix,
@@ -114,7 +119,8 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
     """Return what each segment gives to each, without those that are set aside; None where all are."""
     traits, names = widget.traits, sent["keys"]
     parts = {name: decode_cells(sent[name], None)[0] for name in ("mass", "even", "self", "self_even")}
-    values, even, aside = read(parts, names, sent["key_sizes"], traits.aside, traits.measure)
+    stage, measure = sent["stage"], measure_of(traits.measure, sent["stage"])
+    values, even, aside = read(parts, names, sent["key_sizes"], traits.aside, measure, stage)
     gone = aside_columns(names, traits.aside)
     kept = np.flatnonzero(~gone)
     left_out = {name for name, is_gone in zip(names, gone, strict=True) if is_gone}
@@ -123,10 +129,11 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
         return None
     values, even = values[np.ix_(rows, kept)], even[np.ix_(rows, kept)]
     masked = ~np.isfinite(values) | ((even == 0) & (values == 0))
-    high = float(values[~masked].max(initial=0.0)) or 1.0
+    high = float(np.abs(values[~masked]).max(initial=0.0)) or 1.0
+    low = -high if stage in SIGNED else 0.0
     kinds = np.where(masked, BLOCKED, NUMBER).astype(np.uint8)
     cells = np.where(masked, 0, values).astype(np.float32)
-    matrix = DecodedMatrix(cells, kinds, "weights", "max", len(rows), len(kept), 1, 1, 0.0, high, 1)
+    matrix = DecodedMatrix(cells, kinds, stage, "max", len(rows), len(kept), 1, 1, low, high, 1)
     shown = [names[column] for column in kept]
     asked = [sent["rows"][row] for row in rows.tolist()]
     own = [name for name in traits.aside if name == "self"]
@@ -136,15 +143,57 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
     lines += [f"from {round(100 * sent['share'])} % of the queries"] if sent["share"] < 1 else []
     at = asked.index(sent["asking"]) if traits.segment in shown and sent["asking"] in asked else None
     pinned = None if at is None else shown.index(str(traits.segment))
-    ramp = {"mass": "Mass", "per_token": "Mass per token", "lift": "Lift"}[traits.measure]
+    ramp = measure_name(measure, stage)
     return still_of(
         matrix,
         Words(asked, shown, at, pinned, [*lines, _place_of(widget)], ramp),
         color_scale="linear",
-        color_range=(0.0, high),
+        color_range=(low, high),
         palette=traits.palette,
         theme=traits.theme,
     )
+
+
+def _still_of_effects(widget: WidgetView) -> Still | None:
+    """Return what is lost without each head, a row for each layer, above the segments; None where none has been run."""
+    traits = widget.traits
+    effects = traits.effects
+    if effects is None or effects["heads"] is None or effects["target"] is None:
+        return None
+    counts, lost = effects["heads"]["counts"], [*map(as_loss, effects["heads"]["lost"])]
+    grid = np.full((len(counts), max(counts, default=0)), np.nan)
+    firsts = np.cumsum([0, *counts])
+    for layer, count in enumerate(counts):
+        known = lost[firsts[layer] : firsts[layer] + count]
+        grid[layer, :count] = [math.nan if one is None else one for one in known]
+    most = float(np.abs(grid[np.isfinite(grid)]).max(initial=0.0))
+    if not np.isfinite(grid).any():
+        return None
+    kinds = np.where(np.isnan(grid), BLOCKED, NUMBER).astype(np.uint8)
+    cells = np.clip(np.nan_to_num(grid), -most, most).astype(np.float32)
+    matrix = DecodedMatrix(cells, kinds, "scores", "max", len(grid), grid.shape[1], 1, 1, -most, most, 1)
+    layers, heads = (
+        [f"{what}{at}" for at in range(many)] for what, many in zip(("layer ", ""), grid.shape, strict=True)
+    )
+    lines, called = _effect_lines(traits), f"Lost {edited(effects, 'each head')}"
+    words = Words(layers, heads, traits.layer, traits.head, lines, called, none="not yet run")
+    looks = {"palette": traits.palette, "theme": traits.theme}
+    return still_of(matrix, words, color_scale="linear", color_range="head", **looks)
+
+
+def _effect_lines(traits: TraitsView) -> list[str]:
+    """Return what is lost, and the segments without which most is, in words."""
+    effects = traits.effects
+    assert effects is not None
+    lines = [traits.title] if traits.title else []
+    lines.append(f"of “{effects['target']['text'].strip()}” after “{effects['text'].strip()}”, {effects['unit']}")
+    known = [(name, lost) for name, lost in losses_of(traits).items() if lost is not None and not math.isnan(lost)]
+    known.sort(key=lambda one: -one[1])
+    most = ", ".join(f"{name} {loss_text(lost)}" for name, lost in known[:LISTED])
+    lines += [f"lost {edited(effects, 'segments')}: {most}"] if most else []
+    if effects["done"] < effects["total"]:
+        lines.append(f"{effects['done']:,} of {effects['total']:,} runs so far")
+    return lines
 
 
 def _place_of(widget: WidgetView) -> str:
@@ -364,7 +413,7 @@ def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any
     ramp[7 * SCALE - 6 : 7 * SCALE + 8] = np.arange(RAMP * SCALE) * SHADES // (RAMP * SCALE)
     gap = np.full((height(), 6 * SCALE), PAGE)
     line = np.concatenate([_written(name), gap, gap, _written(ends[0]), gap, ramp, gap, _written(ends[1])], axis=1)
-    kinds = ["no tile: masked"] if (matrix.kinds == BLOCKED).any() else []
+    kinds = [f"no tile: {words.none}"] if (matrix.kinds == BLOCKED).any() else []
     kinds += ["hatched: padding"] if words.padded is not None and words.padded.any() else []
     kinds += [f"red: NaN, {many:,}"] if (many := int((matrix.kinds == NAN).sum())) else []
     down, across = matrix.query_bin * step, matrix.key_bin * step

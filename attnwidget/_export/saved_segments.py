@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from .._engine.stages import NORMALIZED
 from .._messages.segment_answers import MAX_HEAD_COLUMNS, MAX_WINDOW
 from .._messages.segment_mass import MassPass
 from .._utils.failures import sentence_of
@@ -17,8 +18,10 @@ MAX_TOKENS = 4096  # of the asking segment, all of whose columns are saved
 MAX_KEY_LISTS = 512  # of the strongest keys of a segment for a token
 MAX_KEYS = 64  # in such a list, as js/src/views/segments/list.tsx asks for them
 
+OF_PLACE = ["asking", "segment_path", "stage"]
+
 Known = dict[str, Any]
-Place = tuple[str | None, tuple[str, ...]]
+Place = tuple[str | None, tuple[str, ...], str]  # as `_widget.masses.MassPlace`
 
 
 def traits(widget: WidgetView, heads: Sequence[SavedHead]) -> Iterator[SavedTrait]:
@@ -35,13 +38,16 @@ def traits(widget: WidgetView, heads: Sequence[SavedHead]) -> Iterator[SavedTrai
     for name, side in (("segments", "query"), ("key_segments", "key")):
         sent = [((*head[:2], asking), widget.segments(side, head, asking)) for head, asking in samples]
         yield SavedTrait(name, ["layer", "batch", "asking"], sent)
-    masses = (((*head, asking, list(path)), _mass(widget, head, asking, path)) for head, (asking, path) in wanted)
-    yield SavedTrait("mass", [*SavedHead._fields, "asking", "segment_path"], masses)
+    masses = (((*head, *_key(place)), _mass(widget, head, place)) for head, place in wanted)
+    yield SavedTrait("mass", [*SavedHead._fields, *OF_PLACE], masses)
     places = list(dict.fromkeys((firsts[head[:2]], place) for head, place in wanted))
-    of_heads = (
-        ((*head[:2], asking, list(path)), _head_mass(widget, head, asking, path)) for head, (asking, path) in places
-    )
-    yield SavedTrait("head_mass", ["layer", "batch", "asking", "segment_path"], of_heads)
+    of_heads = (((*head[:2], *_key(place)), _head_mass(widget, head, place)) for head, place in places)
+    yield SavedTrait("head_mass", ["layer", "batch", *OF_PLACE], of_heads)
+
+
+def _key(place: Place) -> tuple[Any, ...]:
+    """Return a place as the values of `OF_PLACE`."""
+    return place[0], list(place[1]), place[2]
 
 
 def shown_of(widget: WidgetView) -> SavedHead:
@@ -49,18 +55,22 @@ def shown_of(widget: WidgetView) -> SavedHead:
     return SavedHead(widget.traits.layer, widget.traits.batch, widget.traits.head)
 
 
-def _mass(widget: WidgetView, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> Known:
+def _mass(widget: WidgetView, head: SavedHead, place: Place) -> Known:
     try:
-        return widget.mass(head, asking, path).message()
+        return widget.mass(head, place).message()
     except Exception as error:  # another layer may have another length: the file says so
-        return {"id": 0, **head._asdict(), "path": [*path], "asking": asking or "", "error": sentence_of(error)}
+        return {"id": 0, **head._asdict(), **_of(place), "error": sentence_of(error)}
 
 
-def _head_mass(widget: WidgetView, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> Known:
+def _head_mass(widget: WidgetView, head: SavedHead, place: Place) -> Known:
     try:
-        return widget.head_mass(head, asking, path).message()
+        return widget.head_mass(head, place).message()
     except Exception as error:
-        return {"id": 0, "batch": head.batch, "path": [*path], "asking": asking or "", "error": sentence_of(error)}
+        return {"id": 0, "batch": head.batch, **_of(place), "error": sentence_of(error)}
+
+
+def _of(place: Place) -> Known:
+    return {"path": [*place[1]], "asking": place[0] or "", "stage": place[2]}
 
 
 def _places(widget: WidgetView, head: SavedHead, is_shown: bool) -> list[Place]:
@@ -69,12 +79,19 @@ def _places(widget: WidgetView, head: SavedHead, is_shown: bool) -> list[Place]:
     every = widget.places(head)
     if not every:
         return []
-    return list(dict.fromkeys([own, (None, ()), *islice(every, MAX_PLACES if is_shown else 0)]))
+    chosen = widget.traits.stage
+    stages = dict.fromkeys((own[2], chosen if chosen in NORMALIZED else "weights", "weights"))
+    others = [
+        (asking, path, stage) for asking, path in islice(every, MAX_PLACES if is_shown else 0) for stage in stages
+    ]
+    return list(dict.fromkeys([own, *((None, (), stage) for stage in stages), *others]))
 
 
 def place_of(widget: WidgetView) -> Place:
-    """Return which segment is asked about, and into which one has gone down."""
-    return widget.traits.asking, tuple(widget.traits.segment_path)
+    """Return which segment is asked about, into which one has gone down, and what is summed."""
+    traits = widget.traits
+    is_summed = traits.view == "segments" and traits.segments_show != "effect" and traits.stage in NORMALIZED
+    return traits.asking, tuple(traits.segment_path), traits.stage if is_summed else "weights"
 
 
 def requests(widget: WidgetView) -> Iterator[Known]:
@@ -83,7 +100,7 @@ def requests(widget: WidgetView) -> Iterator[Known]:
     if not widget.places(shown):
         return
     try:
-        found, heads = widget.mass(shown, *place_of(widget)), widget.head_mass(shown, *place_of(widget))
+        found, heads = widget.mass(shown, place_of(widget)), widget.head_mass(shown, place_of(widget))
     except Exception:  # the masses say why there are none
         return
     yield from _of_tokens(found)

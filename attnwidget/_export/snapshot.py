@@ -23,8 +23,8 @@ from .._engine import overview
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelKey
 from .._engine.softmax import sink_weights
-from .._engine.stages import MASKED
-from .._messages import encoding, heads_overview, picture, sinks, stage_pictures
+from .._engine.stages import MASKED, NORMALIZED
+from .._messages import encoding, heads_of_stage, heads_overview, picture, sinks, stage_pictures
 from ..attention import Attention
 from . import saved_segments
 from .view import SavedHead, SavedTrait, WidgetView
@@ -244,8 +244,10 @@ def _facts(saved: Snapshot) -> Steps:
     of_layers = ((layer, widget.derived("facts", layer) | {"saved": known}) for layer, known in there.items())
     yield from _add(saved, "facts", ["layer"], (([layer], facts) for layer, facts in of_layers))
     samples = sorted({choice[:2] for choice in saved.choices})
-    small = ((of, widget.derived("thumbnails", *of)) for of in samples)
-    yield from _add(saved, "thumbnails", ["layer", "batch"], small)
+    stages = dict.fromkeys((linked_stage(widget), "weights"))
+    each = [(*of, stage) for of in samples for stage in stages]
+    small = ((of, widget.derived("thumbnails", *of)) for of in each)
+    yield from _add(saved, "thumbnails", ["layer", "batch", "stage"], small)
     for name in ("findings", "deviation"):
         make = functools.partial(widget.derived, name)
         yield from _add(saved, name, SavedHead._fields, zip(saved.choices, starmap(make, saved.choices), strict=True))
@@ -339,20 +341,28 @@ def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tu
     return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
 
+def linked_stage(widget: WidgetView) -> str:
+    """Return of which stage links and small pictures are."""
+    return widget.traits.stage if widget.traits.stage in NORMALIZED else "weights"
+
+
 def _links(saved: Snapshot) -> Steps:
     for choice in saved.choices:
         att = saved.widget.shown.layers[choice.layer]
         if att.shape.Q * att.shape.K > LINK_CELLS or only_overviews(att) is not None:
             continue
-        for side in ("query", "key"):
+        linked = linked_stage(saved.widget)
+        stages = dict.fromkeys(("weights", linked if linked in att.stages else "weights"))
+        for side, stage in product(("query", "key"), stages):
             head = att.head(choice.batch, choice.head)
-            found = strongest(head, count=LINKS, side=side)
-            made = encoding.encode_links([found], [sink_weights(head, range(att.shape.Q))])
+            found = strongest(head, count=LINKS, side=side, stage=stage)
+            sinks_of = [sink_weights(head, range(att.shape.Q))] if stage == "weights" else []
+            made = encoding.encode_links([found], sinks_of)
             parts = {
                 name: None if envelope is None else {**envelope, "shape": envelope["shape"][1:]}
                 for name, envelope in made.items()
             }
-            saved.links[key_of([*choice, side])] = parts
+            saved.links[key_of([*choice, side, stage])] = parts
             yield
 
 
@@ -384,6 +394,18 @@ def _survey(saved: Snapshot) -> Steps:
             yield
         whole.append(((batch,), survey.message()))
     saved.add(SavedTrait("survey", ["batch"], whole))
+    yield from _stage_heads(saved)
+
+
+def _stage_heads(saved: Snapshot) -> Steps:
+    """Add small pictures and sums of all heads in the chosen stage, where weights are multiplied to it."""
+    stage, whole = linked_stage(saved.widget), []
+    for batch in sorted({choice.batch for choice in saved.choices}) if stage != "weights" else ():
+        survey = heads_of_stage.StageSurvey(saved.widget.shown.layers, batch, stage)
+        for _ in survey:
+            yield
+        whole.append(((batch, stage), survey.message()))
+    saved.add(SavedTrait("stage_heads", ["batch", "stage"], whole))
 
 
 def _segments(saved: Snapshot) -> Steps:

@@ -102,9 +102,12 @@ class TraitsView(Protocol):
     asking: str | None
     segment: str | None
     segment_path: list[str]
+    segments_show: str
     mass: dict[str, Any] | None
     head_mass: dict[str, Any] | None
     survey: dict[str, Any] | None
+    effects: dict[str, Any] | None
+    effect_details: list[dict[str, Any]] | None
 
 
 class WidgetView(Protocol):
@@ -146,10 +149,10 @@ class WidgetView(Protocol):
             The reply, and the buffers that it points to.
         """
 
-    def mass(self, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> MassPass:
-        """Return what segments give to segments in a head."""
+    def mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> MassPass:
+        """Return what segments give to segments in a head, by who asks, the path, and what is summed."""
 
-    def head_mass(self, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> HeadMasses:
+    def head_mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> HeadMasses:
         """Return what one segment gives to each in all heads, for the sample of a head."""
 
     def places(self, head: SavedHead) -> list[tuple[str | None, tuple[str, ...]]]:

@@ -127,9 +127,19 @@ def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
     return {**encode(_mark(_share_codes(cells, high), cells, ~torch.stack(allowed))), "scale": UNIT}
 
 
+def encode_signed_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
+    """Encode small pictures of numbers with signs, each on its own range: −1 to 1 in 248 steps."""
+    made = []
+    for values, allowed in heads:
+        cells = to_numpy(values)
+        high = float(np.max(np.abs(cells), where=np.isfinite(cells), initial=0.0))
+        made.append(_mark(_signed_codes(cells, high), cells, ~allowed))
+    return {**encode(np.stack(made)), "scale": {"kind": "linear", "high": 1.0}}
+
+
 def encode_highs(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
-    """Encode the greatest finite value of each small picture, as float32."""
-    cells = (to_numpy(values) for values, _ in heads)
+    """Encode the greatest finite value, by size, of each small picture, as float32."""
+    cells = (np.abs(to_numpy(values)) for values, _ in heads)
     return encode(np.array([np.max(one, where=np.isfinite(one), initial=0.0) for one in cells], np.float32))
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from math import inf, isqrt
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from .._analysis.head_sampling import HeadSampler, sample
 from .._analysis.keep import recall_of_heads
 from .._analysis.metrics import SURVEYED, MetricIndex
 from .._engine import overview
-from .._engine.base import AttentionBase
+from .._engine.base import AttentionBase, Shape
 from .._engine.cache_policies import finding_evictions, kept_keys
 from .._utils.failures import log_told, sentence_of
 from .._utils.scheduler import Scheduler, in_slices
@@ -58,15 +58,27 @@ class Thumbnails(NamedTuple):
     rows: int
 
 
+def thumbnail_plan(att: AttentionBase) -> tuple[range, int]:
+    """Return which queries of each head of a layer are looked at, and how many rows a small picture has at most."""
+    shape = att.shape
+    size = min(THUMBNAIL_SIZE, isqrt(encoding.BUDGET // shape.H))
+    is_whole = shape.Q * shape.K <= PICTURE_SIZE * PICTURE_SIZE
+    return sample(shape.Q, shape.Q if is_whole else _most_rows(shape, size)), size
+
+
+def _most_rows(shape: Shape, size: int) -> int:
+    """Return how many rows of each head of a long layer are looked at."""
+    return max(1, min(size, MAX_LAYER_CELLS // (shape.H * shape.K)))
+
+
 def thumbnails(att: AttentionBase, batch: int) -> Thumbnails:
     """Draw every head of a layer small: all of it, or of a long one exact queries, evenly spread."""
     shape = att.shape
-    size = min(THUMBNAIL_SIZE, isqrt(encoding.BUDGET // shape.H))
-    most = max(1, min(size, MAX_LAYER_CELLS // (shape.H * shape.K)))
+    queries, size = thumbnail_plan(att)
+    most = _most_rows(shape, size)
     if most * shape.K > MAX_WHOLE_CELLS:
         long = (overview.sampled(att, batch, head, rows=most, columns=size) for head in range(shape.H))
         return Thumbnails([(found.values, found.allowed) for found in long], most)
-    queries = sample(shape.Q, shape.Q if shape.Q * shape.K <= PICTURE_SIZE * PICTURE_SIZE else most)
     sampler = HeadSampler(att, batch, range(shape.H), queries, size=size, measured=False)
     for _ in sampler.steps():
         pass
@@ -237,17 +249,34 @@ class Survey:
         }
 
 
-class Surveys:
+class AnySurvey(Protocol):
+    """Computes something of all heads, layer by layer."""
+
+    error: str | None
+    is_finding: bool  # what comes before anything can be told
+
+    @property
+    def begun(self) -> bool: ...
+    def __iter__(self) -> Iterator[None]: ...
+    def close(self) -> None: ...
+    def message(self) -> dict[str, Any]: ...
+
+
+S = TypeVar("S", bound=AnySurvey)
+
+
+class Surveys(Generic[S]):
     """The survey that is shown: what is quick at once, the rest in slices on the event loop, sent as it is ready.
 
     Args:
         slices: where the rest is computed.
         tell: called with the message again, with more layers in it.
+        job: the name of the rest.
     """
 
-    def __init__(self, slices: Scheduler, tell: Callable[[dict[str, Any]], object]) -> None:
-        self._slices, self._tell = slices, tell
-        self._shown: tuple[int, Survey] | None = None  # the sample, and its survey
+    def __init__(self, slices: Scheduler, tell: Callable[[dict[str, Any]], object], job: str = ALL_HEADS) -> None:
+        self._slices, self._tell, self._job = slices, tell, job
+        self._shown: tuple[Any, S] | None = None  # of what, such as the sample; and its survey
 
     def forget(self) -> None:
         """Drop what was computed: the tensors, the rules or the tokens are others."""
@@ -258,31 +287,31 @@ class Surveys:
 
     def leave(self) -> None:
         """Compute no more for now; what there is stays for the next time."""
-        self._slices.drop(ALL_HEADS)
+        self._slices.drop(self._job)
 
-    def look(self, layers: LayerSource, batch: int, ids: IdsOf, own: OwnMetrics | None = None) -> dict[str, Any]:
-        """Return the heads of a sample that can be computed at once: all of them where no event loop runs.
+    def look(self, of: Any, make: Callable[[], S], change: Callable[[S], object] = lambda _: None) -> dict[str, Any]:
+        """Return the heads that can be computed at once: all of them where no event loop runs.
 
         Args:
-            layers: the attentions.
-            batch: which sample.
-            ids: returns the tokens of a layer's positions as numbers, if they are known.
-            own: metrics of the user's own, by name.
+            of: what the survey is of, such as the sample: another is made where it is another.
+            make: makes it.
+            change: changes what is told of it, before anything is.
         """
         self.leave()
-        if self._shown is None or self._shown[0] != batch or self._shown[1].error is not None:
-            self._shown = batch, Survey(layers, batch, ids, own)
+        if self._shown is None or self._shown[0] != of or self._shown[1].error is not None:
+            self._shown = of, make()
         found = self._shown[1]
+        change(found)
         until = inf if self._slices.find_loop() is None else time.monotonic() + FIRST_SECONDS
         for _ in found:
             if (found.begun or found.is_finding) and time.monotonic() > until:
-                self._slices.start(ALL_HEADS, self._rest(found))
+                self._slices.start(self._job, self._rest(found))
                 break
         return found.message()
 
     def finish(self) -> None:
         """Compute now what is left of the survey that is shown."""
-        if ALL_HEADS in self._slices.names and self._shown is not None:
+        if self._job in self._slices.names and self._shown is not None:
             for _ in self._shown[1]:
                 pass
             self.leave()  # now: what is interrupted goes on later
@@ -295,7 +324,7 @@ class Surveys:
         self._shown[1].error = sentence_of(error)
         return self._shown[1].message()
 
-    def _rest(self, found: Survey) -> Iterator[None]:
+    def _rest(self, found: S) -> Iterator[None]:
         """Compute the rest, and send what is ready now and then, each time after twice as long."""
         try:
             yield from in_slices(

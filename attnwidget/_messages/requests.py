@@ -21,18 +21,22 @@ from .._engine.base import Head
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelKey
 from .._engine.overview import POOLS
+from .._engine.softmax import run_to_end
 from .._engine.sources import STAGES
-from .._engine.stages import BY_SIZE, MASKED
+from .._engine.stages import BY_SIZE, MASKED, NORMALIZED
 from .._engine.what_if import WhatIfLayers
 from .._tokens.search import TokenSearch
 from .._utils.failures import log_told, sentence_of
 from .._utils.indexing import cuts
 from .._utils.jsonable import as_json
 from .._utils.plain import sendable
+from .._utils.validation import as_choice
 from .._utils.validation import told as short  # what is untrusted may be long or deep
 from ..attention import Attention
 from . import comparison, encoding, heads_overview, ranking, segment_answers, sinks, stage_sections
 from .comparison import ComparedPair
+from .heads_of_stage import encoded as encoded_of_stage
+from .heads_of_stage import stage_pictures
 from .long_answers import FilePart, LongAnswer, LongAnswers
 from .segment_mass import HeadMasses, MassPass
 from .segment_reading import MEASURES
@@ -409,7 +413,15 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
         raise ValueError(f"{len(heads):,} heads were asked for: at most {heads_overview.MAX_HEADS_PER_REQUEST} at once")
     plan = heads_overview.Plan(message.context.stack, batch)
     message.budget.spend(len(heads) * len(plan.finer(layer)) * att.shape.K, "ask for fewer at once")
-    values = heads_overview.finer(message.context.stack, plan, layer, batch, heads)
+    stage = request.get("stage", "weights")
+    if stage == "weights":
+        values = heads_overview.finer(message.context.stack, plan, layer, batch, heads)
+    else:
+        size = heads_overview.THUMBNAIL_SIZE
+        found = run_to_end(
+            stage_pictures(att, batch, as_choice(stage, NORMALIZED, "stage"), plan.finer(layer), size, heads)
+        )
+        values = encoded_of_stage(found, stage)
     return {"values": encoding.detach(values, message.buffers)}
 
 

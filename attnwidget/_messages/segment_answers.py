@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._analysis.all_heads import weights_of
+from .._analysis.all_heads import stage_rows
 from .._engine.cost import RANKED, CostBudget
 from .._utils.jsonable import as_json
 from . import encoding
@@ -42,13 +42,20 @@ def line(found: MassPass, column: int, measure: str, aside: Sequence[str]) -> Ma
     own = found.own_columns(found.asked.tolist())
     parts = {**known, "self": spread(known["self"], own, known), "self_even": spread(known["self_even"], own, known)}
     sizes = [*found.wanted.columns.sizes, *(0 for _ in range(len(found.names) - len(found.wanted.columns.names)))]
-    values = read(parts, found.names, sizes, aside, measure)[0][:, column]
+    values = read(parts, found.names, sizes, aside, measure, found.wanted.stage)[0][:, column]
     every = max(1, -(-len(values) // MAX_LINE))
     room = np.full(-(-len(values) // every) * every, np.nan)
     room[: len(values)] = values
-    bins = np.fmax.reduce(room.reshape(-1, every), axis=1)
+    bins = _largest(room.reshape(-1, every))
     share = float(np.isfinite(known["mass"][:, 0]).mean()) if len(values) else 1.0
     return {"values": encoding.encode(bins.astype(np.float32)), "every": every, "known": share}
+
+
+def _largest(room: Numbers) -> Numbers:
+    """Return of each row the number of largest size, NaN where all are."""
+    sizes = np.where(np.isnan(room), -1, np.abs(room))
+    found: Numbers = np.take_along_axis(room, sizes.argmax(1)[:, None], 1)[:, 0]
+    return found
 
 
 def spread(own_part: np.ndarray[Any, Any], own: np.ndarray[Any, Any], known: Made) -> Numbers:
@@ -64,11 +71,12 @@ def keys(found: MassPass, query: int, column: int, count: int, budget: CostBudge
     mine = _keys_of(found, column)
     budget.spend(RANKED * found.att.shape.K * len(found.wanted.heads), FEWER)
     weights = _weights(found, [query])[0, torch.from_numpy(mine)]
-    top = weights.topk(min(count, len(mine)))
+    at = weights.abs().topk(min(count, len(mine))).indices
+    top = weights[at]
     return {
-        "positions": encoding.encode(mine[top.indices.numpy()].astype(np.uint32)),
-        "values": encoding.encode(encoding.to_numpy(top.values)),
-        "rest": {"count": len(mine) - len(top.values), "sum": as_json(float(weights.sum() - top.values.sum()))},
+        "positions": encoding.encode(mine[at.numpy()].astype(np.uint32)),
+        "values": encoding.encode(encoding.to_numpy(top)),
+        "rest": {"count": len(mine) - len(top), "sum": as_json(float(weights.sum() - top.sum()))},
     }
 
 
@@ -82,10 +90,10 @@ def block(found: MassPass, row: int, column: int, count: int, budget: CostBudget
     for start in range(0, len(queries), at_once):
         some = queries[start : start + at_once]
         weights = _weights(found, some.tolist())[:, torch.from_numpy(mine)]
-        top = weights.flatten().topk(min(count, weights.numel()))
-        for value, place in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+        places = weights.abs().flatten().topk(min(count, weights.numel())).indices
+        for value, place in zip(weights.flatten()[places].tolist(), places.tolist(), strict=True):
             best.append((value, int(some[place // len(mine)]), int(mine[place % len(mine)])))
-        best = sorted(best, key=lambda one: -one[0])[:count]
+        best = sorted(best, key=lambda one: -abs(one[0]))[:count]
     numbers = {name: _number(values[row, column]) for name, values in found.matrix().items()}
     kinds = (("values", 0, np.float32), ("queries", 1, np.uint32), ("keys", 2, np.uint32))
     cells_of = {name: encoding.encode(np.array([one[i] for one in best], dtype)) for name, i, dtype in kinds}
@@ -110,9 +118,9 @@ def _keys_of(found: MassPass, column: int) -> np.ndarray[Any, np.dtype[np.int64]
 
 
 def _weights(found: MassPass, queries: Sequence[int]) -> Tensor:
-    """Return the weights of some queries, (queries, K): of several heads their mean, or the largest."""
+    """Return what is summed of some queries, (queries, K): of several heads the mean, or the largest."""
     chosen = torch.as_tensor(list(queries), device=found.att.device)
-    each = [weights_of(found.att, found.wanted.batch, head, chosen) for head in found.wanted.heads]
+    each = [stage_rows(found.att, found.wanted.batch, head, chosen, found.wanted.stage) for head in found.wanted.heads]
     if len(each) == 1:
         return each[0].cpu()
     stacked = torch.stack(each).cpu()

@@ -19,7 +19,7 @@ from .._engine.base import AttentionBase
 from .._engine.cache_policies import finding_evictions
 from .._engine.kept_levels import only_overviews
 from .._engine.softmax import run_to_end
-from .._engine.stages import QUERIES
+from .._engine.stages import QUERIES, SIGNED
 from .._segments.named import RESERVED
 from . import encoding
 from .segment_rows import Numbers, RowMasses, own_columns, row_masses
@@ -81,6 +81,7 @@ class Wanted:
         path: the segments that one has gone down into.
         asking: the segment whose queries are looked at one by one.
         columns, rows: the segments.
+        stage: what is summed: weights, or a stage after them, whose numbers may have signs and are no shares.
     """
 
     layer: int
@@ -90,6 +91,7 @@ class Wanted:
     asking: str
     columns: Columns
     rows: Rows
+    stage: str = "weights"
 
     @property
     def heads(self) -> list[int]:
@@ -105,7 +107,8 @@ class Wanted:
         return self.rows.names.index(self.asking)
 
     def check(self, att: AttentionBase) -> None:
-        """Raise ValueError where there are too many segments, or only overviews were kept."""
+        """Raise ValueError where there are too many segments, no such stage, or only overviews were kept."""
+        att.check_stage(self.stage)
         if (kept := only_overviews(att)) is not None:
             raise kept.refusal("the attention between segments is")
         for names, what in ((self.columns.names, "keys"), (self.rows.names, "queries")):
@@ -120,7 +123,7 @@ class Wanted:
         return {"layer": self.layer, "batch": self.batch, "head": self.head, **self.place()}
 
     def place(self) -> Made:
-        return {"path": list(self.path), "asking": self.asking}
+        return {"path": list(self.path), "asking": self.asking, "stage": self.stage}
 
 
 class Sums:
@@ -233,7 +236,7 @@ class MassPass:
     def _rows(self, queries: Sequence[int]) -> Generator[int, None, RowMasses]:
         columns = self.wanted.columns
         where = self.att, self.wanted.batch, self.wanted.heads, queries
-        return row_masses(*where, columns.labels, len(columns.names))
+        return row_masses(*where, columns.labels, len(columns.names), stage=self.wanted.stage)
 
     def _add(self, row: int, places: list[int], found: RowMasses) -> None:
         self._sums.add(row, found)
@@ -326,7 +329,7 @@ class MassPass:
             "row": self.wanted.row,
             "share": self.share,
             "looked": encoding.encode(self.looked.astype(np.uint32)),
-            **{name: _matrix(values) for name, values in matrix.items()},
+            **{name: _matrix(values, signed=self.wanted.stage in SIGNED) for name, values in matrix.items()},
             **({"asking_row": self.row(self.wanted.row)} if rounded else {}),
             "total": len(self.asked),
             "positions": encoding.encode(self.asked[:MAX_POSITIONS].astype(np.uint32)),
@@ -348,7 +351,8 @@ class HeadMasses:
         wanted.check(layers[wanted.layer])
         own = layers[wanted.layer].shape
         shapes = [layers[layer].shape for layer in range(len(layers))]
-        fits = [wanted.batch < one.B and (one.Q, one.K) == (own.Q, own.K) for one in shapes]
+        same = [wanted.batch < one.B and (one.Q, one.K) == (own.Q, own.K) for one in shapes]
+        fits = [ok and wanted.stage in layers[layer].stages for layer, ok in enumerate(same)]
         self.heads = [one.H if ok else 0 for one, ok in zip(shapes, fits, strict=True)]
         has_sinks = any(layers[layer].has_sinks for layer, ok in enumerate(fits) if ok)
         self.names = [*wanted.columns.names, *([SINK] if has_sinks else [])]
@@ -391,7 +395,7 @@ class HeadMasses:
     def _look(self, att: AttentionBase, heads: int) -> Generator[None, None, RowMasses]:
         columns = self.wanted.columns
         where = att, self.wanted.batch, range(heads), self._queries
-        steps = row_masses(*where, columns.labels, len(columns.names), together=True)
+        steps = row_masses(*where, columns.labels, len(columns.names), together=True, stage=self.wanted.stage)
         while True:
             try:
                 next(steps)
@@ -410,7 +414,7 @@ class HeadMasses:
     def strongest(self) -> list[int]:
         """Return the columns, those first that get most in all heads."""
         known = self.means()["mass"]
-        mass = np.nan_to_num(known).sum(0) if len(known) else np.zeros(len(self.names))
+        mass = np.abs(np.nan_to_num(known)).sum(0) if len(known) else np.zeros(len(self.names))
         return sorted(range(len(self.names)), key=lambda column: -mass[column])
 
     def sent(self) -> list[int]:
@@ -458,9 +462,9 @@ def _floats(values: np.ndarray[Any, Any]) -> encoding.Envelope:
     return encoding.encode(values.astype(np.float32))
 
 
-def _matrix(values: Numbers) -> encoding.Envelope:
+def _matrix(values: Numbers, *, signed: bool) -> encoding.Envelope:
     """Encode a matrix: float32 where it is small, else a byte a cell."""
     if values.size <= MAX_FLOAT_CELLS:
         return _floats(values)
-    coded: encoding.Envelope = encoding.encode_cells(torch.from_numpy(values), None, signed=False)["values"]
+    coded: encoding.Envelope = encoding.encode_cells(torch.from_numpy(values), None, signed=signed)["values"]
     return coded

@@ -15,6 +15,33 @@ MEASURES = ("mass", "per_token", "lift")
 SINKS, SELF = "sink", "self"  # words of `aside`
 
 
+SUMS = {
+    "contribution": "‖v‖ carried",
+    "value_norm": "‖v W_O‖ carried",
+    "logit": "logit added",
+    "saliency": "saliency",
+}  # what sums of a stage by segment are called, as js/src/contract/stages.ts has it
+
+
+def measure_of(measure: str, stage: str) -> str:
+    """Return how numbers of a stage are read: only masses have a lift.
+
+    >>> measure_of("lift", "logit"), measure_of("lift", "weights")
+    ('mass', 'lift')
+    """
+    return "mass" if measure == "lift" and stage != "weights" else measure
+
+
+def measure_name(measure: str, stage: str) -> str:
+    """Return what a reading is called.
+
+    >>> measure_name("per_token", "weights"), measure_name("mass", "logit")
+    ('Mass per token', 'Logit added')
+    """
+    name = "lift" if measure == "lift" else SUMS.get(stage, "mass")
+    return (name[:1].upper() + name[1:]) + (" per token" if measure == "per_token" else "")
+
+
 def aside_columns(names: Sequence[str], aside: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return which columns are set aside.
 
@@ -31,16 +58,19 @@ def read(
     sizes: Sequence[int],
     aside: Sequence[str],
     measure: str,
+    stage: str = "weights",
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Take a reading of masses; both mass and even attention are shares of what is not set aside.
 
-    So are the largest masses of several heads, which do not sum to 1.
+    So are the largest masses of several heads, which do not sum to 1. Sums of another stage than the weights are no
+    shares: they stay as they are.
 
     Args:
         parts: "mass", "even" and, of both, the part of the own keys, "self" and "self_even": (rows, columns).
         names, sizes: of the columns.
         aside: names of columns, "sink" and "self".
-        measure: "mass", "per_token" or "lift".
+        measure: "mass", "per_token" or "lift"; of another stage "mass" is its sum, and there is no lift.
+        stage: what was summed.
 
     Returns:
         (rows, columns), NaN where a column is set aside; what even attention gives, the same; and (rows,) the mass
@@ -55,12 +85,12 @@ def read(
     left = np.where(gone, 0.0, mass).sum(1)
     set_aside = np.asarray(parts["mass"], np.float64).sum(1) - left
     with np.errstate(invalid="ignore", divide="ignore"):
-        mass = mass / np.where(left > 0, left, np.nan)[:, None]
+        mass = mass / np.where(left > 0, left, np.nan)[:, None] if stage == "weights" else mass
         total = np.where(gone, 0.0, even).sum(1)
         even = even / np.where(total > 0, total, np.nan)[:, None]
         found = mass
         if measure == "per_token":
             found = mass / np.where(np.array(sizes) > 0, sizes, np.nan)
         elif measure == "lift":
-            found = np.where(even > 0, mass / even, np.nan)
+            found = np.where(even > 0, mass / even, np.nan) if stage == "weights" else np.full_like(mass, np.nan)
     return np.where(gone, np.nan, found), np.where(gone, np.nan, even), set_aside

@@ -40,6 +40,7 @@ def row_masses(
     count: int,
     *,
     together: bool = False,
+    stage: str = "weights",
 ) -> Generator[int, None, RowMasses]:
     """Compute what some queries of some heads give to segments of keys, exactly, in steps.
 
@@ -51,11 +52,12 @@ def row_masses(
         labels: (K,) the number of each key's segment.
         count: how many segments there are.
         together: whether the mean over all queries is one row; else each is a row of its own.
+        stage: what is summed.
     """
     places = np.asarray(queries, np.int64)
     rows = np.zeros(len(places), np.int64) if together else np.arange(len(places))
     groups = RowGroups(places, rows, 1 if together else len(places))
-    found = yield from segment_sums(att, batch, heads, groups, labels, count)
+    found = yield from segment_sums(att, batch, heads, groups, labels, count, stage)
     return _as_arrays(found, att)
 
 

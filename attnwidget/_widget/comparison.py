@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import traitlets
 
 from .._analysis.all_heads import numbers_of_heads
+from .._engine.base import find_head
 from .._engine.level_cache import LevelKey
 from .._engine.sources import STAGES
 from .._engine.what_if import WhatIfLayers, what_if
@@ -182,7 +184,7 @@ class ComparisonWidget(AttentionWidget):
         with refusing():
             layer = as_index(layer, len(stack), "layer", "layers")
             shape = stack[layer].shape
-            return layer, as_index(batch, shape.B, "batch", "samples"), stack[layer].find_head(head)
+            return layer, as_index(batch, shape.B, "batch", "samples"), find_head(stack[layer], head)
 
     @traitlets.observe("against", "against_at")
     def _keep_own_place(self, change: Any) -> None:
@@ -313,9 +315,12 @@ class ComparisonWidget(AttentionWidget):
                 self._pass.forget()
         super().close()
 
-    def finish(self, progress: bool = False) -> None:
-        """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`."""
-        super().finish(progress)
+    def finish(self, progress: bool = False, *, executor: Executor | None = None) -> None:
+        """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`.
+
+        The workers of an executor compute the picture; the comparison is computed in this process.
+        """
+        super().finish(progress, executor=executor)
         self._pass.finish(self._lock)
 
     def _comparison(self, *of: Any) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import cost
 from .._engine.cache_policies import kept_keys
-from .._engine.softmax import sink_weights
-from .._messages import encoding, pair_steps, picture
-from .._messages.heads_overview import Surveys, thumbnails
+from .._engine.softmax import run_to_end, sink_weights
+from .._messages import encoding, heads_of_stage, pair_steps, picture
+from .._messages.heads_of_stage import StageSurvey
+from .._messages.heads_overview import Survey, Surveys, thumbnail_plan, thumbnails
 from .._messages.stage_pictures import StagePictures, becomes_exact, exact_stages
 from .._utils.scheduler import Scheduler
 from ..attention import Attention
@@ -20,7 +21,7 @@ from .derived import DerivedTrait
 from .exact_pass import EXACT_STAGES, SEGMENTS, SEGMENTS_OF_HEADS, ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
-from .masses import Masses
+from .masses import Masses, MassPlace
 from .recall_pass import RecallPass
 from .selection import Selection
 
@@ -51,6 +52,7 @@ class TraitBuilders:
     Args:
         exact_pass: computes the picture.
         surveys: computes small pictures and metrics of all heads.
+        stage_surveys: computes small pictures and sums of what their weights carry.
         findings: finds what is likely wrong.
         masses: computes the attention between segments.
         scheduler: runs what makes the stages of a long head exact.
@@ -63,7 +65,8 @@ class TraitBuilders:
     def __init__(
         self,
         exact_pass: ExactPass,
-        surveys: Surveys,
+        surveys: Surveys[Survey],
+        stage_surveys: Surveys[StageSurvey],
         findings: FindingsCache,
         masses: Masses,
         scheduler: Scheduler,
@@ -73,7 +76,7 @@ class TraitBuilders:
     ) -> None:
         self._recalls = RecallPass(scheduler, tell)
         self._exact_pass, self._surveys, self._findings, self._merges = exact_pass, surveys, findings, merges
-        self._scheduler, self._tell, self._masses = scheduler, tell, masses
+        self._scheduler, self._tell, self._masses, self._stage_surveys = scheduler, tell, masses, stage_surveys
         self._stage_pictures = StagePictures()
         self._rest: Iterator[None] = iter(())  # of what makes the stages exact that are shown
         self._unruled: dict[tuple[Any, ...], Explanation] = {}  # the pair that was last explained without other rules
@@ -92,7 +95,7 @@ class TraitBuilders:
         sample, head = (at.layer, at.batch), (at.layer, at.batch, at.head)
         all_heads, staged, by_segment = (at.view == view for view in ("heads", "stages", "segments"))
         pinned = at.query is not None and at.key is not None
-        place = (at.asking, tuple(at.segment_path)) if self._masses.has_segments else ()
+        place = (at.asking, tuple(at.segment_path), at.summed_stage) if self._masses.has_segments else ()
         in_block = at.view == "heatmap" and at.segment is not None  # of two segments, which is pinned there
         return {
             "facts": DerivedTrait((at.layer,), self.facts, required=True),
@@ -100,7 +103,7 @@ class TraitBuilders:
             "pair": DerivedTrait((*head, at.query, at.key) if staged and pinned else (), self._pair),
             "findings": DerivedTrait(head, self._found),
             "deviation": DerivedTrait(head, self._deviation),
-            "thumbnails": DerivedTrait(sample, self._thumbnails),
+            "thumbnails": DerivedTrait((*sample, at.linked_stage), self._thumbnails),
             "links": DerivedTrait(self._links_wanted(at), self._links),
             "mass": DerivedTrait(
                 (*sample, at.shown_head, *place) if place and (by_segment or in_block) else (),
@@ -117,6 +120,12 @@ class TraitBuilders:
             "recall": DerivedTrait(self._recall_wanted(at), self._recall, leave=self._recalls.leave),
             "survey": DerivedTrait(
                 (at.batch,) if all_heads else (), self._survey, self._no_survey, leave=self._surveys.leave
+            ),
+            "stage_heads": DerivedTrait(
+                (at.batch, at.linked_stage, at.query) if all_heads and at.linked_stage != "weights" else (),
+                self._stage_heads,
+                heads_of_stage.failed,
+                leave=self._stage_surveys.leave,
             ),
             # the last: it ends what waits
             "picture": DerivedTrait((*sample, at.shown_head, at.stage, at.pool), self._picture, self._no_picture),
@@ -149,10 +158,15 @@ class TraitBuilders:
             "model_heads": shown.head_numbers,
         }
 
-    def _thumbnails(self, layer: int, batch: int) -> Made:
-        small = thumbnails(self._shown.layers[layer], batch)
-        values, highs = encoding.encode_thumbnails(small.heads), encoding.encode_highs(small.heads)
-        return {"layer": layer, "batch": batch, "values": values, "highs": highs, "rows": small.rows}
+    def _thumbnails(self, layer: int, batch: int, stage: str) -> Made:
+        att, of = self._shown.layers[layer], {"layer": layer, "batch": batch, "stage": stage}
+        if stage == "weights":
+            small = thumbnails(att, batch)
+            values, highs = encoding.encode_thumbnails(small.heads), encoding.encode_highs(small.heads)
+            return {**of, "values": values, "highs": highs, "rows": small.rows}
+        found = run_to_end(heads_of_stage.stage_pictures(att, batch, stage, *thumbnail_plan(att)))
+        highs = encoding.encode_highs(found.heads)
+        return {**of, "values": heads_of_stage.encoded(found, stage), "highs": highs, "rows": found.rows}
 
     def _found(self, layer: int, batch: int, head: int) -> list[Made] | None:
         found = self._findings.of(self._shown, layer, batch, head)
@@ -173,19 +187,21 @@ class TraitBuilders:
             return ()
         if len(heads) > 1 and sum(self._cells_of_links(at, head) for head in heads) > 3 * LINK_CELLS:
             return ()
-        return (at.layer, at.batch, heads, at.direction, count)
+        return (at.layer, at.batch, heads, at.direction, count, at.linked_stage)
 
     def _cells_of_links(self, at: Selection, name: int | str) -> int:
         levels, head = self._shown.source(at.layer, name)
         shape = levels.att.shape
         return cost.cells(levels.att, at.batch, head, range(shape.Q), range(shape.K), "weights")
 
-    def _links(self, layer: int, batch: int, heads: tuple[int | str, ...], side: str, count: int) -> Made:
+    def _links(self, layer: int, batch: int, heads: tuple[int | str, ...], side: str, count: int, stage: str) -> Made:
         looked_at = [self._shown.source(layer, head) for head in heads]
-        found = [strongest(levels.att.head(batch, at), count=count, side=side) for levels, at in looked_at]
-        sinks = [sink_weights(levels.att.head(batch, at), range(levels.att.shape.Q)) for levels, at in looked_at]
-        encoded = encoding.encode_links(found, sinks)
-        return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, **encoded}
+        each = [levels.att.head(batch, at) for levels, at in looked_at]
+        encoded = encoding.encode_links(
+            [strongest(head, count=count, side=side, stage=stage) for head in each],
+            [sink_weights(head, range(head.att.shape.Q)) for head in each] if stage == "weights" else (),
+        )
+        return {"layer": layer, "batch": batch, "heads": list(heads), "side": side, "stage": stage, **encoded}
 
     def _stages(self, layer: int, batch: int, head: int) -> Made:
         att = self._shown.layers[layer]
@@ -245,27 +261,36 @@ class TraitBuilders:
         self._recalls.finish()
 
     def _survey(self, batch: int) -> Made:
-        own = self._shown.kinds
-        return self._surveys.look(self._shown.layers, batch, lambda layer: self._shown.ids(layer, batch), own)
+        shown = self._shown
+        ids = lambda layer: shown.ids(layer, batch)  # noqa: E731
+        return self._surveys.look(batch, lambda: Survey(shown.layers, batch, ids, shown.kinds))
+
+    def _stage_heads(self, batch: int, stage: str, query: int | None) -> Made:
+        def ask(found: StageSurvey) -> None:
+            found.query = query
+
+        layers = self._shown.layers
+        return self._stage_surveys.look((batch, stage), lambda: StageSurvey(layers, batch, stage), ask)
 
     def _no_survey(self, error: Exception, batch: int) -> Made | None:
         return self._surveys.failed(error)
 
-    def _mass(self, layer: int, batch: int, head: int | str, asking: str | None, path: tuple[str, ...]) -> Made:
-        return self._masses.of_head(self._shown, layer, batch, head, asking, path)
+    def _mass(
+        self, layer: int, batch: int, head: int | str, asking: str | None, path: tuple[str, ...], stage: str
+    ) -> Made:
+        return self._masses.of_head(self._shown, (layer, batch, head), MassPlace(asking, path, stage))
 
-    def _no_mass(self, error: Exception, layer: int, batch: int, head: int | str, asking: Any, path: Any) -> Made:
-        of = {"layer": layer, "batch": batch, "head": head, "path": list(path), "asking": asking or ""}
-        return self._masses.failed(error, of)
+    def _no_mass(self, error: Exception, layer: int, batch: int, head: int | str, *place: Any) -> Made:
+        return self._masses.failed(error, {"layer": layer, "batch": batch, "head": head, **MassPlace(*place).of()})
 
     def _leave_mass(self) -> None:
         self._masses.leave(SEGMENTS)
 
-    def _head_mass(self, layer: int, batch: int, asking: str | None, path: tuple[str, ...]) -> Made:
-        return self._masses.of_heads(self._shown, layer, batch, asking, path)
+    def _head_mass(self, layer: int, batch: int, asking: str | None, path: tuple[str, ...], stage: str) -> Made:
+        return self._masses.of_heads(self._shown, (layer, batch), MassPlace(asking, path, stage))
 
-    def _no_head_mass(self, error: Exception, layer: int, batch: int, asking: Any, path: Any) -> Made:
-        return self._masses.failed(error, {"batch": batch, "path": list(path), "asking": asking or ""})
+    def _no_head_mass(self, error: Exception, layer: int, batch: int, *place: Any) -> Made:
+        return self._masses.failed(error, {"batch": batch, **MassPlace(*place).of()})
 
     def _leave_head_mass(self) -> None:
         self._masses.leave(SEGMENTS_OF_HEADS)

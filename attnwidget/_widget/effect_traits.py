@@ -16,7 +16,7 @@ from .segment_store import columns_of
 from .stack_traits import StackTraits
 from .traits import Choice, WrongType, WrongValue
 
-EDITS = ("zero", "uniform")
+EDITS = ("zero", "cut", "uniform")
 MOST = 2**31 - 1  # of a position or a token's id, that a front-end can set
 
 Goal = tuple[int, int]

@@ -36,6 +36,7 @@ NO_DETAIL: dict[str, Any] = {
     "vocabulary": 0,
     "tokens": [],
 }
+WORDS_OF_EDITS = {"zero": "keys dropped", "cut": "weights set to 0", "uniform": "keys made even"}
 NO_MODEL = "there is no model here: cap.widget(model=model, inputs=inputs)"
 
 Made = dict[str, Any]
@@ -146,7 +147,12 @@ class Effects:
         self._wished = wish
         others = before is None or before.of != wish.of
         if others:
-            self._asked = []
+            self._asked, self._error = [], self._refused_goal()
+            if self._error is not None:
+                self._scheduler.drop(JOB)
+                self._state, self._sweeping = "failed", False
+                self.tell()
+                return
         wanted = wish.shown and (before is None or not before.shown or others or before.path != wish.path)
         self._halted = self._halted and not others
         if (wanted and not self._halted) or (others and self._sweeping):
@@ -318,6 +324,17 @@ class Effects:
         known = [one for one in begun.targets if goal is None or (one.at, one.token) == goal]
         return known[0] if known or goal is None else self._model.choice(self._of.batch, goal)
 
+    def _refused_goal(self) -> str | None:
+        """Return why the target that is asked for is none; None where it is one, or the model has not run yet."""
+        begun, goal = self._begun, self._of.goal
+        if begun is None or begun.goal is None or goal is None:
+            return None
+        try:
+            self._model.choice(self._of.batch, goal)
+        except (IndexError, ValueError) as error:
+            return sendable(sentence_of(error))
+        return None
+
     @property
     def _found(self) -> Results:
         key = self._of.of
@@ -408,7 +425,7 @@ class Effects:
         lost = [_figure(found.get(_key(one))) for one in self._segments()]
         begun = self._begun
         count = 0 if begun is None else len(begun.heads)
-        what = "keys dropped" if self._of.edit == "zero" else "keys made even"
+        what = WORDS_OF_EDITS[self._of.edit]
         where = f"{what} in {count} layer{'s' if count != 1 else ''}" if count else ""
         return {"path": list(self._of.path), "names": columns.names, "lost": lost, "dropped": where}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._export import saved_segments
 from .._export.view import SavedHead, SavedTrait, TraitsView
 from .._messages import requests
 from .._messages.images import Patches
@@ -15,7 +16,7 @@ from ..attention import Attention
 from .derived import Derived
 from .exact_pass import ExactPass
 from .layers import ShownLayers
-from .masses import Masses, Place
+from .masses import Masses, MassPlace
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,19 @@ class ExportView:
         (reply,), buffers = made[0]["replies"], made[1]
         return reply, buffers
 
-    def mass(self, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> MassPass:
-        return self.masses.saved(self.shown, head, asking, path, keep=self._is_shown(asking, path, head))
+    def mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> MassPass:
+        return self.masses.saved(self.shown, head, MassPlace(*place), keep=self._is_shown(MassPlace(*place), head))
 
-    def head_mass(self, head: SavedHead, asking: str | None, path: tuple[str, ...]) -> HeadMasses:
-        return self.masses.saved_heads(self.shown, head[:2], asking, path, keep=self._is_shown(asking, path, head))
+    def head_mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> HeadMasses:
+        return self.masses.saved_heads(
+            self.shown, head[:2], MassPlace(*place), keep=self._is_shown(MassPlace(*place), head)
+        )
 
-    def _is_shown(self, asking: str | None, path: tuple[str, ...], head: SavedHead) -> bool:
-        at = self.traits
-        return (asking, [*path], *head) == (at.asking, at.segment_path, at.layer, at.batch, at.head)
+    def _is_shown(self, place: MassPlace, head: SavedHead) -> bool:
+        at, own = self.traits, saved_segments.place_of(self)
+        return (*place, *head) == (*own, at.layer, at.batch, at.head)
 
-    def places(self, head: SavedHead) -> list[Place]:
+    def places(self, head: SavedHead) -> list[tuple[str | None, tuple[str, ...]]]:
         return self.masses.places(self.shown, head.layer, head.batch)
 
     def segments(self, side: str, head: SavedHead, asking: str | None) -> dict[str, Any] | None:

@@ -48,6 +48,8 @@ Metric = Literal[
     "streaming",
     "recall",
     "effect",
+    "stage_sum",
+    "stage_size",
 ]
 
 
@@ -94,7 +96,7 @@ class LooksBesideTarget(TypedDict, total=False):
     segment_path: Iterable[str]
     segments_show: Literal["attention", "effect"]
     effect_target: Sequence[SupportsIndex] | None
-    effect_edit: Literal["zero", "uniform"]
+    effect_edit: Literal["zero", "cut", "uniform"]
     layout: Any
 
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._engine.base import AttentionBase
 from .._engine.cost import AT_ONCE
@@ -25,10 +25,21 @@ MAX_KEPT = 16  # passes
 MAX_AT_ONCE = 1 << 28  # weights of a head, up to which all are computed where no event loop runs
 
 Made = dict[str, Any]
-Place = tuple[str | None, tuple[str, ...]]  # which segment is asked about, and into which one has gone down
 Tell = Callable[[str, Made], object]
 
 log = logging.getLogger(__name__)
+
+
+class MassPlace(NamedTuple):
+    """Which segment is asked about, into which one has gone down, and what is summed."""
+
+    asking: str | None
+    path: tuple[str, ...]
+    stage: str = "weights"
+
+    def of(self) -> Made:
+        """Return it as messages say it."""
+        return {"path": list(self.path), "asking": self.asking or "", "stage": self.stage}
 
 
 class Masses:
@@ -67,49 +78,43 @@ class Masses:
 
     # The traits.
 
-    def of_head(
-        self, shown: ShownLayers, layer: int, batch: int, head: int | str, asking: str | None, path: tuple[str, ...]
-    ) -> Made:
+    def of_head(self, shown: ShownLayers, at: tuple[int, int, int | str], place: MassPlace) -> Made:
         """Return the masses of a head, or of several as one, as far as they are quick; the rest follows."""
         self.leave(SEGMENTS)
-        found = self._shown["mass"] = self._pass_of(shown, layer, batch, head, asking, path)
+        found = self._shown["mass"] = self._pass_of(shown, *at, place)
         self._begin("mass", SEGMENTS, found, lambda: found.sampled, found.cells <= MAX_AT_ONCE)
         return found.message()
 
-    def of_heads(self, shown: ShownLayers, layer: int, batch: int, asking: str | None, path: tuple[str, ...]) -> Made:
+    def of_heads(self, shown: ShownLayers, at: tuple[int, int], place: MassPlace) -> Made:
         """Return the masses of all heads that are of a layer's length, as far as they are quick; the rest follows."""
         self.leave(SEGMENTS_OF_HEADS)
-        found = self._shown["head_mass"] = self._pass_of_heads(shown, layer, batch, asking, path)
+        found = self._shown["head_mass"] = self._pass_of_heads(shown, *at, place)
         self._begin("head_mass", SEGMENTS_OF_HEADS, found, lambda: True, whole=True)
         return found.message()
 
-    def saved(
-        self, shown: ShownLayers, at: tuple[int, int, int | str], asking: str | None, path: tuple[str, ...], keep: bool
-    ) -> MassPass:
+    def saved(self, shown: ShownLayers, at: tuple[int, int, int | str], place: MassPlace, keep: bool) -> MassPass:
         """Return the masses of a head for a file: what is known of them, and all of it where that is quick.
 
         Args:
             shown: the layers.
             at: layer, sample and head.
-            asking, path: which segment is asked about, and into which one has gone down.
+            place: which segment is asked about, and what is summed.
             keep: whether requests will be asked about them.
         """
-        found = self._pass_of(shown, *at, asking, path, keep=keep)
+        found = self._pass_of(shown, *at, place, keep=keep)
         for _ in found:
             if found.sampled and found.cells > AT_ONCE:
                 break
         return found
 
-    def saved_heads(
-        self, shown: ShownLayers, at: tuple[int, int], asking: str | None, path: tuple[str, ...], keep: bool
-    ) -> HeadMasses:
+    def saved_heads(self, shown: ShownLayers, at: tuple[int, int], place: MassPlace, keep: bool) -> HeadMasses:
         """Return the masses of all heads for a file, of a layer's length and a sample: see `saved`."""
-        found = self._pass_of_heads(shown, *at, asking, path, keep=keep)
+        found = self._pass_of_heads(shown, *at, place, keep=keep)
         for _ in found:
             pass
         return found
 
-    def places(self, shown: ShownLayers, layer: int, batch: int) -> list[Place]:
+    def places(self, shown: ShownLayers, layer: int, batch: int) -> list[tuple[str | None, tuple[str, ...]]]:
         """Return the segments that can be asked about and gone down into, one level deep: (asking, path).
 
         None where there are no segments; the first where they do not fit, of which the masses say why.
@@ -162,16 +167,15 @@ class Masses:
         layer: int,
         batch: int,
         head: int | str,
-        asking: str | None,
-        path: tuple[str, ...],
+        place: MassPlace,
         *,
         keep: bool = True,
     ) -> MassPass:
         """Return the pass over a head, that which was begun before where it is kept."""
-        key, att = (layer, batch, head, asking, path), shown.layers[layer]
+        key, att = (layer, batch, head, *place), shown.layers[layer]
         found = self._passes.get(key)
         if found is None or found.versions != att.versions():
-            wanted = self._wanted(shown, layer, batch, head, asking, path)
+            wanted = self._wanted(shown, layer, batch, head, place)
             found = MassPass(shown.of_own_text(layer, batch), wanted, self._next())
         if keep or key in self._passes:
             self._keep(self._passes, key, found)
@@ -182,32 +186,29 @@ class Masses:
         shown: ShownLayers,
         layer: int,
         batch: int,
-        asking: str | None,
-        path: tuple[str, ...],
+        place: MassPlace,
         *,
         keep: bool = True,
     ) -> HeadMasses:
         """Return the pass over all heads that are of a layer's length."""
         shape = shown.layers[layer].shape
-        key = (batch, shape.Q, shape.K, asking, path)
+        key = (batch, shape.Q, shape.K, *place)
         found = self._of_heads.get(key)
         if found is None:
-            wanted = self._wanted(shown, layer, batch, 0, asking, path)
+            wanted = self._wanted(shown, layer, batch, 0, place)
             found = HeadMasses(_OfOwnText(shown, batch), wanted, self._next())
         if keep or key in self._of_heads:
             self._keep(self._of_heads, key, found)
         return found
 
-    def _wanted(
-        self, shown: ShownLayers, layer: int, batch: int, head: int | str, asking: str | None, path: tuple[str, ...]
-    ) -> Wanted:
+    def _wanted(self, shown: ShownLayers, layer: int, batch: int, head: int | str, place: MassPlace) -> Wanted:
         both = self._store.both(shown, layer, batch)
         if both is None:
             raise ValueError('there are no segments: give segments=, such as "sentences"')
         queries, keys = both
-        name = asking if asking in queries.distinct else queries.answer
-        columns = columns_of(keys, path, partial(self._colors, keys, str(name)))
-        return Wanted(layer, batch, head, path, str(name), columns, rows_of(queries))
+        name = place.asking if place.asking in queries.distinct else queries.answer
+        columns = columns_of(keys, place.path, partial(self._colors, keys, str(name)))
+        return Wanted(layer, batch, head, place.path, str(name), columns, rows_of(queries), place.stage)
 
     def _colors(self, keys: Segments, asking: str, names: Sequence[str], path: Sequence[str]) -> list[int]:
         return self._store.colors(names, asking, (keys.entries, tuple(path)))
@@ -254,7 +255,7 @@ class Masses:
 
     def _done(self, name: str, found: MassPass | HeadMasses) -> None:
         """Give the colors to the segments with most mass in all heads, where there are more than colors."""
-        if not isinstance(found, HeadMasses) or found.wanted.path:
+        if not isinstance(found, HeadMasses) or found.wanted.path or found.wanted.stage != "weights":
             return
         wanted, columns = found.wanted, found.wanted.columns
         if not self._store.choose(columns.names, wanted.asking, columns.text, found.strongest()):

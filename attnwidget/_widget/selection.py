@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import traitlets
 
-from .._engine.base import OnlyWeightsError
+from .._engine.base import OnlyWeightsError, find_head
 from .._engine.sources import STAGES
+from .._engine.stages import NORMALIZED
 from .._utils.indexing import as_index
 from ..attention import Attention
 from .layers import ShownLayers
@@ -40,6 +41,7 @@ class Selection(NamedTuple):
     asking: str | None
     segment: str | None
     segment_path: list[str]
+    segments_show: str
 
     @classmethod
     def of(cls, widget: Any) -> Selection:
@@ -51,6 +53,17 @@ class Selection(NamedTuple):
         """The head that is shown; of several as one, their name, such as "mean 0 4"."""
         alone = len(self.heads) < 2 or self.stage != "weights" or self.view == "stages"
         return self.head if self.combine == "none" or alone else " ".join([self.combine, *map(str, sorted(self.heads))])
+
+    @property
+    def linked_stage(self) -> str:
+        """The stage of which links, small pictures and sums by segment are: weights, where it has no such."""
+        return self.stage if self.stage in NORMALIZED else "weights"
+
+    @property
+    def summed_stage(self) -> str:
+        """What is summed by segment: beside effects, and where a block of the heatmap is looked at, the weights."""
+        is_beside = self.view != "segments" or self.segments_show == "effect"
+        return "weights" if is_beside else self.linked_stage
 
 
 def heads_with(head: int, heads: list[int]) -> list[int]:
@@ -105,7 +118,7 @@ class SelectionTraits(traitlets.HasTraits):
             return None
         with refusing():
             if name == "head":
-                return self._shown.given[self.layer].find_head(value)
+                return find_head(self._shown.given[self.layer], value)
             return as_index(value, self._there_are(name), name, PLURALS[name])
 
     @traitlets.validate("layer", "batch", "head", "query", "key")

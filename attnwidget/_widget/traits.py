@@ -129,7 +129,7 @@ class Kinds(traitlets.Dict):
             raise (WrongType if isinstance(error, TypeError) else WrongValue)(str(error)) from None
         if len(found) > MAX_KINDS:
             raise WrongValue(f"{self.name} has {len(found)} metrics, and at most {MAX_KINDS} are shown: give fewer")
-        there = [name for name in found if name in (*SURVEYED, "layer", "similar", "effect")]
+        there = [name for name in found if name in (*SURVEYED, "layer", "similar", "effect", "stage_sum", "stage_size")]
         if there:
             raise WrongValue(f"{self.name} has {told(there[0])}, which is there already: give it another name")
         return found

@@ -9,6 +9,7 @@ import pathlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 
 import anywidget
@@ -18,21 +19,23 @@ from torch import Tensor
 from .._analysis import all_heads
 from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import SURVEYED
-from .._engine import overview
 from .._export.html import to_html
 from .._export.numbers import in_model
 from .._export.preview import preview_of
 from .._export.snapshot import DEFAULT_LIMIT
 from .._export.view import SavedHead, SavedTrait
 from .._messages import requests
-from .._messages.heads_overview import Surveys
+from .._messages.heads_of_stage import STAGE_HEADS, STAGE_SUMS, StageSurvey
+from .._messages.heads_overview import Survey, Surveys
 from .._messages.images import Illustration
 from .._messages.tiles import TileQueue
+from .._parallel.executors import workers_of
 from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
 from .._utils.plain import as_plain, sendable
+from .._utils.progress_bars import progress_bar
 from .._utils.report import take_page
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
@@ -140,8 +143,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         direction: "query" shows what each query attends to, "key" which queries attend to each key.
         bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
             "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps; or
-            "effect", what is lost without the head, where a model is at hand.
+            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps;
+            "effect", what is lost without the head, where a model is at hand; or "stage_sum" or "stage_size", the sum
+            of what its weights carry over the keys of the pinned query, or of all, with signs or of sizes.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
         kinds: more metrics of all heads, which `bar` and `order` then may name: functions of
@@ -165,7 +169,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             inputs=inputs)`.
         effect_target: (position, token id) of the token whose probability is looked at; None: the most likely one after
             the last token.
-        effect_edit: what is done to a head or a segment: "zero", a head gives nothing and a segment's keys are blocked;
+        effect_edit: what is done to a head or a segment: "zero", a head gives nothing and a segment's keys are blocked,
+            so that the others take over their weight; "cut", its weights are 0 and the others stay as they were;
             "uniform", its weights are made even.
         layout: of ipywidgets.
 
@@ -221,10 +226,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     )
 
     kinds = Kinds(help="More metrics of all heads: functions of exact rows, by name.").tag(role="given")
-    bar = MetricChoice(*SURVEYED, EFFECT, help="The metric under each head, where all heads are shown.").tag(
-        sync=True, role="look"
-    )
-    order = MetricChoice("layer", "similar", *SURVEYED, EFFECT, help="By what all heads are ordered.").tag(
+    bar = MetricChoice(
+        *SURVEYED, EFFECT, *STAGE_SUMS, help="The metric under each head, where all heads are shown."
+    ).tag(sync=True, role="look")
+    order = MetricChoice("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, help="By what all heads are ordered.").tag(
         sync=True, role="look"
     )
     only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
@@ -259,6 +264,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     survey = traitlets.Dict(default_value=None, allow_none=True, help="All heads of all layers, small.").tag(
         sync=True, role="derived"
     )
+    stage_heads = traitlets.Dict(
+        default_value=None, allow_none=True, help="All heads of all layers in the chosen stage after the weights."
+    ).tag(sync=True, role="derived")
     mass = traitlets.Dict(
         default_value=None, allow_none=True, help="What segments give to segments in the selected head."
     ).tag(sync=True, role="derived")
@@ -437,12 +445,40 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         more = {**self.kinds, **(read_names(kinds, "kinds") if kinds else {})}
         return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
-    def finish(self, progress: bool = False) -> None:
+    @property
+    def executor(self) -> Executor | None:
+        """Whose workers compute the exact pictures of long heads, between cells; None: this process.
+
+        Any `concurrent.futures.Executor`, of threads, processes or a Dask cluster, `client.get_executor()`. The kernel
+        only looks at what they have, so it answers meanwhile, and the picture says how many work and how long it takes.
+
+        >>> import torch
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
+        >>> w.executor = ThreadPoolExecutor(2)
+        >>> w.finish()
+        >>> w.picture["sampled"]
+        """
+        return self._exact_pass.executor
+
+    @executor.setter
+    def executor(self, executor: Executor | None) -> None:
+        with self._lock:
+            self._exact_pass.give_to(executor)
+
+    def finish(self, progress: bool = False, *, executor: Executor | None = None) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
         Of the heads view those that are missing, and the stages view's, too. In a notebook it comes by itself between
-        cells; in a script, or before saving, call this. `progress=True` draws a bar with the time left, if tqdm is
-        installed. Once interrupted it goes on where it was.
+        cells; in a script, or before saving, call this. Once interrupted it goes on where it was.
+
+        Args:
+            progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute the exact picture, for this once; None: those of `w.executor`, if there are
+                any, else this process. What is sampled is computed here.
+
+        Raises:
+            TypeError: something else than an executor.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -452,18 +488,18 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         >>> w.picture["sampled"], w.progress
         (None, None)
         """
+        workers_of(executor)
         with self._lock:
             self._evictions.finish()
             self._bring_what_is_missing()
             self._surveys.finish()
+            self._stage_surveys.finish()
             self._masses.finish()
             self._effects.finish()
             self._builders.finish_recall()
         with contextlib.ExitStack() as stack:
-            bar = (
-                stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
-            )
-            for share in self._exact_pass.rest(self._lock):
+            bar = stack.enter_context(progress_bar()(total=100, unit="%", desc="picture")) if progress else None
+            for share in self._exact_pass.rest(self._lock, executor):
                 if bar is not None:
                     bar.update(round(100 * share) - bar.n)
             if bar is not None:
@@ -585,7 +621,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         if hasattr(self, "_lock"):
             with self._lock:
                 self._exact_pass.cancel()
-                self._surveys.forget()
+                self._forget_surveys()
                 self._masses.forget()
                 self._effects.use(None)
                 self._files.forget()
@@ -624,7 +660,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._tile_queue = TileQueue(self._scheduler, send)
         self._exact_pass = ExactPass(self._scheduler, self._tile_queue, send, put, weakly(self._shown_picture))
         self._evictions = EvictionPass(self._scheduler, put, weakly(self._show_evicted))
-        self._surveys = Surveys(self._scheduler, weakly(self._put_survey))
+        self._surveys = Surveys[Survey](self._scheduler, weakly(self._put_survey))
+        self._stage_surveys = Surveys[StageSurvey](self._scheduler, weakly(self._put_stage_heads), STAGE_HEADS)
         self._findings = FindingsCache(self._scheduler)
         self._files = RequestedFiles(weakly(self._export_view), weakly(self._all_chosen))
         self._token_store = TokenStore(weakly(self._given_tokens))
@@ -637,7 +674,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             *(weakly(self._effect_columns), weakly(self._answer_positions), weakly(self._pieces_of)),
         )
         self._builders = TraitBuilders(
-            *(self._exact_pass, self._surveys, self._findings, self._masses, self._scheduler, put_again),
+            *(self._exact_pass, self._surveys, self._stage_surveys, self._findings),
+            *(self._masses, self._scheduler, put_again),
             merges=self._merges,
         )
         self._derived = Derived(weakly(self._rules), put_again, told, weakly(self._is_opening))
@@ -688,7 +726,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             place=self._named_stacks.place(self._chosen),
         )
         self._builders.use(self._shown)
-        self._surveys.forget()
+        self._forget_surveys()
         self._masses.forget()
         self._token_store.forget_ids()
 
@@ -774,7 +812,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._token_store.forget()
         if self.pieces == "words":
             self._replace_layers(self._shown.attention)
-        self._surveys.forget()
+        self._forget_surveys()
         self._forget_segments()
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
@@ -782,8 +820,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     def _on_kinds(self) -> None:
         """Measure all heads again, with other metrics of the user's own."""
         with self._lock:
-            self.bar = self.bar if self.bar in (*SURVEYED, EFFECT, *self.kinds) else SURVEYED[0]
-            self.order = self.order if self.order in ("layer", "similar", *SURVEYED, EFFECT, *self.kinds) else "layer"
+            self.bar = self.bar if self.bar in (*SURVEYED, EFFECT, *STAGE_SUMS, *self.kinds) else SURVEYED[0]
+            orders = ("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, *self.kinds)
+            self.order = self.order if self.order in orders else "layer"
             self._surveys.forget()
             self._derived.forget("survey")
             self._refresh()
@@ -938,6 +977,13 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
 
     def _put_survey(self, found: Any) -> None:
         self.set_trait("survey", found)
+
+    def _put_stage_heads(self, found: Any) -> None:
+        self.set_trait("stage_heads", found)
+
+    def _forget_surveys(self) -> None:
+        self._surveys.forget()
+        self._stage_surveys.forget()
 
     def _shown_picture(self) -> dict[str, Any]:
         return self.picture

@@ -1,6 +1,6 @@
 /** The script of a saved file: it unpacks what Python has put there and shows it, without a kernel or a network. */
 
-import { createHost, mount } from "./kernel/host";
+import { createHost, type Host, mount } from "./kernel/host";
 import { answersOf, type Snapshot } from "./kernel/snapshot";
 
 /** A number of four bytes, how long the JSON after it is; then the bytes that the JSON points into. */
@@ -28,7 +28,20 @@ async function open(el: HTMLElement, data: string): Promise<void> {
     saved.state,
     answersOf(saved, (refused) => host.tell({ refused })),
   );
+  followAddress(host);
   await mount(module, el, host);
+}
+
+/** A page that shows this file in a frame may ask for its own theme: `attention.html#theme=dark`, and again later. */
+function followAddress(host: Host): void {
+  const follow = () => {
+    const theme = /^#theme=(light|dark)$/.exec(location.hash)?.[1] as "light" | "dark" | undefined;
+    if (theme === undefined) return;
+    document.documentElement.dataset.theme = theme;
+    host.fromPython({ theme });
+  };
+  follow();
+  addEventListener("hashchange", follow);
 }
 
 const el = document.getElementById("attnwidget");

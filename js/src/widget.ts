@@ -6,6 +6,7 @@ import { createKernel, type Kernel } from "./kernel/kernel";
 import { bounded } from "./shell/boundary";
 import { frame } from "./shell/frame";
 import { loadedView, loadView } from "./shell/views";
+import { tellPage } from "./state/page";
 import { createStore, type Store } from "./state/store";
 import { createUi } from "./state/ui";
 
@@ -19,7 +20,9 @@ const sessions = new Map<string, Session>();
 
 function start(model: Model, stop: AbortSignal): Session {
   const kernel = createKernel(model, { signal: stop });
-  return { kernel, store: createStore(model, kernel, stop) };
+  const store = createStore(model, kernel, stop);
+  tellPage(kernel, store.recovery, stop);
+  return { kernel, store };
 }
 
 /** Older hosts give no signal: what is returned ends the same. */

@@ -241,6 +241,43 @@ def test_until_something_is_pinned_it_says_where_they_differ_most(
     assert shown.page.locator(".attnwidget").bounding_box() == height
 
 
+@pytest.mark.parametrize(("host", "width"), [("plain-light", 900), ("plain-dark", 900), ("plain-light", 320)])
+def test_of_long_heads_too_it_says_where_they_differ_most(offline_page: OfflinePages, host: str, width: int) -> None:
+    length, make = 1200, torch.Generator().manual_seed(1)
+    q, k = (1.5 * torch.randn(1, 2, length, 8, generator=make) for _ in range(2))
+    heads = Attention(q, k)
+    tokens = [f"t{at}" for at in range(length)]
+    widget = compare((heads, 0, 0), (heads, 0, 1), tokens=tokens)
+    shown = show(offline_page, widget, host=host, width=width)
+    shown.finish()
+    rows = shown.page.locator(".aw-change-pairs button")
+    rows.first.wait_for()
+    many, bins = (8 if width == 320 else 11), -(-length // 512)
+    assert rows.count() == many
+    assert f"one of each {bins} × {bins} cells" in shown.page.locator(".aw-changes-head").inner_text()
+    change = (heads.block(head=1) - heads.block(head=0)).numpy()
+    padded = np.zeros((-(-length // bins) * bins,) * 2)
+    padded[:length, :length] = np.abs(change)
+    cells = padded.reshape(len(padded) // bins, bins, -1, bins).max((1, 3))
+    strongest = np.sort(cells, axis=None)[::-1][:many]
+    sizes = [abs(float(row.locator(".aw-number").inner_text().replace("−", "-"))) for row in rows.all()]
+    assert sizes == sorted(sizes, reverse=True)
+    step = 2 * strongest[0] / 254  # the picture's numbers are rounded, those of the list are not
+    for size, wanted in zip(sizes, strongest, strict=True):
+        assert wanted - step - 1e-4 <= size <= wanted + 1e-4
+        assert np.abs(cells - size).min() < 6e-5
+    shown.screenshot(f"long-differ-most-{width}-{host}")
+    shown.check()
+    height = shown.page.locator(".attnwidget").bounding_box()
+    rows.nth(1).click()
+    shown.settle()
+    assert widget.query is not None
+    assert widget.key is not None
+    assert abs(change[widget.query, widget.key]) == pytest.approx(sizes[1], abs=6e-5)
+    assert shown.page.locator(".attnwidget").bounding_box() == height
+    assert rows.count() == 0
+
+
 @pytest.mark.parametrize("width", [320, 900])
 def test_a_comparison_that_was_not_saved_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
     shown = show(offline_page, compare(sides(), tokens=TOKENS, view="heatmap"), width=width, live=False)

@@ -66,6 +66,7 @@ def with_effects(w: AttentionWidget, heads: list[float | None] | None = None, **
         "edit": "zero",
         "edits": [
             {"value": "zero", "name": "without it", "of": "set to zero"},
+            {"value": "cut", "name": "weights to 0", "of": "with weights of 0"},
             {"value": "uniform", "name": "even", "of": "made even"},
         ],
         "unit": "nats",
@@ -383,15 +384,16 @@ def test_two_hundred_segments_and_many_heads(gallery: Show) -> None:
     shown.check()
 
 
-def test_another_edit_is_in_every_word(gallery: Show) -> None:
-    w = with_effects(story(segment="doc 3", segments_show="effect"), edit="uniform")
-    w.set_trait("effect_details", [detail({"segment": "doc 3", "path": []}, edit="uniform")])
+@pytest.mark.parametrize(("edit", "of"), [("uniform", "made even"), ("cut", "with weights of 0")])
+def test_another_edit_is_in_every_word(gallery: Show, edit: str, of: str) -> None:
+    w = with_effects(story(segment="doc 3", segments_show="effect"), edit=edit)
+    w.set_trait("effect_details", [detail({"segment": "doc 3", "path": []}, edit=edit)])
     shown = gallery(w, width=900)
     shown.wait_for_lines()
-    assert text(shown, ".aw-panel-head") == "doc 3 made even"
-    assert text(shown, "[data-aw=status]").startswith("doc 3 made even → nail")
-    assert text(shown, ".aw-seg-caption") == "mean mass in 8 heads, each segment made even"
-    assert "Each head made even" in shown.page.locator(".aw-segments").inner_text()
+    assert text(shown, ".aw-panel-head") == f"doc 3 {of}"
+    assert text(shown, "[data-aw=status]").startswith(f"doc 3 {of} → nail")
+    assert text(shown, ".aw-seg-caption") == f"mean mass in 8 heads, each segment {of}"
+    assert f"Each head {of}" in shown.page.locator(".aw-segments").inner_text()
 
 
 def test_why_nothing_can_be_run_is_said(gallery: Show) -> None:
@@ -422,6 +424,15 @@ def test_without_a_kernel_it_stopped_and_what_is_known_stays(gallery: Show) -> N
     assert shown.page.locator("[data-aw=progress] button").count() == 0
     assert text(shown, ".aw-panel-head") == "without question"
     assert "Lost, “nail” 1.900 nats" in text(shown, ".aw-seg-sums")
+
+
+def test_weights_may_be_set_to_0(gallery: Show) -> None:
+    w = shown_effects()
+    shown = gallery(w, width=900)
+    shown.wait_for_lines()
+    shown.choose("Edit", "weights to 0")
+    shown.wait_for_lines()
+    assert w.effect_edit == "cut"
 
 
 def test_menus_are_folded_where_room_is_little(gallery: Show) -> None:

@@ -67,6 +67,22 @@ def test_it_draws_offline_in_both_themes_and_at_any_width(opened: Opened, scheme
     check(page)
 
 
+def test_a_page_around_it_asks_for_its_theme(opened: Opened) -> None:
+    """As the pages of the documentation do, whose theme is not always the system's."""
+    page = opened(bank(), scheme="light")
+    root = page.page.locator(".attnwidget")
+    for theme in ("dark", "light"):
+        page.page.evaluate(f"location.hash = 'theme={theme}'")
+        page.rest()
+        assert root.get_attribute("data-theme") == theme
+        shown = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", shown))) < 200) == (theme == "dark"), shown
+    page.page.evaluate("location.hash = 'theme=<b>'")
+    page.rest()
+    assert root.get_attribute("data-theme") == "light"
+    check(page)
+
+
 def test_hover_pins_and_heads(opened: Opened) -> None:
     w = bank()
     page = opened(w)

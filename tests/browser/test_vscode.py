@@ -95,3 +95,40 @@ def test_letters_are_not_vscodes_shortcuts(offline_page: OfflinePages) -> None:
     shown.page.keyboard.press("F1")
     shown.page.keyboard.press("Control+s")
     assert [key for key in shown.keys if key != "Control"] == ["F1", "s"]
+
+
+HIDDEN = """(item) => {
+  item.scrollIntoView({ block: "nearest" });
+  const { left, top, width, height } = item.getBoundingClientRect();
+  const hit = document.elementFromPoint(left + width / 2, top + height / 2);
+  return item.contains(hit) ? "" : `${item.innerText || item.type}: ${hit?.className}`;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("width", [352, 900])
+@pytest.mark.parametrize("view", ["heatmap", "stages", "segments"])
+def test_every_menu_is_whole_and_each_item_can_be_clicked(
+    offline_page: OfflinePages, theme: VsCodeTheme, width: int, view: str
+) -> None:
+    shown = show_in_vscode(offline_page, bank(view=view, segments="sentences"), theme=theme, width=width)
+    menus = shown.frame.locator(".aw-toolbar .aw-menu")
+    shown.screenshot(f"{view}-{width}-{theme}")
+    for index in range(menus.count()):
+        menus.nth(index).locator("> button").click()
+        popup = menus.nth(index).locator(".aw-popup")
+        popup.wait_for()
+        soon_in_sight(shown, popup)
+        name = popup.get_attribute("aria-label")
+        shown.screenshot(f"{view}-{width}-{theme}-{name}")
+        box, root = popup.bounding_box(), shown.root().bounding_box()
+        assert box is not None
+        assert root is not None
+        assert root["x"] - 1 <= box["x"], "nothing sticks out of the widget"
+        assert box["x"] + box["width"] <= root["x"] + root["width"] + 1
+        assert popup.evaluate("(popup) => popup.scrollWidth - popup.clientWidth") == 0, "no note is cut off"
+        hidden = popup.locator("button, input").evaluate_all(f"(items) => items.map({HIDDEN}).filter(Boolean)")
+        assert hidden == [], name
+        shown.page.keyboard.press("Escape")
+        popup.wait_for(state="detached")
+    assert shown.faults == []

@@ -7,7 +7,7 @@ from typing import Any
 import edited_copies as copies
 import pytest
 import torch
-from captured import DECODERS, SEQUENCES, batch, build
+from captured import DECODERS, GROUPED, SEQUENCES, Kind, batch, build
 from tolerance import assert_as_near
 from torch import Tensor
 
@@ -61,6 +61,32 @@ def test_each_step_is_edited_as_in_one_pass(name: str, cache: str, padded: str |
     theirs = in_one_pass(model, found.sequences, padded, whole)
     exact = in_one_pass(copies.doubled(model), found.sequences, padded, whole)
     assert_as_near(ours, theirs, exact)
+
+
+SINKS = Kind(
+    transformers.GptOssForCausalLM,
+    transformers.GptOssConfig(**GROUPED, sliding_window=4, num_local_experts=2, num_experts_per_tok=1),
+)
+
+
+@pytest.mark.parametrize("edit", ["even", "block", "temperature"])
+@pytest.mark.parametrize("kind", [DECODERS["Gemma 2"], SINKS], ids=["Gemma 2", "gpt-oss"])
+def test_softcaps_and_sinks_in_each_step(kind: Kind, edit: str) -> None:
+    def model_of() -> Any:
+        model = copies.sharpened(build(kind, "eager"), 3.0)
+        if kind is SINKS:  # of experts, torch has kernels without float64
+            model.config._experts_implementation = "eager"
+            for i, module in enumerate(one for one in model.modules() if hasattr(one, "sinks")):
+                module.sinks.data.copy_(torch.randn(4, generator=torch.Generator().manual_seed(i)))
+        return model
+
+    model, edits = model_of(), {(layer, (0, 2)): EDITS[edit] for layer in range(2)}
+    with torch.no_grad(), intervene(model, edits) as run:
+        found = model.generate(**text_of("left"), **HOW, **TOLD)
+    assert list(run.edited.values()) == [(0, 2)] * 2
+    theirs = in_one_pass(model, found.sequences, "left", edits)
+    exact = in_one_pass(copies.doubled(model_of()), found.sequences, "left", edits)
+    assert_as_near(torch.stack(found.logits, 1), theirs, exact)
 
 
 def test_a_cache_of_a_window_holds_the_places_of_the_whole_text() -> None:

@@ -244,18 +244,70 @@ def test_positions_count_from_the_start_of_a_cache_that_was_given() -> None:
     assert_close(found, wanted[:, 8:], rtol=1e-3, atol=1e-4)
 
 
-def test_no_tensor_of_all_queries_and_keys_is_made() -> None:
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"drop_keys": [5], "block": (slice(100, 200), slice(50))},
+        {"mask": lambda b, h, q_idx, kv_idx: q_idx - kv_idx < 9},
+        {"keep": {"policy": "window", "budget": 64}},
+        {"keep": {"policy": "heavy_hitters", "budget": 64}},
+        "uniform",
+    ],
+    ids=["block", "mask", "window of a cache", "heavy hitters", "uniform"],
+)
+def test_no_tensor_of_all_queries_and_keys_is_made(edit: Any) -> None:
     """Of 4,096 tokens, the weights of one head take 64 MiB in float32."""
     kind = Kind(
         transformers.GPT2LMHeadModel,
         transformers.GPT2Config(n_embd=32, n_head=2, n_layer=1, vocab_size=50, n_positions=4096),
     )
     model, ids = build(kind, "sdpa"), torch.randint(3, 50, (1, 4096))
-    edits = {(0, 1): {"drop_keys": [5], "block": (slice(100, 200), slice(50))}}
+    edits = {(0, 1): edit}
 
     def peak(changed: Any) -> int:
         with torch.no_grad(), PeakBytes() as bytes_, intervene(model, changed):
             model(ids, use_cache=False)
         return bytes_.peak
 
-    assert peak(edits) - peak({}) < 4096 * 4096  # a quarter of the bytes of one head's weights
+    share = 3 if edit == {"keep": {"policy": "heavy_hitters", "budget": 64}} else 1  # its own blocks are larger
+    assert peak(edits) - peak({}) < share * 4096 * 4096  # at most so many quarters of the bytes of one head's weights
+
+
+def training(**config: Any) -> Any:
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=50, n_positions=64, **config)
+    ).train()
+
+
+@pytest.mark.parametrize("key", [0, (1, 2), "all", "transformer.h.1.attn"])
+@pytest.mark.parametrize("edit", ["uniform", {"drop_keys": [1]}])
+def test_dropped_weights_are_refused_before_the_model_runs(key: Any, edit: Any) -> None:
+    model, began = training(), []
+    model.register_forward_pre_hook(lambda *_: began.append(1))
+    with pytest.raises(ValueError, match=r"drops weights at random in training.*model\.eval\(\), set its dropout to 0"):
+        intervene(model, {key: edit}).__enter__()
+    with intervene(model, {key: "zero"}) as run:
+        model(batch()["input_ids"])
+    assert run.edited
+    assert began == [1]
+
+
+def test_a_model_in_training_without_dropout_of_weights_is_edited() -> None:
+    model = training(attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
+    again = copy.deepcopy(model).eval()
+    for one in (model, again):
+        with intervene(one, EDIT):
+            one(batch()["input_ids"]).logits.square().sum().backward()
+    for one, two in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one.grad, two.grad)  # type: ignore[arg-type]
+
+
+def test_a_layer_that_drops_nothing_is_edited_beside_one_that_does() -> None:
+    model = training(attn_pdrop=0.0)
+    model.transformer.h[1].attn.attn_dropout.p = 0.5
+    with intervene(model, {0: "uniform"}) as run:
+        model(batch()["input_ids"])
+    assert list(run.edited) == ["transformer.h.0.attn"]
+    with pytest.raises(ValueError, match=r"h\.1\.attn drops weights"), intervene(model, {1: "uniform"}):
+        model(batch()["input_ids"])

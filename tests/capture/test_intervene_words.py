@@ -424,10 +424,67 @@ def test_gradient_checkpointing_is_refused(reentrant: bool) -> None:
         model(x)
     with intervene(model, {0: "zero"}):
         model(x).sum().backward()
-    if not reentrant:
-        with torch.no_grad(), intervene(model, {1: "zero"}) as run:
-            model(x)
-        assert run.edited == {"layers.1": (0, 1, 2, 3)}
+    with torch.no_grad(), intervene(model, {1: "zero"}) as run:
+        model(x)
+    assert run.edited == {"layers.1": (0, 1, 2, 3)}
+
+
+class Recomputed(torch.autograd.Function):
+    """A checkpoint as other libraries write it."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.function = function
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return function(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            output = ctx.function(x)
+        torch.autograd.backward(output, grad)
+        return None, x.grad
+
+
+def checkpointed(model: Layers, way: str) -> Layers:
+    """A model whose layer 1 is computed again in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    inner = model.layers[1].forward
+    ways: dict[str, Any] = {
+        "reentrant": lambda y: checkpoint(inner, y, use_reentrant=True),
+        "not reentrant": lambda y: checkpoint(inner, y, use_reentrant=False),
+        "one's own": lambda y: Recomputed.apply(inner, y),
+    }
+    model.layers[1].forward = ways[way]  # type: ignore[method-assign]
+    return model
+
+
+@pytest.mark.parametrize("way", ["reentrant", "not reentrant", "one's own"])
+def test_what_is_computed_again_is_refused_and_never_half_edited(way: str) -> None:
+    plain, model = Layers(by_sdpa), checkpointed(Layers(by_sdpa), way)
+    with pytest.raises(ValueError, match="gradient checkpointing"), intervene(model, {1: "zero"}):
+        model(text().requires_grad_())
+    output = model(text().requires_grad_())
+    with pytest.raises(ValueError, match=r"gradient checkpointing|edited nothing"), intervene(model, {1: "zero"}):
+        output.sum().backward()  # of a pass before the block
+    grads = []
+    for one in (plain, model):  # an edit beside the checkpoint is as it is without, in and after the block
+        for inside in (True, False):
+            one.zero_grad()
+            x = text().requires_grad_()
+            with intervene(one, {(0, 1): {"drop_keys": [1]}}):
+                output = one(x).square().sum()
+                if inside:
+                    output.backward()
+            if not inside:
+                output.backward()
+            grads.append([x.grad, *(p.grad.clone() for p in one.parameters())])  # type: ignore[union-attr]
+    for found in grads[1:]:
+        for a, b in zip(found, grads[0], strict=True):
+            assert_close(a, b)
 
 
 def test_a_call_under_vmap_is_refused() -> None:

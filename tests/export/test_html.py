@@ -96,9 +96,9 @@ def test_links_answers_and_tokens(tmp_path: Path) -> None:
     w = AttentionWidget(*tensors(), tokens=["a", "b", "c", "d"])
     found = read(w.to_html(tmp_path / "a.html"))
     assert set(found["links"]) == {
-        snapshot.key_of([0, 0, head, side]) for head in range(3) for side in ("query", "key")
+        snapshot.key_of([0, 0, head, side, "weights"]) for head in range(3) for side in ("query", "key")
     }
-    assert found["links"][snapshot.key_of([0, 0, 2, "key"])]["weights"]["shape"] == [4, 3]
+    assert found["links"][snapshot.key_of([0, 0, 2, "key", "weights"])]["weights"]["shape"] == [4, 3]
     kinds = {json.loads(name)["kind"] for name in found["replies"]}
     assert kinds == {"spread", "gradients", "sweep", "jacobian"}
     assert found["state"]["tokens"]["text"] == b"abcd"

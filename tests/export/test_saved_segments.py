@@ -42,16 +42,16 @@ def test_every_saved_head_has_its_masses_and_the_shown_one_other_places_too() ->
     w = widget(layer=1, head=1)
     file = saved(w, HEADS)
     masses = file.derived["mass"]
-    assert masses["by"] == ["layer", "batch", "head", "asking", "segment_path"]
+    assert masses["by"] == ["layer", "batch", "head", "asking", "segment_path", "stage"]
     for head in HEADS:
         w.layer, w.head = head.layer, head.head
-        kept = masses["values"][key_of([*head, None, []])]
+        kept = masses["values"][key_of([*head, None, [], "weights"])]
         np.testing.assert_array_equal(decode(kept["mass"]), decode(w.mass["mass"]))
     own = [1, 0, 1]
-    assert masses["values"][key_of([*own, "question", []])]["asking"] == "question"
-    assert masses["values"][key_of([*own, None, ["documents"]])]["path"] == ["documents"]
-    assert key_of([0, 0, 0, "question", []]) not in masses["values"]
-    assert file.derived["head_mass"]["values"][key_of([0, 0, None, []])]["share"] == 1
+    assert masses["values"][key_of([*own, "question", [], "weights"])]["asking"] == "question"
+    assert masses["values"][key_of([*own, None, ["documents"], "weights"])]["path"] == ["documents"]
+    assert key_of([0, 0, 0, "question", [], "weights"]) not in masses["values"]
+    assert file.derived["head_mass"]["values"][key_of([0, 0, None, [], "weights"])]["share"] == 1
     held = file.derived["segments"]["values"][key_of([1, 0, "question"])]
     assert dict(zip(held["distinct"], held["colors"], strict=True))["question"] == 7
     state = file.whole("")["state"]
@@ -61,7 +61,7 @@ def test_every_saved_head_has_its_masses_and_the_shown_one_other_places_too() ->
 def test_the_strongest_keys_of_the_pinned_segment_are_answered_from_the_file() -> None:
     w = widget(segment="documents")
     file = saved(w, HEADS)
-    of = file.derived["mass"]["values"][key_of([0, 0, 0, None, []])]["id"]
+    of = file.derived["mass"]["values"][key_of([0, 0, 0, None, [], "weights"])]["id"]
     asked = {"kind": "segment_keys", "of": of, "query": 20, "column": 1, "count": 64}
     reply = file.replies[json.dumps(asked, sort_keys=True, separators=(",", ":"))]
     weights = w.weights(20)[1:14].numpy()
@@ -98,5 +98,5 @@ def test_without_segments_nothing_is_saved_of_them_and_what_fails_says_why() -> 
     other = AttentionWidget.from_attention(stack, segments=SEGMENTS, view="segments")
     file = saved(other, [SavedHead(0, 0, 0), SavedHead(1, 0, 0)])
     masses = file.derived["mass"]["values"]
-    assert masses[key_of([0, 0, 0, None, []])]["error"] is None
-    assert "there are tokens 0 to 8" in masses[key_of([1, 0, 0, None, []])]["error"]
+    assert masses[key_of([0, 0, 0, None, [], "weights"])]["error"] is None
+    assert "there are tokens 0 to 8" in masses[key_of([1, 0, 0, None, [], "weights"])]["error"]

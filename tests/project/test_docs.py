@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGE, SOURCES = ROOT / "attnwidget", ROOT / "js" / "src"
 ABOUT_CODE = ["docs/architecture.md", "docs/contract.md", "docs/extending.md", "CONTRIBUTING.md", "README.md"]
-MADE = {"widget.js", "parts.json", "loader.js", "page.js", "widget.css"}  # by `make bundle`
+MADE = {"widget.js", "parts.json", "loader.js", "page.js", "widget.css", "dist/"}  # by make
 NAME = re.compile(r"`([\w.*/-]+\.(?:py|tsx?|css|json|toml|md|cff|ipynb|npz|mjs|js)|[\w.-]+(?:/[\w.-]+)*/)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
@@ -51,14 +51,31 @@ def test_files_are_named_at_all() -> None:
     assert min(named) > 20
 
 
-@pytest.mark.parametrize("document", [*ABOUT_CODE, "CHANGELOG.md", "docs/accuracy.md", "docs/models.md"])
+PAGES = [f"docs/{path.name}" for path in sorted(DOCS.glob("*.md"))]
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", *PAGES])
 def test_links_lead_somewhere(document: str) -> None:
-    for target, anchor in LINK.findall(read(document)):
+    for target, anchor in LINK.findall(re.sub(r"^(`{3,}).*?^\1", "", read(document), flags=re.M | re.S)):
         path = (ROOT / document).parent / target if target else ROOT / document
         assert path.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
             assert anchor in [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings], anchor
+
+
+def test_the_readme_is_short() -> None:
+    assert len(read("README.md").splitlines()) <= 120
+
+
+def test_pages_show_only_code_that_runs() -> None:
+    """Python on a page is run when the site is built; where that cannot be, the page says what it stands for."""
+    plain = {page: len(re.findall(r"^```python$", read(page), re.M)) for page in PAGES}
+    assert {page: count for page, count in plain.items() if count} == {
+        "docs/carried.md": 1,
+        "docs/models.md": 1,
+        "docs/scale.md": 2,
+    }
 
 
 def test_architecture_is_one_page_that_names_every_package() -> None:

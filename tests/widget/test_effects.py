@@ -196,6 +196,12 @@ def test_another_target_edit_or_sample_runs_anew_and_what_was_is_kept(cap: Captu
         w.effect_edit = "uniform"
         third = await settled(w)
         assert (third["edit"], third["segments"]["dropped"]) == ("uniform", "keys made even in 2 layers")
+        w.effect_edit = "cut"
+        cut = await settled(w)
+        assert (cut["edit"], cut["segments"]["dropped"]) == ("cut", "weights set to 0 in 2 layers")
+        assert cut["heads"]["lost"] == second["heads"]["lost"]
+        assert cut["segments"]["lost"] != second["segments"]["lost"]
+        w.effect_edit = "uniform"
         w.batch = 1
         assert (await settled(w))["batch"] == 1
         w.batch, w.effect_edit, w.effect_target = 0, "zero", None
@@ -330,6 +336,20 @@ def test_weights_that_have_changed_since_are_said_and_run_anew(cap: Capture, mod
     w.finish()
     assert w.effects["state"] == "done"
     assert w.effects["heads"]["lost"] != first
+
+
+@pytest.mark.parametrize("goal", [[3, 10**6], [10**6, 3]])
+def test_a_target_that_is_none_is_refused_once_the_model_has_run(cap: Capture, model: Any, goal: list[int]) -> None:
+    w = cap.widget(model=model)
+    send(w, kind="effect", of={"layer": 0, "head": 1})
+    before = w.effects
+    w.set_state({"effect_target": goal})
+    assert w.effects["state"] == "failed"
+    assert str(10**6) in w.effects["error"]
+    send(w, kind="effect", of={"layer": 0, "head": 1})
+    assert w.effects["state"] == "failed"
+    w.set_state({"effect_target": None})
+    assert w.effects == before
 
 
 def test_tokens_that_are_given_name_those_that_they_are_of(cap: Capture, model: Any, ids: torch.Tensor) -> None:

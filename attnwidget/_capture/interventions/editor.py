@@ -32,6 +32,7 @@ from ..verification import DroppedWeights, RowsOfOutput
 from ..watching import NOT_FOLLOWED, WatchedModules
 from .edited_heads import Chain, EditedHeads, together
 from .edits import ByHead, EditPlan
+from .refusals import DROPS
 from .seen_call import SeenCall
 
 NOT_UNDERSTOOD = (
@@ -42,10 +43,6 @@ NOT_SEEN = "the output of {} was not seen as (batch, heads, queries, size), so n
 CHECKPOINTED = (
     "{} runs under gradient checkpointing, which computes it again in the backward pass, perhaps outside of the block: "
     "call model.gradient_checkpointing_disable(), or model.eval()"
-)
-DROPS = (
-    "{} drops weights at random in training, and an edited head would not: call model.eval(), or edit by 'zero', "
-    "{{'output': …}} or {{'from': …, 'take': 'outputs'}} alone"
 )
 NO_GRADIENTS = "{} is rounded to other numbers, through which no gradients flow: run it under torch.no_grad()"
 
@@ -278,10 +275,9 @@ class Editor(ModelCalls):
             raise EditRefused(CHECKPOINTED.format(name))
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
-                reentrant = frame.f_code.co_name == "forward"
-                if reentrant or torch.is_grad_enabled():
-                    raise EditRefused(CHECKPOINTED.format(name))
+            is_checkpoint = frame.f_globals.get("__name__") == "torch.utils.checkpoint" and torch.is_grad_enabled()
+            if is_checkpoint or _has_own_backward(frame):
+                raise EditRefused(CHECKPOINTED.format(name))
             frame = frame.f_back
 
 
@@ -359,6 +355,14 @@ class CallEdit(OutputEdit):
                 if not one.edit.is_differentiable:
                     raise EditRefused(NO_GRADIENTS.format(one.edit.text))
         return EditedHeads(self.seen, samples, heads, chain)
+
+
+def _has_own_backward(frame: types.FrameType) -> bool:
+    """Return whether a frame is the forward of a `torch.autograd.Function` that gradients are to flow through."""
+    if frame.f_code.co_name != "forward" or not frame.f_code.co_argcount:
+        return False
+    first = frame.f_locals.get(frame.f_code.co_varnames[0])
+    return isinstance(first, torch.autograd.function.FunctionCtx) and any(getattr(first, "needs_input_grad", ()))
 
 
 def _length_of_cache(cache: Any) -> int | None:

@@ -26,7 +26,7 @@ class OtherRun:
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self.ends: dict[str, int] = {}  # by name: how many queries this run has had so far
+        self.ends: dict[str, tuple[int, Any]] = {}  # by name: how many queries this run has had, and its attention
         is_capture = isinstance(getattr(type(source), "calls", None), property)
         if not isinstance(source, AttentionStack | AttentionBase) and not is_capture:
             raise TypeError(f"'from' is {told(source)}: give a capture, an AttentionStack or an Attention")
@@ -92,14 +92,13 @@ class OtherRun:
         found = range(rows.start - before, rows.stop - before)
         if found.start < 0 or found.stop > att.shape.Q:
             raise EditRefused(_lengths(where, att))
-        self.ends[where.name] = max(self.ends.get(where.name, 0), found.stop)
+        self.ends[where.name] = max(self.ends.get(where.name, (0, att))[0], found.stop), att
         return found
 
     def unmatched(self) -> str | None:
         """Return what is to be said of a layer whose other run was longer; None where lengths match."""
-        for name, end in self.ends.items():
-            att = self.attention(name, -1) if not isinstance(self._source, AttentionStack | AttentionBase) else None
-            if att is not None and end != att.shape.Q:
+        for name, (end, att) in self.ends.items():
+            if end != att.shape.Q:
                 return f"of {name!r} the capture of 'from' has {att.shape.Q} queries, and this run had {end}"
         return None
 

@@ -35,15 +35,16 @@ class SweptPart:
         """Return the edit of this part, as `intervene` takes it.
 
         Args:
-            edit: of a head or layer any that `intervene` takes; of keys, "zero": no query attends to them, and the
-                others take over their weight; "cut": their weights are 0, and the others as they were; "uniform": the
-                weight on all of them is spread evenly over them.
+            edit: of a head or layer any that `intervene` takes, or "cut", which is "zero" there; of keys, "zero": no
+                query attends to them, and the others take over their weight; "cut": their weights are 0, and the others
+                as they were; "uniform": the weight on all of them is spread evenly over them.
             layers: how many there are.
 
         Raises:
             ValueError: an edit that keys do not have.
         """
         if self.keys is None:
+            edit = "zero" if isinstance(edit, str) and edit == "cut" else edit  # without weights it gives nothing
             return {self.layer if self.head is None else (self.layer, self.head): edit}
         own = self._of_keys(edit, list(self.keys))
         which = (self.layers or range(layers)) if self.layer is None else (self.layer,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,11 @@ COMPILED = (
     "{} is compiled, and inside compiled code nothing can be edited: give the model that was compiled "
     "(model._orig_mod of what torch.compile returned), or do without model.compile()"
 )
+DROPS = (
+    "{} drops weights at random in training, and an edited head would not: call model.eval(), set its dropout to 0, or "
+    "edit by 'zero', {{'output': …}} or {{'from': …, 'take': 'outputs'}} alone"
+)
+DROPOUT = re.compile(r"att\w*drop")  # an attribute of a module that drops weights
 HEADS_OF_CONFIG = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_heads", "n_head")
 
 
@@ -37,7 +42,39 @@ def refuse(model: nn.Module, plan: EditPlan) -> None:
         if isinstance(module, torch.jit.ScriptModule) and is_scripted_attention(module) and plan.may_edit(name):
             raise ValueError(f"{name} cannot be edited: {SCRIPTED}")
     _refuse_unknown_names(model, plan, list(names.values()))
+    _refuse_dropout(model, plan, names)
     _refuse_numbers(getattr(model, "config", None), plan)
+
+
+def _refuse_dropout(model: nn.Module, plan: EditPlan, names: Mapping[int, str]) -> None:
+    """Refuse edits that need weights of modules that say that they drop some; others are refused when they are called.
+
+    Which module a number means is known when it runs: these are refused here where all modules drop.
+    """
+    rules = [rule for rule in plan.rules if any(one is not None and one.output is None for one in rule.edits)]
+    shares = {
+        names.get(id(module), type(module).__name__): max(found) if module.training else 0.0
+        for module in model.modules()
+        if (found := [_share(x) for one, x in _attributes(module) if DROPOUT.search(one)])
+    }
+    numbered = all(shares.values()) and any(isinstance(rule.layer, int) for rule in rules)
+    for name, share in shares.items():
+        if share and (numbered or any(rule.layer is None or rule.names(name, None) for rule in rules)):
+            raise ValueError(DROPS.format(name))
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield a module's own attributes and the modules in it, by name; of torch's own attention the dropout."""
+    yield from vars(module).items()
+    yield from module.named_children()
+    if isinstance(module, nn.MultiheadAttention):
+        yield "attention_dropout", module.dropout
+
+
+def _share(x: Any) -> float:
+    """Return how much a dropout drops, of its module or number; 0 of anything else."""
+    found = getattr(x, "p", x) if isinstance(x, nn.Module) else x
+    return float(found) if isinstance(found, float) and 0 < found <= 1 else 0.0
 
 
 def _refuse_unknown_names(model: nn.Module, plan: EditPlan, names: list[str]) -> None:

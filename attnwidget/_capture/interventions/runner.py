@@ -21,7 +21,11 @@ AFTER_THE_END = 8  # tokens that are offered as targets
 IN_THE_ANSWER = 40  # and those of the text itself
 SLICE_SECONDS = 0.25  # that a run of several samples may take, while the kernel waits
 NAMED = 10  # tokens of one effect
-EDITS = (("zero", "without it", "set to zero"), ("uniform", "even", "made even"))
+EDITS = (
+    ("zero", "without it", "set to zero"),
+    ("cut", "weights to 0", "with weights of 0"),
+    ("uniform", "even", "made even"),
+)
 
 
 @dataclass

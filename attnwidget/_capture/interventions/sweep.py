@@ -9,8 +9,10 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 
-from ..._engine import overview
+from ..._segments.named import FIRST
 from ..._segments.reading import segments as segments_of
+from ..._segments.segments import Segments
+from ..._utils.progress_bars import progress_bar
 from ..._utils.time_left import TimeLeft
 from ..._utils.validation import as_choice, as_size
 from ..labels import can_spell
@@ -128,9 +130,9 @@ def sweep(
         model, inputs, target, at, batch, tokenizer, first_piece: as in `effect`.
         over: what is edited at a time. "keys" are the positions of the text, without padding; keys and segments are
             edited in all heads of all layers.
-        edit: of heads and layers, any that `intervene` takes. Of segments and keys: "zero", no query attends to them
-            and the other keys take over their weight; "cut", their weights are 0 and the others stay; "uniform", what a
-            segment gets is spread evenly over its keys.
+        edit: of heads and layers, any that `intervene` takes, or "cut", the same as "zero". Of segments and keys:
+            "zero", no query attends to them and the other keys take over their weight; "cut", their weights are 0 and
+            the others stay; "uniform", what a segment gets is spread evenly over its keys.
         segments: the named parts of the text, for over="segments": what `attnwidget.segments` takes.
         layers: only these, as `cap.attention` numbers them; None: all. Keys and segments are those of one text: of a
             model with several towers say the layers of one.
@@ -233,22 +235,27 @@ def _segments(
 ) -> Iterator[tuple[Record, SweptPart]]:
     if source is None:
         raise ValueError('over is "segments" and there are none: give segments=, such as {"document": (0, 40)}')
-    ids, _ = call.text(sample, length)
+    ids, real = call.text(sample, length)
     known: Record = {} if ids is None else {"ids": ids.tolist()}
     known |= {"tokenizer": call.tokenizer} if known and can_spell(call.tokenizer) else {}
     found = segments_of(source, **known, length=length)
+    begins = found.positions(FIRST).tolist() if FIRST in found.distinct and not isinstance(source, Segments) else []
+    if real is not None and begins and not bool(real[begins[0]]):
+        raise ValueError(
+            f"sample {sample} begins with padding, and nothing tells its first token from that: give tokenizer=, or "
+            "the sample by itself, without padding"
+        )
     for name in found.distinct:
-        positions = tuple(found.positions(name).tolist())
-        yield {"segment": name, "tokens": len(positions)}, SweptPart(keys=positions, layers=layers)
+        positions = tuple(one for one in found.positions(name).tolist() if real is None or bool(real[one]))
+        if positions:
+            yield {"segment": name, "tokens": len(positions)}, SweptPart(keys=positions, layers=layers)
 
 
 def _advance(found: Sweep, work: _Work, progress: Progress) -> None:
     """Make the runs that are missing, until it is interrupted."""
     begun, left = time.monotonic(), TimeLeft(time.monotonic(), len(found) / max(1, found.total), SETTLE)
     bar = (
-        overview.progress_bar()(total=found.total, initial=len(found), unit="run", desc=found.over)
-        if progress is True
-        else None
+        progress_bar()(total=found.total, initial=len(found), unit="run", desc=found.over) if progress is True else None
     )
     try:
         for records in work.records(len(found)):

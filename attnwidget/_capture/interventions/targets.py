@@ -18,6 +18,7 @@ from ..labels import SavedWords, can_spell
 from .model_call import RepeatableCall
 
 FUNCTION = "target=lambda output: …, which returns one number"
+KEPT = ("logits_to_keep", "num_logits_to_keep")
 TEXT = 60  # characters of the words up to a position
 
 
@@ -103,8 +104,14 @@ def read_at(at: Any, call: RepeatableCall, batch: int, length: int) -> int:
 
     Raises:
         TypeError, IndexError: no position, or one that is not there.
-        ValueError: −1 of a masked model that has no mask.
+        ValueError: −1 of a masked model that has no mask; an output of some positions only.
     """
+    kept = next((name for name in KEPT if _keeps_some(call.kwargs.get(name))), None)
+    if kept is not None:
+        raise ValueError(
+            f"inputs have {kept}, by which the output has other positions than the text: leave it out, and say by at= "
+            "which is looked at"
+        )
     try:
         if isinstance(at, bool):
             raise TypeError
@@ -124,6 +131,11 @@ def read_at(at: Any, call: RepeatableCall, batch: int, length: int) -> int:
     if not 0 <= place < length:
         raise IndexError(f"at is {place}, which is not there: the output has the positions 0 to {length - 1}")
     return place
+
+
+def _keeps_some(given: Any) -> bool:
+    """Return whether an argument has a model give logits of some positions alone: a number from the end, or indices."""
+    return isinstance(given, Tensor) or bool(given)
 
 
 def _last_mask(call: RepeatableCall, batch: int) -> int:

@@ -14,6 +14,7 @@ from ..._analysis.similar_heads import metric_distances, order_of, picture_dista
 from ..._messages import decoding, heads_overview
 from ..._messages.decoding import BLOCKED, NAN
 from .. import colors
+from ..effects import as_loss, loss_text
 from ..numbers import brief_head, numbers_of_all
 from ..view import WidgetView
 from .canvas import LEAST
@@ -25,7 +26,7 @@ HEADER = 22  # above the columns, for the heads'
 BARS_FROM = 18  # pixels of a picture that has a bar below it
 NAMES_FROM = 20  # pixels of a picture with its name below it
 UNDER = 9  # of a picture's bar, and of its name
-WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %", "own": ""}
+WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %", "change": "", "own": ""}
 
 
 class Metric(NamedTuple):
@@ -49,6 +50,7 @@ METRICS = {
     "sink": Metric("rows on the first token", "share"),
     "streaming": Metric("first and near tokens", "share"),
     "recall": Metric("kept by the cache", "share"),
+    "effect": Metric("loss without it", "change"),
 }
 
 
@@ -125,7 +127,7 @@ def _survey(view: WidgetView) -> dict[str, Any]:
 def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float], str]:
     """Return how full the bar of each head is, and what it is of, in words; nothing where the metric is not there."""
     name = context.traits.bar
-    values = _metric(survey, name)
+    values = _metric(context, survey, name)
     if values is None:
         return [0.0] * sum(one["heads"] for one in survey["layers"]), ""
     word, kind = METRICS.get(name, Metric(name, "own"))
@@ -133,9 +135,16 @@ def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float]
     high = 1.0
     if kind == "bits":
         high = math.log2(max(2, *(one["keys"] for one in survey["layers"])))
-    elif kind in ("tokens", "own"):
+    elif kind in ("tokens", "change", "own"):
         high = float(there.max(initial=0.0)) or 1.0
-    full = {"bits": f"{high:.2f}", "tokens": f"{high:,.1f}", "weight": "1", "share": "100", "own": f"{high:.3g}"}[kind]
+    full = {
+        "bits": f"{high:.2f}",
+        "tokens": f"{high:,.1f}",
+        "weight": "1",
+        "share": "100",
+        "own": f"{high:.3g}",
+        "change": _loss_words(context, high),
+    }[kind]
     shares = np.clip(np.nan_to_num(values / high, nan=0.0), 0, 1).tolist()
     return shares, f"the bar is {word}, 0 to {full}{WORDS[kind]}"
 
@@ -144,12 +153,31 @@ def _word(name: str) -> str:
     return METRICS[name].word if name in METRICS else name
 
 
-def _metric(survey: dict[str, Any], name: str) -> colors.Array | None:
+def _metric(context: FigureContext, survey: dict[str, Any], name: str) -> colors.Array | None:
+    return _losses(context, survey) if name == "effect" else _sent_metric(survey, name)
+
+
+def _sent_metric(survey: dict[str, Any], name: str) -> colors.Array | None:
     sent = survey["metrics"].get(name) or survey["own"].get(name)
     if sent is None:
         return None
     values, kinds = decoding.decode_cells(sent, None)
     return np.where(kinds == NAN, np.nan, values).astype(np.float64)
+
+
+def _loss_words(context: FigureContext, high: float) -> str:
+    effects = context.traits.effects
+    return loss_text(high) + (f" {effects['unit']}" if effects is not None else "")
+
+
+def _losses(context: FigureContext, survey: dict[str, Any]) -> colors.Array | None:
+    """Return what is lost without each head, NaN where that has not been run; None where nothing is known of them."""
+    effects = context.traits.effects
+    heads = None if effects is None else effects["heads"]
+    if heads is None or heads["counts"] != [one["heads"] for one in survey["layers"]]:
+        return None
+    values = np.array([np.nan if (lost := as_loss(one)) is None else lost for one in heads["lost"]], np.float64)
+    return values if np.isfinite(values).any() else None
 
 
 def _limits(context: FigureContext, survey: dict[str, Any]) -> str:
@@ -158,7 +186,7 @@ def _limits(context: FigureContext, survey: dict[str, Any]) -> str:
     name = context.traits.bar
     end = len(survey["layers"]) - 1 if last is None else last
     layers = [] if first is None and last is None else [f"of layers {first or 0} to {end}"]
-    least = [] if above is None or _metric(survey, name) is None else [f"with {_word(name)} above {above:g}"]
+    least = [] if above is None or _metric(context, survey, name) is None else [f"with {_word(name)} above {above:g}"]
     return "".join(f" {words}" for words in (*layers, *least))
 
 
@@ -166,7 +194,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[i
     order, layers = context.traits.order, survey["layers"]
     if order == "similar":
         first = f"Heads like {_name(context)} first, by metrics and picture."
-    elif _metric(survey, order) is not None:
+    elif _metric(context, survey, order) is not None:
         first = f"Ordered by {_word(order)}, largest first."
     else:
         whole = context.traits.only_heads is None
@@ -211,7 +239,7 @@ def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[in
 def _shown(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]]) -> set[int]:
     """Return the places of the heads that are drawn: of the layers, and above the number, that are asked for."""
     first, last, above = context.traits.only_heads or (None, None, None)
-    values = _metric(survey, context.traits.bar)
+    values = _metric(context, survey, context.traits.bar)
     return {
         place
         for place, (layer, _) in enumerate(names)
@@ -224,17 +252,17 @@ def _order(context: FigureContext, survey: dict[str, Any], names: list[tuple[int
     """Return the places of the heads in the order in which they stand; None where they stand by layer."""
     if context.traits.order == "similar":
         return _nearest(survey, names.index((context.traits.layer, context.traits.head)))
-    values = _metric(survey, context.traits.order)
+    values = _metric(context, survey, context.traits.order)
     if values is None:
         return None
-    found: list[int] = np.argsort(-np.nan_to_num(values, nan=-1.0), kind="stable").tolist()
+    found: list[int] = np.argsort(-np.nan_to_num(values, nan=-np.inf, neginf=-1e300), kind="stable").tolist()
     return found
 
 
 def _nearest(survey: dict[str, Any], own: int) -> list[int]:
     """Return the heads most like one first, by the numbers and pictures that are sent, as the page does."""
     compared = [name for name in METRICS if name in NAMES and survey["metrics"].get(name) is not None]
-    metrics = np.stack([np.float64(_metric(survey, name)) for name in compared], 1)
+    metrics = np.stack([np.float64(_sent_metric(survey, name)) for name in compared], 1)
     pictures = [
         torch.from_numpy(np.where(np.isfinite(values), values, 0).astype(np.float64))
         for sent in survey["pictures"]

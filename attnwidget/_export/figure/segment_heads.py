@@ -25,7 +25,7 @@ def draw(context: FigureContext, top: float) -> float:
     if sent is None or sent["error"] is not None or sum(sent["heads"]) < 2:
         return top
     places = [(layer, head) for layer, count in enumerate(sent["heads"]) for head in range(count)]
-    values, names, shades = _masses(context, sent)
+    values, names, shades = masses(context, sent, context.traits.measure)
     kept = [column for column in range(len(names)) if np.isfinite(values[:, column]).any()]
     if not kept:
         return top
@@ -58,8 +58,8 @@ def draw(context: FigureContext, top: float) -> float:
     return y
 
 
-def _masses(context: FigureContext, sent: dict[str, Any]) -> tuple[colors.Array, list[str], list[str]]:
-    """Return the measure of each segment in all heads, (heads, segments), their names and their colors."""
+def masses(context: FigureContext, sent: dict[str, Any], measure: str) -> tuple[colors.Array, list[str], list[str]]:
+    """Return a measure of each segment in all heads, (heads, segments), their names and their colors."""
     traits, names = context.traits, sent["keys"]
     parts = {name: decoding.decode_cells(sent[name], None)[0] for name in ("mass", "even", "self", "self_even")}
     sums = {
@@ -75,7 +75,7 @@ def _masses(context: FigureContext, sent: dict[str, Any]) -> tuple[colors.Array,
         else {}
     )
     sizes = [*(known.get(name, (0, -1))[0] for name in names), 0]
-    values = read(columns, [*names, ""], sizes, traits.aside, traits.measure)[0][:, :-1]
+    values = read(columns, [*names, ""], sizes, traits.aside, measure)[0][:, :-1]
     values[:, aside_columns(names, traits.aside)] = np.nan
     return values, names, [colors.segment_color(known.get(name, (0, -1))[1], context.theme) for name in names]
 

@@ -12,7 +12,8 @@ from ..._messages.segment_answers import spread
 from ..._messages.segment_mass import SINK
 from ..._messages.segment_reading import aside_columns, read
 from .. import colors
-from . import segment_heads
+from ..effects import is_shown
+from . import effects, segment_heads
 from .legend import ramp
 from .segment_heads import number
 from .sheet import FigureContext
@@ -60,6 +61,8 @@ def draw(context: FigureContext, top: float) -> float:
         raise ValueError('there are no segments: give segments=, such as w.segments = "sentences"')
     if sent["error"] is not None:
         raise ValueError(sent["error"])
+    if is_shown(context.traits):
+        return effects.draw(context, top)
     found = _masses(context, sent)
     name = context.canvas.shorten(
         f"{'the ' if sent['asking'] == 'answer' else ''}{sent['asking']}", context.right - context.left - 150, 13, True

@@ -1,4 +1,4 @@
-/** A word that opens a list: `Show weights ⌄`. Arrow keys walk it, Esc closes it, a click outside too. */
+/** A word that opens a list: `Show weights ⌄`. Arrow keys, Home and End walk it, Esc closes it, a click outside too. */
 
 import { Component, type ComponentChildren, createRef } from "preact";
 import { Chevron, px } from "./dom";
@@ -111,13 +111,20 @@ export class Menu extends Component<Props, { open: boolean }> {
     if (event.key === "Escape") {
       event.preventDefault();
       this.close();
-    } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      event.preventDefault();
-      const items = this.items();
-      const root = this.node.current?.getRootNode() as Document | ShadowRoot;
-      const at = items.indexOf(root.activeElement as HTMLElement);
-      items[(at + (event.key === "ArrowDown" ? 1 : items.length - 1)) % items.length]?.focus();
+      return;
     }
+    const items = this.items();
+    const root = this.node.current?.getRootNode() as Document | ShadowRoot;
+    const own = root.activeElement;
+    const at = items.indexOf(own as HTMLElement);
+    const to = {
+      ArrowDown: (at + 1) % items.length,
+      ArrowUp: (at + items.length - 1) % items.length,
+      ...(own instanceof HTMLInputElement ? {} : { Home: 0, End: items.length - 1 }), // in a field they move the caret
+    }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    items[to]?.focus();
   };
 
   private onFocusOut = (event: FocusEvent) => {

@@ -3,23 +3,13 @@
 import { Component, createRef } from "preact";
 import type { Grid } from "../contract/decode";
 import { drawRaster } from "../draw/cells";
-import type { ColorMapper, Paints } from "../draw/color-mapper";
-
-/** A thumbnail is from 0 to 1 on its own range, of which it has a `share` of another one's colors. */
-const rangeOf = (share: number): ColorMapper => ({
-  signed: false,
-  log: false,
-  domain: { low: 0, high: 1 },
-  index: (value) => Math.round(255 * value * share),
-  position: (value) => value * share,
-  clips: () => false,
-  share: (value) => value * share,
-});
+import { ownRange, type Paints } from "../draw/color-mapper";
 
 interface ThumbnailProps {
   readonly grid: Grid | null;
   readonly paints: Paints | null;
   readonly share?: number;
+  readonly signed?: boolean;
 }
 
 /** Draw a small picture of a head; nothing while there is none. */
@@ -40,8 +30,8 @@ export class Thumbnail extends Component<ThumbnailProps> {
   }
 
   private draw() {
-    const { grid, paints, share = 1 } = this.props;
-    if (this.canvas.current && grid && paints) drawRaster(this.canvas.current, grid, rangeOf(share), paints);
+    const { grid, paints, share = 1, signed = false } = this.props;
+    if (this.canvas.current && grid && paints) drawRaster(this.canvas.current, grid, ownRange(signed, share), paints);
   }
 
   override render() {

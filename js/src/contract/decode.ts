@@ -64,11 +64,12 @@ export interface Picture {
 export interface Thumbnails {
   layer: number;
   batch: number;
-  /** For each head values from 0 to 1, on the head's own range. */
+  /** For each head values from 0 to 1, on the head's own range; with signs from −1. */
   heads: Grid[];
   /** The greatest weight of each head, in as many of its rows as were looked at; null where it was not sent. */
   highs: Float32Array | null;
   rows: number | null;
+  stage: Stage;
 }
 
 /** Return the bytes themselves, without a copy where that is possible. */
@@ -244,6 +245,7 @@ export interface Links {
   batch: number;
   heads: HeadName[];
   side: "query" | "key";
+  stage: Stage;
   positions: number;
   count: number;
   partners: Uint32Array;
@@ -253,7 +255,7 @@ export interface Links {
 }
 
 export async function decodeLinks(message: LinksMessage): Promise<Links> {
-  const { layer, batch, heads, side } = message;
+  const { layer, batch, heads, side, stage = "weights" } = message;
   const [partners, weights] = await Promise.all([decode(message.partners), decode(message.weights)]);
   const [ofHeads, positions, count] = message.partners.shape;
   if (!(partners instanceof Uint32Array && weights instanceof Float32Array) || partners.length !== weights.length) {
@@ -265,7 +267,7 @@ export async function decodeLinks(message: LinksMessage): Promise<Links> {
     );
   }
   const sinks = message.sinks ? await decodeSinks(message.sinks, heads.length) : null;
-  return { layer, batch, heads, side, positions, count, partners, weights, sinks };
+  return { layer, batch, heads, side, stage, positions, count, partners, weights, sinks };
 }
 
 async function decodeSinks(envelope: Envelope, heads: number): Promise<readonly Float32Array[]> {
@@ -298,6 +300,7 @@ export async function decodeThumbnails(
     batch,
     highs,
     rows: message.rows ?? null,
+    stage: message.stage ?? "weights",
     heads: Array.from({ length: heads as number }, (_, head) => ({
       rows: rows as number,
       columns: columns as number,

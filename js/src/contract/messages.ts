@@ -20,6 +20,8 @@ export interface Progress {
   share: number;
   seconds_left: number | null;
   state: "running" | "stopped";
+  /** How many workers of an executor compute it; left out where the kernel does. */
+  workers?: number;
   /** Not of the picture: of what a cache evicts, which is found before anything is drawn. */
   what?: "evictions";
 }
@@ -155,6 +157,21 @@ export interface ThumbnailsMessage {
   /** (heads,): the greatest weight of each head, in so many of its rows. */
   highs?: Envelope;
   rows?: number;
+  /** Of which stage they are; weights where nothing is said. */
+  stage?: Stage;
+}
+
+/** All heads of all layers in a stage after the weights; of layers that are ready, in order. */
+export interface StageHeadsMessage {
+  batch: number;
+  stage: Stage;
+  /** Of which query the sums are; null: the mean over all that were looked at. */
+  query: number | null;
+  pictures: (Envelope | null)[];
+  /** (heads,) of all layers; NaN where it is not known. */
+  sums: Envelope;
+  sizes: Envelope;
+  error: string | null;
 }
 
 /** All heads of all layers; `pictures` are of the layers that are ready, `metrics` of all their heads, layer by layer. */
@@ -189,6 +206,8 @@ export interface LinksMessage {
   batch: number;
   heads: HeadName[];
   side: Side;
+  /** Of which stage they are; weights where nothing is said. */
+  stage?: Stage;
   /** (heads, positions, count): the partners of each position, strongest first. */
   partners: Envelope;
   /** Their exact weights; 0 where there is no such partner. */
@@ -459,6 +478,8 @@ export interface MassMessage extends Partial<MassesMessage> {
   head: HeadName;
   path: string[];
   asking: string;
+  /** What is summed; weights where nothing is said. */
+  stage?: Stage;
   /** Python's sentence, and then nothing below. */
   error: string | null;
   keys?: string[];
@@ -485,6 +506,7 @@ export interface HeadMassMessage extends Partial<MassesMessage> {
   batch: number;
   path: string[];
   asking: string;
+  stage?: Stage;
   error: string | null;
   /** The columns that are here, (L·H, C). */
   keys?: string[];

@@ -76,6 +76,7 @@ const isProgress = hasFields({
   share: isNumber,
   seconds_left: orNone(isNumber),
   state: isOneOf("running", "stopped"),
+  workers: orNone(isNumber),
   what: orNone(isOneOf("evictions")),
 });
 

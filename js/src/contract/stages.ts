@@ -32,5 +32,17 @@ export function legendOf(stage: Stage, facts?: Facts, batch = 0) {
 export const isBySize = (stage: Stage) => stage === "logit" || stage === "saliency";
 export const largestOf = (stage: Stage) => (isBySize(stage) ? "largest by size" : "maximum");
 
+/** What the sums of a stage over the keys of a segment are called. */
+const SUMS: Partial<Record<Stage, string>> = {
+  contribution: "‖v‖ carried",
+  value_norm: "‖v W_O‖ carried",
+  logit: "logit added",
+  saliency: "saliency",
+};
+
+/** Links, small pictures and sums by segment are of weights, or of a stage that weights are multiplied to. */
+export const linkedStage = (stage: Stage): Stage => (stage in SUMS ? stage : "weights");
+export const sumWord = (stage: Stage) => SUMS[stage] ?? "mass";
+
 /** Scores run in two directions from zero; weights and contributions begin there. */
 export const isSigned = (stage: Stage) => WORDS[stage].signed;

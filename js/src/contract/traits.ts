@@ -26,6 +26,7 @@ import type {
   Progress,
   RecallMessage,
   SegmentsMessage,
+  StageHeadsMessage,
   StagesMessage,
   SurveyMessage,
   ThumbnailsMessage,
@@ -42,6 +43,7 @@ import type {
   Pool,
   Side,
   Stage,
+  StageSum,
   ThemePreference,
   ViewName,
 } from "./values";
@@ -71,8 +73,8 @@ export interface Traits {
   top_k: number | null;
   threshold: number;
   direction: Side;
-  bar: "effect" | Metric;
-  order: "layer" | "similar" | "effect" | Metric;
+  bar: "effect" | StageSum | Metric;
+  order: "layer" | "similar" | "effect" | StageSum | Metric;
   /** Which heads are shown where all are: first layer, last layer, what `bar` is above; null is no limit. */
   only_heads?: readonly [from: number | null, to: number | null, above: number | null] | null;
   combine: "none" | "mean" | "max";
@@ -80,6 +82,7 @@ export interface Traits {
   picture: PictureMessage;
   thumbnails: ThumbnailsMessage;
   survey: SurveyMessage | null;
+  stage_heads?: StageHeadsMessage | null;
   links: LinksMessage | null;
   tokens: TokensMessage | null;
   key_tokens: TokensMessage | null;
@@ -169,6 +172,7 @@ export const TRAITS = {
   picture: "derived",
   thumbnails: "derived",
   survey: "derived",
+  stage_heads: "derived",
   links: "derived",
   tokens: "given",
   key_tokens: "given",

@@ -28,6 +28,8 @@ export type Metric =
   | "sink"
   | "streaming"
   | "recall";
+/** What of a head is summed in a stage after the weights: with signs, and by size. */
+export type StageSum = "stage_sum" | "stage_size";
 /** A head by its number; several as one by their name, such as "mean 0 4". */
 export type HeadName = number | string;
 /** A pinned place; null where only one side is. */

@@ -225,22 +225,36 @@ export interface PairChange extends ChangeRow {
 
 /** Return the pairs of the first `queries` queries that change most, where the pictures have all the numbers. */
 export function mostChanged(of: ReadyComparison, queries: number, most: number): PairChange[] {
-  const { grid, keys, exact } = of.pictures.change;
-  if (!exact || grid === null || of.of.stage !== "weights") return [];
+  return of.pictures.change.exact
+    ? largestCells(of, queries, most).map((bin) => ({
+        ...changedAt(of, bin)!,
+        query: bin.queries.start,
+        place: bin.keys.start,
+      }))
+    : [];
+}
+
+/** Return the cells of the picture that change most, of the first `queries` queries; none while rows stand for others. */
+export function largestCells(of: ReadyComparison, queries: number, most: number): Bin[] {
+  const { grid, sampled, queryBin, keyBin, keys } = of.pictures.change;
+  if (grid === null || sampled !== null || of.of.stage !== "weights") return [];
   const size = (at: number | undefined) => (at === undefined ? 0 : Math.abs(grid.values[at]!));
   const found: number[] = [];
-  for (let at = 0; at < queries * keys; at++) {
+  for (let at = 0; at < Math.ceil(queries / queryBin) * grid.columns; at++) {
     if (grid.kinds[at] !== NUMBER || !(size(at) > size(found[most - 1]))) continue;
     let place = found.length;
     while (place > 0 && size(found[place - 1]) < size(at)) place--;
     found.splice(place, 0, at);
     found.length = Math.min(found.length, most);
   }
-  return found.map((at) => {
-    const [query, place] = [Math.floor(at / keys), at % keys];
-    const bin = { queries: { start: query, stop: query + 1 }, keys: { start: place, stop: place + 1 } };
-    return { ...changedAt(of, bin)!, query, place };
+  const span = (cell: number, bin: number, end: number) => ({
+    start: cell * bin,
+    stop: Math.min(end, (cell + 1) * bin),
   });
+  return found.map((at) => ({
+    queries: span(Math.floor(at / grid.columns), queryBin, queries),
+    keys: span(at % grid.columns, keyBin, keys),
+  }));
 }
 
 /** Return round values from 0 to the first that is not below `high`, at most six. */

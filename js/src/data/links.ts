@@ -1,13 +1,14 @@
 /** The strongest links of every token, from a picture whose numbers are all there: what Python would send of that head. */
 
 import { BLOCKED, type Links, NAN, type Picture } from "../contract/decode";
+import { linkedStage } from "../contract/stages";
 import type { Side } from "../contract/values";
 import { lineOf } from "./matrix";
 
 /** Return the `count` strongest links of each token of one side; null where the picture does not tell them. */
 export function linksOfPicture(picture: Picture, side: Side, count: number): Links | null {
   const { layer, batch, head, stage } = picture.of;
-  if (!picture.exact || picture.grid === null || stage !== "weights") return null;
+  if (!picture.exact || picture.grid === null || linkedStage(stage) !== stage) return null;
   const positions = side === "query" ? picture.queries : picture.keys;
   const partners = new Uint32Array(positions * count);
   const weights = new Float32Array(positions * count);
@@ -16,18 +17,19 @@ export function linksOfPicture(picture: Picture, side: Side, count: number): Lin
     if (line === null) return null;
     const { values, kinds } = line;
     const there = Array.from(values.keys()).filter((place) => kinds[place] !== BLOCKED && kinds[place] !== NAN);
-    there.sort((a, b) => values[b]! - values[a]! || a - b);
+    there.sort((a, b) => Math.abs(values[b]!) - Math.abs(values[a]!) || a - b);
     there.slice(0, count).forEach((place, rank) => {
       partners[index * count + rank] = place;
       weights[index * count + rank] = values[place]!;
     });
   }
-  const sinks = picture.sink ? [picture.sink] : null;
-  return { layer, batch, heads: [head], side, positions, count, partners, weights, sinks };
+  const sinks = picture.sink && stage === "weights" ? [picture.sink] : null;
+  return { layer, batch, heads: [head], side, stage, positions, count, partners, weights, sinks };
 }
 
 /** Return whether links are those of these heads, and of one of them at least. */
-export function hasLinksOf(links: Links, of: Pick<Links, "layer" | "batch" | "heads" | "side">): boolean {
-  const same = links.layer === of.layer && links.batch === of.batch && links.side === of.side;
+export function hasLinksOf(links: Links, of: Pick<Links, "layer" | "batch" | "heads" | "side" | "stage">): boolean {
+  const at = links.layer === of.layer && links.batch === of.batch;
+  const same = at && links.side === of.side && links.stage === of.stage;
   return same && of.heads.some((head) => links.heads.includes(head));
 }

@@ -9,7 +9,7 @@ import type {
   NoSegmentsMessage,
   SegmentsMessage,
 } from "../contract/messages";
-import type { HeadName } from "../contract/values";
+import type { HeadName, Stage } from "../contract/values";
 
 /** The named parts of a text, or why there are none here. */
 export interface Segments {
@@ -51,6 +51,8 @@ export interface Mass {
   readonly of: { readonly layer: number; readonly batch: number; readonly head: HeadName };
   readonly path: readonly string[];
   readonly asking: string;
+  /** What is summed. */
+  readonly stage: Stage;
   readonly error: string | null;
   readonly keys: readonly string[];
   readonly keySizes: readonly number[];
@@ -76,6 +78,7 @@ export interface HeadMass {
   readonly batch: number;
   readonly path: readonly string[];
   readonly asking: string;
+  readonly stage: Stage;
   readonly error: string | null;
   readonly keys: readonly string[];
   /** Layer and head of each row. */
@@ -123,7 +126,7 @@ export async function decodeSegments(message: SegmentsMessage | NoSegmentsMessag
 }
 
 export async function decodeMass(message: MassMessage): Promise<Mass> {
-  const { id, layer, batch, head, path, asking, error } = message;
+  const { id, layer, batch, head, path, asking, stage = "weights", error } = message;
   const {
     keys = [],
     key_sizes: keySizes = [],
@@ -131,7 +134,7 @@ export async function decodeMass(message: MassMessage): Promise<Mass> {
     rows = [],
     row_sizes: rowSizes = [],
   } = message;
-  const said = { id, of: { layer, batch, head }, path, asking, keys, keySizes, keyColors, rows, rowSizes };
+  const said = { id, of: { layer, batch, head }, path, asking, stage, keys, keySizes, keyColors, rows, rowSizes };
   const none = { row: 0, share: 1, looked: NO_WHOLES, matrix: NO_MASSES, exact: true, total: 0, positions: NO_WHOLES };
   if (error != null) return { ...said, ...none, first: { ...NO_MASSES, start: 0, own: NO_WHOLES }, error };
   const { columns, row = 0, share = 1, total = 0 } = message;
@@ -151,11 +154,11 @@ export async function decodeMass(message: MassMessage): Promise<Mass> {
 }
 
 export async function decodeHeadMass(message: HeadMassMessage): Promise<HeadMass> {
-  const { id, batch, path, asking, error, keys = [], total = 0, share = 1 } = message;
+  const { id, batch, path, asking, stage = "weights", error, keys = [], total = 0, share = 1 } = message;
   const heads = (message.heads ?? []).flatMap((count, layer) =>
     Array.from({ length: count }, (_, head) => ({ layer, head })),
   );
-  const said = { id, batch, path, asking, keys, heads, total, share };
+  const said = { id, batch, path, asking, stage, keys, heads, total, share };
   if (error != null) return { ...said, looked: NO_WHOLES, masses: NO_MASSES, sums: NO_MASSES, error };
   const [looked, masses, sums] = await Promise.all([
     wholes(message.looked, message.heads?.length ?? 0),

@@ -6,11 +6,15 @@
  * segment, *lift* is mass over even attention.
  */
 
-import type { Measure } from "../contract/values";
+import type { Measure, Stage } from "../contract/values";
 import type { Masses, Segments } from "./segment-data";
 
 export const MEASURES: readonly Measure[] = ["mass", "per_token", "lift"];
 export const MEASURE_WORDS: Readonly<Record<Measure, string>> = { mass: "mass", per_token: "per token", lift: "lift" };
+
+/** Return how numbers of a stage are read: only masses have a lift. */
+export const measureOf = (measure: Measure | undefined, stage: Stage): Measure =>
+  stage !== "weights" && measure === "lift" ? "mass" : (measure ?? "mass");
 
 /** Names that `aside` may hold beside those of columns: the first token and the learned sink; each query's own key. */
 export const SINKS = "sink";
@@ -49,6 +53,8 @@ export interface Rest {
   readonly raw: Float32Array;
   /** (rows,): the weight that is set aside. */
   readonly aside: Float32Array;
+  /** False of sums of another stage: they stay as they are, and there is no lift. */
+  readonly shares: boolean;
 }
 
 /** What of each number is on the queries' own keys: a number for each, or for each row with the column that it is in. */
@@ -58,18 +64,20 @@ interface RestOptions {
   readonly own: Own;
   /** Where not all columns are there: one column, their sums over all. Every column that is set aside is among them. */
   readonly sums?: Masses | null;
+  readonly shares?: boolean;
 }
 
 /** Return the shares of what is not set aside. */
-export function restOf(masses: Masses, left: Left, { own, sums = null }: RestOptions): Rest {
+export function restOf(masses: Masses, left: Left, { own, sums = null, shares = true }: RestOptions): Rest {
   const { rows, columns } = masses;
   const none = () => new Float32Array(rows * columns).fill(Number.NaN);
-  const rest = { rows, columns, mass: none(), even: none(), raw: none(), aside: new Float32Array(rows) };
-  for (let row = 0; row < rows; row++) restOfRow(masses, left, { own, sums }, rest, row);
+  const rest = { rows, columns, mass: none(), even: none(), raw: none(), aside: new Float32Array(rows), shares };
+  for (let row = 0; row < rows; row++) restOfRow(masses, left, { own, sums, shares }, rest, row);
   return rest;
 }
 
-function restOfRow(masses: Masses, left: Left, { own, sums }: Required<RestOptions>, rest: Rest, row: number): void {
+function restOfRow(masses: Masses, left: Left, options: Required<RestOptions>, rest: Rest, row: number): void {
+  const { own, sums, shares } = options;
   const first = row * masses.columns;
   let [sum, evenSum, self] = [0, 0, 0];
   for (const column of left.columns) {
@@ -77,7 +85,8 @@ function restOfRow(masses: Masses, left: Left, { own, sums }: Required<RestOptio
     let [weight, even] = [masses.mass[at]!, masses.even[at]!];
     const from = left.self ? -1 : own === "each" ? at : own[row] === column ? row : -1;
     if (from >= 0) {
-      const [less, lessEven] = [Math.min(weight, masses.self[from]!), Math.min(even, masses.selfEven[from]!)];
+      const mine = masses.self[from]!;
+      const [less, lessEven] = [shares ? Math.min(weight, mine) : mine, Math.min(even, masses.selfEven[from]!)];
       weight -= less;
       even -= lessEven;
       self += less;
@@ -94,12 +103,13 @@ function restOfRow(masses: Masses, left: Left, { own, sums }: Required<RestOptio
   }
   if (sums !== null) {
     [sum, evenSum] = leftIn(masses, left, sums, row);
+    if (shares) sum = Math.max(0, sum);
     out = sums.mass[row]! - sum;
   }
   rest.aside[row] = out;
   for (const column of left.columns) {
     const at = first + column;
-    rest.mass[at] = sum > 0 ? rest.raw[at]! / sum : Number.NaN;
+    rest.mass[at] = shares ? (sum > 0 ? rest.raw[at]! / sum : Number.NaN) : rest.raw[at]!;
     rest.even[at] = evenSum > 0 ? rest.even[at]! / evenSum : Number.NaN;
   }
 }
@@ -113,7 +123,7 @@ function leftIn(masses: Masses, left: Left, sums: Masses, row: number): [mass: n
     mass -= masses.mass[at]! - (left.self ? 0 : masses.self[at]!);
     even -= masses.even[at]! - (left.self ? 0 : masses.selfEven[at]!);
   }
-  return [Math.max(0, mass), Math.max(0, even)];
+  return [mass, Math.max(0, even)];
 }
 
 /** Return the number of a row and a column; NaN where there is none: it is set aside, or no query may attend to it. */
@@ -123,11 +133,12 @@ export function readingAt(rest: Rest, sizes: readonly number[], row: number, col
   if (mass === 0 && even === 0) return Number.NaN;
   if (measure === "mass") return mass;
   if (measure === "per_token") return sizes[column]! > 0 ? mass / sizes[column]! : Number.NaN;
-  return even > 0 ? mass / even : Number.NaN;
+  return even > 0 && rest.shares ? mass / even : Number.NaN;
 }
 
 /** Return what even attention would have there: a share, that share for each token, or 1. */
 export function evenAt(rest: Rest, sizes: readonly number[], row: number, column: number, measure: Measure): number {
+  if (!rest.shares) return Number.NaN;
   const even = rest.even[row * rest.columns + column]!;
   if (measure === "mass") return even;
   if (measure === "per_token") return sizes[column]! > 0 ? even / sizes[column]! : Number.NaN;
@@ -138,6 +149,13 @@ export function evenAt(rest: Rest, sizes: readonly number[], row: number, column
 export function largest(numbers: Iterable<number>): number {
   let most = 0;
   for (const value of numbers) if (value > most) most = value;
+  return most;
+}
+
+/** Return the largest size of some numbers, 0 where none is one. */
+export function largestSize(numbers: Iterable<number>): number {
+  let most = 0;
+  for (const value of numbers) if (Math.abs(value) > most) most = Math.abs(value);
   return most;
 }
 
@@ -162,6 +180,10 @@ export function meanOf(numbers: readonly number[]): number {
   const known = numbers.filter((value) => !Number.isNaN(value));
   return known.length > 0 ? known.reduce((sum, value) => sum + value, 0) / known.length : Number.NaN;
 }
+
+/** Return the sum of those numbers that are one; NaN where none is. */
+export const sumOf = (numbers: readonly number[]): number =>
+  meanOf(numbers) * numbers.filter((value) => !Number.isNaN(value)).length;
 
 /** Return a round number that is no less, of one or two digits, so that an axis ends there. */
 export function roundUp(value: number): number {

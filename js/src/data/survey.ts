@@ -1,12 +1,13 @@
 /** All heads of all layers: what was sent of them, in which order they stand, and what each does more than the others. */
 
-import { decodeGrid, decodeThumbnails, type Grid, type Thumbnails } from "../contract/decode";
-import type { Bytes, Envelope, Facts, SurveyMessage } from "../contract/messages";
-import type { HeadName, Metric } from "../contract/values";
+import { decode, decodeGrid, decodeThumbnails, type Grid, type Thumbnails } from "../contract/decode";
+import type { Bytes, Envelope, Facts, StageHeadsMessage, SurveyMessage } from "../contract/messages";
+import { isSigned } from "../contract/stages";
+import type { HeadName, Metric, Stage, StageSum } from "../contract/values";
 import { listNumber } from "../text/format";
 
 interface Named {
-  readonly name: Metric | "effect";
+  readonly name: Metric | StageSum | "effect";
   readonly word: string;
   /** Where there is little room. */
   readonly brief?: string;
@@ -29,8 +30,13 @@ export const METRICS: readonly Named[] = [
   { name: "streaming", word: "First and near tokens", brief: "streaming", kind: "share" },
   { name: "recall", word: "Kept by the cache", brief: "recall", kind: "share" },
   { name: "effect", word: "Loss without it", brief: "effect", kind: "nats" },
+  { name: "stage_sum", word: "Sum of the stage", brief: "sum", kind: "stage" },
+  { name: "stage_size", word: "Sum of its sizes", brief: "size", kind: "size" },
 ];
-type Kind = "bits" | "weight" | "tokens" | "share" | "nats" | "own";
+type Kind = "bits" | "weight" | "tokens" | "share" | "nats" | "stage" | "size" | "own";
+
+/** Whether numbers of a kind may be below zero. */
+export const hasSigns = (kind: Kind) => kind === "nats" || kind === "stage";
 
 /** A metric of the user's own has the name that it was given. */
 const ownMetric = (name: string) => ({ name, word: name, kind: "own" as const });
@@ -60,6 +66,8 @@ export interface Survey {
   /** By place; null as long as it is not known. */
   readonly pictures: readonly (Grid | null)[];
   readonly metrics: readonly HeadMetric[];
+  /** What is drawn in the place of these pictures: a stage after the weights, and of which query its sums are. */
+  readonly ofStage?: StageHeads;
   /** Whether all layers are there. */
   readonly complete: boolean;
   readonly error: string | null;
@@ -82,7 +90,7 @@ export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
   while (pictures.length < heads.length) pictures.push(null);
   const metrics = await Promise.all(
     [...METRICS, ...Object.keys(message.own ?? {}).map(ownMetric)].map(async ({ name, word, kind }) => {
-      const sent = kind === "own" ? message.own?.[name] : name === "effect" ? null : message.metrics[name as Metric];
+      const sent = kind === "own" ? message.own?.[name] : isSum(name) ? null : message.metrics[name as Metric];
       if (!sent) return null;
       const values = new Float32Array(heads.length).fill(Number.NaN);
       values.set((await decodeGrid(sent)).values.subarray(0, heads.length));
@@ -100,6 +108,54 @@ export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
     error,
     problems: Object.entries(message.problems ?? {}).map(([name, problem]) => `${name}: ${problem}`),
   };
+}
+
+const isSum = (name: Metric | StageSum | "effect"): name is StageSum | "effect" =>
+  name === "effect" || name === "stage_sum" || name === "stage_size";
+
+/** All heads of all layers in a stage after the weights. */
+export interface StageHeads {
+  readonly batch: number;
+  readonly stage: Stage;
+  readonly query: number | null;
+  /** Layer by layer, as far as they are ready. */
+  readonly layers: readonly (readonly Grid[] | null)[];
+  readonly sums: Float32Array;
+  readonly sizes: Float32Array;
+  readonly error: string | null;
+}
+
+export async function decodeStageHeads(message: StageHeadsMessage): Promise<StageHeads> {
+  const { batch, stage, query, error } = message;
+  const [sums, sizes] = [await decode(message.sums), await decode(message.sizes)];
+  const layers = await Promise.all(
+    message.pictures.map((values, layer) => (values === null ? null : picturesOf(values, layer, batch))),
+  );
+  if (!(sums instanceof Float32Array && sizes instanceof Float32Array)) throw new Error("sums must be float32");
+  return { batch, stage, query, layers, sums, sizes, error };
+}
+
+/** Return the heads with pictures of a stage in the place of weights, and its sums as two more metrics. */
+export function withStage(survey: Survey, ofStage: StageHeads): Survey {
+  const metric = (name: StageSum, kind: Kind, values: Float32Array): HeadMetric[] => {
+    const there = values.filter((value) => Number.isFinite(value)).sort();
+    if (values.length !== survey.heads.length || there.length === 0) return [];
+    const high = there.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;
+    const { word } = METRICS.find((one) => one.name === name)!;
+    return [{ name, word, kind, values, high, median: medianOf(there) }];
+  };
+  const metrics = [
+    ...survey.metrics,
+    ...(isSigned(ofStage.stage) ? metric("stage_sum", "stage", ofStage.sums) : []),
+    ...metric("stage_size", "size", ofStage.sizes),
+  ];
+  return { ...survey, metrics, ofStage, error: survey.error ?? ofStage.error };
+}
+
+/** Return the picture of a head that is drawn; null as long as it is not known. */
+export function pictureOf(survey: Survey, place: number): Grid | null {
+  const { layer, head } = survey.heads[place]!;
+  return survey.ofStage ? (survey.ofStage.layers[layer]?.[head] ?? null) : (survey.pictures[place] ?? null);
 }
 
 /** Return what small pictures tell of the heads of one layer, where the others are not known, nor any metric. */
@@ -168,7 +224,9 @@ export function orderOf(survey: Survey, order: string, like = 0): number[] {
 }
 
 /** Kinds that `AttentionStack.similar` does not compare: they follow from other metrics, or from what a cache keeps. */
-const NOT_COMPARED: ReadonlySet<string> = new Set(["sink", "streaming", "recall", "effect", "own"]);
+const NOT_COMPARED: ReadonlySet<string> = new Set([
+  ...["sink", "streaming", "recall", "effect", "stage_sum", "stage_size", "own"],
+]);
 const LEAST_SPREAD = 1e-5; // of the largest number: below, a metric is the same in all heads but for rounding
 
 /** Return the places, those most like one first: by the sum of their ranks by metrics and by picture, as in Python. */
@@ -249,6 +307,7 @@ export function isShown(survey: Survey, place: number, filter: HeadFilter | null
 export function metricText(value: number, kind: Kind): string {
   if (!Number.isFinite(value)) return "NaN";
   if (kind === "bits") return `${value.toFixed(2)} bits`;
+  if (kind === "stage" || kind === "size") return listNumber(value, "logit");
   if (kind === "nats") return `${listNumber(value, "weights")} nats`;
   if (kind === "tokens") return value < 100 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
   if (kind === "own") return listNumber(value, "scores");

@@ -46,6 +46,19 @@ export const OWN_RANGE: ColorMapper = {
   share: (value) => value,
 };
 
+/** The same of numbers with signs: −1 to 1, of which it has a `share` of another one's colors. */
+export const ownRange = (signed: boolean, share = 1): ColorMapper => {
+  if (!signed && share === 1) return OWN_RANGE;
+  const position = (value: number) => (signed ? (1 + value * share) / 2 : value * share);
+  return {
+    ...{ signed, log: false, domain: { low: signed ? -1 : 0, high: 1 } },
+    index: (value) => Math.round(255 * position(value)),
+    position,
+    clips: () => false,
+    share: (value) => Math.abs(value * share),
+  };
+};
+
 /** Return the color mapper of a picture: which table, which domain, and what is cut off. */
 export function makeColorMapper(
   picture: Picture,

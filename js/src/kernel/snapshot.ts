@@ -5,7 +5,7 @@
 
 import { BLOCKED, decode, decodePicture, type Grid, type Picture } from "../contract/decode";
 import type { Envelope, HeadPlace, LinksMessage, PictureMessage } from "../contract/messages";
-import { isBySize } from "../contract/stages";
+import { isBySize, linkedStage } from "../contract/stages";
 import { type TraitName, type Traits, traitsThatAre } from "../contract/traits";
 import type { Side, Stage } from "../contract/values";
 import { combine, lineOf } from "../data/matrix";
@@ -36,7 +36,7 @@ interface HeadLinks {
 export interface Snapshot {
   readonly state: Partial<Traits>;
   readonly derived: Readonly<Partial<Record<TraitName, DerivedValues>>>;
-  /** By layer, sample, head and side. */
+  /** By layer, sample, head, side and stage. */
   readonly links: Readonly<Record<string, HeadLinks>>;
   /** By layer, sample, head and stage. */
   readonly peaks: Readonly<Record<string, Peaks>>;
@@ -68,7 +68,10 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
   const free = new Set<string>([...FREE, ...Object.values(saved.derived).flatMap(({ by }) => by)]);
   const find = (name: TraitName, of: Partial<Traits>) => {
     const known = saved.derived[name];
-    return known?.values[keyOf(known.by.map((trait) => of[trait] ?? null))];
+    const ofWeights =
+      (name === "mass" || name === "head_mass") && (of.view !== "segments" || of.segments_show === "effect");
+    const stage = name === "picture" ? of.stage : ofWeights ? "weights" : linkedStage(of.stage ?? "weights");
+    return known?.values[keyOf(known.by.map((trait) => (trait === "stage" ? stage : of[trait]) ?? null))];
   };
 
   /** The picture of a head, if it was saved. */
@@ -116,7 +119,8 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
     }
     const next = fitted(asked, (of) => find("facts", of) as Traits["facts"] | undefined);
     const heads = next.heads ?? [];
-    const asks = "asking" in changes || "segment_path" in changes;
+    const bySegment = next.view === "segments" && find("mass", traits) !== undefined && "stage" in changes;
+    const asks = bySegment || "asking" in changes || "segment_path" in changes;
     const needed: readonly TraitName[] = [
       ...NEEDED,
       ...(next.view === "compare" ? COMPARED : []),
@@ -155,7 +159,8 @@ function fitted(next: Partial<Traits>, factsOf: (of: Partial<Traits>) => Traits[
 /** The links of the chosen heads, one after the other, as Python sends them. */
 async function linksOf(of: Partial<Traits>, known: Snapshot["links"]): Promise<LinksMessage | null> {
   const { layer = 0, batch = 0, heads = [], direction: side = "query" } = of;
-  const found = heads.map((head) => known[keyOf([layer, batch, head, side])]);
+  const stage = linkedStage(of.stage ?? "weights");
+  const found = heads.map((head) => known[keyOf([layer, batch, head, side, stage])]);
   const first = found[0];
   if (first === undefined || found.includes(undefined)) return null;
   const parts = found as HeadLinks[];
@@ -165,7 +170,7 @@ async function linksOf(of: Partial<Traits>, known: Snapshot["links"]): Promise<L
   const columns = parts.flatMap((one) => one.sinks ?? []);
   const sinks = { data: await joined(columns), dtype: "float32", deflated: false } as const;
   return {
-    ...{ layer, batch, heads: [...heads], side },
+    ...{ layer, batch, heads: [...heads], side, stage },
     partners: { data: partners, dtype: "uint32", shape, deflated: false },
     weights: { data: weights, dtype: "float32", shape, deflated: false },
     sinks: columns[0] === undefined ? null : { ...sinks, shape: [heads.length, ...columns[0].shape] },

@@ -6,6 +6,7 @@ import { Menu } from "../components/menu";
 import { headWords } from "../components/phrases";
 import { Thumbnail } from "../components/thumbnail";
 import type { HeadPlace } from "../contract/messages";
+import { isSigned, wordsOf } from "../contract/stages";
 import { HEAD_COLORS, isDark } from "../draw/color";
 import { isAway } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
@@ -303,7 +304,8 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const { heads, groups, head_numbers } = store.facts.value;
   const nameOf = (head: number) => headWords(head, store.facts.value);
   const thumbnails = store.thumbnails.value;
-  const paints = ui.paints.value?.sequential ?? null;
+  const signed = isSigned(thumbnails?.stage ?? "weights");
+  const paints = (signed ? ui.paints.value?.diverging : ui.paints.value?.sequential) ?? null;
   const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 50 : 0);
   const chip = head_numbers ? 39 : 29; // both numbers stand below
   const dense = heads * chip > Math.max(room, CHIPS * chip);
@@ -315,13 +317,14 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
     shown.length > 1 && !isOne ? HEAD_COLORS[dark ? "dark" : "light"][shown.indexOf(head) % 12] : undefined;
   const choose = (head: number) => store.select(isSeveral ? { head, heads: [head] } : { head });
   const shared = groups < heads ? heads / groups : 0;
-  const highs = store.color_range.value === "layer" ? (thumbnails?.highs ?? null) : null;
+  const highs =
+    store.color_range.value === "layer" && thumbnails?.stage === "weights" ? (thumbnails.highs ?? null) : null;
   const most = highs?.reduce((high, other) => Math.max(high, other), 0) ?? 0;
   const shareOf = (head: number) => (highs === null || most === 0 ? 1 : (highs[head] ?? most) / most);
   const whose =
     thumbnails === null
       ? ""
-      : `; small picture on ${highs === null ? "its own range" : "the range of all heads of the layer"}`;
+      : `; small picture${thumbnails.stage === "weights" ? "" : ` of ${wordsOf(thumbnails.stage)}`} on ${highs === null ? "its own range" : "the range of all heads of the layer"}`;
   return (
     <div class="aw-group">
       {label && (
@@ -358,7 +361,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
               }
               onKeyDown={(event) => rove(event, head, heads, choose)}
             >
-              <Thumbnail grid={grid ?? null} paints={paints} share={shareOf(head)} />
+              <Thumbnail grid={grid ?? null} {...{ paints, signed }} share={shareOf(head)} />
               <span>
                 {!dense || chosen || (head % 8 === 0 && Math.abs(head - store.head.value) > 1) ? head : " "}
                 {!dense && head_numbers ? ` (${head_numbers[head]})` : ""}

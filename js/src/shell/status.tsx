@@ -1,5 +1,6 @@
 /** The exact number under the pointer, or at the pin, and what it was computed from; above it what needs saying. */
 
+import type { ComponentChildren } from "preact";
 import { mount, part, type View } from "../components/dom";
 import { Message } from "../components/message";
 import {
@@ -13,7 +14,7 @@ import {
   stackWords,
 } from "../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
-import { wordOf } from "../contract/stages";
+import { isSigned, sumWord, wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
 import { editWords } from "../data/effects";
 import { numberIn } from "../data/matrix";
@@ -34,7 +35,7 @@ import {
   pinnedSegment,
   segmentAt,
 } from "../state/segment-axes";
-import type { Removal, Ui } from "../state/ui";
+import type { Removal, SegmentReading, Ui } from "../state/ui";
 import { count, listNumber, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK } from "../text/words";
@@ -306,8 +307,8 @@ function GraphLine({ ui }: { ui: Ui }) {
           SINK
         )}
         <i class="aw-gap" />
-        {several && ` ${headWords(at.link.head, store.facts.value)} `}weight{" "}
-        <b class="aw-exact">{statusNumber(at.link.weight)}</b>
+        {several && ` ${headWords(at.link.head, store.facts.value)} `}
+        {wordOf(store.linkedStage.value)} <b class="aw-exact">{statusNumber(at.link.weight)}</b>
       </>
     );
   }
@@ -325,7 +326,11 @@ function GraphLine({ ui }: { ui: Ui }) {
           <i class="aw-gap" />
         </>
       )}
-      band width = weight{heads.length > 1 && byQuery && ui.mode.value !== "narrow" ? ", each head sums to 1" : ""}
+      band width = {isSigned(store.linkedStage.value) ? "size of the " : ""}
+      {wordOf(store.linkedStage.value)}
+      {store.linkedStage.value === "weights" && heads.length > 1 && byQuery && ui.mode.value !== "narrow"
+        ? ", each head sums to 1"
+        : ""}
     </>
   );
 }
@@ -376,11 +381,35 @@ function SegmentsLine({ ui }: { ui: Ui }) {
       <b>
         <bdi>{to}</bdi>
       </b>
-      {isAside ? number("set aside, weight", raw) : number("mass", mass)}
-      {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
-      {!isAside && !narrow && mass !== raw && number("weight", raw)}
-      {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
-      {!isAside && Number.isFinite(lift) && number("lift", lift, lift >= 0.01 ? lift.toFixed(2) : statusNumber(lift))}
+      {reading.shares === false && <SummedNumbers {...{ ui, reading, number }} />}
+      {reading.shares !== false && (
+        <>
+          {isAside ? number("set aside, weight", raw) : number("mass", mass)}
+          {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
+          {!isAside && !narrow && mass !== raw && number("weight", raw)}
+          {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
+          {!isAside &&
+            Number.isFinite(lift) &&
+            number("lift", lift, lift >= 0.01 ? lift.toFixed(2) : statusNumber(lift))}
+        </>
+      )}
+    </>
+  );
+}
+
+/** The sum of another stage than the weights: no share, and of no lift. */
+function SummedNumbers(props: {
+  ui: Ui;
+  reading: SegmentReading;
+  number: (name: string, value: number) => ComponentChildren;
+}) {
+  const { ui, reading, number } = props;
+  const { mass, raw, perToken, isAside } = reading;
+  const name = sumWord(ui.store.mass.value?.stage ?? "weights");
+  return (
+    <>
+      {isAside ? number(`set aside, ${name}`, raw) : number(name, mass)}
+      {!isAside && ui.store.measure.value === "per_token" && number("per token", perToken)}
     </>
   );
 }
@@ -458,7 +487,9 @@ function segmentFacts({ store }: Ui, narrow: boolean): string {
     heads > 1 || head_numbers ? headWords(now.of.head, store.facts.value) : "",
     `${count(now.total)} of ${count(queries)} queries`,
     `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
-    narrow || columns.length === now.keys.length ? "" : "mass is a share of what is not set aside",
+    narrow || columns.length === now.keys.length || now.stage !== "weights"
+      ? ""
+      : "mass is a share of what is not set aside",
   ]
     .filter(Boolean)
     .join(" · ");

@@ -2,7 +2,7 @@
 
 import type { Section } from "../components/menu";
 import { showsCells } from "../components/phrases";
-import { isSigned, targetName } from "../contract/stages";
+import { isSigned, linkedStage, targetName } from "../contract/stages";
 import type {
   ColorRange,
   ColorScaleName,
@@ -14,7 +14,7 @@ import type {
   ViewName,
 } from "../contract/values";
 import { ORDERS } from "../data/effects";
-import { MEASURE_WORDS } from "../data/segments";
+import { MEASURE_WORDS, measureOf } from "../data/segments";
 import type { Mode } from "../geometry/layout";
 import { axisSegments } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
@@ -75,8 +75,8 @@ export interface ToolbarRoom {
 /** A menu stands in the toolbar always, where any menu does, where views and menus are few, where there is much room, or never. */
 type Need = "nothing" | "menus" | "few" | "much" | "more than there is";
 
-/** Each step of `folded` puts more under `⋯`: what a roomy page has, what is read and kept, the views as words. */
-export const MOST_FOLDED = 3;
+/** Each step of `folded` puts more under `⋯`: by what menus need, then the views as words. */
+export const MOST_FOLDED = 4;
 
 /** Return how much room there is at this width, once so much has been folded. */
 export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
@@ -85,7 +85,7 @@ export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
     tabs: !narrow && folded < MOST_FOLDED,
     fits: {
       nothing: true,
-      menus: !narrow && folded < 2,
+      menus: !narrow && folded < 3,
       few: !narrow && !(mode === "under" && views > 5) && folded < 2,
       much: (mode === "beside" || mode === "wide") && folded === 0,
       "more than there is": false,
@@ -104,6 +104,7 @@ export type MenuName =
   | "heads"
   | "keep"
   | "labels"
+  | "linked"
   | "measure"
   | "order"
   | "pool"
@@ -135,6 +136,7 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
     ["read", "menus"],
     ["keep", "menus"],
     ["whatIf", "nothing"],
+    ["linked", "much"],
   ],
   text: [
     ["heads", "much"],
@@ -153,10 +155,12 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
   heads: [
     ["bar", "menus"],
     ["order", "menus"],
+    ["linked", "much"],
   ],
   segments: [
     ["shown", "more than there is"],
     ["heads", "much"],
+    ["linked", "much"],
     ["measure", "much"],
     ["aside", "menus"],
     ["asking", "more than there is"],
@@ -173,8 +177,8 @@ const WITH_MODEL: typeof MENUS.segments = [
 ];
 const EFFECT: typeof MENUS.segments = [
   ["shown", "menus"],
-  ["target", "much"],
-  ["edit", "much"],
+  ["target", "few"],
+  ["edit", "few"],
   ["effectOrder", "much"],
   ["aside", "more than there is"],
 ];
@@ -184,6 +188,7 @@ const hasSegments = ({ store }: Ui) => (store.mass.value?.keys.length ?? 0) > 0;
 /** Whether there is anything to choose; a menu that is not named here always has something. */
 const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   labels: isNamed,
+  linked: ({ store }) => store.facts.value.stages.some((stage) => stage !== "weights" && linkedStage(stage) === stage),
   against: ({ store }) => (store.sides.value?.length ?? 0) > 2,
   heads: canCombine,
   measure: hasSegments,
@@ -224,7 +229,11 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   labels: { name: "Labels", value: (ui) => ui.shownNames.value ?? "tokens", sections: (ui) => [labelsSection(ui)] },
   measure: {
     name: "Measure",
-    value: ({ store }) => MEASURE_WORDS[store.measure.value ?? "mass"],
+    value({ store }) {
+      const stage = store.linkedStage.value;
+      const measure = measureOf(store.measure.value, stage);
+      return stage !== "weights" && measure === "mass" ? "sum" : MEASURE_WORDS[measure];
+    },
     sections: (ui) => [measureSection(ui)],
   },
   aside: { name: "Aside", value: asideName, sections: (ui) => [asideSection(ui)] },
@@ -265,6 +274,11 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   },
   keep: { name: "Keep", value: keepName, sections: (ui) => [keepSection(ui)] },
   show: { name: "Show", value: shownName, sections: (ui) => [showSection(ui), ...logitSections(ui)] },
+  linked: {
+    name: "Of",
+    value: (ui) => shownName(ui, ui.store.linkedStage.value),
+    sections: (ui) => [linkedSection(ui), ...logitSections(ui)],
+  },
   color: { name: "Color", value: colorName, sections: colorSections },
   pool: {
     name: "Pool",
@@ -338,7 +352,10 @@ function keepSection({ store }: Ui): Section {
     value: top === null ? `${store.threshold.value}` : `top ${top}`,
     choices: [
       ...TOPS.map((k) => ({ value: `top ${k}`, name: `top ${k}` })),
-      ...THRESHOLDS.map((threshold) => ({ value: `${threshold}`, name: thresholdName(threshold) })),
+      ...THRESHOLDS.map((threshold) => ({
+        ...{ value: `${threshold}`, name: thresholdName(threshold) },
+        ...(threshold > 0 && store.linkedStage.value !== "weights" ? { note: "of the largest" } : {}),
+      })),
     ],
     choose: (value) =>
       value.startsWith("top ")
@@ -363,8 +380,7 @@ const poolName = (pool: string) => (pool === "max" ? "maximum" : "mean");
 const stageName = (stage: Stage) => stage.replace("_", " ");
 const targetOf = ({ store }: Ui) => store.facts.value.targets?.[store.batch.value];
 
-function shownName(ui: Ui): string {
-  const stage = ui.store.stage.value;
+function shownName(ui: Ui, stage = ui.store.stage.value): string {
   const target = stage === "logit" ? targetOf(ui) : undefined;
   return target ? `logit of ${targetName(target)}` : stageName(stage);
 }
@@ -388,6 +404,19 @@ function showSection({ store }: Ui): Section {
   return {
     value: store.stage.value,
     choices: store.facts.value.stages.map((stage) => ({ value: stage, name: stageName(stage) })),
+    choose: (stage) => store.show({ stage: stage as Stage }),
+  };
+}
+
+/** What links, pictures of heads and sums by segment can be of; the other stages are shown elsewhere. */
+function linkedSection({ store }: Ui): Section {
+  const elsewhere = "in the heatmap, the text and the stages";
+  return {
+    value: store.linkedStage.value,
+    choices: store.facts.value.stages.map((stage) => {
+      const fits = linkedStage(stage) === stage;
+      return { value: stage, name: stageName(stage), ...(fits ? {} : { note: elsewhere, disabled: true }) };
+    }),
     choose: (stage) => store.show({ stage: stage as Stage }),
   };
 }

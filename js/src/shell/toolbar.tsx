@@ -1,6 +1,6 @@
 /** The views as words on the left, how they are shown as menus on the right. */
 
-import { effect } from "@preact/signals-core";
+import { effect, signal } from "@preact/signals-core";
 import { Component, createRef, render } from "preact";
 import { part, rove, type View } from "../components/dom";
 import { FindingsBadge } from "../components/findings";
@@ -17,7 +17,12 @@ export function toolbar(ui: Ui): View {
   const node = part("aw-toolbar", "toolbar");
   let folded = 0;
   let before = "";
+  const isPlaced = signal(false); // where it is not in the page yet, nothing can be measured
+  queueMicrotask(() => {
+    isPlaced.value = true;
+  });
   const end = effect(() => {
+    void isPlaced.value;
     // Fonts and themes differ in width: what does not fit is folded, until the page or the view is another.
     const { width, unit, mode, theme, font, store } = ui;
     const now = [width.value, unit.value, mode.value, theme.value, font.value, store.view.value].join();

@@ -240,20 +240,20 @@ export function linesSource(
 ): ReadonlySignal<readonly (Known | null)[]> {
   const known = new Map<string, Known>();
   const arrivals = signal(0);
-  const stage = "weights";
+  const stage = store.linkedStage;
   const whole = computed(() => (store.picture.value?.exact ? store.picture.value : null));
   const settled = computed(() => store.picture.value?.sampled === null); // before, a key's queries may not be known
   const isWhole = ({ side }: Target) => others(store.facts.value, side) <= WHOLE;
   const nameOf = (target: HeadTarget) => {
     const { head, side, index } = target;
-    const of = [store.facts.value.version, store.layer.value, store.batch.value, head, side, index];
+    const of = [store.facts.value.version, store.layer.value, store.batch.value, head, side, index, stage.value];
     return (isWhole(target) ? of : [...of, count.value, settled.value]).join(" ");
   };
   const find = (target: HeadTarget) => {
     const picture = whole.value;
     const { layer, batch, head } = picture?.of ?? {};
     const here = layer === store.layer.value && batch === store.batch.value && head === target.head;
-    if (picture !== null && here && picture.of.stage === stage) return lineOf(picture, target);
+    if (picture !== null && here && picture.of.stage === stage.value) return lineOf(picture, target);
     return known.get(nameOf(target)) ?? null;
   };
   const end = effect(() => {
@@ -262,7 +262,7 @@ export function linesSource(
     for (const target of wanted.value) {
       if (find(target) !== null) continue;
       const name = nameOf(target);
-      const of: Address = { layer: layer.value, batch: batch.value, head: target.head, stage };
+      const of: Address = { layer: layer.value, batch: batch.value, head: target.head, stage: stage.value };
       const answer = isWhole(target)
         ? askLine(kernel, of, target, current.signal)
         : askRanked(kernel, of, [target], current.signal, { count: count.value });

@@ -23,7 +23,7 @@ export function layerExtent(store: Store, picture: Picture): Extent | null {
   const small = store.thumbnails.value;
   const { layer, batch, stage } = picture.of;
   if (stage !== "weights" || small === null || small.highs === null) return null;
-  if (small.layer !== layer || small.batch !== batch) return null;
+  if (small.layer !== layer || small.batch !== batch || small.stage !== stage) return null;
   // Of long heads some rows were looked at: the picture may know a greater weight.
   return { low: 0, high: small.highs.reduce((most, high) => Math.max(most, high), picture.high ?? 0) };
 }

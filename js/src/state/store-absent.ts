@@ -5,12 +5,12 @@ import type { Links, Picture, Thumbnails } from "../contract/decode";
 import type { EffectsMessage, Facts } from "../contract/messages";
 import { wordsOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
-import type { HeadName, Side, ViewName } from "../contract/values";
+import type { HeadName, Side, Stage, ViewName } from "../contract/values";
 import { withEffect } from "../data/effects";
 import { hasLinksOf, linksOfPicture } from "../data/links";
 import type { Segments } from "../data/segment-data";
 import { type Stages, stagesOfPicture } from "../data/stage-data";
-import { type Survey, surveyOfLayer } from "../data/survey";
+import { type StageHeads, type Survey, surveyOfLayer, withStage } from "../data/survey";
 import type { Kernel } from "../kernel/kernel";
 
 /** Links of each token that a graph draws, at least. */
@@ -27,6 +27,7 @@ interface Known {
   readonly direction: ReadonlySignal<Side>;
   readonly top_k: ReadonlySignal<number | null>;
   readonly drawnHeads: ReadonlySignal<readonly HeadName[]>;
+  readonly linkedStage: ReadonlySignal<Stage>;
   readonly picture: ReadonlySignal<Picture | null>;
   readonly thumbnails: ReadonlySignal<Thumbnails | null>;
   readonly effects: ReadonlySignal<EffectsMessage | null | undefined>;
@@ -35,6 +36,7 @@ interface Known {
   readonly sent: {
     readonly links: ReadonlySignal<Links | null>;
     readonly survey: ReadonlySignal<Survey | null>;
+    readonly stageHeads: ReadonlySignal<StageHeads | null>;
     readonly stages: ReadonlySignal<Stages | null>;
     readonly comparison: ReadonlySignal<object | null>;
     readonly segments: ReadonlySignal<Segments | null>;
@@ -54,7 +56,8 @@ export interface Absent {
 export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Absent {
   const { view, facts, layer, batch, direction, top_k, drawnHeads, sent } = known;
   const links = computed(() => {
-    const of = { layer: layer.value, batch: batch.value, heads: [...drawnHeads.value], side: direction.value };
+    const at = { layer: layer.value, batch: batch.value, heads: [...drawnHeads.value], side: direction.value };
+    const of = { ...at, stage: known.linkedStage.value };
     const own = sent.links.value;
     if (view.value !== "graph" || (own !== null && hasLinksOf(own, of))) return own;
     const picture = known.picture.value;
@@ -64,10 +67,13 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
   const survey = computed(() => {
     const small = known.thumbnails.value;
     const own =
-      sent.survey.value !== null || small === null || !kernel.away.value
+      sent.survey.value !== null || small === null || small.stage !== "weights" || !kernel.away.value
         ? sent.survey.value
         : surveyOfLayer(small, facts.value);
-    return own && withEffect(own, known.effects.value);
+    const ofStage = sent.stageHeads.value;
+    const fits = ofStage !== null && ofStage.stage === known.linkedStage.value;
+    const whole = own && withEffect(own, known.effects.value);
+    return whole && fits ? withStage(whole, ofStage) : whole;
   });
   const stages = computed(() => {
     const picture = known.picture.value;

@@ -3,6 +3,7 @@
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { decodeLinks, decodeThumbnails, type Links, type Picture, type Thumbnails } from "../contract/decode";
 import type { WhatIf } from "../contract/messages";
+import { linkedStage } from "../contract/stages";
 import {
   type Model,
   TRAIT_NAMES,
@@ -11,7 +12,7 @@ import {
   type TraitsThatAre,
   traitsThatAre,
 } from "../contract/traits";
-import type { HeadName, Pin } from "../contract/values";
+import type { HeadName, Pin, Stage } from "../contract/values";
 import { type Changes, type Comparison, decodeChanges, decodeComparison } from "../data/comparison";
 import { decodeRecall, type Recall } from "../data/recall";
 import {
@@ -24,7 +25,7 @@ import {
 } from "../data/segment-data";
 import { headsInForce, pinsInForce, withHeadToggled, withPinToggled } from "../data/selection";
 import { decodePair, decodeStages, type ExplainedPair, type Stages } from "../data/stage-data";
-import { decodeSurvey, type Survey } from "../data/survey";
+import { decodeStageHeads, decodeSurvey, type Survey } from "../data/survey";
 import type { Kernel } from "../kernel/kernel";
 import type { Labels } from "../text/labels";
 import { createRecovery, type Recovery } from "./recovery";
@@ -44,6 +45,7 @@ const ENCODED = [
   "thumbnails",
   "links",
   "survey",
+  "stage_heads",
   "tokens",
   "key_tokens",
   "stages",
@@ -115,6 +117,8 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   readonly pictured: ReadonlySignal<HeadName>;
   /** What the graph draws: the chosen heads, or all of them as one. */
   readonly drawnHeads: ReadonlySignal<readonly HeadName[]>;
+  /** Of what links, small pictures and sums by segment are: the chosen stage, or weights where there are none of it. */
+  readonly linkedStage: ReadonlySignal<Stage>;
   select(change: Partial<Selection>): void;
   /** One more pin, or, where it is one already, one less. */
   addPin(query: number | null, key: number | null): void;
@@ -152,6 +156,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   const sent = {
     links: decoded("links", decodeLinks),
     survey: decoded("survey", decodeSurvey),
+    stageHeads: decoded("stage_heads", decodeStageHeads),
     stages: decoded("stages", decodeStages),
     comparison: decoded("comparison", decodeComparison),
     mass: decoded("mass", decodeMass),
@@ -265,5 +270,5 @@ function shownSelection(traits: Mirrored<Plain>) {
   const drawnHeads = computed<readonly HeadName[]>(() =>
     typeof pictured.value === "string" ? [pictured.value] : shownHeads.value,
   );
-  return { shownHeads, shownPins, pictured, drawnHeads };
+  return { shownHeads, shownPins, pictured, drawnHeads, linkedStage: computed(() => linkedStage(traits.stage.value)) };
 }

@@ -59,6 +59,8 @@ export interface SegmentReading {
   readonly lift: number;
   readonly perToken: number;
   readonly isAside: boolean;
+  /** False where `mass` is the sum of another stage than the weights. */
+  readonly shares?: boolean;
   /** False while only the number's color has come. */
   readonly exact: boolean;
 }

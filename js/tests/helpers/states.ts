@@ -404,8 +404,8 @@ export function python(
 }
 type Answer = NonNullable<HostOptions["answer"]>;
 
-/** All requests of some kinds that were sent; pings are left out. */
+/** All requests of some kinds that were sent; pings are left out, and what a page says of itself. */
 export function asked(sent: readonly unknown[], ...kinds: string[]): HostRequest[] {
-  const all = (sent as { requests: HostRequest[] }[]).flatMap(({ requests }) => requests);
+  const all = (sent as { requests?: HostRequest[] }[]).flatMap(({ requests = [] }) => requests);
   return all.filter(({ kind }) => (kinds.length === 0 ? kind !== "ping" : kinds.includes(kind)));
 }

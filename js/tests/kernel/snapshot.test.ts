@@ -30,7 +30,10 @@ function saved(changes: Partial<Traits> = {}, pictures: Record<string, PictureMe
   const links = Object.entries(HEADS).map(([head, cells]) => {
     const { partners, weights } = linksOf(() => cells, [Number(head)]);
     const shape = partners.shape.slice(1);
-    return [keyOf([0, 0, Number(head), "query"]), { partners: { ...partners, shape }, weights: { ...weights, shape } }];
+    return [
+      keyOf([0, 0, Number(head), "query", "weights"]),
+      { partners: { ...partners, shape }, weights: { ...weights, shape } },
+    ];
   });
   return {
     state: stateOf(CAUSAL, { facts: FACTS, ...changes }),

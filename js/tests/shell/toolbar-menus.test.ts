@@ -21,6 +21,7 @@ describe("what fits into the toolbar", () => {
     expect(Array.from({ length: MOST_FOLDED + 1 }, (_, folded) => fitting("wide", 5, folded))).toEqual([
       [true, true, true, true],
       [true, true, true, false],
+      [true, true, false, false],
       [true, false, false, false],
       [false, false, false, false],
     ]);

@@ -266,7 +266,7 @@ describe("larger pictures", () => {
       { answer },
     );
     await settle(2000);
-    const messages = (host.sent as { requests: HostRequest[] }[]).map(({ requests }) =>
+    const messages = (host.sent as { requests?: HostRequest[] }[]).map(({ requests = [] }) =>
       requests.filter(({ kind }) => kind === "thumbnails"),
     );
     const sizes = messages.map((requests) =>

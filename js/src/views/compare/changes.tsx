@@ -14,9 +14,8 @@ import {
 } from "../../data/comparison";
 import { count, listNumber, signed } from "../../text/format";
 import type { Labels } from "../../text/labels";
-import type { PlaceSpace } from "./place-space";
+import { type PlaceSpace, MOST_LISTED as ROWS } from "./place-space";
 
-const ROWS = 12;
 const NARROW_ROWS = 9;
 const ROW = 22;
 const LETTERS = { a: "A", b: "B" } as const;
@@ -45,7 +44,9 @@ export function ChangeList({ ui, comparison, padding }: ChangeListProps) {
   const rows = Math.min(most, Math.max(comparison.queries.length, comparison.keys.length)) + 1;
   // What only one side has is a line of its own: room for it is kept.
   const only = Math.max(...[comparison.queries, comparison.keys].map((one) => one.only.filter(Boolean).length));
-  const pairs = found || pinned ? [] : mostChanged(comparison, padding ?? comparison.queries.length, rows - 2);
+  const known = found || pinned ? [] : mostChanged(comparison, padding ?? comparison.queries.length, rows - 2);
+  const pairs =
+    found || pinned || comparison.pictures.change.exact ? known : (ui.largest.value ?? []).slice(0, rows - 2);
   return (
     <div
       style={{
@@ -54,7 +55,7 @@ export function ChangeList({ ui, comparison, padding }: ChangeListProps) {
       }}
     >
       {found !== null && <List ui={ui} found={found} pinned={pinned} most={most} comparison={comparison} />}
-      {pairs.length > 0 && <Pairs ui={ui} pairs={pairs} against={comparison.against} />}
+      {pairs.length > 0 && <Pairs ui={ui} pairs={pairs} comparison={comparison} />}
       {found === null && <p class="aw-prompt">{whyNothing(ui, pinned)}</p>}
     </div>
   );
@@ -124,14 +125,25 @@ function List({ ui, found, comparison, pinned, most }: ListProps) {
   );
 }
 
-/** Where the two differ most. */
-function Pairs({ ui: { store }, pairs, against }: { ui: PlaceSpace; pairs: readonly PairChange[]; against: string }) {
+interface PairsProps {
+  readonly ui: PlaceSpace;
+  readonly pairs: readonly PairChange[];
+  readonly comparison: ReadyComparison;
+}
+
+/** Where the two differ most; of a long head, whose cells are rounded, the exact numbers of those that seem to. */
+function Pairs({ ui: { store }, pairs, comparison: { against, pictures } }: PairsProps) {
+  const { exact, queryBin, keyBin } = pictures.change;
   const [queries, keys] = [store.queryLabels.value, store.keyLabels.value];
   const ticks = ticksOf(pairs);
   return (
     <div class="aw-change-pairs">
       <div class="aw-changes-head">
-        Where they differ most
+        <span>
+          {exact
+            ? "Where they differ most"
+            : `Some of the largest differences, one of each ${count(queryBin)} × ${count(keyBin)} cells`}
+        </span>
         <SideNames store={store} against={against} />
       </div>
       <AxisHead ticks={ticks} />

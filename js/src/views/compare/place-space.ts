@@ -7,6 +7,8 @@ import {
   type CellChange,
   changedAt,
   labelsOf,
+  largestCells,
+  type PairChange,
   type Part,
   type Places,
   type ReadyComparison,
@@ -21,7 +23,12 @@ export interface PlaceSpace extends Ui {
   readonly changed: ReadonlySignal<CellChange | null>;
   /** Whether something is pinned that the other side has not. */
   readonly lost: ReadonlySignal<boolean>;
+  /** Of a long head, whose picture is rounded, the largest change in each of some cells that change most, once known. */
+  readonly largest: ReadonlySignal<readonly PairChange[] | null>;
 }
+
+export const MOST_LISTED = 12;
+const sizeOf = ({ value }: CellChange) => Math.abs(value ?? 0);
 
 /** Return the widget as the parts of a heatmap see it, with places for positions. */
 export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparison | null>): PlaceSpace {
@@ -76,6 +83,20 @@ export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparis
   });
   const hoveredChange = changeSource(outer, comparison, hoverBin, stop);
   const pinnedChange = changeSource(outer, comparison, pinBin, stop);
+  const nothingPinned = computed(() => store.query.value === null && store.key.value === null);
+  const largest = latestAnswer(
+    computed(() => {
+      const of = nothingPinned.value ? comparison.value : null;
+      const queries = paddedPicture(outer, of, "a")?.padding ?? of?.queries.length ?? 0;
+      return of === null || of.pictures.change.exact ? null : { of, queries, picture: of.pictures.a };
+    }),
+    () => null,
+    ({ of, queries }, signal) =>
+      Promise.all(largestCells(of, queries, MOST_LISTED).map((bin) => askChange(outer, of, bin, signal))).then((all) =>
+        all.map((one) => ({ ...one, place: one.key })).sort((one, other) => sizeOf(other) - sizeOf(one)),
+      ),
+    stop,
+  );
   return {
     ...outer,
     store: placeStore,
@@ -91,6 +112,7 @@ export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparis
     }),
     hovered: computed(() => readingOf(hoveredChange.value)),
     pinned: computed(() => readingOf(pinnedChange.value)),
+    largest,
     changed: computed(() => (hoverBin.value === null ? pinnedChange.value : hoveredChange.value)),
   };
 }

@@ -99,8 +99,14 @@ export interface Link {
   readonly query: number;
   readonly key: number;
   readonly head: number;
+  /** Its number; of another stage than the weights it may be below zero. */
   readonly weight: number;
+  /** As a share of the largest, where numbers are no shares of 1. */
+  readonly size?: number;
 }
+
+/** How wide a link is, as a share of the widest. */
+export const sizeOf = ({ weight, size }: Link) => size ?? Math.abs(weight);
 
 /** A link as a band: from `y0` at the left edge to `y1` at the right, and its width at both. */
 export interface Band extends Link {
@@ -134,13 +140,13 @@ export function bandsOf(links: readonly Link[], side: "query" | "key", queries: 
   if (first === undefined) return { bands: [] as Band[], stems: [] as Stem[] };
 
   const far_sums = new Map<number, number>();
-  for (const link of shown) far_sums.set(partner(link), (far_sums.get(partner(link)) ?? 0) + link.weight);
+  for (const link of shown) far_sums.set(partner(link), (far_sums.get(partner(link)) ?? 0) + sizeOf(link));
   const room = Math.min(FAR_ROOM * unit, Math.max(8 * unit, far.pitch - (ROW - FAR_ROOM) * unit));
   const scale = Math.min(FULL_FAR * unit, room / Math.max(...far_sums.values(), 1e-9));
 
   const heads = [...new Set(shown.map((link) => link.head))].sort((a, b) => a - b);
   const sums = heads.map((head) =>
-    shown.filter((link) => link.head === head).reduce((sum, { weight }) => sum + weight, 0),
+    shown.filter((link) => link.head === head).reduce((sum, link) => sum + sizeOf(link), 0),
   );
   // The weights that a key receives may sum to more than 1: then the stems share the room of one row of each head.
   const apart = APART * unit * (heads.length - 1);
@@ -159,8 +165,8 @@ export function bandsOf(links: readonly Link[], side: "query" | "key", queries: 
     for (const link of shown.filter((l) => l.head === head).sort((a, b) => partner(a) - partner(b))) {
       const to = partner(link);
       const before = arrived.get(to) ?? -((far_sums.get(to) as number) * scale) / 2;
-      const width0 = link.weight * full;
-      const width1 = link.weight * scale;
+      const width0 = sizeOf(link) * full;
+      const width1 = sizeOf(link) * scale;
       const here = at + width0 / 2;
       const there = (far.y(to) as number) + before + width1 / 2;
       arrived.set(to, before + width1);
@@ -171,7 +177,7 @@ export function bandsOf(links: readonly Link[], side: "query" | "key", queries: 
         y1: side === "query" ? there : here,
         width0: Math.max(THINNEST * unit, side === "query" ? width0 : width1),
         width1: Math.max(THINNEST * unit, side === "query" ? width1 : width0),
-        opacity: Math.min(0.9, 0.35 + 1.1 * link.weight),
+        opacity: Math.min(0.9, 0.35 + 1.1 * sizeOf(link)),
       });
     }
     stems.push({ head, from, to: Math.max(at, from + THINNEST * unit) });
@@ -190,7 +196,7 @@ export function curvesOf(links: readonly Link[], queries: Lane, keys: Lane, unit
     const y1 = keys.y(link.key);
     if (y0 === null || y1 === null) continue;
     const most = Math.min(queries.pitch, keys.pitch) / 4;
-    const width = Math.max(THINNEST * unit, Math.min(link.weight * 4 * unit, Math.max(unit, most)));
+    const width = Math.max(THINNEST * unit, Math.min(sizeOf(link) * 4 * unit, Math.max(unit, most)));
     bands.push({ ...link, y0, y1, width0: width, width1: width, opacity: 0.35 });
   }
   return bands;
@@ -202,7 +208,7 @@ export function curvesOf(links: readonly Link[], queries: Lane, keys: Lane, unit
  */
 export function strongestLast(links: readonly Link[], most: number): Link[] {
   return [...links]
-    .sort((a, b) => b.weight - a.weight)
+    .sort((a, b) => sizeOf(b) - sizeOf(a))
     .slice(0, most)
     .reverse();
 }
@@ -251,18 +257,18 @@ export function bandUnder(bands: readonly Band[], share: number, y: number, slac
   for (const band of bands) {
     const { y: middle, width } = middleAt(band, share, ease);
     if (Math.abs(y - middle) > width / 2 + slack) continue;
-    if (best === null || band.weight > best.weight) best = band;
+    if (best === null || sizeOf(band) > sizeOf(best)) best = band;
   }
   return best;
 }
 
 /** Return the links of a token that are kept: the strongest `top`, and none weaker than `threshold`. */
 export function keepLinks(links: readonly Link[], top: number | null, threshold: number): Link[] {
-  const strong = links.filter((link) => link.weight >= threshold && link.weight > 0);
+  const strong = links.filter((link) => sizeOf(link) >= threshold && sizeOf(link) > 0);
   if (top === null) return strong;
   const kept: Link[] = [];
   const byHead = new Map<number, Link[]>();
   for (const link of strong) byHead.set(link.head, [...(byHead.get(link.head) ?? []), link]);
-  for (const ofHead of byHead.values()) kept.push(...ofHead.sort((a, b) => b.weight - a.weight).slice(0, top));
+  for (const ofHead of byHead.values()) kept.push(...ofHead.sort((a, b) => sizeOf(b) - sizeOf(a)).slice(0, top));
   return kept;
 }

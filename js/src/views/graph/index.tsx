@@ -4,11 +4,12 @@ import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { headLines, pinLines, watchKeys } from "../../components/keyboard";
 import { drawnWords } from "../../components/phrases";
+import { wordsOf } from "../../contract/stages";
 import type { Side } from "../../contract/values";
 import { isDark } from "../../draw/color";
 import type { KeyLine, Ui } from "../../state/ui";
 import { count } from "../../text/format";
-import { type Band, bandUnder, outline, type Stem } from "./geometry";
+import { type Band, bandUnder, outline, type Stem, sizeOf } from "./geometry";
 import { Columns, HEADER, HeadLegend } from "./lanes";
 import { type Frame, type GraphModel, graphModel, STEM } from "./model";
 
@@ -58,7 +59,9 @@ export function graph(ui: Ui): View {
     effect(() => {
       const { heads, queries, keys } = store.facts.value;
       const chosen = heads > 1 ? `${drawnWords(store.drawnHeads.value, store.facts.value)}, ` : "";
-      canvas.setAttribute("aria-label", `Attention graph, ${chosen}${count(queries)} queries to ${count(keys)} keys`);
+      const stage = store.linkedStage.value;
+      const what = stage === "weights" ? "Attention graph" : `Graph of ${wordsOf(stage)}`;
+      canvas.setAttribute("aria-label", `${what}, ${chosen}${count(queries)} queries to ${count(keys)} keys`);
     }),
   ];
   listen(ui, model, canvas);
@@ -121,9 +124,10 @@ function sceneOf(ui: Ui, model: GraphModel, frame: Frame, height: number): Scene
   };
 }
 
-/** The color of a band: of its head, or in a folded graph of one head of its key's segment. */
+/** The color of a band: of its sign where it has one, else of its head, or in a folded graph of one head of its key's segment. */
 function colorsOf(model: GraphModel): (band: Band) => string {
-  const [ofKey, ofHead] = [model.bundleColor.value, model.colors.value];
+  const [ofKey, ofHead, signs] = [model.bundleColor.value, model.colors.value, model.signColors.value];
+  if (signs !== null) return ({ weight }) => (weight < 0 ? signs.minus : signs.plus);
   return ({ head, key }) => (ofKey === null ? (ofHead[head] ?? "") : ofKey(key));
 }
 
@@ -159,7 +163,7 @@ function drawFocus(context: CanvasRenderingContext2D, scene: Scene): void {
   const stem = 3 * unit;
   const inset = STEM * unit;
   const [from, to] = side === "query" ? [inset + stem, width] : [0, width - inset - stem];
-  for (const band of [...bands].sort((a, b) => a.weight - b.weight)) {
+  for (const band of [...bands].sort((a, b) => sizeOf(a) - sizeOf(b))) {
     context.fillStyle = colorOf(band) || ink;
     context.globalAlpha = band.opacity;
     fillBand(context, band, from, to);

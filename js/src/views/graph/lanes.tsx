@@ -4,7 +4,8 @@ import { pinRowOrColumn } from "../../components/axis-labels";
 import { px } from "../../components/dom";
 import { headWords, isNamed, sentence } from "../../components/phrases";
 import { BLOCKED, NAN } from "../../contract/decode";
-import type { Side } from "../../contract/values";
+import { legendOf, wordOf, wordsOf } from "../../contract/stages";
+import type { Side, Stage } from "../../contract/values";
 import { piecesAlong, piecesAt, type SegmentNode } from "../../data/segment-axis";
 import { segmentStyle } from "../../draw/segment-colors";
 import { labelFont } from "../../geometry/layout";
@@ -15,8 +16,8 @@ import { count, listNumber } from "../../text/format";
 import type { Labels } from "../../text/labels";
 import { shorten } from "../../text/tokens";
 import { SINK, SINK_TITLE } from "../../text/words";
-import type { Lane } from "./geometry";
-import { type Frame, type GraphModel, isPairs, knownOf, OVERVIEW, sinkOf } from "./model";
+import { type Lane, sizeOf } from "./geometry";
+import { type Frame, type GraphModel, hasSink, isPairs, knownOf, OVERVIEW, sinkOf } from "./model";
 
 export const HEADER = 34;
 const BARS_FROM = 0.01;
@@ -47,7 +48,8 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
       </span>
       {focus !== null && frame.barWidth > 0 && (
         <span class="aw-graph-head" style={{ left: px(frame.barLeft) }}>
-          {byHead ? "Weight by head" : "Weight"}
+          {headingOf(store.linkedStage.value)}
+          {byHead ? " by head" : ""}
           {valueSide === "query" ? ", of each query" : ""}
         </span>
       )}
@@ -84,7 +86,7 @@ function partnersOf(ui: Ui, model: GraphModel): Record<Side, ReadonlySet<number>
   const key = new Set<number>();
   const side = model.focus.value?.side;
   for (const band of model.bands.value.bands) {
-    if (band.weight >= BOLD_FROM) (side === "query" ? key : query).add(side === "query" ? band.key : band.query);
+    if (sizeOf(band) >= BOLD_FROM) (side === "query" ? key : query).add(side === "query" ? band.key : band.query);
   }
   const at = ui.hover.value;
   if (at !== null && "bin" in at) {
@@ -108,11 +110,12 @@ function prompt({ store }: Ui, model: GraphModel): string {
     const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value, store.facts.value)}, without the first token.`;
     return `${pairs} Point at a token to see its links. Click to keep it.`;
   }
-  if (store.links.value === null) return "Too long to draw every token's links. Pin a token to see its own.";
+  if (store.links.value?.stage !== store.linkedStage.value)
+    return "Too long to draw every token's links. Pin a token to see its own.";
   const most = Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW);
   const byQuery = store.direction.value === "query";
   const what = most === 1 ? (byQuery ? "key" : "query") : byQuery ? "keys" : "queries";
-  const each = `strongest ${what} of each ${byQuery ? "query" : "key"}`;
+  const each = `${store.linkedStage.value === "weights" ? "strongest" : "largest"} ${what} of each ${byQuery ? "query" : "key"}`;
   const [drawn, total] = [model.curves.value.length, model.total.value];
   const cut = drawn < total ? `: the ${count(drawn)} strongest of ${count(total)} links` : "";
   return `The ${most === 1 ? "" : `${most} `}${each}${cut}. Point at a token to see its links. Click to keep it.`;
@@ -323,8 +326,12 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
   const colors = model.colors.value;
   const bundle = model.bundleColor.value;
   const { tall, apart } = barsOf(other.pitch * other.step, lines.length, unit, ui.dpr.value);
-  const { keys, queries, has_sinks } = store.facts.value;
-  const total = side === "key" ? keys + (has_sinks ? 1 : 0) : queries;
+  const { keys, queries } = store.facts.value;
+  const stage = store.linkedStage.value;
+  const [most, signs] = [model.unit.value, model.signColors.value];
+  const total = side === "key" ? keys + (hasSink(ui) ? 1 : 0) : queries;
+  const across = frame.barWidth * (signs === null ? 1 : 0.5);
+  const zero = frame.barLeft + (signs === null ? 0 : across);
   const shown =
     other.rows.length > 0
       ? other.rows.flatMap((row) => (row.kind === "token" ? row.index : []))
@@ -349,27 +356,34 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
         <span
           key={index}
           class="aw-graph-row"
-          data-faint={(word === null && mean < BARS_FROM) || word === "masked" || undefined}
+          data-faint={(word === null && Math.abs(mean) / most < BARS_FROM) || word === "masked" || undefined}
           data-bad={word === "NaN" || undefined}
         >
           {frame.barWidth > 0 &&
             weights.map((weight, head) =>
-              weight < BARS_FROM ? null : (
+              Math.abs(weight) / most < BARS_FROM ? null : (
                 <i
                   key={head}
-                  data-faint={weight < store.threshold.value || undefined}
+                  data-faint={Math.abs(weight) / most < store.threshold.value || undefined}
                   style={{
-                    left: px(frame.barLeft),
+                    left: px(weight < 0 ? zero - Math.max(2, (-weight / most) * across) : zero),
                     top: px(top + y + (head - (weights.length - 1) / 2) * apart - tall / 2),
-                    width: px(Math.max(2, weight * frame.barWidth)),
+                    width: px(Math.max(2, (Math.abs(weight) / most) * across)),
                     height: px(tall),
-                    background: side === "key" ? (bundle?.(index) ?? colors[head]) : colors[head],
+                    background:
+                      signs !== null && weights.length === 1
+                        ? weight < 0
+                          ? signs.minus
+                          : signs.plus
+                        : side === "key"
+                          ? (bundle?.(index) ?? colors[head])
+                          : colors[head],
                   }}
                 />
               ),
             )}
           <span style={{ right: px(frame.width - frame.meanRight), top: px(top + y) }}>
-            {word ?? (weights.length > 1 ? short(mean, 3) : listNumber(mean, "weights"))}
+            {word ?? (weights.length > 1 && stage === "weights" ? short(mean, 3) : listNumber(mean, stage))}
           </span>
         </span>
       ))}
@@ -410,26 +424,31 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const others = focus?.side === "key" ? store.queryLabels.value : model.keyLabels.value;
   const { keys } = store.facts.value;
   const ofSegments = model.bundleColor.value !== null;
-  if (heads.length === 1 && focus === null && !ofSegments) return null;
+  const stage = store.linkedStage.value;
+  if (heads.length === 1 && focus === null && !ofSegments && stage === store.stage.value && stage === "weights")
+    return null;
   let aside = false;
   return (
     <>
+      <StageKey ui={ui} model={model} />
       {heads.map((head, place) => {
         const line = model.lines.value[place];
         const { best, skipped } = line ? strongestOf(line, others, keys) : { best: null, skipped: false };
         aside ||= skipped;
         return (
           <span class="aw-graph-key" key={head}>
-            {!ofSegments && <i style={{ background: colors[place] }} />}
+            {!ofSegments && (model.signColors.value === null || heads.length > 1) && (
+              <i style={{ background: colors[place] }} />
+            )}
             <b>{headWords(head, ui.store.facts.value)}</b>
             {line && isBlocked(line) && <span>nothing allowed</span>}
             {best !== null && (
               <span>
-                {focus?.side === "key" ? "most from " : "most to "}
+                {stage === "weights" ? "most" : "largest"} {focus?.side === "key" ? "from " : "to "}
                 {isNamed(others, best.other) ? "" : focus?.side === "key" ? "query " : "key "}
                 <bdi>{others.at(best.other).text}</bdi>
                 {others.at(best.other).subscript && <sub>{others.at(best.other).subscript}</sub>}{" "}
-                {short(best.weight, 2)}
+                {stage === "weights" ? short(best.weight, 2) : listNumber(best.weight, stage)}
               </span>
             )}
           </span>
@@ -438,6 +457,35 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
       {ofSegments && <span>in the color of each key's segment</span>}
       {aside && <span class="aw-graph-aside">without special tokens</span>}
     </>
+  );
+}
+
+const headingOf = (stage: Stage) =>
+  stage === "weights" ? "Weight" : wordOf(stage).replace(/^./, (first) => first.toUpperCase());
+
+/** Of which stage the links are, the colors of their signs, and how much the widest band is; or that they are weights. */
+function StageKey({ ui, model }: { ui: Ui; model: GraphModel }) {
+  const { store } = ui;
+  const [stage, chosen] = [store.linkedStage.value, store.stage.value];
+  if (stage !== chosen) {
+    return <span>links are weights: {wordsOf(chosen)} are in the heatmap, the text and the stages</span>;
+  }
+  if (stage === "weights") return null;
+  const signs = model.signColors.value;
+  const most = listNumber(model.unit.value, stage);
+  return (
+    <span class="aw-graph-key">
+      <b>{legendOf(stage, store.facts.value, store.batch.value)}</b>
+      {signs !== null && (
+        <>
+          <i style={{ background: signs.plus }} />
+          <span>above 0</span>
+          <i style={{ background: signs.minus }} />
+          <span>below</span>
+        </>
+      )}
+      <span>widest {signs === null ? most : `±${most}`}</span>
+    </span>
   );
 }
 
@@ -458,9 +506,10 @@ function strongestOf(line: Known, labels: Labels, keys: number): { best: Partner
   let best: Partner | null = null;
   let any: Partner | null = null;
   for (const one of knownOf(line, keys)) {
-    if (!(one.weight > 0)) continue;
-    if (one.weight > (any?.weight ?? 0)) any = one;
-    if (one.weight > (best?.weight ?? 0) && !labels.at(one.other).special) best = one;
+    const size = Math.abs(one.weight);
+    if (!(size > 0)) continue;
+    if (size > Math.abs(any?.weight ?? 0)) any = one;
+    if (size > Math.abs(best?.weight ?? 0) && !labels.at(one.other).special) best = one;
   }
   return best === null ? { best: any, skipped: false } : { best, skipped: best !== any };
 }

@@ -2,6 +2,7 @@
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { BLOCKED, type Links } from "../../contract/decode";
+import { isSigned } from "../../contract/stages";
 import type { Side } from "../../contract/values";
 import type { Target } from "../../data/matrix";
 import { HEAD_COLORS, isDark, LOOK } from "../../draw/color";
@@ -31,6 +32,7 @@ import {
   type Link,
   lane,
   type Stem,
+  sizeOf,
   strongestLast,
 } from "./geometry";
 
@@ -81,6 +83,10 @@ export interface GraphModel {
   readonly colors: ReadonlySignal<readonly string[]>;
   /** The color of the segment that a key is in, where bundles of one head have that color: not all tokens are drawn. */
   readonly bundleColor: ReadonlySignal<((key: number) => string) | null>;
+  /** The colors of links above and below zero; null where there are no signs. */
+  readonly signColors: ReadonlySignal<{ readonly plus: string; readonly minus: string } | null>;
+  /** The number that is as wide as a band gets: 1 of weights. */
+  readonly unit: ReadonlySignal<number>;
   readonly measure: ReadonlySignal<Measure>;
 }
 
@@ -116,6 +122,14 @@ export function graphModel(ui: Ui): GraphModel {
     return isPairs(strongest.value) && head >= 0 ? strongest.value.map((pair) => ({ ...pair, head })) : [];
   });
 
+  const stage = store.linkedStage;
+  /** Weights are shares; of another stage the largest number that is known is as wide as a band gets. */
+  const unit = computed(() => (stage.value === "weights" ? null : largestOf(store.links.value, all.value) || 1));
+  const sized = (links: readonly Link[]): readonly Link[] => {
+    const most = unit.value;
+    return most === null ? links : links.map((link) => ({ ...link, size: Math.abs(link.weight) / most }));
+  };
+
   /** Links of the token in focus: whole rows where the kernel has sent them, else the strongest that are known. */
   const focused = computed<readonly Link[]>(() => {
     const at = focus.value;
@@ -125,14 +139,15 @@ export function graphModel(ui: Ui): GraphModel {
       if (line !== null) links.push(...linksOf(line, head, store.facts.value.keys));
       else if (!isLong.value) links.push(...overview(ui, at.side, head).filter((link) => link[at.side] === at.index));
     });
-    return keepLinks(links, store.top_k.value, store.threshold.value);
+    return keepLinks(sized(links), store.top_k.value, store.threshold.value);
   });
   const lanes = computed(() => {
-    const { queries, keys, has_sinks } = store.facts.value;
+    const { queries, keys } = store.facts.value;
+    const has_sinks = hasSink(ui);
     const unit = ui.unit.value;
     const keep = (side: Side) => {
       if (!isPinned.value || focus.value === null) return isLong.value ? pairs.value.map((link) => link[side]) : null;
-      const strong = [...focused.value].sort((a, b) => b.weight - a.weight);
+      const strong = [...focused.value].sort((a, b) => sizeOf(b) - sizeOf(a));
       const own = focus.value.side === side ? [focus.value.index] : strong.map((link) => link[side]);
       const sink = side === "key" && has_sinks ? [keys] : []; // never folded away
       return [
@@ -166,11 +181,11 @@ export function graphModel(ui: Ui): GraphModel {
       const rest = all.value
         .slice(heads.value)
         .map((line, i) => linksOf(line, i % heads.value, store.facts.value.keys));
-      const links = isPinned.value ? rest.flatMap((each) => keepLinks(each, 1, 0)) : pairs.value;
-      return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
+      const links = isPinned.value ? rest.flatMap((each) => keepLinks(sized(each), 1, 0)) : pairs.value;
+      return links.filter((link) => sizeOf(link) >= threshold && (at === null || link[at.side] !== at.index));
     }
-    const links = store.drawnHeads.value.flatMap((_, head) => overview(ui, side, head, perToken));
-    return links.filter((link) => link.weight >= threshold && (at === null || link[at.side] !== at.index));
+    const links = sized(store.drawnHeads.value.flatMap((_, head) => overview(ui, side, head, perToken)));
+    return links.filter((link) => sizeOf(link) >= threshold && (at === null || link[at.side] !== at.index));
   });
   const total = computed(() => others.value.length);
   const curves = computed(() => {
@@ -188,7 +203,7 @@ export function graphModel(ui: Ui): GraphModel {
     const { queries, keys } = lanes.value;
     const isFolded = isLong.value || [queries, keys].some(({ rows, step }) => rows.length > 0 || step > 1);
     const axis = axisSegments(store, "key");
-    if (!isFolded || axis === null || store.drawnHeads.value.length > 1) return null;
+    if (!isFolded || axis === null || store.drawnHeads.value.length > 1 || isSigned(stage.value)) return null;
     const theme = ui.theme.value;
     const { ink3 } = LOOK[isDark(theme) ? "dark" : "light"];
     const known = new Map<number, string>();
@@ -200,7 +215,7 @@ export function graphModel(ui: Ui): GraphModel {
   });
   const keyLabels = computed(() => {
     const labels = store.keyLabels.value;
-    return store.facts.value.has_sinks ? withNamed(labels, SINK) : labels;
+    return hasSink(ui) ? withNamed(labels, SINK) : labels;
   });
   return {
     frame,
@@ -215,8 +230,26 @@ export function graphModel(ui: Ui): GraphModel {
     total,
     colors,
     bundleColor,
+    signColors: computed(() => {
+      const css = ui.paints.value?.diverging.css;
+      return css === undefined || !isSigned(stage.value) ? null : { plus: css[255]!, minus: css[0]! };
+    }),
+    unit: computed(() => unit.value ?? 1),
     measure,
   };
+}
+
+/** Whether the learned sink is one more key: only weights have a share for it. */
+export const hasSink = ({ store }: Ui) => store.facts.value.has_sinks && store.linkedStage.value === "weights";
+
+/** The largest number, by size, among all links and the rows or columns that are known. */
+function largestOf(links: Links | null, lines: readonly (Known | null)[]): number {
+  let most = 0;
+  for (const weight of links?.weights ?? []) most = Math.max(most, Math.abs(weight));
+  for (const line of lines) {
+    for (const { weight } of knownOf(line, 0)) if (Math.abs(weight) > most) most = Math.abs(weight);
+  }
+  return most;
 }
 
 /** The strongest links of every token for one of the shown heads, as Python sent them. */
@@ -225,6 +258,7 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
   const head = store.drawnHeads.value[place];
   if (known === null || head === undefined || known.side !== side) return [];
   if (known.layer !== store.layer.value || known.batch !== store.batch.value) return [];
+  if (known.stage !== store.linkedStage.value) return [];
   const at = known.heads.indexOf(head);
   if (at < 0) return [];
   const sinks = known.sinks?.[at] ?? null;
@@ -235,7 +269,7 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
       const from = (at * known.positions + position) * known.count + rank;
       const weight = known.weights[from] as number;
       const partner = known.partners[from] as number;
-      if (!(weight > 0)) break;
+      if (!(Math.abs(weight) > 0)) break;
       links.push(
         side === "query"
           ? { query: position, key: partner, head: place, weight }
@@ -298,7 +332,7 @@ function linksOf(line: Known | null, head: number, keys: number): Link[] {
   if (line === null) return [];
   const { side, index } = line.of;
   return knownOf(line, keys).flatMap(({ other, weight }) => {
-    if (!(weight > 0)) return [];
+    if (!(Math.abs(weight) > 0)) return [];
     return side === "query" ? { query: index, key: other, head, weight } : { query: other, key: index, head, weight };
   });
 }

@@ -3,10 +3,24 @@
 import { effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";
 import type { Facts } from "../../contract/messages";
-import { cornerOf, type HeadMetric, type HeadsLayout, nameOf, picturesOf, type Survey } from "../../data/survey";
+import { isSigned } from "../../contract/stages";
+import {
+  cornerOf,
+  type HeadMetric,
+  type HeadsLayout,
+  hasSigns,
+  nameOf,
+  pictureOf,
+  picturesOf,
+  type Survey,
+} from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
-import { OWN_RANGE, type Paints } from "../../draw/color-mapper";
+import { ownRange, type Paints } from "../../draw/color-mapper";
 import type { Ui } from "../../state/ui";
+
+/** Whether two surveys have the same pictures. */
+const same = (one: Survey, other: Survey) =>
+  one.pictures === other.pictures && one.ofStage?.layers === other.ofStage?.layers;
 
 /** Small pictures as they are painted, kept while they and the colors are the same. */
 export class Atlas {
@@ -22,19 +36,19 @@ export class Atlas {
   }
 
   has(survey: Survey, place: number): boolean {
-    return this.of?.pictures === survey.pictures && this.finer.has(place);
+    return this.of !== null && same(this.of, survey) && this.finer.has(place);
   }
 
   image(survey: Survey, place: number, paints: Paints): HTMLCanvasElement | null {
     this.keep(survey);
-    const grid = this.finer.get(place) ?? survey.pictures[place];
+    const grid = this.finer.get(place) ?? pictureOf(survey, place);
     if (!grid) return null;
     if (paints !== this.paints) this.painted.clear();
     this.paints = paints;
     let found = this.painted.get(grid);
     if (found === undefined) {
       found = document.createElement("canvas");
-      drawRaster(found, grid, OWN_RANGE, paints);
+      drawRaster(found, grid, ownRange(isSigned(survey.ofStage?.stage ?? "weights")), paints);
       this.painted.set(grid, found);
     }
     return found;
@@ -42,8 +56,9 @@ export class Atlas {
 
   /** Of another survey nothing is kept, but of the same one with more layers. */
   private keep(survey: Survey): void {
-    if (this.of?.pictures === survey.pictures) return; // only a metric may be another
-    const grows = this.of !== null && !this.of.complete && this.of.batch === survey.batch;
+    if (this.of !== null && same(this.of, survey)) return; // only a metric may be another
+    const grows =
+      this.of !== null && !this.of.ofStage && !survey.ofStage && !this.of.complete && this.of.batch === survey.batch;
     if (!grows) this.finer.clear();
     this.painted.clear();
     this.of = survey;
@@ -84,7 +99,7 @@ export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
   context.setTransform(style.dpr, 0, 0, style.dpr, 0, 0);
   for (let place = 0; place < survey.heads.length; place++) {
     const { x, y } = cornerOf(layout, place);
-    if (metric?.kind === "nats") lossTint(context, scene, x, y, metric.values[place]! / metric.high);
+    if (metric !== null && hasSigns(metric.kind)) lossTint(context, scene, x, y, metric.values[place]! / metric.high);
     else if (!layout.bars) tint(context, scene, x, y, shareOf(metric, place));
     picture(context, scene, place, x, y);
     if (layout.bars && metric !== null) bar(context, scene, x, y, shareOf(metric, place));
@@ -94,7 +109,7 @@ export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
 
 function shareOf(metric: HeadMetric | null, place: number): number {
   const value = metric?.values[place] ?? Number.NaN;
-  const share = metric?.kind === "nats" ? Math.abs(value) : value;
+  const share = metric !== null && hasSigns(metric.kind) ? Math.abs(value) : value;
   return Number.isFinite(value) ? Math.max(0, Math.min(1, share / metric!.high)) : 0;
 }
 
@@ -199,7 +214,7 @@ export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): 
   async function ask(): Promise<void> {
     asking?.abort();
     const [at, survey] = [layout.peek(), store.survey.peek()];
-    if (at === null || survey === null || !survey.complete || kernel.away.peek()) return;
+    if (at === null || survey === null || !survey.complete || survey.ofStage || kernel.away.peek()) return;
     asking = new AbortController();
     const { signal } = asking;
     const wanted = spansIn(
@@ -228,7 +243,7 @@ export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): 
     const reply = await kernel.request("thumbnails", body, { signal });
     const grids = await picturesOf(reply.values, layer, survey.batch, reply.buffers);
     const first = survey.heads.findIndex((one) => one.layer === layer && one.head === start);
-    if (store.survey.peek()?.pictures === survey.pictures)
+    if (store.survey.peek()?.pictures === survey.pictures && !store.survey.peek()?.ofStage)
       grids.forEach((grid, i) => void atlas.take(survey, first + i, grid));
   }
 

@@ -6,11 +6,13 @@ import { EffectRuns } from "../../components/effect-runs";
 import { Message } from "../../components/message";
 import { headWords, numbersIn } from "../../components/phrases";
 import type { Facts } from "../../contract/messages";
+import { isSigned, legendOf, wordsOf } from "../../contract/stages";
 import {
   cornerOf,
   type HeadMetric,
   type HeadOf,
   type HeadsLayout,
+  hasSigns,
   metricText,
   nameOf,
   numberInAll,
@@ -42,7 +44,8 @@ export function heads(ui: Ui): View {
       void detail.value;
       void ui.theme.value;
       if (at === null || survey === null || !both) return;
-      const [paints, losses] = [both.sequential, both.diverging];
+      const losses = both.diverging;
+      const paints = isSigned(survey.ofStage?.stage ?? "weights") ? losses : both.sequential;
       const facts = store.facts.value;
       drawHeads(canvas, {
         layout: at,
@@ -233,10 +236,10 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
             : many
               ? "Rows are layers, columns are heads. "
               : "The heads of the layer. "}
-      Each picture on its own color range
+      {picturesOf(ui, survey)} on its own color range
       {metric === null
         ? "."
-        : `; the ${metric.kind === "nats" || isDense(ui, metric) ? "tint" : "bar"} is ${wordsOf(ui, metric)}, ${rangeOf(metric)}.`}
+        : `; the ${hasSigns(metric.kind) || isDense(ui, metric) ? "tint" : "bar"} is ${barWords(ui, metric)}, ${rangeOf(metric)}.`}
       {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries of each, exact.`}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
       <Only ui={ui} survey={survey} metric={metric} />
@@ -244,8 +247,28 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   );
 }
 
+/** What the pictures are of, where that is not what the stage menu says, or has signs. */
+function picturesOf({ store }: Ui, { ofStage }: Survey): string {
+  const [stage, linked] = [store.stage.value, store.linkedStage.value];
+  if (stage !== linked)
+    return `Each picture is of weights (${wordsOf(stage)} are in the heatmap, the text and the stages),`;
+  if (stage === "weights") return "Each picture";
+  if (ofStage === undefined) return `Pictures of ${wordsOf(stage)} are computed; each is of weights until then,`;
+  const what = legendOf(stage, store.facts.value, store.batch.value);
+  return `${what}: each picture${isSigned(stage) ? ", − to +," : ""}`;
+}
+
+/** "the sum over the keys of query 9", of sizes or with signs. */
+function sumOf(store: Ui["store"], kind: "stage" | "size"): string {
+  const { stage = "logit", query = null } = store.survey.value?.ofStage ?? {};
+  const what = kind === "stage" ? `the sum of ${wordsOf(stage)}` : `the sum of the sizes of ${wordsOf(stage)}`;
+  const whose = query === null ? "the keys, mean over the queries" : `the keys of query ${query}`;
+  return `${what} over ${whose}`;
+}
+
 /** What the bars, or tints, are of. */
-function wordsOf({ store }: Ui, { word, kind }: HeadMetric): string {
+function barWords({ store }: Ui, { word, kind }: HeadMetric): string {
+  if (kind === "stage" || kind === "size") return sumOf(store, kind);
   const target = store.effects.value?.target?.text.trim();
   return kind === "nats" && target ? `what “${target}” loses without the head` : word.toLowerCase();
 }
@@ -257,8 +280,9 @@ function isDense(ui: Ui, metric: HeadMetric | null): boolean {
 
 function rangeOf({ kind, high }: HeadMetric): string {
   if (kind === "weight" || kind === "share") return kind === "share" ? "0 to 100 %" : "0 to 1";
-  if (kind === "nats") return `−${metricText(high, kind)} to ${metricText(high, kind)}`;
-  return kind !== "tokens" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
+  if (kind === "size" || kind === "own") return `0 to ${metricText(high, kind)}`;
+  if (hasSigns(kind)) return `−${metricText(high, kind)} to ${metricText(high, kind)}`;
+  return kind === "bits" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
 }
 
 function sizeOf({ layers, heads }: Survey): string {

@@ -4,10 +4,10 @@ import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-c
 import { mount, part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
 import type { Grid } from "../../contract/decode";
-import { largest, roundUp } from "../../data/segments";
+import { largestSize, roundUp } from "../../data/segments";
 import { nameOf } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
-import { OWN_RANGE, type Paints } from "../../draw/color-mapper";
+import { ownRange, type Paints } from "../../draw/color-mapper";
 import { segmentStyle } from "../../draw/segment-colors";
 import { textMeasure } from "../../state/plot";
 import type { Ui } from "../../state/ui";
@@ -49,7 +49,7 @@ export function headsPart(
       room: room.value - scrollbar.value,
       unit: ui.unit.value,
       narrow: narrow.value,
-      number: textWide.value(WIDEST[model.measure.value], 12, 700) + 6 * ui.unit.value,
+      number: textWide.value(model.shares.value ? WIDEST[model.measure.value] : "−88.888", 12, 700) + 6 * ui.unit.value,
     });
   });
   const most = computed(() => {
@@ -57,7 +57,7 @@ export function headsPart(
     const at = layout.value;
     if (table === null || at === null) return 1;
     const pinned = model.pinned.value;
-    return roundUp(largest(numbersOf(model, table, pinned < 0 ? at.columns : [pinned])));
+    return roundUp(largestSize(numbersOf(model, table, pinned < 0 ? at.columns : [pinned])));
   });
   const shown = computed(() => {
     const at = layout.value;
@@ -100,7 +100,9 @@ export function headsPart(
       sheet.style.height = px(at.rows * at.pitch);
     }),
     effect(() => {
-      const [at, table, paints] = [layout.value, model.heads.value, ui.paints.value?.sequential];
+      const both = ui.paints.value;
+      const paints = model.signed.value ? both?.diverging : both?.sequential;
+      const [at, table] = [layout.value, model.heads.value];
       void pictures.arrived.value;
       if (at === null || !paints) return;
       const scene = { model, table, at, most: most.value, style: styleOf(ui), paints, pictureOf: pictures.of };
@@ -108,7 +110,8 @@ export function headsPart(
     }),
     effect(() => {
       const [heads, columns] = [model.heads.value?.heads.length ?? 0, layout.value?.columns.length ?? 0];
-      canvas.setAttribute("aria-label", `${measureWord(model.measure.value)} of ${heads} heads on ${columns} segments`);
+      const what = measureWord(model.measure.value, model.stage.value);
+      canvas.setAttribute("aria-label", `${what} of ${heads} heads on ${columns} segments`);
     }),
   ];
   const resized = new ResizeObserver(() => {
@@ -167,11 +170,11 @@ function paintHeads(canvas: HTMLCanvasElement, scene: Scene, scrolled: number): 
 
 const PAINTED = new WeakMap<Grid, { paints: Paints; image: HTMLCanvasElement }>();
 
-function imageOf(grid: Grid, paints: Paints): HTMLCanvasElement {
+function imageOf(grid: Grid, paints: Paints, signed: boolean): HTMLCanvasElement {
   const known = PAINTED.get(grid);
   if (known?.paints === paints) return known.image;
   const image = document.createElement("canvas");
-  drawRaster(image, grid, OWN_RANGE, paints);
+  drawRaster(image, grid, ownRange(signed), paints);
   PAINTED.set(grid, { paints, image });
   return image;
 }
@@ -190,7 +193,7 @@ function paintRow(context: CanvasRenderingContext2D, scene: Scene, row: number, 
     context.fillStyle = style.plate;
     context.fillRect(x, y, size, size);
   } else {
-    const image = imageOf(grid, paints);
+    const image = imageOf(grid, paints, model.signed.value);
     context.imageSmoothingEnabled = image.width > size * style.dpr;
     context.drawImage(image, x, y, size, size);
   }
@@ -204,7 +207,7 @@ function paintRow(context: CanvasRenderingContext2D, scene: Scene, row: number, 
 
 function evenOf(model: SegmentsModel, table: HeadTable, row: number, column: number): number {
   const at = table.columns[column] ?? -1;
-  if (at < 0) return Number.NaN;
+  if (at < 0 || !table.rest.shares) return Number.NaN;
   const even = table.rest.even[row * table.rest.columns + at]!;
   const measure = model.measure.value;
   if (measure === "lift") return even > 0 ? 1 : Number.NaN;
@@ -225,15 +228,23 @@ function paintBar(context: CanvasRenderingContext2D, scene: Scene, { column, ind
   const sorted = column === model.pinned.value;
   const strong = sorted || model.pinned.value < 0;
   const tall = 8 * style.unit;
-  if (value > 0) {
-    const wide = Math.max(1, (at.bar * Math.min(value, most)) / most);
+  const room = model.signed.value ? at.bar / 2 : at.bar;
+  const zero = at.lefts[index]! + (model.signed.value ? room : 0);
+  if (model.signed.value) {
+    context.fillStyle = style.line;
+    context.fillRect(whole(zero, style.dpr), middle - tall, 1 / style.dpr, 2 * tall);
+  }
+  if (Math.abs(value) > 0) {
+    const wide = Math.max(1, (room * Math.min(Math.abs(value), most)) / most);
+    const left = value > 0 ? zero : zero - wide;
     context.globalAlpha = strong ? 1 : style.paler;
     context.fillStyle = style.color(model.mass.value?.keyColors[column] ?? -1);
     context.beginPath();
     context.roundRect(left, middle - tall / 2, wide, tall, Math.min(2 * style.unit, wide / 2));
     context.fill();
     context.globalAlpha = 1;
-    if (value > most * (1 + 1e-6)) cut(context, left + wide - 7 * style.unit, middle, tall, style);
+    const end = value > 0 ? left + wide - 7 * style.unit : left + 7 * style.unit;
+    if (Math.abs(value) > most * (1 + 1e-6)) cut(context, end, middle, tall, style);
     if (style.outlined) {
       context.strokeStyle = style.ink;
       context.strokeRect(left + 0.5, middle - tall / 2 + 0.5, Math.max(0, wide - 1), tall - 1);
@@ -372,8 +383,8 @@ function Marks({ ui, model, state }: PartProps) {
             )}
             {sorted >= 0 && (
               <span class="aw-number" style={{ left: px(at.lefts[sorted]!), width: px(at.widths[sorted]!) }}>
-                {at.narrow || model.measure.value !== "mass"
-                  ? readingText(value, model.measure.value)
+                {at.narrow || model.measure.value !== "mass" || !model.shares.value
+                  ? readingText(value, model.measure.value, model.stage.value)
                   : threeDigits(value)}
               </span>
             )}
@@ -395,7 +406,7 @@ function Foot({ model, state }: PartProps) {
   const below = model.headOrder.value.slice(stop);
   const values = model.pinned.value < 0 ? [] : below.map((row) => model.headReading(table, row, model.pinned.value));
   const text = `${count(below.length)} more ${below.length === 1 ? "head" : "heads"}`;
-  const most = largest(values);
+  const most = values.reduce((high, value) => (value > high ? value : high), Number.NEGATIVE_INFINITY);
   const measure = model.measure.value;
   return (
     <>
@@ -405,11 +416,14 @@ function Foot({ model, state }: PartProps) {
         {below.length > 0 &&
           values.length > 0 &&
           !model.reversed.value &&
-          `, at most ${measure === "mass" ? shareText(most) : readingText(most, measure)}`}
+          Number.isFinite(most) &&
+          `, at most ${measure === "mass" ? shareText(most, model.stage.value) : readingText(most, measure, model.stage.value)}`}
       </span>
-      <span class="aw-seg-key-even">
-        <u /> even attention
-      </span>
+      {model.shares.value && (
+        <span class="aw-seg-key-even">
+          <u /> even attention
+        </span>
+      )}
     </>
   );
 }
@@ -430,7 +444,7 @@ export function HeadsCaption({ model, state }: { model: SegmentsModel; state: He
       : start === 0
         ? `first ${stop} of ${all}`
         : `${start + 1} to ${stop} of ${all}`;
-  const isCut = largest(numbersOf(model, table, at.columns)) > most * (1 + 1e-6);
-  const ends = `bars to ${axisText(most, measure)}${isCut ? ", longer cut" : ""}`;
-  return <>{`${which}, ${measureWord(measure)} from ${inWords(now.asking)}, ${ends}`}</>;
+  const isCut = largestSize(numbersOf(model, table, at.columns)) > most * (1 + 1e-6);
+  const ends = `bars to ${model.signed.value ? "±" : ""}${axisText(most, measure)}${isCut ? ", longer cut" : ""}`;
+  return <>{`${which}, ${measureWord(measure, model.stage.value)} from ${inWords(now.asking)}, ${ends}`}</>;
 }

@@ -5,6 +5,7 @@ import { mount, part, type View } from "../../components/dom";
 import { Menu } from "../../components/menu";
 import { Message } from "../../components/message";
 import { headWords, numbersIn } from "../../components/phrases";
+import { legendOf, sumWord } from "../../contract/stages";
 import { KernelError } from "../../kernel/kernel";
 import { blockNumber } from "../../state/segment-axes";
 import { askSegmentsBy } from "../../state/segment-queries";
@@ -148,14 +149,22 @@ function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
   const now = model.mass.value;
   if (now === null) return null;
   const isAnswer = now.asking === "answer";
+  const asks = <Menu name="Asking" value={now.asking} side="left" sections={[askingSection(ui)]} />;
   const pins = [model.pinned.value, model.second.value].filter((column) => column >= 0);
   return (
     <>
-      <h4 class="aw-heading">
-        {isAnswer ? "Where did the answer look" : "Where did"}
-        {!isAnswer && <Menu name="Asking" value={now.asking} side="left" sections={[askingSection(ui)]} />}
-        {!isAnswer && "look"}
-      </h4>
+      {now.stage !== "weights" ? (
+        <h4 class="aw-heading">
+          {legendOf(now.stage, ui.store.facts.value, ui.store.batch.value)}, from each segment, for
+          {isAnswer ? " the answer" : asks}
+        </h4>
+      ) : (
+        <h4 class="aw-heading">
+          {isAnswer ? "Where did the answer look" : "Where did"}
+          {!isAnswer && asks}
+          {!isAnswer && "look"}
+        </h4>
+      )}
       {now.path.length > 0 && (
         <button type="button" class="aw-seg-up" onClick={() => goUp(ui, model)}>
           ‹ {now.path.length > 1 ? now.path.at(-2) : "all segments"}{" "}
@@ -185,8 +194,12 @@ function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
 
 const headsTitle = (model: SegmentsModel) => {
   const name = model.mass.value?.keys[model.pinned.value];
+  if (!model.shares.value)
+    return `${capital(sumWord(model.stage.value))}, from ${name === undefined ? "which segment" : inWords(name)}, by head`;
   return name === undefined ? "Which heads read which segment" : `Which heads read ${inWords(name)}`;
 };
+
+const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
 const sizeOf = (model: SegmentsModel) =>
   `${count(model.rows.value.length)} × ${count(model.left.value.columns.length)}`;
@@ -214,7 +227,8 @@ function Alone({ model }: { model: SegmentsModel }) {
   const aside = model.left.value.without.length > 0 ? " that is not set aside" : "";
   return (
     <p class="aw-prompt">
-      All mass{aside} is on {now.keys[only]}: there is no other segment{aside}.
+      {model.shares.value ? "All mass" : "All of it"}
+      {aside} is on {now.keys[only]}: there is no other segment{aside}.
     </p>
   );
 }
@@ -303,9 +317,10 @@ function numbersOf(
 ): SegmentReading {
   const at = row * rest.columns + column;
   const [mass, even, raw] = [rest.mass[at]!, rest.even[at]!, rest.raw[at]!];
-  const lift = even > 0 ? mass / even : Number.NaN;
+  const lift = even > 0 && rest.shares ? mass / even : Number.NaN;
   return {
     ...from,
+    shares: rest.shares,
     to,
     mass,
     raw,
@@ -343,5 +358,5 @@ function spoken(ui: Ui, model: SegmentsModel): string {
       : head !== null
         ? `layer ${head.layer} ${headWords(head.head, numbersIn(ui.store.facts.value, head.layer))}, ${from}`
         : from;
-  return `${who}, ${to}, ${exact ? spokenNumbers(mass, lift) : `mass ${blockNumber(mass, reading, String)}`}`;
+  return `${who}, ${to}, ${exact ? spokenNumbers(mass, lift, now.stage) : `mass ${blockNumber(mass, reading, String)}`}`;
 }

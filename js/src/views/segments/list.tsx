@@ -2,7 +2,8 @@
 
 import { computed, effect, signal } from "@preact/signals-core";
 import { mount, part, Token, type View } from "../../components/dom";
-import { byLargest, largest, meanOf, rankAmong } from "../../data/segments";
+import { sumWord } from "../../contract/stages";
+import { byLargest, largestSize, meanOf, rankAmong, sumOf } from "../../data/segments";
 import { nameOf } from "../../data/survey";
 import { segmentStyle } from "../../draw/segment-colors";
 import { KernelError } from "../../kernel/kernel";
@@ -88,7 +89,7 @@ function List({ ui, model, keys }: { ui: Ui; model: SegmentsModel; keys: Keys["f
         ) : (
           <span class="aw-name">{inWords(now.asking)}</span>
         )}
-        <span>attends to</span>
+        <span>{model.shares.value ? "attends to" : `${sumWord(now.stage)}, from`}</span>
       </div>
       {row === null ? (
         <p class="aw-prompt">Its numbers are on the way.</p>
@@ -96,12 +97,17 @@ function List({ ui, model, keys }: { ui: Ui; model: SegmentsModel; keys: Keys["f
         <p class="aw-prompt">Everything is set aside.</p>
       ) : (
         <>
-          <div class="aw-seg-row aw-seg-columns-head" data-measure={measure} aria-hidden="true">
+          <div
+            class="aw-seg-row aw-seg-columns-head"
+            data-measure={measure}
+            data-sums={!model.shares.value || undefined}
+            aria-hidden="true"
+          >
             <span />
             <span />
             <span />
-            <span>{measureWord(measure)}</span>
-            <span>{measure === "lift" ? "mass" : "lift"}</span>
+            <span title={measureWord(measure, now.stage)}>{shortWord(model)}</span>
+            <span>{otherWord(model)}</span>
           </div>
           <Rows ui={ui} model={model} row={row} keys={token === model.token.value ? keys : null} />
         </>
@@ -122,18 +128,23 @@ function Rows({ ui, model, row, keys }: RowsProps) {
   const now = model.mass.value!;
   const measure = model.measure.value;
   const value = (column: number) => model.reading(row, column);
-  const order = byLargest(model.left.value.columns, value);
+  const order = byLargest(model.left.value.columns, (column) => Math.abs(value(column)));
   const most = ui.mode.value === "narrow" ? MOST.narrow : MOST.other;
   const shown = order.length <= most + 1 ? order : order.slice(0, most);
   for (const pin of [model.pinned.value, model.second.value]) if (pin >= 0 && !shown.includes(pin)) shown.push(pin);
   const others = order.filter((column) => !shown.includes(column));
-  const scale = largest(shown.flatMap((column) => [value(column), model.even(row, column)])) || 1;
+  const scale = largestSize(shown.flatMap((column) => [value(column), model.even(row, column)])) || 1;
   const sums = others.reduce((sum, column) => sum + (value(column) || 0), 0);
   const { without, self } = model.left.value;
   const aside = row.rest.aside[row.row]!;
   const names = [...without.map((column) => now.keys[column]!), ...(self ? [] : ["own key"])];
   return (
-    <ol class="aw-seg-rows" data-measure={measure} aria-label={`${measureWord(measure)} by segment`}>
+    <ol
+      class="aw-seg-rows"
+      data-measure={measure}
+      data-sums={!model.shares.value || undefined}
+      aria-label={`${measureWord(measure, now.stage)} by segment`}
+    >
       {shown.map((column) => (
         <>
           <Row key={column} {...{ ui, model, row, column, scale }} />
@@ -152,14 +163,14 @@ function Rows({ ui, model, row, keys }: RowsProps) {
         <li class="aw-seg-row aw-seg-rest">
           <span />
           <span>{count(others.length)} more segments</span>
-          {measure === "mass" && <span class="aw-number">{listNumber(sums, "weights")}</span>}
+          {measure === "mass" && <span class="aw-number">{listNumber(sums, now.stage)}</span>}
         </li>
       )}
       {names.length > 0 && (
         <li class="aw-seg-row aw-seg-rest" title={names.join(", ")}>
           <span />
           <span>set aside: {names.join(", ")}</span>
-          <span class="aw-number">{listNumber(aside, "weights")}</span>
+          <span class="aw-number">{listNumber(aside, now.stage)}</span>
         </li>
       )}
     </ol>
@@ -177,7 +188,12 @@ function Row({ ui, model, row, column, scale }: Omit<RowsProps, "keys"> & { colu
   const second = column === model.second.value;
   const name = now.keys[column]!;
   const color = segmentStyle(now.keyColors[column] ?? -1, ui.theme.value);
-  const other = measure === "lift" ? readingText(mass, "mass") : liftText(evenMass > 0 ? mass / evenMass : Number.NaN);
+  const size = now.keySizes[column]!;
+  const other = !model.shares.value
+    ? readingText(measure === "per_token" ? mass : size > 0 ? mass / size : Number.NaN, "mass", now.stage)
+    : measure === "lift"
+      ? readingText(mass, "mass")
+      : liftText(evenMass > 0 ? mass / evenMass : Number.NaN);
   const hovered = model.hover.value?.column === column;
   return (
     <li>
@@ -200,14 +216,37 @@ function Row({ ui, model, row, column, scale }: Omit<RowsProps, "keys"> & { colu
           <bdi>{name}</bdi>
         </span>
         <span class="aw-seg-bar">
-          {value > 0 && <i style={{ width: share(value, scale), background: color }} />}
+          <Bar value={value} {...{ model, scale, color }} />
           {Number.isFinite(even) && <u style={{ left: share(even, scale) }} />}
         </span>
-        <span class="aw-number">{readingText(value, measure)}</span>
+        <span class="aw-number">{readingText(value, measure, now.stage)}</span>
         <span class="aw-lift">{other}</span>
       </button>
     </li>
   );
+}
+
+/** A bar from the left; of numbers with signs from the middle, to the side of the sign. */
+function Bar({ model, value, scale, color }: { model: SegmentsModel; value: number; scale: number; color: string }) {
+  if (!(Math.abs(value) > 0)) return null;
+  if (!model.signed.value) return <i style={{ width: share(value, scale), background: color }} />;
+  const half = 50 * Math.min(1, Math.abs(value) / scale);
+  return (
+    <>
+      <u data-zero style={{ left: "50%" }} />
+      <i style={{ left: `${value > 0 ? 50 : 50 - half}%`, width: `${half}%`, background: color }} />
+    </>
+  );
+}
+
+/** The heads of both columns of numbers, in a word. */
+function shortWord({ measure, shares }: SegmentsModel): string {
+  return shares.value || measure.value === "per_token" ? measureWord(measure.value) : "sum";
+}
+
+function otherWord({ measure, shares }: SegmentsModel): string {
+  if (!shares.value) return measure.value === "per_token" ? "sum" : "per token";
+  return measure.value === "lift" ? "mass" : "lift";
 }
 
 const share = (value: number, scale: number) => `${(100 * Math.max(0, Math.min(value, scale))) / scale}%`;
@@ -224,11 +263,12 @@ function PinnedKeys({
   const now = model.mass.value!;
   const labels = ui.store.keyLabels.value;
   const at = row.row * row.rest.columns + column;
-  const per = row.rest.raw[at]! > 0 ? row.rest.mass[at]! / row.rest.raw[at]! : 0;
+  const per = !row.rest.shares ? 1 : row.rest.raw[at]! > 0 ? row.rest.mass[at]! / row.rest.raw[at]! : 0;
   const own = model.left.value.self ? -1 : (now.positions[model.token.value] ?? -1);
   const all = [...keys.positions].map((position, index) => ({ position, value: keys.values[index]! * per }));
   const counted = all.filter(({ position }) => position !== own);
-  const listed = counted.filter(({ value }) => value >= LEAST_KEY).slice(0, MOST_LISTED);
+  const least = LEAST_KEY * (row.rest.shares ? 1 : largestSize(counted.map(({ value }) => value)));
+  const listed = counted.filter(({ value }) => Math.abs(value) >= least).slice(0, MOST_LISTED);
   const rest = counted.slice(listed.length).reduce((sum, { value }) => sum + value, keys.rest.sum * per);
   const many = counted.length - listed.length + keys.rest.count;
   const color = segmentStyle(now.keyColors[column] ?? -1, ui.theme.value);
@@ -253,8 +293,8 @@ function PinnedKeys({
             <span class="aw-seg-name" title={labels.at(position).text}>
               <Token labels={labels} index={position} subscript />
             </span>
-            <span class="aw-seg-bar">{inMass && <i style={{ width: share(value, scale), background: color }} />}</span>
-            <span class="aw-number">{listNumber(value, "weights")}</span>
+            <span class="aw-seg-bar">{inMass && <Bar {...{ model, value, scale, color }} />}</span>
+            <span class="aw-number">{listNumber(value, now.stage)}</span>
           </button>
         </li>
       ))}
@@ -262,7 +302,7 @@ function PinnedKeys({
         <li class="aw-seg-row aw-seg-key aw-seg-rest">
           <span />
           <span>{`${count(many)} ${listed.length > 0 ? "more " : ""}${many === 1 ? "key" : "keys"}`}</span>
-          <span class="aw-number">{listNumber(rest, "weights")}</span>
+          <span class="aw-number">{listNumber(rest, now.stage)}</span>
         </li>
       )}
     </>
@@ -287,12 +327,15 @@ function AllHeads({ ui, model }: { ui: Ui; model: SegmentsModel }) {
     <div class="aw-seg-sums">
       <div>
         <span>{now.asking === "answer" ? "Whole answer" : `Whole ${now.asking}`}</span>
-        <b>{readingText(model.reading(whole, column), measure)}</b>
+        <b>{readingText(model.reading(whole, column), measure, now.stage)}</b>
       </div>
       {values.length > 1 && (
         <div>
-          <span>{partial ? "Heads so far" : `All ${count(values.length)} heads`}</span>
-          <b>{readingText(meanOf(values), measure)}</b>
+          <span>
+            {partial ? "Heads so far" : `All ${count(values.length)} heads`}
+            {model.shares.value ? "" : ", their sum"}
+          </span>
+          <b>{readingText(model.shares.value ? meanOf(values) : sumOf(values), measure, now.stage)}</b>
         </div>
       )}
       {rank !== null && values.length > 1 && (

@@ -4,7 +4,7 @@ import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
 import { Ramp } from "../../components/legend";
-import { largest } from "../../data/segments";
+import { largestSize } from "../../data/segments";
 import type { Paints } from "../../draw/color-mapper";
 import { segmentStyle } from "../../draw/segment-colors";
 import { type Measure as TextMeasure, textMeasure } from "../../state/plot";
@@ -52,7 +52,7 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
       narrow: ui.mode.value === "narrow",
     });
   });
-  const most = computed(() => largest(numbersOf(model)));
+  const most = computed(() => largestSize(numbersOf(model)));
   const masked = computed(() => [...numbersOf(model)].some(Number.isNaN));
   const state: MatrixState = { layout, most, masked };
   const labels = mount(part("aw-seg-labels"), () => (
@@ -70,12 +70,15 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
       legend.node.style.paddingLeft = px(at.left);
     }),
     effect(() => {
-      const [at, paints] = [layout.value, ui.paints.value?.sequential];
+      const [at, paints] = [layout.value, paintsOf(ui, model)];
       if (at !== null && paints) paintMatrix(ui, model, canvas, at, most.value, paints);
     }),
     effect(() => {
       const [rows, columns] = [model.rows.value.length, model.left.value.columns.length];
-      canvas.setAttribute("aria-label", `${measureWord(model.measure.value)} from ${rows} segments to ${columns}`);
+      canvas.setAttribute(
+        "aria-label",
+        `${measureWord(model.measure.value, model.stage.value)} from ${rows} segments to ${columns}`,
+      );
     }),
   ];
   watchPointer(ui, model, state, canvas);
@@ -88,6 +91,16 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
       legend.dispose();
     },
   };
+}
+
+/** The ramp of the numbers: that of two directions where they have signs. */
+const paintsOf = ({ paints: { value: both } }: Ui, { signed }: SegmentsModel) =>
+  signed.value ? both?.diverging : both?.sequential;
+
+/** Where a number stands on the ramp, 0 to 1. */
+function placeOf(model: SegmentsModel, value: number, most: number): number {
+  const share = most > 0 ? Math.max(-1, Math.min(1, value / most)) : 0;
+  return model.signed.value ? (1 + share) / 2 : share;
 }
 
 function* numbersOf(model: SegmentsModel): Generator<number> {
@@ -117,8 +130,8 @@ function paintMatrix(
     model.left.value.columns.forEach((column, across) => {
       const value = model.reading({ rest, row }, column);
       const cell = { x: across * at.pitch, y: down * at.pitch, value, text: "" };
-      if (at.numbers) cell.text = cellText(value, model.measure.value);
-      paintCell(context, at, cell, { most, paints, ink: style.ink });
+      if (at.numbers) cell.text = cellText(value, model.measure.value, model.stage.value);
+      paintCell(context, at, cell, { place: placeOf(model, value, most), paints, ink: style.ink });
     });
   });
 }
@@ -131,7 +144,8 @@ interface Cell {
 }
 
 interface CellLook {
-  readonly most: number;
+  /** Of its number on the ramp, 0 to 1. */
+  readonly place: number;
   readonly paints: Paints;
   readonly ink: string;
 }
@@ -140,7 +154,7 @@ function paintCell(
   context: CanvasRenderingContext2D,
   at: MatrixLayout,
   cell: Cell,
-  { most, paints, ink }: CellLook,
+  { place, paints, ink }: CellLook,
 ): void {
   const { x, y, value, text } = cell;
   const side = at.pitch - at.gap;
@@ -148,7 +162,7 @@ function paintCell(
     paintNone(context, x, y, side, ink);
     return;
   }
-  const entry = Math.round(255 * Math.min(1, most > 0 ? value / most : 0));
+  const entry = Math.round(255 * place);
   context.fillStyle = paints.css[entry]!;
   context.beginPath();
   if (side >= 12) context.roundRect(x, y, side, side, (side >= 18 ? 2.5 : 1.5) * at.unit);
@@ -268,7 +282,7 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
               key={`aside ${row}`}
               style={{ left: px(at.aside), top: px(at.top + index * at.pitch + side / 2) }}
             >
-              {shareText(rest.aside[row]!)}
+              {shareText(rest.aside[row]!, now.stage)}
             </span>
           )}
         </>
@@ -379,7 +393,7 @@ function Lines({ at, from, side, across }: { at: MatrixLayout; from: number; sid
 }
 
 function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
-  const paints = ui.paints.value?.sequential;
+  const paints = paintsOf(ui, model);
   const most = state.most.value;
   const now = model.mass.value;
   const rest = model.matrix.value;
@@ -388,19 +402,26 @@ function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
   const hovered = model.hover.value;
   const [row, column] = hovered?.part === "matrix" ? [hovered.row!, hovered.column] : [now.row, model.pinned.value];
   const value = column < 0 ? Number.NaN : model.reading({ rest, row }, column);
-  const ticks = legendTicks(0, most, "linear", "weights", 0.2).map(({ value, text }, index, all) => ({
-    at: most > 0 ? value / most : 0,
-    text: measure === "mass" ? text : axisText(value, measure),
-    end: index > 0 && index === all.length - 1,
-  }));
-  const name = measureWord(measure);
+  const { stage, signed } = model;
+  const ticks = legendTicks(signed.value ? -most : 0, most, "linear", stage.value, 0.2).map(
+    ({ value, text }, index, all) => ({
+      at: placeOf(model, value, most),
+      text: measure === "mass" || signed.value ? text : axisText(value, measure),
+      end: index > 0 && index === all.length - 1,
+    }),
+  );
+  const name = measureWord(measure, stage.value);
   const sampled = now.share < 1;
   const masked = state.masked.value;
   return (
     <>
       <div class="aw-ramp">
         <span>{name.charAt(0).toUpperCase() + name.slice(1)}</span>
-        <Ramp paints={paints} ticks={ticks} mark={Number.isNaN(value) || most === 0 ? null : value / most} />
+        <Ramp
+          paints={paints}
+          ticks={ticks}
+          mark={Number.isNaN(value) || most === 0 ? null : placeOf(model, value, most)}
+        />
       </div>
       {(sampled || masked || !now.exact) && (
         <div class="aw-kinds">

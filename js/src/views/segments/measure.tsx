@@ -1,14 +1,16 @@
 /** Words that choose how this view is read; in the toolbar, or where that has no room above the view. */
 
 import { RadioWords } from "../../components/radio-words";
-import { MEASURE_WORDS } from "../../data/segments";
+import { MEASURE_WORDS, measureOf } from "../../data/segments";
 import type { Ui } from "../../state/ui";
 
 /** Choose how the attention to a segment is read: in all three pictures. */
 export function MeasureWords({ ui: { store } }: { ui: Ui }) {
-  const chosen = store.measure.value ?? "mass";
+  const stage = store.linkedStage.value;
+  const chosen = measureOf(store.measure.value, stage);
+  const words = stage === "weights" ? MEASURE_WORDS : { mass: "sum", per_token: "per token" };
   const choose = (measure: typeof chosen) => store.show({ measure });
-  return <RadioWords name="Measure" label="Measure" words={MEASURE_WORDS} {...{ chosen, choose }} />;
+  return <RadioWords name="Measure" label="Measure" words={words as typeof MEASURE_WORDS} {...{ chosen, choose }} />;
 }
 
 const SHOWN = { attention: "attention", effect: "effect" } as const;

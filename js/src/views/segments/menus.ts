@@ -1,9 +1,10 @@
 /** What the toolbar shows in the segments view: how attention is read, what is set aside, whose it is. */
 
 import type { Section } from "../../components/menu";
+import { sumWord } from "../../contract/stages";
 import type { Measure } from "../../contract/values";
 import { type EffectOrder, ORDERS } from "../../data/effects";
-import { LEARNED_SINK, leftOf, MEASURE_WORDS, MEASURES, SELF, SINKS } from "../../data/segments";
+import { LEARNED_SINK, leftOf, MEASURE_WORDS, MEASURES, measureOf, SELF, SINKS } from "../../data/segments";
 import type { Ui } from "../../state/ui";
 
 const NOTES: Readonly<Record<Measure, string>> = {
@@ -14,6 +15,18 @@ const NOTES: Readonly<Record<Measure, string>> = {
 
 /** Return the choices of how attention to a segment is read. */
 export function measureSection({ store }: Ui): Section {
+  const stage = store.linkedStage.value;
+  if (stage !== "weights") {
+    return {
+      value: measureOf(store.measure.value, stage),
+      choices: [
+        { value: "mass", name: "sum", note: `${sumWord(stage)}, over a segment's keys` },
+        { value: "per_token", name: MEASURE_WORDS.per_token, note: "the sum ÷ its tokens" },
+        { value: "lift", name: MEASURE_WORDS.lift, note: "only of weights, which are shares", disabled: true },
+      ],
+      choose: (measure) => store.show({ measure: measure as Measure }),
+    };
+  }
   return {
     value: store.measure.value ?? "mass",
     choices: MEASURES.map((value) => ({ value, name: MEASURE_WORDS[value], note: NOTES[value] })),

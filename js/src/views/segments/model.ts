@@ -1,7 +1,8 @@
 /** What the segments view shows, as signals: what is left of the masses, which columns are pinned, all heads in order. */
 
 import { computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
-import type { Measure } from "../../contract/values";
+import { isSigned } from "../../contract/stages";
+import type { Measure, Stage } from "../../contract/values";
 import {
   type HeadMass,
   type Mass,
@@ -10,7 +11,7 @@ import {
   putRow,
   type Segments,
 } from "../../data/segment-data";
-import { byLargest, evenAt, type Left, leftOf, type Rest, readingAt, restOf } from "../../data/segments";
+import { byLargest, evenAt, type Left, leftOf, measureOf, type Rest, readingAt, restOf } from "../../data/segments";
 import type { HeadOf } from "../../data/survey";
 import { askColumns, askHeads, askRow, windowOf } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
@@ -46,7 +47,12 @@ export interface SegmentsModel {
   /** Without an error; null as long as there is none. */
   readonly mass: ReadonlySignal<Mass | null>;
   readonly segments: ReadonlySignal<Segments | null>;
+  /** Never lift where there is none. */
   readonly measure: ReadonlySignal<Measure>;
+  /** What is summed, and whether its sums are shares, or have signs. */
+  readonly stage: ReadonlySignal<Stage>;
+  readonly shares: ReadonlySignal<boolean>;
+  readonly signed: ReadonlySignal<boolean>;
   readonly left: ReadonlySignal<Left>;
   /** The pinned column, −1 for none, and a second one on top of it. */
   readonly pinned: ReadonlySignal<number>;
@@ -80,7 +86,9 @@ export interface SegmentsModel {
 export function segmentsModel(ui: Ui): SegmentsModel {
   const { store } = ui;
   const mass = computed(() => (store.mass.value?.error === null ? store.mass.value : null));
-  const measure = computed<Measure>(() => store.measure.value ?? "mass");
+  const stage = computed<Stage>(() => mass.value?.stage ?? "weights");
+  const shares = computed(() => stage.value === "weights");
+  const measure = computed<Measure>(() => measureOf(store.measure.value, stage.value));
   const left = computed<Left>(() => leftOf(mass.value?.keys ?? [], store.aside.value ?? []));
   const pinned = computed(() => {
     const at = mass.value?.keys.indexOf(store.segment.value ?? "") ?? -1;
@@ -90,14 +98,15 @@ export function segmentsModel(ui: Ui): SegmentsModel {
   const hover = signal<Spot | null>(null);
   const masses = exactWherePointed(ui, mass, hover);
   const matrix = computed(() =>
-    masses.value.matrix ? restOf(masses.value.matrix, left.value, { own: "each" }) : null,
+    masses.value.matrix ? restOf(masses.value.matrix, left.value, { own: "each", shares: shares.value }) : null,
   );
   const tokens = tokenRows(ui, mass, left);
   const sizesOf = () => mass.value?.keySizes ?? [];
   const read = ({ rest, row }: RestRow, column: number) => readingAt(rest, sizesOf(), row, column, measure.value);
   const headParts = headTable(ui, { mass, left, measure, pinned });
+  const signs = { stage, shares, signed: computed(() => isSigned(stage.value)) };
   return {
-    ...{ mass, measure, left, pinned, second, matrix, ...tokens, ...headParts },
+    ...{ mass, measure, left, pinned, second, matrix, ...signs, ...tokens, ...headParts },
     segments: computed(() => (store.segments.value?.error === null ? store.segments.value : null)),
     token: computed(() => {
       const at = store.query.value;
@@ -163,7 +172,7 @@ function tokenRows(ui: Ui, mass: ReadonlySignal<Mass | null>, left: ReadonlySign
   const restOfBlock = (block: MassColumns) => {
     const known = rests.get(block);
     if (known?.left === left.value) return known.rest;
-    const rest = restOf(block, left.value, { own: block.own });
+    const rest = restOf(block, left.value, { own: block.own, shares: mass.value?.stage === "weights" });
     rests.set(block, { left: left.value, rest });
     return rest;
   };
@@ -207,6 +216,7 @@ function headTable(ui: Ui, { mass, left, measure, pinned }: HeadParts) {
   const sent = computed<HeadMass | null>(() => {
     const [now, heads] = [mass.value, store.headMass.value];
     if (now === null || heads === null || heads.error !== null || heads.asking !== now.asking) return null;
+    if (heads.stage !== now.stage) return null;
     return heads.path.join("\n") === now.path.join("\n") ? heads : null;
   });
   const headColumns = computed<readonly number[]>(() => {
@@ -246,7 +256,7 @@ function headTable(ui: Ui, { mass, left, measure, pinned }: HeadParts) {
     const sums = names.length === now.keys.length ? null : from.sums;
     return {
       heads: from.heads,
-      rest: restOf(masses, out, { own: "each", sums }),
+      rest: restOf(masses, out, { own: "each", sums, shares: from.stage === "weights" }),
       columns: now.keys.map((name) => names.indexOf(name)),
       sizes: names.map((name) => now.keySizes[now.keys.indexOf(name)] ?? 0),
       share: from.share,

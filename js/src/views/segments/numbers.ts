@@ -1,6 +1,7 @@
 /** Numbers and words of this view, as the reader sees and hears them. */
 
-import type { Measure } from "../../contract/values";
+import { sumWord } from "../../contract/stages";
+import type { Measure, Stage } from "../../contract/values";
 import { MEASURE_WORDS } from "../../data/segments";
 import { cellNumber, listNumber } from "../../text/format";
 
@@ -14,14 +15,15 @@ export function liftText(lift: number): string {
 }
 
 /** In a list: `.5276`, or `×3.8`. */
-export function readingText(value: number, measure: Measure): string {
+export function readingText(value: number, measure: Measure, stage: Stage = "weights"): string {
   if (Number.isNaN(value)) return "–";
-  return measure === "lift" ? liftText(value) : listNumber(value, "weights");
+  return measure === "lift" ? liftText(value) : listNumber(value, stage);
 }
 
 /** In a cell, about four characters; nothing where it is too small for them. */
-export function cellText(value: number, measure: Measure): string {
+export function cellText(value: number, measure: Measure, stage: Stage = "weights"): string {
   if (Number.isNaN(value)) return "";
+  if (stage !== "weights") return cellNumber(value, stage);
   if (measure === "mass") return cellNumber(value, "weights");
   if (measure === "lift") return value >= 0.05 ? liftText(value).slice(1) : "";
   const text = value.toFixed(3).replace(/^0/, "");
@@ -29,8 +31,9 @@ export function cellText(value: number, measure: Measure): string {
 }
 
 /** `.24`: a share where there is little room. */
-export function shareText(value: number): string {
+export function shareText(value: number, stage: Stage = "weights"): string {
   if (Number.isNaN(value)) return "–";
+  if (stage !== "weights") return listNumber(value, stage);
   if (value === 0) return "0";
   if (value < 0.005) return "<.01";
   return value.toFixed(2).replace(/^0/, "");
@@ -38,18 +41,25 @@ export function shareText(value: number): string {
 
 /** On an axis: `.3`, `.02`, `×4`. */
 export function axisText(value: number, measure: Measure): string {
-  const text = String(Number(value.toPrecision(2))).replace(/^0\./, ".");
+  const text = String(Number(value.toPrecision(2)))
+    .replace("-", "−")
+    .replace(/^(−?)0\./, "$1.");
   return measure === "lift" ? TIMES + text : text;
 }
 
 /** `mass .5276, 3.8 times even`, for those who hear it. */
-export function spokenNumbers(mass: number, lift: number): string {
+export function spokenNumbers(mass: number, lift: number, stage: Stage = "weights"): string {
   if (Number.isNaN(mass)) return "no key of it is allowed";
+  if (stage !== "weights") return `${sumWord(stage)} ${listNumber(mass, stage)}`;
   const times = Number.isFinite(lift) ? `, ${lift >= 9.95 ? Math.round(lift) : lift.toFixed(1)} times even` : "";
   return `mass ${listNumber(mass, "weights")}${times}`;
 }
 
-export const measureWord = (measure: Measure) => MEASURE_WORDS[measure];
+/** "mass", "lift"; of another stage "logit added", "logit added per token". */
+export function measureWord(measure: Measure, stage: Stage = "weights"): string {
+  if (stage === "weights") return MEASURE_WORDS[measure];
+  return measure === "per_token" ? `${sumWord(stage)} per token` : sumWord(stage);
+}
 
 /** Return how a segment is named in a sentence: "the answer", "doc 3". */
 export const inWords = (name: string) => (name === "answer" || name === "question" ? `the ${name}` : name);

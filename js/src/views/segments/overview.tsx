@@ -3,12 +3,13 @@
 import { computed, effect, signal } from "@preact/signals-core";
 import { part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
-import { largest, roundUp } from "../../data/segments";
+import { largest, largestSize, roundUp } from "../../data/segments";
 import { askLine, type MassLine } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { linesWithin } from "./layout";
 import type { SegmentsModel } from "./model";
+import { zeroOf } from "./stacks";
 import type { TokensState } from "./states";
 import { cleared, styleOf } from "./style";
 
@@ -67,7 +68,7 @@ function shownColumn(model: SegmentsModel): number {
   if (model.pinned.value >= 0) return model.pinned.value;
   const whole = model.whole.value;
   if (whole === null) return -1;
-  const mass = (column: number) => whole.rest.mass[whole.row * whole.rest.columns + column]!;
+  const mass = (column: number) => Math.abs(whole.rest.mass[whole.row * whole.rest.columns + column]!);
   return model.left.value.columns.reduce((most, column) => (most < 0 || mass(column) > mass(most) ? column : most), -1);
 }
 
@@ -95,14 +96,17 @@ function draw(
   context.fillStyle = style.track;
   context.fillRect(0, tall - 1 / style.dpr, wide, 1 / style.dpr);
   if (line === null) return;
-  const most = model.measure.value === "mass" ? 1 : roundUp(largest(line.values));
+  const most = model.measure.value === "mass" && model.shares.value ? 1 : roundUp(largestSize(line.values));
+  const zero = zeroOf(model);
   const pixels = Math.max(1, Math.round(wide * style.dpr));
   context.fillStyle = style.color(model.mass.value?.keyColors[column] ?? -1);
   const many = line.values.length;
   for (let pixel = 0; pixel < pixels; pixel++) {
     const first = Math.floor((pixel * many) / pixels);
     const last = Math.max(first + 1, Math.floor(((pixel + 1) * many) / pixels));
-    const high = largest(line.values.subarray(first, last)) / most;
-    if (high > 0) context.fillRect(pixel / style.dpr, tall * (1 - high), 1 / style.dpr, tall * high);
+    const some = line.values.subarray(first, last);
+    const [high, low] = [(largest(some) / most) * (1 - zero), (largest(some.map((value) => -value)) / most) * zero];
+    if (high + low > 0)
+      context.fillRect(pixel / style.dpr, tall * (1 - zero - high), 1 / style.dpr, tall * (high + low));
   }
 }

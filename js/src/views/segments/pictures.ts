@@ -15,23 +15,24 @@ export function headPictures(ui: Ui, model: SegmentsModel, visible: ReadonlySign
   const layers = new Map<number, readonly Grid[]>();
   const asked = new Set<number>();
   const place = (row: number) => model.heads.value?.heads[row];
-  let batch = -1;
-  let version = -1;
+  let of = "";
   const forget = () => {
-    const now = [store.batch.value, store.facts.value.version] as const;
-    if (now[0] === batch && now[1] === version) return;
-    [batch, version] = now;
+    const now = [store.batch.value, store.facts.value.version, model.stage.value].join(" ");
+    if (now === of) return;
+    of = now;
     layers.clear();
     asked.clear();
   };
   const known = (layer: number, head: number): Grid | null => {
     const { thumbnails, survey } = store;
     const sent = thumbnails.value;
-    if (sent !== null && sent.layer === layer && sent.batch === store.batch.value) return sent.heads[head] ?? null;
+    const stage = model.stage.value;
+    if (sent !== null && sent.layer === layer && sent.batch === store.batch.value && sent.stage === stage)
+      return sent.heads[head] ?? null;
     const all = survey.value;
     const at =
       all?.batch === store.batch.value ? all.heads.findIndex((one) => one.layer === layer && one.head === head) : -1;
-    return (at >= 0 ? all?.pictures[at] : null) ?? layers.get(layer)?.[head] ?? null;
+    return (at >= 0 && stage === "weights" ? all?.pictures[at] : null) ?? layers.get(layer)?.[head] ?? null;
   };
   const wanted = computed(() => {
     const found = visible.value.map(place).filter((of) => of !== undefined);
@@ -41,8 +42,10 @@ export function headPictures(ui: Ui, model: SegmentsModel, visible: ReadonlySign
     asked.add(layer);
     try {
       const many = model.heads.peek()?.heads.filter((of) => of.layer === layer).length ?? 0;
-      const body = { layer, batch: store.batch.peek(), heads: [0, Math.min(MOST, many)] };
+      const stage = model.stage.peek();
+      const body = { layer, batch: store.batch.peek(), heads: [0, Math.min(MOST, many)], stage };
       const reply = await kernel.request("thumbnails", body, { signal: ui.stop });
+      if (stage !== model.stage.peek()) return;
       layers.set(layer, await picturesOf(reply.values, layer, body.batch, reply.buffers));
       arrived.value++;
     } catch {

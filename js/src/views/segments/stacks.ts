@@ -15,21 +15,25 @@ export interface Stack {
   readonly total: number;
 }
 
+/** Where zero is on the axis: at its foot, or in its middle where there are numbers below. */
+export const zeroOf = (model: SegmentsModel) => (model.signed.value ? 0.5 : 0);
+
 /**
- * Return how tall the bands of a token are. Masses make 1 in all, and masses per token a sum; of lifts, which have none,
+ * Return how tall the bands of a token are. Those below zero hang from the line. Masses make 1 in all, and masses per token a sum; of lifts, which have none,
  * only those of pinned columns are drawn, or the largest.
  */
 export function stackOf(model: SegmentsModel, row: RestRow, bands: readonly Band[]): Stack {
   const measure = model.measure.value;
   const heights = new Float32Array(bands.length);
-  let total = 0;
   bands.forEach((band, at) => {
     for (const column of band.columns) {
       const value = model.reading(row, column);
-      if (value > 0) heights[at]! += value;
+      if (value > 0 || (value < 0 && model.signed.value)) heights[at]! += value;
     }
-    total += heights[at]!;
   });
+  const above = heights.reduce((sum, height) => sum + Math.max(0, height), 0);
+  const below = heights.reduce((sum, height) => sum - Math.min(0, height), 0);
+  const total = Math.max(above, below);
   if (measure !== "lift") return { heights, total };
   const shown = bands.some(({ pinned }) => pinned) ? bands.findIndex(({ pinned }) => pinned) : indexOfMost(heights);
   const only = heights.map((height, at) => (at === shown && bands[at]!.columns.length === 1 ? height : 0));
@@ -79,7 +83,7 @@ function paintToken(context: CanvasRenderingContext2D, scene: TokenScene, at: nu
     context.fillRect(x, base - box.tall, wide, box.tall);
     return;
   }
-  const out = Math.max(0, Math.min(1, row.rest.aside[row.row]!)) * box.aside;
+  const out = model.shares.value ? Math.max(0, Math.min(1, row.rest.aside[row.row]!)) * box.aside : 0;
   if (out > 0) {
     context.fillStyle = style.track;
     context.beginPath();
@@ -101,13 +105,23 @@ function paintBands(
   const { heights } = stackOf(model, row, bands);
   const anyPinned = bands.some(({ pinned }) => pinned);
   const gap = Math.max(1, Math.round(APART * dpr)) / dpr;
-  let sum = 0;
+  const zero = zeroOf(model);
+  const yOf = (value: number) =>
+    whole(base - (zero + (Math.max(-most, Math.min(value, most)) / most) * (1 - zero)) * box.tall, dpr);
+  const sums = { above: 0, below: 0 };
+  if (zero > 0) {
+    context.fillStyle = style.line;
+    context.fillRect(x - 2, yOf(0), wide + 4, 1 / dpr);
+  }
   bands.forEach((band, at) => {
     if (heights[at] === 0) return;
-    const lower = whole(base - (Math.min(sum, most) / most) * box.tall, dpr);
-    sum += heights[at]!;
-    const upper = whole(base - (Math.min(sum, most) / most) * box.tall, dpr);
-    const tall = lower - upper - (sum < most * (1 - 1e-6) || at < bands.length - 1 ? gap : 0);
+    const side = heights[at]! > 0 ? "above" : "below";
+    const from = yOf(sums[side]);
+    sums[side] += heights[at]!;
+    const to = yOf(sums[side]);
+    const lower = Math.max(from, to);
+    const isLast = side === "above" && sums.above >= most * (1 - 1e-6) && at === bands.length - 1;
+    const tall = Math.abs(from - to) - (isLast ? 0 : gap);
     if (tall <= 0) return;
     context.globalAlpha = anyPinned && !band.pinned ? style.paler : 1;
     context.fillStyle = style.color(band.slot);
@@ -167,10 +181,13 @@ export function bandAt(
   most: number,
 ): number {
   const { heights } = stackOf(model, row, bands);
+  const zero = zeroOf(model);
+  const [height, sign] = [((share - zero) / (1 - zero)) * most, share < zero ? -1 : 1];
   let sum = 0;
   for (let at = 0; at < bands.length; at++) {
-    sum += heights[at]! / most;
-    if (heights[at]! > 0 && share < sum) return at;
+    if (heights[at]! * sign <= 0) continue;
+    sum += heights[at]! * sign;
+    if (height * sign < sum) return at;
   }
   return -1;
 }

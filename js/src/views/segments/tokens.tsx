@@ -3,6 +3,7 @@
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
+import { sumWord } from "../../contract/stages";
 import { largest, roundUp } from "../../data/segments";
 import { textMeasure } from "../../state/plot";
 import type { Ui } from "../../state/ui";
@@ -163,7 +164,7 @@ function tokensState(ui: Ui, model: SegmentsModel, room: ReadonlySignal<number>,
 /** Where the axis ends: masses sum to 1; of the others the largest of the first tokens, rounded up. */
 function axisEnd(model: SegmentsModel, bands: readonly Band[]): number {
   const rows = model.mass.value?.first.rows ?? 0;
-  if (model.measure.value === "mass" || rows === 0) return 1;
+  if ((model.measure.value === "mass" && model.shares.value) || rows === 0) return 1;
   const totals = Array.from({ length: rows }, (_, at) => {
     const row = model.tokenRow(at);
     return row === null ? 0 : stackOf(model, row, bands).total;
@@ -273,14 +274,14 @@ function AxisTicks({ model, state, first, at }: Omit<WordsProps, "ui"> & { first
   const even = pins.length === 0 || row === null ? Number.NaN : evenOf(model, row, pins) / most;
   const apart = 9 / (box.tall / (left / AXIS)); // of two numbers, as a share of the axis
   const ticks = [
-    { share: 0, text: "0" },
-    { share: 0.5, text: axisText(most / 2, measure) },
-    { share: 1, text: axisText(most, measure) },
+    { share: 0, text: model.signed.value ? axisText(-most, measure) : "0" },
+    { share: 0.5, text: model.signed.value ? "0" : axisText(most / 2, measure) },
+    { share: 1, text: (model.signed.value ? "+" : "") + axisText(most, measure) },
   ].filter(({ share }) => Number.isNaN(even) || even > 1 || Math.abs(share - even) > apart);
   if (even <= 1) ticks.push({ share: even, text: "even" });
   return (
     <>
-      {first && model.left.value.without.length + (model.left.value.self ? 0 : 1) > 0 && (
+      {first && model.shares.value && model.left.value.without.length + (model.left.value.self ? 0 : 1) > 0 && (
         <span class="aw-seg-tick" style={{ top: px(Math.max(6, box.top - 13)), right: "auto", width: px(left - 10) }}>
           aside
         </span>
@@ -307,7 +308,7 @@ export function TokensLegend({ ui, model, style }: { ui: Ui; model: SegmentsMode
   const { without, self, columns } = model.left.value;
   const measure = model.measure.value;
   const aside = without.map(
-    (column) => `${now.keys[column]} ${shareText(whole.rest.raw[whole.row * whole.rest.columns + column]!)}`,
+    (column) => `${now.keys[column]} ${shareText(whole.rest.raw[whole.row * whole.rest.columns + column]!, now.stage)}`,
   );
   if (!self) aside.push("own key");
   const even = pins.length > 0 ? evenOf(model, whole, pins) : Number.NaN;
@@ -324,19 +325,28 @@ export function TokensLegend({ ui, model, style }: { ui: Ui; model: SegmentsMode
       )}
       {aside.length > 0 && (
         <span>
-          {!narrow && <i class="aw-seg-swatch" style={{ background: style.track }} />}
+          {!narrow && model.shares.value && <i class="aw-seg-swatch" style={{ background: style.track }} />}
           {columns.length === 0 ? "everything is set aside" : `aside: ${aside.join(", ")}`}
         </span>
       )}
+      {!model.shares.value && <span>{sumWords(model)}</span>}
       {measure === "lift" && (
         <span>{pins.length > 0 ? "the others have no sum, and are not drawn" : "each column: its largest lift"}</span>
       )}
-      {measure === "per_token" && <span>mass over the tokens of each segment</span>}
+      {measure === "per_token" && (
+        <span>{model.shares.value ? "mass" : "the sum"} over the tokens of each segment</span>
+      )}
       {pins.length > 0 && measure !== "lift" && style.paler < 1 && <span>other segments paler</span>}
-      {measure !== "mass" && now.total > now.first.rows && <span>what is higher is cut off</span>}
+      {(measure !== "mass" || !model.shares.value) && now.total > now.first.rows && (
+        <span>what is higher is cut off</span>
+      )}
     </>
   );
 }
+
+/** What a sum of another stage is, and where its signs are: it is no share. */
+const sumWords = ({ stage, signed }: SegmentsModel) =>
+  `${sumWord(stage.value)}, summed over the keys of each segment${signed.value ? ": above the line +, below −" : ""}; no share of 1`;
 
 /** Of a very long answer only the first tokens are known here. */
 function More({ ui, model }: { ui: Ui; model: SegmentsModel }) {
@@ -344,7 +354,8 @@ function More({ ui, model }: { ui: Ui; model: SegmentsModel }) {
   if (now === null || now.positions.length >= now.total || ui.width.value === 0) return null;
   return (
     <>
-      the first {count(now.positions.length)} of {count(now.total)} tokens; the mass over all of them is below
+      the first {count(now.positions.length)} of {count(now.total)} tokens; the {model.shares.value ? "mass" : "sum"}{" "}
+      over all of them is below
     </>
   );
 }

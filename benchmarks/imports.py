@@ -1,0 +1,98 @@
+"""What importing attnwidget costs beyond torch, each case in fresh processes that take turns.
+
+    python benchmarks/imports.py                # a table; exits with 1 if a budget is exceeded
+    python benchmarks/imports.py --runs 11 --json out.json
+
+Processor time of this import alone, with compiled bytecode, after torch; and once more after IPython, which a kernel
+has imported before any cell runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from wire import machine
+
+ROOT = Path(__file__).parents[1]
+BUDGETS = {"import attnwidget": 0.15}  # seconds
+CASES = (
+    "import attnwidget",
+    "from attnwidget import Attention",
+    "from attnwidget import AttentionWidget",
+    "from attnwidget import capture",
+)
+BEFORE = {"torch": "import torch", "torch, IPython": "import torch, IPython, ipykernel.comm"}
+CODE = """
+import time
+begun = time.process_time()
+{before}
+middle = time.process_time()
+{case}
+print(middle - begun, time.process_time() - middle)
+"""
+
+
+def seconds(case: str, before: str, bytecode: str) -> tuple[float, float]:
+    """Return the processor time of what comes before, and of the case, in a fresh process."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONPATH": os.fspath(ROOT)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-c", CODE.format(before=before, case=case)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    torch, own = map(float, said.split())
+    return torch, own
+
+
+def measure(runs: int) -> list[dict[str, Any]]:
+    """Return for each case the times of all runs; the first of each, which compiles, is not counted."""
+    rows: list[dict[str, Any]] = [
+        {"case": case, "after": name, "before": [], "own": []} for case in CASES for name in BEFORE
+    ]
+    with tempfile.TemporaryDirectory() as bytecode:
+        for run in range(runs + 1):
+            for row in rows:
+                before, own = seconds(row["case"], BEFORE[row["after"]], bytecode)
+                if run > 0:
+                    row["before"].append(before)
+                    row["own"].append(own)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as Markdown."""
+    lines = ["| import | after | least | median | of what was before |", "|---|---|--:|--:|--:|"]
+    for row in rows:
+        share = median(row["own"]) / median(row["before"])
+        lines.append(
+            f"| `{row['case']}` | {row['after']} | {min(row['own']):.3f} s | {median(row['own']):.3f} s | {share:.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print a table, and return 1 if a budget is exceeded."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    rows = measure(asked.runs)
+    print(table(rows))
+    if asked.json:
+        asked.json.write_text(json.dumps({"machine": machine(), "runs": asked.runs, "imports": rows}, indent=1) + "\n")
+    over = [row for row in rows if min(row["own"]) > BUDGETS.get(row["case"], float("inf"))]
+    for row in over:
+        print(f"{row['case']} takes {min(row['own']):.3f} s after {row['after']}: {BUDGETS[row['case']]} s are wanted")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,41 @@
+"""The menus of the toolbar, walked by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from gallery import Gallery
+from test_picture_details import bank
+
+Show = Callable[..., Gallery]
+
+FOCUSED = """(popup) => {
+  const items = [...popup.querySelectorAll("button, input")];
+  return [items.indexOf(document.activeElement), items.length];
+}"""
+
+
+@pytest.mark.parametrize("width", [360, 900])
+@pytest.mark.parametrize("view", ["heatmap", "stages"])
+def test_home_and_end_lead_to_the_first_and_the_last_item_of_every_menu(gallery: Show, width: int, view: Any) -> None:
+    shown = gallery(bank(view=view), width=width)
+    menus = shown.page.locator(".aw-toolbar .aw-menu")
+    for index in range(menus.count()):
+        menus.nth(index).locator("> button").click()
+        popup = menus.nth(index).locator(".aw-popup")
+        popup.wait_for()
+        last = popup.evaluate(FOCUSED)[1] - 1
+        in_field = popup.locator("button, input").last.evaluate("(item) => item.matches('input')")
+        found = []
+        for key in ("Home", "End", *(() if in_field else ("Home", "ArrowUp", "ArrowDown", "End"))):
+            shown.page.keyboard.press(key)
+            found.append(popup.evaluate(FOCUSED)[0])
+        assert found == ([0, last] if in_field else [0, last, 0, last, 0, last])
+        if in_field:  # there they are the field's own keys
+            shown.page.keyboard.press("Home")
+            assert popup.evaluate(FOCUSED)[0] == last
+        shown.page.keyboard.press("Escape")
+        popup.wait_for(state="detached")
+    shown.check()

@@ -1,0 +1,60 @@
+"""`import attnwidget` imports next to nothing: each public name brings what it needs, when it is first used."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnwidget
+
+LATE = {"matplotlib", "transformers", "dask", "numba", "pandas", "safetensors", "PIL", "tokenizers", "scipy"}
+NOTEBOOK = {"IPython", "ipywidgets", "anywidget", "traitlets"}
+
+USES = {  # what a program does, and which libraries it may not have imported then
+    "import attnwidget": LATE | NOTEBOOK | {"torch", "numpy"},
+    "from attnwidget import Attention\nimport torch\nAttention(*torch.randn(3, 5, 4)).block('weights')": LATE
+    | NOTEBOOK,
+    "from attnwidget import AttentionStack, masks, scaling, segments": LATE | NOTEBOOK,
+    "import torch\nfrom attnwidget import AttentionWidget\nAttentionWidget(*torch.randn(3, 5, 4))": LATE,
+}
+
+
+def imported_after(program: str) -> set[str]:
+    """Return the names of all packages that a fresh process has imported after a program."""
+    code = f"{program}\nimport json, sys\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
+    environment = {**os.environ, "PYTHONPATH": os.fspath(Path(attnwidget.__file__).parents[1])}
+    said = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120, env=environment
+    )
+    return set(json.loads(said.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("program", USES)
+def test_what_is_not_used_is_not_imported(program: str) -> None:
+    assert imported_after(program) & USES[program] == set()
+
+
+def test_each_public_name_is_imported_from_where_editors_look_for_it() -> None:
+    """The block for type checkers and the table for Python say the same."""
+    tree = ast.parse(Path(attnwidget.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    written = {
+        alias.name: node.module or alias.name
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert written == attnwidget._MODULES
+    assert written.keys() == set(attnwidget.__all__) - {"__version__"}
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'attnwidget' has no attribute 'Atention'"):
+        attnwidget.Atention  # noqa: B018  # type: ignore[attr-defined]
+    assert set(dir(attnwidget)) == set(attnwidget.__all__)

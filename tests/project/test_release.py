@@ -1,0 +1,49 @@
+"""The steps of docs/releasing.md, as far as they can be taken without publishing anything."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnwidget
+
+ROOT = Path(__file__).parents[2]
+STEPS = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
+
+pytestmark = pytest.mark.packaging
+
+
+def test_a_release_is_built_put_into_an_index_installed_and_used(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "rehearse.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    version, *_, total, size = done.stdout.split()
+    assert version == attnwidget.__version__
+    assert float(total) == pytest.approx(1, abs=1e-5)
+    assert int(size) > 100_000, "a page with the widget's script in it"
+
+
+def test_a_folder_without_both_files_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, ROOT / "tools" / "rehearse.py", tmp_path], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "should hold one wheel and one sdist" in done.stderr
+
+
+def test_what_the_steps_name_is_there() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    assert set(re.findall(r"`make (\w+)`", STEPS)) <= targets
+    named = re.findall(r"`(?:\S*python )?((?:tools|tests)/[\w/]+\.py)", STEPS)
+    assert len(named) >= 3
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+    assert (ROOT / ".github" / "workflows" / re.findall(r"`(\w+\.yml)`", STEPS)[0]).is_file()
+
+
+def test_the_changelog_has_a_section_for_what_is_not_released() -> None:
+    sections = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert sections[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", name) for name in sections[1:])

