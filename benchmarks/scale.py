@@ -100,7 +100,10 @@ def by_dask(length: int, runs: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         for workers in (1, 2):
             how: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "local_directory": folder}
-            with LocalCluster(**how, host="127.0.0.1", dashboard_address=None) as cluster, Client(cluster) as client:
+            with (
+                LocalCluster(**how, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,
+                Client(cluster) as client,
+            ):
                 executor = client.get_executor()
                 stack(2048, 1).overviews(size=SIZE, executor=executor)
                 clocks.append(

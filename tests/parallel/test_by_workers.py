@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -49,47 +50,64 @@ def tensors(dtype: torch.dtype = torch.float32, heads: int = 4) -> tuple[Tensor,
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-def attentions() -> dict[str, Attention]:
+def turned() -> Attention:
+    return Attention(*(x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors()), is_causal=True)
+
+
+def of_two_sizes() -> Attention:
     q, k, v = tensors()
-    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-    keep = torch.rand(N, N) > 0.3
-    return {
-        "plain": Attention(q, k, v),
-        "peaked": Attention(40 * q, k, v, is_causal=True),
-        "rows of other sizes": Attention(torch.cat([q[:, :, :700], 90 * q[:, :, 700:]], 2), k, v),
-        "window, sinks, softcap": Attention(q, k, v, is_causal=True, window=90, sinks=torch.randn(4), softcap=5.0),
-        "padding": Attention(q, k, v, mask=masks.and_masks(masks.causal, masks.padding([N, 900]))),
-        "tensor": Attention(q, k, v, mask=keep),
-        "bias": Attention(q, k, v, bias=torch.randn(4, N, N)),
-        "function": Attention(q, k, v, mask=near),
-        "half": Attention(*tensors(torch.float16), is_causal=True),
-        "double": Attention(*tensors(torch.float64)),
-        "turned": Attention(*turned, is_causal=True),
-        "scores": Attention.from_scores(torch.randn(2, 4, 700, 500)),
-        "weights": Attention.from_weights(torch.randn(2, 4, 700, 500).softmax(-1), torch.randn(2, 4, 500, 8)),
-        "heads as one": Attention(q, k, v, is_causal=True).combine([0, 3]),
-        "words": Attention(q, k, v, is_causal=True).merge([i // 2 for i in range(N)]),
-    }
+    return Attention(torch.cat([q[:, :, :700], 90 * q[:, :, 700:]], 2), k, v)
 
 
-@pytest.mark.parametrize("name", attentions())
+def peaked() -> Attention:
+    q, k, v = tensors()
+    return Attention(40 * q, k, v, is_causal=True)
+
+
+ATTENTIONS: dict[str, Callable[[], Attention]] = {  # each made anew, so that it knows no log-normalizers
+    "plain": lambda: Attention(*tensors()),
+    "peaked": peaked,
+    "rows of other sizes": of_two_sizes,
+    "window, sinks, softcap": lambda: Attention(
+        *tensors(), is_causal=True, window=90, sinks=torch.randn(4), softcap=5.0
+    ),
+    "padding": lambda: Attention(*tensors(), mask=masks.and_masks(masks.causal, masks.padding([N, 900]))),
+    "tensor": lambda: Attention(*tensors(), mask=torch.rand(N, N) > 0.3),
+    "bias": lambda: Attention(*tensors(), bias=torch.randn(4, N, N)),
+    "function": lambda: Attention(*tensors(), mask=near),
+    "half": lambda: Attention(*tensors(torch.float16), is_causal=True),
+    "double": lambda: Attention(*tensors(torch.float64)),
+    "turned": turned,
+    "scores": lambda: Attention.from_scores(seeded(2, 4, 700, 500)),
+    "weights": lambda: Attention.from_weights(seeded(2, 4, 700, 500).softmax(-1), torch.randn(2, 4, 500, 8)),
+    "heads as one": lambda: Attention(*tensors(), is_causal=True).combine([0, 3]),
+    "words": lambda: Attention(*tensors(), is_causal=True).merge([i // 2 for i in range(N)]),
+}
+
+
+def seeded(*shape: int) -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(*shape)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
 def test_overviews_are_equal_bit_by_bit(name: str, pools: dict[str, Executor]) -> None:
-    at = {"batch": 1, "head": attentions()[name].shape.H - 1}
+    at = {"batch": 1, "head": ATTENTIONS[name]().shape.H - 1}
     pairs = [("weights", "max"), ("weights", "mean")]
     pairs += [("contribution", "max")] if name in ("plain", "turned") else []
     pairs += [("masked", "mean"), ("scores", "max")] if name in ("tensor", "padding") else []
     for stage, pool in pairs:
         for size in (100, 7):
-            expected = attentions()[name].overview(**at, size=size, stage=stage, pool=pool)
+            expected = ATTENTIONS[name]().overview(**at, size=size, stage=stage, pool=pool)
             for kind in KINDS if size == 100 else KINDS[1:]:
-                found = attentions()[name].overview(**at, size=size, stage=stage, pool=pool, executor=pools[kind])
+                found = ATTENTIONS[name]().overview(**at, size=size, stage=stage, pool=pool, executor=pools[kind])
                 assert torch.equal(found.values, expected.values), (stage, pool, size, kind)
                 assert torch.equal(found.allowed, expected.allowed)
                 assert (found.query_bin, found.key_bin) == (expected.query_bin, expected.key_bin)
 
 
 def test_an_overview_has_several_tasks(pools: dict[str, Executor]) -> None:
-    att = attentions()["plain"]
+    att = ATTENTIONS["plain"]()
     subject = parts.subject_of(att, "weights", None)
     region = parts._whole(att, 0, 0, 100)
     tasks = list(parts.overview_tasks(subject, region, "weights", "max", 1 << 19, None))
@@ -101,7 +119,7 @@ def test_an_overview_has_several_tasks(pools: dict[str, Executor]) -> None:
 
 
 def test_log_normalizers_are_known_afterwards(pools: dict[str, Executor]) -> None:
-    found, expected = attentions()["peaked"], attentions()["peaked"]
+    found, expected = ATTENTIONS["peaked"](), ATTENTIONS["peaked"]()
     found.overview(1, 2, size=100, executor=pools["processes"])
     expected.overview(1, 2, size=100)
     known, there = (att.known_rows(1, 2, range(N)) for att in (found, expected))
@@ -110,7 +128,7 @@ def test_log_normalizers_are_known_afterwards(pools: dict[str, Executor]) -> Non
 
 
 def test_overviews_of_a_stack(pools: dict[str, Executor]) -> None:
-    stack = AttentionStack([attentions()["plain"], attentions()["scores"]], names=["first", "second"])
+    stack = AttentionStack([ATTENTIONS["plain"](), ATTENTIONS["scores"]()], names=["first", "second"])
     here = stack.overviews(1, size=50)
     assert [len(of) for of in here] == [4, 4]
     for kind in KINDS:
@@ -128,7 +146,7 @@ def test_overviews_of_a_stack(pools: dict[str, Executor]) -> None:
 
 @pytest.mark.slow
 def test_processes_that_are_started_anew_find_the_same() -> None:
-    att = attentions()["function"]
+    att = ATTENTIONS["function"]()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         found = att.overview(1, 3, size=100, executor=pool)
     assert torch.equal(found.values, copy.copy(att).overview(1, 3, size=100).values)
@@ -136,7 +154,7 @@ def test_processes_that_are_started_anew_find_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "window, sinks, softcap", "padding", "bias", "function", "half", "words"])
 def test_segment_masses_and_metrics(name: str, pools: dict[str, Executor]) -> None:
-    att = attentions()[name]
+    att = ATTENTIONS[name]()
     length = att.shape.K
     named = segments({"a": (1, 90), "b": (200, 400), "c": (400, length)}, length=length)
     stack = AttentionStack([att, att])
@@ -155,8 +173,8 @@ def test_segment_masses_and_metrics(name: str, pools: dict[str, Executor]) -> No
 
 def test_what_weights_carry_between_segments(pools: dict[str, Executor]) -> None:
     named = segments({"a": (1, 90), "b": (200, N)}, length=N)
-    expected = attentions()["plain"].by_segment(named, stage="contribution")
-    found = attentions()["plain"].by_segment(named, stage="contribution", executor=pools["processes"])
+    expected = ATTENTIONS["plain"]().by_segment(named, stage="contribution")
+    found = ATTENTIONS["plain"]().by_segment(named, stage="contribution", executor=pools["processes"])
     torch.testing.assert_close(found.values, expected.values, equal_nan=True, **sums(2 * N))
 
 
@@ -171,7 +189,7 @@ def assert_same_records(found: list[dict[str, Any]], expected: list[dict[str, An
 
 
 def test_metrics_with_tokens_and_a_function_of_ones_own(pools: dict[str, Executor]) -> None:
-    att = attentions()["padding"]
+    att = ATTENTIONS["padding"]()
     tokens = ["ab"[i % 7 > 3] for i in range(N)]
     stack = AttentionStack([att])
     expected = stack.metrics(0, tokens=tokens, rows=64, kinds={"first": first_weight})

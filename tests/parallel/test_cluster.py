@@ -33,7 +33,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     folder = str(tmp_path_factory.mktemp("dask"))
     settings = {"distributed.scheduler.worker-ttl": None, "distributed.comm.timeouts.connect": "120s"}
-    how = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
+    how = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     with (
         dask.config.set(settings),
         distributed.LocalCluster(**how, local_directory=folder, silence_logs=50) as cluster,
@@ -165,7 +165,7 @@ def test_a_cluster_that_is_closed_leaves_the_rest_to_this_process(tmp_path: Path
     import dask
 
     settings = {"distributed.comm.timeouts.connect": "120s"}
-    how = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None, "processes": False}
+    how = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": False}
     with dask.config.set(settings), distributed.LocalCluster(**how, local_directory=str(tmp_path)) as cluster:
         client = distributed.Client(cluster, set_as_default=False)
         executor = client.get_executor()
