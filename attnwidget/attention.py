@@ -9,6 +9,7 @@ What can be asked of one attention is a method of `Attention`; `_engine` and `_a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -23,7 +24,7 @@ from ._analysis.metrics import Metrics
 from ._analysis.segment_mass import SegmentMass, by_segment
 from ._analysis.statistics import Statistics, statistics, top_keys
 from ._engine import overview as overviews
-from ._engine import softmax
+from ._engine import parts, softmax
 from ._engine.axes import LETTERS, MATRIX, as_heads, as_matrix
 from ._engine.base import AttentionBase, Head, Shape
 from ._engine.carrying import carrying, with_target
@@ -343,6 +344,7 @@ class Attention(AttentionBase):
         pool: str = "max",
         stage: str = "weights",
         progress: bool = False,
+        executor: Executor | None = None,
     ) -> Overview:
         """Pool a stage of one head to at most size × size bins, in one streamed pass.
 
@@ -355,6 +357,9 @@ class Attention(AttentionBase):
                 "masked".
             stage: which, as in `block`.
             progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute it, bit by bit as this process would: threads, processes, or those of a Dask
+                cluster, `client.get_executor()`; see docs/scale.md. Once interrupted, the same call goes on where it
+                was.
 
         Returns:
             Overview with values (rows, columns) and allowed (rows, columns), True where any cell of the bin is.
@@ -362,12 +367,17 @@ class Attention(AttentionBase):
         Raises:
             IndexError: a batch or head that is not there.
             ValueError: a stage, pool or size that is not.
+            TypeError: no executor, or a mask function that no other process can be sent.
+            RuntimeError: a worker failed, with the queries that it had and the reason.
 
         >>> Attention(*torch.zeros(2, 4, 8)).overview(size=2, pool="mean").values
         tensor([[0.2500, 0.2500],
                 [0.2500, 0.2500]])
         """
-        return overviews.overview(self, batch, head, size=size, pool=pool, stage=stage, progress=progress)
+        if executor is None:
+            return overviews.overview(self, batch, head, size=size, pool=pool, stage=stage, progress=progress)
+        sample, number, size = overviews.checked(self, batch, head, size, pool, stage)
+        return parts.overviews([(None, self)], sample, [[number]], size, pool, stage, executor, progress)[0][0]
 
     def top_keys(self, query: int, count: int = 10, *, batch: int = 0, head: int = 0) -> tuple[Tensor, Tensor]:
         """Find the keys to which a query gives most weight: exact, among all keys.
@@ -402,6 +412,7 @@ class Attention(AttentionBase):
         measure: Literal["mass", "sum", "per_token", "lift"] | None = None,
         without: str | Iterable[str] = (),
         progress: bool = False,
+        executor: Executor | None = None,
     ) -> SegmentMass:
         """Measure how much weight goes from segment to segment: exact at any length, in one streamed pass.
 
@@ -419,6 +430,7 @@ class Attention(AttentionBase):
             without: names of segments to set aside; "sink" is the first token and the learned sink, "self" each query's
                 own key. Masses are then shares of what is left; sums stay as they are.
             progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute it, as in `overview`; their sums are added in float64.
 
         Returns:
             `SegmentMass`, which has all three measures: values (S, T), or (H, S, T) for all heads; "learned sink" is
@@ -442,7 +454,8 @@ class Attention(AttentionBase):
         >>> att.by_segment([0], segments({"a": (1, 2), "b": (2, 3)}), head=0, stage="logit").values
         tensor([[ 0.5000,  0.2500, -1.5000]])
         """
-        how: dict[str, Any] = {"stage": stage, "measure": measure, "without": without, "progress": progress}
+        how: dict[str, Any] = {"stage": stage, "measure": measure, "without": without}
+        how |= {"progress": progress, "executor": executor}
         return by_segment(self, queries, keys, batch=batch, head=head, **how)
 
     def combine(self, heads: Sequence[int] | None = None, how: str = "mean") -> Attention:

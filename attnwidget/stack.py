@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor
@@ -15,6 +16,8 @@ from ._analysis.metrics import as_ids
 from ._analysis.rollout import rollout
 from ._analysis.segment_mass import SegmentMass, by_segment_of_layers
 from ._analysis.similar_heads import similar
+from ._engine.overview import Overview, checked
+from ._engine.parts import overviews
 from ._rules.options import KEYWORDS, AttentionKeywords, LayeredKeywords, MaskLike, with_keywords
 from ._segments.segments import Segments
 from ._tokens.inputs import check_tokens
@@ -153,7 +156,14 @@ class AttentionStack(Sequence[Attention]):
         return found
 
     def metrics(
-        self, batch: int | None = None, *, tokens: Any = None, rows: int | None = None, kinds: KindsLike = ()
+        self,
+        batch: int | None = None,
+        *,
+        tokens: Any = None,
+        rows: int | None = None,
+        kinds: KindsLike = (),
+        progress: bool = False,
+        executor: Executor | None = None,
     ) -> list[dict[str, Any]]:
         """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
 
@@ -165,6 +175,8 @@ class AttentionStack(Sequence[Attention]):
                 most 2²⁸ cells, else for up to 32 of each. Each is exact.
             kinds: more numbers of each head: "sink", "streaming", or functions of your own of
                 `attnwidget.results.HeadRows`, by name as in {"mine": function} or by their own names: see `find_heads`.
+            progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute it, as in `Attention.overview`; their sums are added in float64.
 
         Returns:
             A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
@@ -185,7 +197,10 @@ class AttentionStack(Sequence[Attention]):
         batches = None if batch is None else [as_index(batch, most, "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
         more = read_names(kinds, "kinds") if kinds else None
-        return all_heads.records(self, self.names, batches, rows, self._ids_of(tokens), more)
+        ids = self._ids_of(tokens)
+        if executor is None and not progress:
+            return all_heads.records(self, self.names, batches, rows, ids, more)
+        return all_heads.records_by_workers(self, self.names, batches, rows, ids, more, executor, progress)
 
     def similar(
         self,
@@ -300,11 +315,12 @@ class AttentionStack(Sequence[Attention]):
         measure: Literal["mass", "sum", "per_token", "lift"] | None = None,
         without: str | Iterable[str] = (),
         progress: bool = False,
+        executor: Executor | None = None,
     ) -> SegmentMass:
         """Measure how much weight goes from segment to segment in all heads of all layers, exact.
 
         Args:
-            queries, keys, batch, stage, measure, without, progress: as in `Attention.by_segment`.
+            queries, keys, batch, stage, measure, without, progress, executor: as in `Attention.by_segment`.
 
         Returns:
             `SegmentMass` with values (L, H, S, T); NaN where a layer has fewer heads than another.
@@ -319,8 +335,48 @@ class AttentionStack(Sequence[Attention]):
         >>> found.shape, found.values[2, 1]
         (torch.Size([3, 2, 1, 3]), tensor([[0.2500, 0.5000, 0.2500]]))
         """
-        how: dict[str, Any] = {"stage": stage, "measure": measure, "without": without, "progress": progress}
+        how: dict[str, Any] = {"stage": stage, "measure": measure, "without": without}
+        how |= {"progress": progress, "executor": executor}
         return by_segment_of_layers(self, self.names, queries, keys, batch=batch, **how)
+
+    def overviews(
+        self,
+        batch: int = 0,
+        *,
+        size: int = 128,
+        pool: str = "max",
+        stage: str = "weights",
+        progress: bool = False,
+        executor: Executor | None = None,
+    ) -> list[list[Overview]]:
+        """Pool a stage of all heads of all layers to at most size × size bins, each in one streamed pass.
+
+        Args:
+            batch: which sample; negative counts from the end.
+            size, pool, stage, progress, executor: as in `Attention.overview`.
+
+        Returns:
+            For each layer a list with an `Overview` for each of its heads.
+
+        Raises:
+            IndexError, ValueError: as `Attention.overview`, with the name of the layer.
+            TypeError, RuntimeError: of an executor, as there.
+
+        >>> import torch
+        >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)] * 3)
+        >>> stack.overviews(size=2)[2][1].values
+        tensor([[1.0000, 0.0000],
+                [0.3333, 0.3333]])
+        """
+        asked = []
+        for name, att in zip(self.names, self, strict=True):
+            try:
+                sample, _, size = checked(att, batch, 0, size, pool, stage)
+            except (IndexError, ValueError) as error:
+                raise type(error)(f"{name}: {error}") from error
+            asked.append((name, att))
+        heads = [range(att.shape.H) for att in self]
+        return overviews(asked, sample, heads, size, pool, stage, executor, progress)
 
     def pair(self, query: int, key: int, batch: int = 0) -> Tensor:
         """Compute the weight of one query on one key in all heads of all layers, exact.

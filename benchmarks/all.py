@@ -1,5 +1,5 @@
-"""All benchmarks, one after the other: engine, imports, wire, capture, carried, interventions, graph, heads, segments,
-segments_view, drag, peers, browser, many and attack.
+"""All benchmarks, one after the other: engine, imports, wire, scale, capture, carried, interventions, graph, heads,
+segments, segments_view, drag, peers, browser, many and attack.
 
     make bench                                     # with all that they need
     python benchmarks/all.py --json folder         # and the numbers as JSON, a file for each
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 FEWER = {"attack": ["--messages", "8000"], "segments": ["--runs", "3"], "interventions": ["--runs", "3"]}
 OF_MODELS = ("capture", "carried", "interventions")
 OF_PAGES = ("graph", "heads", "segments", "segments_view", "drag", "peers", "browser", "many", "attack")
-ALL = ("engine", "imports", "wire", *OF_MODELS, *OF_PAGES)
+ALL = ("engine", "imports", "wire", "scale", *OF_MODELS, *OF_PAGES)
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import inspect
 import io
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import cycle
@@ -124,6 +125,10 @@ def of_stacks(x: Tensors) -> Iterator[Any]:
     stack = AttentionStack([att for name, att in attentions(x).items() if name != "scores"])
     yield len(stack), stack.names, repr(stack), stack[0].shape, stack["layer 1"].shape, len(stack[1:])
     yield stack.metrics(), stack.metrics(1, tokens=TOKENS, rows=3), stack.pair(5, 2, batch=1), stack.weights(1)
+    with ThreadPoolExecutor(1) as pool:
+        for found in (stack.overviews(1, size=5), stack.overviews(1, size=5, stage="weights", executor=pool)):
+            yield [[(one.values, one.allowed) for one in of] for of in found]
+        yield stack.by_segment(PARTS, batch=1, executor=pool), stack.metrics(executor=pool)
     yield stack.by_segment(PARTS, batch=1), stack.similar(0, 1), stack.metrics(kinds=["sink", "streaming"])
     yield stack[["layer 1"]].keep("window", 6), find_heads(stack, kind=["sink", "lookback"], segments=PARTS)
     yield AttentionStack.from_arrays({"one": {"q": x.q, "k": x.k}, "two": {"q": x.q, "k": x.k}})[1].block(batch=1)
@@ -275,6 +280,7 @@ def of_captures(folder: Path, made: Model, x: Tensors) -> Iterator[Any]:
             read = Capture.load(folder / "a.safetensors")
             yield read.attention[0].block(batch=1), read.widget().picture, read.metrics()
             yield capture(made).run(*inputs).attention[0].block(batch=1)
+            yield [(att.overview(1, 0).values, att.log_normalizer(1, 1)) for att in cap.reduce().attention]
 
 
 def of_interventions(made: Model, x: Tensors) -> Iterator[Any]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from math import nan
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Shape, find_head
 from .._engine.matmul import exact
+from .._engine.parts import cells_of_a_task
 from .._engine.softmax import exact_block, whole_rows
 from .._engine.stages import QUERIES, streamed
+from .._parallel.task import Subject, Task, named
+from .._parallel.work import gather
 from .._utils.indexing import Indices, as_index, cuts
 from .head_kinds import HeadText, OwnMetric, measure_heads
 from .head_sampling import HeadSampler, sample
-from .metrics import NAMES, Metrics
+from .metrics import NAMES, MetricMeans, Metrics
+from .sampled_parts import joined_means, sampler_tasks
 
 MAX_EXACT_CELLS = 1 << 28  # of all heads together, up to which all rows are computed
 MAX_SAMPLED_CELLS = 1 << 27  # else, of the rows of all heads; of very many or very long heads a single row each
@@ -72,30 +78,101 @@ def records(
         kinds: of heads, names with functions of the user's own; as fields beside the metrics.
     """
     found: list[dict[str, Any]] = []
+    for one in _samples(layers, names, batches, rows, ids):
+        sampler = HeadSampler(one.att, one.batch, range(one.att.shape.H), one.queries, ids=one.ids)
+        for _ in sampler.steps():
+            pass
+        others = kinds_of_heads((one.att, one.ids, kinds), one.batch, one.queries) if kinds else {}
+        found += _records(one, sampler.means, others)
+    return found
+
+
+class LayerSample(NamedTuple):
+    """One sample of a layer, and the rows of it that are measured."""
+
+    layer: int
+    name: str
+    att: AttentionBase
+    batch: int
+    queries: range
+    ids: Tensor | None
+
+    @property
+    def cells(self) -> int:
+        """How many cells these rows have, in all heads."""
+        return self.att.shape.H * len(self.queries) * self.att.shape.K
+
+
+def _samples(
+    layers: LayerSource,
+    names: Sequence[str],
+    batches: Sequence[int] | None,
+    rows: int | None,
+    ids: Callable[[int, int], Tensor | None],
+) -> Iterator[LayerSample]:
+    """Yield what is measured, as `records` has it."""
     shapes = [layers[layer].shape for layer in range(len(layers))]
     for layer, name in enumerate(names):
         for batch in range(shapes[layer].B):
-            if batches is not None and batch not in batches:
-                continue
-            queries = RowPlan(shapes, batch).queries[layer] if rows is None else sample(shapes[layer].Q, rows)
-            sampler = HeadSampler(layers[layer], batch, range(shapes[layer].H), queries, ids=ids(layer, batch))
-            for _ in sampler.steps():
-                pass
-            where = {"layer": layer, "name": name, "batch": batch}
-            others: dict[str, list[float | None]] = {}
-            if kinds:
-                text = HeadText(ids(layer, batch))
-                others = as_columns(measure_heads(layers[layer], batch, kinds, text, queries).values)
-            found += [
-                {
-                    **where,
-                    **head_numbers(layers[layer], head),
-                    **as_fields(one),
-                    **{kind: column[head] for kind, column in others.items()},
-                }
-                for head, one in enumerate(sampler.means.records(len(queries)))
-            ]
+            if batches is None or batch in batches:
+                queries = RowPlan(shapes, batch).queries[layer] if rows is None else sample(shapes[layer].Q, rows)
+                yield LayerSample(layer, name, layers[layer], batch, queries, ids(layer, batch))
+
+
+def _records(
+    one: LayerSample, means: MetricMeans, others: Mapping[str, Sequence[float | None]]
+) -> list[dict[str, Any]]:
+    where = {"layer": one.layer, "name": one.name, "batch": one.batch}
+    return [
+        {
+            **where,
+            **head_numbers(one.att, head),
+            **as_fields(measured),
+            **{kind: column[head] for kind, column in others.items()},
+        }
+        for head, measured in enumerate(means.records(len(one.queries)))
+    ]
+
+
+def records_by_workers(
+    layers: LayerSource,
+    names: Sequence[str],
+    batches: Sequence[int] | None,
+    rows: int | None,
+    ids: Callable[[int, int], Tensor | None],
+    kinds: Mapping[str, OwnMetric | None] | None,
+    executor: Executor | None,
+    progress: bool,
+) -> list[dict[str, Any]]:
+    """Compute the same as `records` by the workers of an executor."""
+    samples = list(_samples(layers, names, batches, rows, ids))
+    most = cells_of_a_task(executor, sum(one.cells for one in samples))
+    each = [_tasks_of(one, most, kinds) for one in samples]
+    results = iter(gather([task for its in each for task in its], executor, progress=progress, desc="metrics"))
+    found: list[dict[str, Any]] = []
+    for one, its in zip(samples, each, strict=True):
+        its, of_kinds = (its[:-1], its[-1:]) if kinds else (its, [])
+        means = joined_means(one.att.shape.H, its, [next(results) for _ in its])
+        found += _records(one, means, next(results) if of_kinds else {})
     return found
+
+
+def _tasks_of(one: LayerSample, most: float, kinds: Mapping[str, OwnMetric | None] | None) -> list[Task]:
+    """Return the tasks of a sample; the last one is for the kinds, if there are any."""
+    tasks = list(sampler_tasks(one.att, one.batch, one.queries, most, name=one.name, ids=one.ids))
+    if kinds:
+        subject = Subject((one.att, one.ids, kinds), f"{one.name}, or a kind of head")
+        where = named(one.name, one.batch, range(one.att.shape.H))
+        tasks.append(Task(kinds_of_heads, subject, (one.batch, one.queries), where, max(1, one.cells)))
+    return tasks
+
+
+def kinds_of_heads(
+    value: tuple[AttentionBase, Tensor | None, Mapping[str, OwnMetric | None]], batch: int, queries: range
+) -> dict[str, list[float | None]]:
+    """Measure kinds of heads of a layer, in a worker or here."""
+    att, ids, kinds = value
+    return as_columns(measure_heads(copy.copy(att), batch, kinds, HeadText(ids), queries).values)
 
 
 def as_columns(values: Mapping[str, Tensor]) -> dict[str, list[float | None]]:

@@ -75,6 +75,7 @@ class HeadSampler:
         bins: rows and keys of a bin of the pictures, where these are given in the place of a size.
         ids: of each position its token, for the metrics that compare them.
         measured: whether there are metrics.
+        ends: the first and the last of all rows, where `queries` are some of them, of all heads; None for these ones.
         known: index tensors that layers of the same shape share, filled as they are made.
 
     Attributes:
@@ -95,7 +96,9 @@ class HeadSampler:
         ids: Tensor | None = None,
         measured: bool = True,
         known: dict[tuple[Any, ...], MetricIndex] | None = None,
+        ends: tuple[int, int] | None = None,
     ) -> None:
+        self._ends = ends
         self.att, self.batch, self.heads, self.queries = att, batch, heads, queries
         self._ids, self._measured, self._known = ids, measured, {} if known is None else known
         self._kept = only_overviews(att)
@@ -160,6 +163,8 @@ class HeadSampler:
         return self._known[key]
 
     def _real_keys(self) -> RealKeys:
+        if self._ends is not None:
+            return real_keys(self.att, self.batch, 0, self._ends)
         ends = {*self.queries[:1], *self.queries[-1:]} if self._measured else ()
         return real_keys(self.att, self.batch, self.heads[0], ends)
 
@@ -210,8 +215,8 @@ def weight_rows(
     """
     shape = att.shape
     is_plain = _is_plain(att)
-    several = shape.H // shape.G if is_plain else 1  # heads that one product is for
-    limit = max(1, MAX_CELLS_AT_ONCE // max(1, shape.K))  # rows of all of them
+    several = heads_at_once(att)
+    limit = _most_rows(att)
     scratch = Scratch(max(MAX_CELLS_AT_ONCE, shape.K), att.result_dtype, att.device)
     for piece in cuts(range(len(queries)), row_bin, limit):
         rows = queries[piece.start : piece.stop]
@@ -225,6 +230,20 @@ def weight_rows(
                 found = rows_of(att, batch, range(first, stop), rows, shared, scratch)
             yield piece, range(first, stop), together, found
             first = stop
+
+
+def heads_at_once(att: AttentionBase) -> int:
+    """Return how many heads one product is for: those of a key head."""
+    return att.shape.H // att.shape.G if _is_plain(att) else 1
+
+
+def rows_at_once(att: AttentionBase, row_bin: int) -> int:
+    """Return of how many rows a multiple may be computed apart, with the same blocks as all together."""
+    return max(_most_rows(att) // row_bin, 1) * row_bin
+
+
+def _most_rows(att: AttentionBase) -> int:
+    return max(1, MAX_CELLS_AT_ONCE // max(1, att.shape.K))
 
 
 class SharedRows:

@@ -190,6 +190,11 @@ class MetricMeans:
         """Go on from the state of another."""
         self._sums, self._counts = sums, counts
 
+    def add_sums(self, heads: range, sums: Tensor, counts: Tensor) -> None:
+        """Add the state of another, of some of the heads and other rows."""
+        self._sums[:, heads.start : heads.stop] += sums
+        self._counts[:, heads.start : heads.stop] += counts
+
     @property
     def values(self) -> Tensor:
         """The means, (metrics, heads) float64; NaN where nothing counted."""

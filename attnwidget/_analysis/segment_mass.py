@@ -5,8 +5,11 @@ Of a stage after the weights, what a weight carries, the sums are taken instead:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+import copy
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from math import inf, nan
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from .._engine.base import AttentionBase, Head, find_head
 from .._engine.matmul import exact, exactly
-from .._engine.overview import progress_bar
+from .._engine.parts import cells_of_a_task, needed_for
 from .._engine.segment_sums import (
     AllowedSums,
     KeyGroups,
@@ -30,9 +33,12 @@ from .._engine.segment_sums import (
 )
 from .._engine.softmax import run_to_end
 from .._engine.stages import NORMALIZED, QUERIES, streamed
+from .._parallel.task import Subject, Task, named
+from .._parallel.work import gather
 from .._segments.named import FIRST, Labels
 from .._segments.segments import Segments
 from .._utils.indexing import Indices, as_indices, cuts
+from .._utils.progress_bars import progress_bar
 from .._utils.validation import as_choice, nearest, told
 from .all_heads import LayerSource
 
@@ -125,31 +131,58 @@ def summing_by_row(
     count: int,
     stage: str = "weights",
 ) -> Generator[int, None, SegmentSums]:
+    return (yield from _filling_means(att, batch, heads, rows, labels, count, stage)).result()
+
+
+def _filling_means(
+    att: AttentionBase,
+    batch: int,
+    heads: Sequence[int],
+    rows: RowGroups,
+    labels: Labels,
+    count: int,
+    stage: str,
+    part: range | None = None,
+    step: int | None = None,
+) -> Generator[int, None, _Means]:
+    """Sum weights as `segment_sums` does.
+
+    Args:
+        att, batch, heads, rows, labels, count, stage: as there.
+        part: the places of some of the queries, which are summed as they are among all; None for all.
+        step: how many queries are summed at once; None for as many as fit.
+    """
     groups = KeyGroups(labels, count, att.device)
     own_keys = own_keys_of(att)
     means = _Means(len(heads), rows.total, count, att)
     parts = _together(heads, together(att))
-    step = groups.queries_at_once(max(map(len, parts))) if streamed(att, "weights") == "masked" else QUERIES
+    step = _queries_at_once(att, groups, parts) if step is None else step
     among_many = len(rows.queries) >= QUERIES  # so that it is worth while to look at all keys for the largest
     small: dict[range, bool] = {}
-    for piece in cuts(range(len(rows.queries)), 1, step):
+    for piece in cuts(range(len(rows.queries)) if part is None else part, 1, step):
         queries = _as_indices(rows.queries[piece.start : piece.stop], att.device)
         own = None if own_keys is None else _as_own(own_keys[rows.queries[piece.start : piece.stop]], att.device)
         into = _ByRow(rows.rows[piece.start : piece.stop], att.device)
         own_groups = None if own is None else groups.of_keys(own)
         counts: AllowedSums | None = None
-        for part in parts:
+        for these in parts:
             if counts is None or not att.rules.same_for_heads:
-                counts = yield from counting(Head(att, batch, heads[part.start]), queries, groups, own)
-            of = range(heads[part.start], heads[part.stop - 1] + 1)
+                counts = yield from counting(Head(att, batch, heads[these.start]), queries, groups, own)
+            of = range(heads[these.start], heads[these.stop - 1] + 1)
             if stage != "weights":
                 found = yield from summing_stage(att, batch, of, queries, groups, own, stage)
             else:
-                if part not in small:
-                    small[part] = among_many and all_small(att, batch, of, _as_indices(rows.queries, att.device))
-                found = yield from summing(att, batch, of, queries, groups, own, small=small[part])
-            means.add(part, into, found, counts, own_groups)
-    return means.result()
+                if these not in small:
+                    small[these] = among_many and all_small(att, batch, of, _as_indices(rows.queries, att.device))
+                found = yield from summing(att, batch, of, queries, groups, own, small=small[these])
+            means.add(these, into, found, counts, own_groups)
+    return means
+
+
+def _queries_at_once(att: AttentionBase, groups: KeyGroups, parts: Sequence[range]) -> int:
+    if streamed(att, "weights") != "masked":
+        return QUERIES
+    return groups.queries_at_once(max(map(len, parts)))
 
 
 def _together(heads: Sequence[int], several: int) -> list[range]:
@@ -236,6 +269,18 @@ class _Means:
         self.own, self.even_own = torch.zeros(2, heads, rows, groups, **how)
         self.sink = torch.zeros(heads, rows, **how) if att.has_sinks else None
         self.queries = torch.zeros(heads, rows, **how)
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """All sums."""
+        sums = (self.others, self.even, self.own, self.even_own, self.queries)
+        return sums if self.sink is None else (*sums, self.sink)
+
+    def add_sums(self, heads: slice, state: Sequence[Tensor]) -> None:
+        """Add the sums of some heads, of other queries."""
+        axes = (1, 1, 0, 0, 0, 0)  # that of the heads
+        for mine, theirs, axis in zip(self.state, state, axes[: len(state)], strict=True):
+            mine[(slice(None),) * axis + (heads,)] += theirs.to(mine.device)
 
     def add(
         self, heads: range, into: _ByRow, found: WeightSums, counts: AllowedSums, own_groups: Tensor | None
@@ -416,6 +461,7 @@ def by_segment(
     measure: str | None,
     without: str | Iterable[str],
     progress: bool,
+    executor: Executor | None,
 ) -> SegmentMass:
     """Measure one attention: see `Attention.by_segment`."""
     measure = _measure_of(measure, stage)
@@ -425,7 +471,9 @@ def by_segment(
     asked = question(att, queries, keys)
     aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
     what = att, batch, heads, asked.rows, asked.labels, len(asked.keys), stage
-    if progress:
+    if executor is not None:
+        (raw,) = _by_workers([Layer(None, att, batch, heads, asked)], stage, executor, progress)
+    elif progress:
         raw = _run(segment_sums(*what), len(heads) * len(asked.rows.queries) * att.shape.K, progress)
     else:
         with exact(att.device):
@@ -447,6 +495,7 @@ def by_segment_of_layers(
     measure: str | None,
     without: str | Iterable[str],
     progress: bool,
+    executor: Executor | None,
 ) -> SegmentMass:
     """Measure all heads of all layers: see `AttentionStack.by_segment`."""
     measure = _measure_of(measure, stage)
@@ -466,7 +515,13 @@ def by_segment_of_layers(
             what = att, where, range(att.shape.H), one.rows, one.labels, len(one.keys), stage
             each.append((yield from segment_sums(*what)))
 
-    _run(steps(), sum(counts), progress)
+    if executor is None:
+        _run(steps(), sum(counts), progress)
+    else:
+        found = [_named(name, att.find, batch, 0)[0] for name, att in zip(names, atts, strict=True)]
+        of = zip(names, atts, found, asked, strict=True)
+        measured = [Layer(name, att, sample, range(att.shape.H), one) for name, att, sample, one in of]
+        each += _by_workers(measured, stage, executor, progress)
     four = ([x for x in one[:4] if x is not None] for one in each)
     others, even_others, own, even_own = (_stacked(list(x), most) for x in zip(*four, strict=True))
     sink = _stacked([_sink_of(one) for one in each], most) if any_sink else None
@@ -488,6 +543,59 @@ def _measure_of(measure: str | None, stage: str) -> str:
     if measure in ("mass", "lift"):
         raise ValueError((NO_LIFT if measure == "lift" else NO_MASS).format(stage=stage))
     return "sum" if measure is None else as_choice(measure, SUM_MEASURES, "measure")
+
+
+class Layer(NamedTuple):
+    """What is asked of one attention, for workers: the name of the layer, sample and heads, rows and segments."""
+
+    name: str | None
+    att: AttentionBase
+    batch: int
+    heads: Sequence[int]
+    asked: Question
+
+
+def _by_workers(layers: Sequence[Layer], stage: str, executor: Executor, progress: bool) -> list[SegmentSums]:
+    """Sum the weights of several layers by the workers of an executor."""
+    cells = sum(len(one.heads) * len(one.asked.rows.queries) * one.att.shape.K for one in layers)
+    most = cells_of_a_task(executor, cells)
+    each = [list(_tasks(one, stage, most)) for one in layers]
+    results = iter(gather([task for its in each for task in its], executor, progress=progress, desc="segments"))
+    found = []
+    for (_, att, _, heads, asked), its in zip(layers, each, strict=True):
+        with exact(att.device):
+            means = _Means(len(heads), asked.rows.total, len(asked.keys), att)
+            for task in its:
+                of: range = task.arguments[1]  # type: ignore[assignment]
+                means.add_sums(slice(of.start, of.stop), next(results))
+            found.append(means.result())
+    return found
+
+
+def _tasks(layer: Layer, stage: str, most: float) -> Iterator[Task]:
+    """Yield tasks of some queries of heads that share a key head."""
+    name, att, batch, heads, asked = layer
+    whole, n = list(heads), len(asked.rows.queries)
+    digest = blake2b(b"".join(np.ascontiguousarray(x).tobytes() for x in (*asked.rows[:2], asked.labels))).digest()
+    value = needed_for(att, stage), batch, whole, asked.rows, asked.labels, len(asked.keys), stage
+    subject = Subject(value, name or "this attention", att, (att.versions(), batch, tuple(whole), digest, stage))
+    parts = _together(whole, together(att))
+    step = _queries_at_once(att, KeyGroups(asked.labels, len(asked.keys), att.device), parts)
+    for these in parts:
+        rows = max(1, int(most / (len(these) * max(1, att.shape.K)) / step)) * step
+        for part in cuts(range(n), 1, rows):
+            at = asked.rows.queries[part.start : part.stop]
+            where = named(name, batch, whole[these.start : these.stop], range(int(at[0]), int(at[-1]) + 1))
+            yield Task(sums_of_part, subject, (step, these, part), where, len(these) * len(part) * att.shape.K)
+
+
+def sums_of_part(value: tuple[Any, ...], step: int, these: range, part: range) -> tuple[Tensor, ...]:
+    """Sum some queries of some heads in a worker."""
+    att, batch, heads, rows, labels, count, stage = value
+    att = copy.copy(att)
+    with exact(att.device):
+        steps = _filling_means(att, batch, heads[these.start : these.stop], rows, labels, count, stage, part, step)
+        return run_to_end(steps).state
 
 
 def question(att: AttentionBase, queries: Any, keys: Segments | None) -> Question:

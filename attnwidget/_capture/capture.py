@@ -6,6 +6,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -38,6 +39,7 @@ from .own_positions import TITLE, by_sample, has_padding, sample_key, sample_nam
 from .provenance import CrossLike
 from .recorder import Recorder
 from .records import Record
+from .reducing import reduce_records
 from .stacks import NamedStack, find_stack, inputs_of, named_stacks
 from .towers import Towers
 
@@ -912,6 +914,32 @@ class Capture(Forward):
         """
         loaded = load_files(path)
         return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
+
+    def reduce(self, *, progress: bool = False, executor: Executor | None = None) -> Capture:
+        """Reduce all that was recorded to what `capture(model, keep="overview")` keeps; this capture stays as it is.
+
+        Args:
+            progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute it: threads, processes, or those of a Dask cluster, `client.get_executor()`.
+                Of a capture that was loaded only the path goes to them; see docs/scale.md. Whoever computes it, the
+                numbers are the same.
+
+        Returns:
+            A capture of weights pooled by maximum to at most 128 × 128 bins, log-normalizers and metrics of all rows,
+            without q, k and v; of calls of up to 128 tokens all weights.
+
+        Raises:
+            TypeError, RuntimeError: of an executor, as `Attention.overview`.
+
+        >>> with capture() as cap:
+        ...     _ = torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 300, 8), is_causal=True)
+        >>> small = cap.reduce()
+        >>> small.attention[0].overview(size=100).values.shape, small.nbytes < cap.nbytes
+        (torch.Size([100, 100]), True)
+        """
+        found = reduce_records(self._forwards, executor, progress)
+        tokenizer = self.tokenizer
+        return Capture(None, found, self._skipped, tokenizer=tokenizer, towers=self._towers().given)
 
     def run(self, *inputs: Any, **keywords: Any) -> Capture:
         """Call the model in a block, and return the capture.

@@ -13,8 +13,10 @@ import torch
 from safetensors import SafetensorError, deserialize, safe_open
 from torch import Tensor
 
+from .._parallel import saved_tensors
 from .._rules.row_spans import as_spans
 from .._utils import files
+from .._utils.tensor_file import DTYPES, write_tensors
 from .._utils.validation import as_tensor
 from ..attention import Attention
 from ..masks import Mask, mask_from_json, mask_to_json
@@ -29,20 +31,9 @@ from .text import RecordText
 
 VERSION = 1
 HEADER = "attnwidget"
-ALIGNED = 64  # bytes
 READ_BYTES = 64 << 20  # of a file that is read whole; a longer one is mapped into memory
 EXAMPLE = "run.safetensors"
 ADVICE = "give a file that Capture.save wrote"
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 SCALAR_RULES = ("is_causal", "scale", "softcap")
 # What reading raises where a file does not hold what it should: anything but a lack of memory or an interrupt.
 WRONG_CONTENT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -111,22 +102,8 @@ def save(
 
 def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
     """Write a safetensors file, its tensors aligned as torch's own are, so that last bits come out alike."""
-    ordered = dict(sorted(tensors.items(), key=lambda item: (_bytes(item[1]) % ALIGNED != 0, -item[1].element_size())))
-    entries: dict[str, Any] = {"__metadata__": {HEADER: metadata}}
-    stop = 0
-    for name, x in ordered.items():
-        start, stop = stop, stop + _bytes(x)
-        entries[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, stop]}
-    head = json.dumps(entries).encode()
-    head += b" " * (-(8 + len(head)) % ALIGNED)
     with files.replacing(files.writable(path, EXAMPLE)) as file:  # what is there may be mapped, by this very capture
-        file.write(len(head).to_bytes(8, "little") + head)
-        for x in ordered.values():
-            file.write(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-
-
-def _bytes(x: Tensor) -> int:
-    return x.numel() * x.element_size()
+        write_tensors(file, tensors, {HEADER: metadata})
 
 
 class _TensorTable:
@@ -223,6 +200,7 @@ def load(path: str | Path) -> LoadedCapture:
         raise FileNotFoundError(f"{path} is {what}: {ADVICE}")
     try:
         header, tensors = _read(found) if found.stat().st_size <= READ_BYTES else _map(found)
+        saved_tensors.note(found, tensors)
         metadata = _checked(header, path)
         forwards = [{one["name"]: _record_of(one, tensors) for one in entries} for entries in metadata["forwards"]]
         tokenizer = _tokenizer_of(metadata.get("tokenizer"))

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from .._analysis.gradients import Gradients
 from .._analysis.head_sampling import HeadSampler
-from .._analysis.metrics import MEASURED
+from .._analysis.metrics import MEASURED, MetricMeans
+from .._analysis.sampled_parts import SampledPart, sampler_tasks
 from .._engine.base import Shape
 from .._engine.kept_levels import KeptLevels, bin_width
 from .._engine.sources import STAGES
+from .._parallel.task import Task
 from .._rules.options import AttentionOptions
 from .._rules.row_spans import Spans, simplify
 from .._utils.validation import as_choice
@@ -92,15 +94,63 @@ def reduced(att: Attention, device: torch.device | None, ids: Tensor | None = No
         for _ in sampler.steps():
             pass
     sums, counts = (torch.stack(parts) for parts in zip(*(one.means.state for one in samplers), strict=True))
-    allowed = torch.stack([sampler.allowed for sampler in samplers])
-    for axis in (0, 1):
-        one = allowed.narrow(axis, 0, 1)
-        allowed = one.clone() if torch.equal(one.expand_as(allowed), allowed) else allowed
+    allowed = _shared(torch.stack([sampler.allowed for sampler in samplers]))
     normalizers = torch.stack([torch.stack([att.log_normalizer(b, h) for h in range(H)]) for b in range(B)])
     values, where = torch.stack([one.values for one in samplers]), device or att.device
     sinks = None if att.sinks is None else att.sinks.detach().clone().to(where)
     levels = KeptLevels(values.to(where), allowed.to(where), normalizers.to(where), sums, counts, bins, sinks)
     return reduced_attention(levels, (Q, K), att.options.mask, att.is_causal)
+
+
+CELLS_OF_A_TASK = 1 << 28  # whoever does it, so that sums come out alike
+
+
+def reducing_tasks(att: Attention, name: str, ids: Tensor | None) -> list[Task]:
+    """Return the tasks of which `reduced_by_tasks` makes what is kept of an attention."""
+    bins = bin_width(att.shape.Q), bin_width(att.shape.K)
+    how: dict[str, Any] = {"name": name, "bins": bins, "with_normalizers": True}
+    found: list[Task] = []
+    for batch in range(att.shape.B):
+        own = None if ids is None else ids[batch]
+        found += sampler_tasks(att, batch, range(att.shape.Q), CELLS_OF_A_TASK, ids=own, **how)
+    return found
+
+
+def reduced_by_tasks(att: Attention, tasks: Sequence[Task], found: Sequence[SampledPart]) -> ReducedAttention:
+    """Return what is kept of an attention, from what its tasks came to."""
+    B, H, _, Q, K, *_ = att.shape
+    bins = bin_width(Q), bin_width(K)
+    rows, columns = -(-Q // bins[0]), -(-K // bins[1])
+    values = torch.zeros(B, H, rows, columns, dtype=att.result_dtype, device="cpu")
+    allowed, normalizers = torch.zeros_like(values, dtype=torch.bool), values.new_zeros(B, H, Q)
+    means = [MetricMeans(H) for _ in range(B)]
+    for task, one in zip(tasks, found, strict=True):
+        batch, heads, queries = _place(task)
+        at = slice(queries.start // bins[0], -(-queries.stop // bins[0]))
+        of = slice(heads.start, heads.stop)
+        values[batch, of, at], allowed[batch, of, at] = one.values.cpu(), one.allowed.cpu()
+        assert one.normalizers is not None  # as was asked
+        normalizers[batch, of, queries.start : queries.stop] = one.normalizers.cpu()
+        means[batch].add_sums(heads, one.sums, one.counts)
+    sums, counts = (torch.stack(parts) for parts in zip(*(one.state for one in means), strict=True))
+    sinks = None if att.sinks is None else att.sinks.detach().clone()
+    kept = [x.to(att.device) for x in (values, _shared(allowed), normalizers)]
+    levels = KeptLevels(kept[0], kept[1], kept[2], sums, counts, bins, sinks)
+    made = reduced_attention(levels, (Q, K), att.options.mask, att.is_causal)
+    return made if att.part is None else made.as_part(*att.part)
+
+
+def _place(task: Task) -> tuple[int, range, range]:
+    batch, heads, queries, *_ = task.arguments
+    return batch, heads, queries  # type: ignore[return-value]
+
+
+def _shared(allowed: Tensor) -> Tensor:
+    """Return which bins are allowed, (B, H, rows, columns), with one sample or head where all have the same."""
+    for axis in (0, 1):
+        one = allowed.narrow(axis, 0, 1)
+        allowed = one.clone() if torch.equal(one.expand_as(allowed), allowed) else allowed
+    return allowed
 
 
 def reduced_attention(levels: KeptLevels, sizes: tuple[int, int], mask: Any, is_causal: bool) -> ReducedAttention:

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import ceil
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from .._parallel.task import Subject, Task, named
+from .._parallel.work import Work
 from .._utils.indexing import cuts
 from .._utils.validation import as_choice, as_size
 from . import cost
 from .base import AttentionBase
+from .logsumexp import LogSumExp
 from .matmul import exact
-from .overview import POOLS, Overview, pooled, tile
+from .overview import POOLS, Overview, PooledRegion, pooled, tile
+from .parts import needed_for
 from .pooling import larger_by_size, pool_first
 from .regions import Region, TileAddress, as_levels
+from .softmax import run_to_end
 from .stages import BY_SIZE, new
+
+T = TypeVar("T")
 
 LARGEST_LEVEL = 2048  # rows and columns of a level that is kept, at most
 MAX_LEVEL_BYTES = 128 << 20  # of all levels that are kept together
@@ -181,12 +190,19 @@ class LevelCache:
         return self._store.nbytes(self._owner)
 
     def build(
-        self, batch: int, head: int, *, stage: str = "weights", pool: str = "max", seconds: float = 0.02
+        self,
+        batch: int,
+        head: int,
+        *,
+        stage: str = "weights",
+        pool: str = "max",
+        seconds: float = 0.02,
+        executor: Executor | None = None,
     ) -> LevelBuild:
         """Compute the level to keep, in slices: an iterator of the share that is done, empty where it is kept."""
         as_choice(pool, POOLS, "pool")
         self.att.check_stage(stage)
-        return LevelBuild(self, LevelKey(*self.att.find(batch, head), stage, pool), seconds)
+        return LevelBuild(self, LevelKey(*self.att.find(batch, head), stage, pool), seconds, executor)
 
     def tile(self, batch: int, head: int, at: TileAddress, *, stage: str = "weights", pool: str = "max") -> Overview:
         """Return a tile as `overview.tile` does, folded from the level that is kept where that is possible."""
@@ -209,6 +225,83 @@ class LevelCache:
         self._store.put((self._owner, key), versions, level)
 
 
+class LevelRows(NamedTuple):
+    """Some rows of a level.
+
+    pooled: values, and which cells are allowed.
+    beside_first: as of `CachedLevel`, of these rows.
+    normalizers: the log-normalizers of their queries, if there are any.
+    """
+
+    pooled: PooledRegion
+    beside_first: Tensor | None
+    normalizers: LogSumExp | None
+
+
+def level_rows(
+    att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]
+) -> Generator[float, None, LevelRows]:
+    """Compute some rows of a level.
+
+    Args:
+        att: the attention.
+        key: what the level is of.
+        queries: whole bins of them.
+        bins: queries and keys to a bin.
+
+    Yields:
+        After each block, the share that is done.
+    """
+    (batch, head, stage, pool), (width, key_bin) = key, bins
+    steps = pooled(att, Region(batch, head, queries, range(att.shape.K), width, key_bin), stage, pool)
+    while True:
+        try:
+            _, share = next(steps)
+        except StopIteration as end:
+            found: PooledRegion = end.value
+            break
+        yield share
+    beside = (yield from _beside_first(att, key, queries, bins)) if stage == "weights" and pool == "max" else None
+    return LevelRows(found, beside, None)
+
+
+def computed_rows(att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]) -> LevelRows:
+    """Compute some rows of a level in a worker."""
+    att = copy.copy(att)
+    with exact(att.device):
+        found = run_to_end(level_rows(att, key, queries, bins))
+    return found._replace(normalizers=att.known_rows(key.batch, key.head, queries))
+
+
+def _beside_first(
+    att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]
+) -> Generator[float, None, Tensor]:
+    """Return the maximum of the weights in the first column's bins without key 0, (rows,); yields 1, all but done."""
+    width, key_bin = bins
+    keys = range(1, min(key_bin, att.shape.K))
+    if not keys:
+        return new(att, ceil(len(queries) / width)).fill_(-torch.inf)
+    steps = pooled(att, Region(key.batch, key.head, queries, keys, width, 1), "weights", "max")
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Tensor = end.value.values  # (rows, keys)
+            return found.amax(1)
+        yield 1.0
+
+
+def _shares(steps: Generator[float, None, T], before: float, here: float) -> Generator[float, None, T]:
+    """Go through steps that yield their own share, and yield that of the whole: `before`, and up to `here` of it."""
+    while True:
+        try:
+            part = next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        yield before + here * part
+
+
 class LevelBuild:
     """Computes the level of a head that is to be kept, row by row from the top: an iterator of the share that is done.
 
@@ -219,17 +312,25 @@ class LevelBuild:
         levels: where the level will be kept.
         key: what it is of.
         seconds: how long a slice lasts, or the time of one block if that is longer.
+        executor: whose workers compute it; None: this process.
 
     Attributes:
+        workers: how many workers compute it now; None: this process does.
+        wait: seconds that a slice waits for a result of a worker: 0 on an event loop, which has others to serve.
         level: of which the first `rows` rows are exact; None where it was kept before.
         rows: how many rows of the level are exact.
         share: the share that is finished of all cells that are computed.
     """
 
-    def __init__(self, levels: LevelCache, key: LevelKey, seconds: float):
+    def __init__(self, levels: LevelCache, key: LevelKey, seconds: float, executor: Executor | None = None):
         self.att, self.key, self._levels, self._seconds = levels.att, key, levels, seconds
-        self._versions = self.att.versions()
+        self._versions, self._executor = self.att.versions(), executor
+        row_level, column_level = levels.finest
+        self._bins = 1 << row_level, 1 << column_level
+        self._beforehand: dict[int, int] = {}  # below a gap: first queries of steps, and the row where each ends
         self.rows, self.share = 0, 0.0
+        self.workers: int | None = None
+        self.wait = 0.0
         self.level: CachedLevel | None = None
         self._steps: Generator[float, None, None] | None = None
         if levels.find(key) is None:
@@ -266,7 +367,7 @@ class LevelBuild:
             with exact(self.att.device):
                 for share in self._steps:
                     self.share = share
-                    if perf_counter() >= until:
+                    if perf_counter() >= until or self.workers is not None:
                         self._catch_up()
                         return self.share
         except BaseException:
@@ -276,6 +377,15 @@ class LevelBuild:
         if self.level is not None:
             self._levels.keep(self.key, self._versions, self.level)
         return self.share
+
+    def give_to(self, executor: Executor | None) -> None:
+        """Have what is left computed by the workers of an executor; by this process where None."""
+        if executor is self._executor:
+            return
+        self._executor = executor
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = self._from(self.rows)
 
     def close(self) -> None:
         """Cancel: what was not finished is not there."""
@@ -295,44 +405,77 @@ class LevelBuild:
 
     def _from(self, row: int) -> Generator[float, None, None]:
         """Fill the level from a row on; yields after each block the share that is done."""
-        att, (batch, head, stage, pool) = self.att, self.key
-        assert self.level is not None
-        width, key_bin, keys = self.level.overview.query_bin, self.level.overview.key_bin, range(att.shape.K)
-        todo = range(row * width, att.shape.Q)
-        left = max(1, cost.cells(att, batch, head, todo, keys, stage))
-        scale = (1 - self.share) / left
-        for queries in cuts(todo, width, max(QUERIES_PER_STEP, width)):
-            before, here = self.share, scale * cost.cells(att, batch, head, queries, keys, stage)
-            steps = pooled(att, Region(batch, head, queries, keys, width, key_bin), stage, pool)
-            while True:
-                try:
-                    _, part = next(steps)
-                except StopIteration as end:
-                    found = end.value
-                    break
-                yield before + here * part
-            at = slice(queries.start // width, ceil(queries.stop / width))
-            self.level.overview.values[at], self.level.overview.allowed[at] = found.values, found.allowed
-            if self.level.cells is not None:
-                self.level.cells[at] = found.cells
-            if self.level.beside_first is not None:
-                self.level.beside_first[at] = yield from self._beside_first(queries, width, key_bin, before + here)
-            self.rows = at.stop
+        if self._executor is not None:
+            yield from self._by_workers(self._executor, row)
+            return
+        att, (batch, head, stage, _) = self.att, self.key
+        todo = range(row * self._width, att.shape.Q)
+        steps, scale = self._steps_of(todo), self._scale(todo)
+        for queries in steps:
+            before = self.share
+            here = scale * cost.cells(att, batch, head, queries, range(att.shape.K), stage)
+            if queries.start not in self._beforehand:
+                found = yield from _shares(level_rows(att, self.key, queries, self._bins), before, here)
+                self._put(queries, found)
+            self._count_rows()
             yield before + here
 
-    def _beside_first(self, queries: range, width: int, key_bin: int, share: float) -> Generator[float, None, Tensor]:
-        """Return the maximum of the weights in the first column's bins without key 0, (rows,); yields the share."""
-        keys = range(1, min(key_bin, self.att.shape.K))
-        if not keys:
-            return new(self.att, ceil(len(queries) / width)).fill_(-torch.inf)
-        steps = pooled(self.att, Region(self.key.batch, self.key.head, queries, keys, width, 1), "weights", "max")
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: Tensor = end.value.values  # (rows, keys)
-                return found.amax(1)
-            yield share
+    def _by_workers(self, executor: Executor, row: int) -> Generator[float, None, None]:
+        """Fill the level from a row on, as workers have it; yields the share that is done after each look at them."""
+        att, (batch, head, stage, _) = self.att, self.key
+        subject = Subject(needed_for(att, stage), "this head", att, self._versions)
+        everything = range(row * self._width, att.shape.Q)
+        todo = [queries for queries in self._steps_of(everything) if queries.start not in self._beforehand]
+        before, left, tasks = self.share, 1 - self.share, []
+        for queries in todo:
+            cells = cost.cells(att, batch, head, queries, range(att.shape.K), stage)
+            where = named(None, batch, head, queries)
+            tasks.append(Task(computed_rows, subject, (self.key, queries, self._bins), where, max(cells, 1)))
+        work = Work(tasks, executor)
+        try:
+            while work.left:
+                for number, found in work.step(self.wait):
+                    self._put(todo[number], found)
+                self._count_rows()
+                self.workers = work.workers
+                yield before + left * work.share
+        finally:
+            self.workers = None
+            work.close()
+
+    @property
+    def _width(self) -> int:
+        return self._bins[0]
+
+    def _steps_of(self, queries: range) -> Iterator[range]:
+        """Yield the queries that are computed together: the same for this process and for workers."""
+        return cuts(queries, self._width, max(QUERIES_PER_STEP, self._width))
+
+    def _scale(self, todo: range) -> float:
+        """Return the share of the level that a cell is, of those to do."""
+        batch, head, stage, _ = self.key
+        return (1 - self.share) / max(1, cost.cells(self.att, batch, head, todo, range(self.att.shape.K), stage))
+
+    def _put(self, queries: range, found: LevelRows) -> None:
+        """Take in rows of the level, which need not be the next ones."""
+        assert self.level is not None
+        at, device = slice(queries.start // self._width, ceil(queries.stop / self._width)), self.att.device
+        with exact(device):
+            self.level.overview.values[at] = found.pooled.values.to(device)
+            self.level.overview.allowed[at] = found.pooled.allowed.to(device)
+            if self.level.cells is not None and found.pooled.cells is not None:
+                self.level.cells[at] = found.pooled.cells.to(device)
+            if self.level.beside_first is not None and found.beside_first is not None:
+                self.level.beside_first[at] = found.beside_first.to(device)
+        if found.normalizers is not None:
+            numbers = LogSumExp(*(x.to(device) for x in found.normalizers))
+            self.att.remember_rows(self.key.batch, self.key.head, queries, numbers, self._versions)
+        self._beforehand[queries.start] = at.stop
+
+    def _count_rows(self) -> None:
+        """Count the rows from the top without a gap."""
+        while self.rows * self._width in self._beforehand:
+            self.rows = self._beforehand.pop(self.rows * self._width)
 
     def _catch_up(self) -> None:
         """Wait for a device that only queues its work, so that a slice is as long as it seems."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Generator, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from math import e as EULER
 from math import inf, log2
 from typing import Any, TypeVar
@@ -51,17 +52,44 @@ def full(device: torch.device) -> Iterator[None]:
         yield
 
 
+_precision = threading.Lock()
+_changed: list[Any] = []  # how to bring back what the caller had
+_users = 0  # blocks that compute, of all threads
+
+
 def _keep_float32(stack: ExitStack) -> None:
-    """Turn off TF32 and bfloat16 products, which are off by 1e-3, until the stack closes."""
+    """Turn off TF32 and bfloat16 products, which are off by 1e-3, until the last thread that computes closes its stack.
+
+    These settings are those of the process: a thread that ends may not bring them back for one that still computes.
+    """
+    global _users
+    with _precision:
+        _users += 1
+        if _users == 1 or not _changed:
+            _changed.extend(_turned_off())
+    stack.callback(_bring_back)
+
+
+def _bring_back() -> None:
+    global _users
+    with _precision:
+        _users -= 1
+        while _users == 0 and _changed:
+            _changed.pop()()
+
+
+def _turned_off() -> Iterator[Callable[[], Any]]:
+    """Turn off what the caller has turned on, and yield how to bring it back."""
     backends: list[Any] = [torch.backends.cuda.matmul]
     backends += [getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv")]
     if not hasattr(backends[0], "fp32_precision"):  # torch before 2.9
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
+        yield partial(torch.set_float32_matmul_precision, before)
         return
     for backend in backends:
         if backend.fp32_precision not in ("none", "ieee"):
-            stack.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
+            yield partial(setattr, backend, "fp32_precision", backend.fp32_precision)
             backend.fp32_precision = "ieee"
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .._rules.rules import Rules, whole
 from .._utils.indexing import Block, cuts
+from .._utils.progress_bars import progress_bar
 from .._utils.validation import as_choice, as_size
 from ..masks import BandLimits
 from .base import AttentionBase, Head
@@ -90,15 +91,6 @@ def overview(
     return steps.result
 
 
-def progress_bar() -> Any:
-    """Return tqdm's bar for these surroundings, which is a widget in a notebook and a line in a terminal."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        raise ImportError("progress=True draws a bar with tqdm: pip install 'attnwidget[progress]'") from None
-    return tqdm
-
-
 def sampled(
     att: AttentionBase,
     batch: int,
@@ -151,6 +143,13 @@ def _as_bin(width: Any, count: Any, n: int, name: str, counted: str) -> int:
     if (width is None) == (count is None):
         raise TypeError(f"{name} is {width!r} and {counted} is {count!r}: give one of them")
     return as_size(width, name) if count is None else ceil(n / as_size(count, counted))
+
+
+def checked(att: AttentionBase, batch: Any, head: Any, size: Any, pool: str, stage: str) -> tuple[int, int, int]:
+    """Return what an overview is asked of, sample and head from 0 up, and its size; see `Attention.overview`."""
+    size = as_size(size, "size")
+    _check(att, stage, pool)
+    return *att.find(batch, head), size
 
 
 def _check(att: AttentionBase, stage: str, pool: str) -> None:
@@ -250,9 +249,7 @@ def passes(
     >>> [round(share, 2) for share in slices][:2], slices.result.values.shape
     ([0.12, 0.17], torch.Size([500, 500]))
     """
-    size = as_size(size, "size")
-    _check(att, stage, pool)
-    batch, head = att.find(batch, head)
+    batch, head, size = checked(att, batch, head, size, pool, stage)
     queries, keys = range(att.shape.Q), range(att.shape.K)
     widths = ceil(len(queries) / size), ceil(len(keys) / size)
     kept = only_overviews(att)
@@ -372,12 +369,19 @@ class PooledRegion(NamedTuple):
 
 
 def pooled(
-    att: AttentionBase, region: Region, stage: str, pool: str
+    att: AttentionBase, region: Region, stage: str, pool: str, part: range | None = None
 ) -> Generator[tuple[int, float], None, PooledRegion]:
     """Pool a stage of a region while its blocks stream past.
 
     Log-normalizers that are not known come from the same pass where the region has all keys, else from one of their own
     over the rows in view; from then on they are known.
+
+    Args:
+        att: the attention.
+        region: what is pooled.
+        stage: the stage of it.
+        pool: "max" or "mean".
+        part: only these of its queries, some of `parts_of`, computed as with all the others; None for all.
 
     Yields:
         After each block, how many queries are done, and the share that is done of all cells that are computed.
@@ -390,11 +394,11 @@ def pooled(
         pooled_again = kept.pooled(region, stage, pool)
         yield len(region.queries), 1.0
         return PooledRegion(*pooled_again, None)
-    plan = PoolingPlan(att, region, stage, pool)
+    plan = PoolingPlan(att, region, stage, pool, part)
     values, counts, stripes = plan.new_values(), plan.new_counts(), Stripes(att, region, stage, pool, dense=plan.dense)
     progress, versions = PassProgress(plan), att.versions()
     for piece in plan.pieces:
-        rows = region.queries[piece.start : piece.stop]
+        rows = plan.part.queries[piece.start : piece.stop]
         known = yield from progress.through(piece.start, plan.log_normalizers(rows))
         stripe = stripes.of(rows, plan.columns(rows), known)
         reads_off = plan.reads_allowed_off(stripe)
@@ -412,8 +416,34 @@ def pooled(
         plan.merge(values[bins(piece, region.query_bin), stripe.columns], stripe.pooled())
         yield piece.stop, progress.share(len(piece) * len(region.keys) if plan.dense else 0)
     if counts is None and plan.limits is None:
-        counts = yield from counting(att, region)
+        counts = yield from counting(att, plan.part)
     return plan.result(values, counts)
+
+
+def parts_of(att: AttentionBase, region: Region, stage: str, pool: str, most: float) -> list[tuple[range, float]]:
+    """Cut the queries of a region where its pass begins a piece and a bin, so that parts come out as in one pass.
+
+    Args:
+        att: the attention.
+        region: what is pooled, of all keys.
+        stage: the stage of it.
+        pool: "max" or "mean".
+        most: cells of a part; more where a bin, or a piece, has more.
+
+    Returns:
+        The queries of each part, counted from the region's first, and how many cells it has.
+    """
+    plan = PoolingPlan(att, region, stage, pool)
+    found: list[tuple[range, float]] = []
+    for piece in plan.pieces:
+        rows = region.queries[piece.start : piece.stop]
+        cells = len(rows) * len(plan.rules.span(Block(region.batch, region.head, rows, region.keys)))
+        last, before = found[-1] if found else (range(0), most)
+        if piece.start % region.query_bin == 0 and before + cells > most:
+            found.append((piece, cells))
+        else:
+            found[-1] = range(last.start, piece.stop), before + cells
+    return found
 
 
 class PoolingPlan:
@@ -424,8 +454,10 @@ class PoolingPlan:
         region: what is pooled.
         stage: the stage of it.
         pool: "max" or "mean".
+        part: only these of its queries, counted from its first; None for all.
 
     Attributes:
+        part: the region of these alone; what is decided follows from all.
         rules: those that are in force for the blocks.
         limits: the attention's rules as band limits, if they are that simple: which bins have an allowed cell then
             follows from these alone.
@@ -433,10 +465,10 @@ class PoolingPlan:
         carried: whether it is what weights carry, for which they have to be known before.
         whole_rows: whether the region has all keys, so that the pass itself can find them.
         dense: whether whole rows are computed at once, for a mask or bias that is there cell by cell.
-        pieces: the queries of each stripe, counted from the region's first: whole bins or a part of one.
+        pieces: the queries of each stripe, counted from the part's first: whole bins or a part of one.
     """
 
-    def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str):
+    def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str, part: range | None = None):
         self.att, self.region, self.pool = att, region, pool
         self.head, queries = Head(att, region.batch, region.head), region.queries
         self._masked = masked = streamed(att, stage) == "masked"
@@ -449,7 +481,12 @@ class PoolingPlan:
         self._over_allowed = pool == "mean" and stage == "masked"  # else a mean is over all cells of its bin
         self._counts = masked and (self.limits is None or self._over_allowed)
         self._numbers_tell = self._counts and (self.dense or (stage == "weights" and is_finite(self.head, queries)))
-        self.pieces = list(cuts(range(len(queries)), region.query_bin, self._queries_at_once()))
+        pieces = cuts(range(len(queries)), region.query_bin, self._queries_at_once())
+        part = range(len(queries)) if part is None else part
+        self.part = region._replace(queries=queries[part.start : part.stop])
+        self.pieces = [
+            range(piece.start - part.start, piece.stop - part.start) for piece in pieces if piece.start in part
+        ]
 
     def _queries_at_once(self) -> int:
         limit = rows_at_once(self.att, self.region.query_bin) if self.dense else QUERIES
@@ -461,11 +498,11 @@ class PoolingPlan:
     def new_values(self) -> Tensor:
         """Return (rows, columns), each bin as it is where no cell of it is computed."""
         outside = 0 if self.normalized or self.carried or (self._excludes and not self._masked) else -inf
-        return new(self.att, *self.region.shape).fill_(outside if self.pool == "max" else 0)
+        return new(self.att, *self.part.shape).fill_(outside if self.pool == "max" else 0)
 
     def new_counts(self) -> AllowedCounts | None:
         """Return a counter of the allowed cells in the blocks of the pass; None where they need not be counted."""
-        return AllowedCounts(self.att, self.region) if self._counts else None
+        return AllowedCounts(self.att, self.part) if self._counts else None
 
     def reads_allowed_off(self, stripe: Stripe) -> bool:
         """Whether a stripe's numbers tell which bins have an allowed cell, so that its blocks need not be counted."""
@@ -508,12 +545,12 @@ class PoolingPlan:
         cells = None
         if self.pool == "mean":
             counted = counts.counts if counts is not None and self._over_allowed else None
-            cells = (count_cells(self.att, self.region) if counted is None else counted).to(torch.int32)
+            cells = (count_cells(self.att, self.part) if counted is None else counted).to(torch.int32)
             values = (values / cells).masked_fill(cells == 0, -inf)
         if counts is not None:
             return PooledRegion(values, counts.counts > 0, cells)
         assert self.limits is not None  # else they were counted
-        return PooledRegion(values, bins_within(self.att, self.region, self.limits), cells)
+        return PooledRegion(values, bins_within(self.att, self.part, self.limits), cells)
 
 
 class PassProgress:
@@ -521,7 +558,7 @@ class PassProgress:
 
     def __init__(self, plan: PoolingPlan):
         self._done, self._all = 0, 0
-        att, region, row = plan.att, plan.region, range(plan.att.shape.K)
+        att, region, row = plan.att, plan.part, range(plan.att.shape.K)
         for piece in plan.pieces:
             rows = region.queries[piece.start : piece.stop]
             cells = Block(region.batch, region.head, rows, region.keys)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, NamedTuple
@@ -193,8 +194,9 @@ def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:
     def ignore(*_: Any) -> None:
         """Do nothing: this refinement is never advanced."""
 
-    events = ("on_sampled", "on_rows", "on_progress", "on_done", "on_error")
-    return Refinement(levels, key, **dict.fromkeys(events, ignore)).picture()
+    return Refinement(
+        levels, key, on_sampled=ignore, on_rows=ignore, on_progress=ignore, on_done=ignore, on_error=ignore
+    ).picture()
 
 
 class Refinement:
@@ -208,6 +210,7 @@ class Refinement:
         on_progress: called with the share that is done and the seconds that are left, None if not known.
         on_done: called with the exact picture, at the end.
         on_error: called with what went wrong, instead.
+        executor: whose workers compute the exact rows; None: this process.
     """
 
     def __init__(
@@ -215,6 +218,7 @@ class Refinement:
         levels: LevelCache,
         key: LevelKey,
         *,
+        executor: Executor | None = None,
         on_sampled: Callable[[Picture], None],
         on_rows: Callable[[dict[str, Any]], None],
         on_progress: Callable[[float, float | None], None],
@@ -232,7 +236,7 @@ class Refinement:
         self._query_bin = self._first_bin()  # from one query that is looked at to the next
         bins = {"query_bin": self._query_bin, "key_bin": self.bins.key_bin}
         self._take(overview.sampled(att, batch, head, **bins, stage=stage, pool=pool))
-        self.build = levels.build(batch, head, stage=stage, pool=pool, seconds=self._limits.slice)
+        self.build = levels.build(batch, head, stage=stage, pool=pool, seconds=self._limits.slice, executor=executor)
 
     def _first_bin(self) -> int:
         """Return how far apart the queries are of the first picture: a bin, or several where these take too long."""

@@ -36,11 +36,11 @@ class MutationGuard:
             f"{names} changed in place after this Attention was made, which shows the numbers as they are now: "
             f"make a new one, and give it {changed[0]}.clone() to keep them as they are",
             UserWarning,
-            stacklevel=_levels_to_the_caller(),
+            stacklevel=levels_to_the_caller(),
         )
 
 
-def _levels_to_the_caller() -> int:
+def levels_to_the_caller() -> int:
     """Count the frames up to the code that called this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):

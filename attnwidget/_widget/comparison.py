@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -314,9 +315,12 @@ class ComparisonWidget(AttentionWidget):
                 self._pass.forget()
         super().close()
 
-    def finish(self, progress: bool = False) -> None:
-        """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`."""
-        super().finish(progress)
+    def finish(self, progress: bool = False, *, executor: Executor | None = None) -> None:
+        """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`.
+
+        The workers of an executor compute the picture; the comparison is computed in this process.
+        """
+        super().finish(progress, executor=executor)
         self._pass.finish(self._lock)
 
     def _comparison(self, *of: Any) -> dict[str, Any]:

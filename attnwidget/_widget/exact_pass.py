@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,13 +15,16 @@ from .._messages.heads_of_stage import STAGE_HEADS
 from .._messages.heads_overview import ALL_HEADS
 from .._messages.picture import Picture, Refinement
 from .._messages.tiles import PASS, TileQueue
+from .._parallel.executors import workers_of
 from .._utils.failures import log_told
 from .._utils.scheduler import Scheduler
 from .eviction_pass import EVICTIONS, Put
 from .layers import ShownLayers
 
+RECALL = "recall"  # the job that computes what the rows keep under a cache
 EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head exact
 SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # those of the attention between segments
+WAIT = 0.05  # seconds that whoever waits for the exact picture waits for a worker at a time
 OWN_JOBS = (
     ALL_HEADS,
     STAGE_HEADS,
@@ -28,6 +32,7 @@ OWN_JOBS = (
     SEGMENTS,
     SEGMENTS_OF_HEADS,
     EVICTIONS,
+    RECALL,
 )  # which end when nobody wants what they compute
 
 log = logging.getLogger(__name__)
@@ -42,6 +47,9 @@ class ExactPass:
         send: sends a message, with its buffers.
         put: sets `picture` and `progress`.
         shown: tells the picture that is shown.
+
+    Attributes:
+        executor: whose workers compute the exact pictures to come; None: this process.
     """
 
     def __init__(
@@ -54,6 +62,7 @@ class ExactPass:
     ) -> None:
         self._scheduler, self._tile_queue, self._send, self._put = scheduler, tile_queue, send, put
         self._shown_picture = shown
+        self.executor: Executor | None = None
         self._refinement: Refinement | None = None  # while the picture is a sampled one
         self._of: dict[str, Any] = {}  # of what
 
@@ -87,15 +96,38 @@ class ExactPass:
             return sampled
         return sampled | refinement.picture()
 
-    def rest(self, lock: AbstractContextManager[Any]) -> Iterator[float]:
-        """Compute the rest, each step with the lock held, and yield the share that is done after each."""
+    def give_to(self, executor: Executor | None) -> None:
+        """Have the exact picture that is under way, and those to come, computed by the workers of an executor.
+
+        Raises:
+            TypeError: it is no executor.
+        """
+        workers_of(executor)
+        self.executor = executor
+        if self._refinement is not None:
+            self._refinement.build.give_to(executor)
+
+    def rest(self, lock: AbstractContextManager[Any], executor: Executor | None = None) -> Iterator[float]:
+        """Compute the rest, each step with the lock held, and yield the share that is done after each.
+
+        Args:
+            lock: of the widget.
+            executor: whose workers compute this rest; None: those who have it.
+        """
         while (refinement := self._refinement) is not None:
-            steps = refinement.steps()
-            while True:
-                with lock:  # a front-end's message may come in between
-                    if self._refinement is not refinement or next(steps, steps) is steps:
-                        break
-                yield refinement.share
+            build, steps = refinement.build, refinement.steps()
+            build.wait = WAIT
+            if executor is not None:
+                build.give_to(executor)
+            try:
+                while True:
+                    with lock:  # a front-end's message may come in between
+                        if self._refinement is not refinement or next(steps, steps) is steps:
+                            break
+                    yield refinement.share
+            finally:
+                build.wait = 0.0
+                build.give_to(self.executor)
 
     def resume(self) -> None:
         """Go on with the pass, where there is an event loop."""
@@ -141,6 +173,7 @@ class ExactPass:
             on_progress=self._tell,
             on_done=lambda made: self._end(picture.labeled(made, of, shown.stack[layer].shape)),
             on_error=lambda error: self._fail(error, shown, of),
+            executor=self.executor,
         )
         self.resume()
         return self._refinement.picture()
@@ -149,7 +182,9 @@ class ExactPass:
         if self._refinement is None:
             return
         self._tile_queue.pass_advanced(self._refinement.build)
-        self._put(**also, progress={**self._of, "share": share, "seconds_left": seconds_left, "state": state})
+        progress = {**self._of, "share": share, "seconds_left": seconds_left, "state": state}
+        workers = self._refinement.build.workers if state == "running" else None
+        self._put(**also, progress=progress if workers is None else {**progress, "workers": workers})
 
     def _send_band(self, version: int, band: dict[str, Any]) -> None:
         buffers: list[bytes] = []

@@ -9,6 +9,7 @@ import pathlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal
 
 import anywidget
@@ -18,7 +19,6 @@ from torch import Tensor
 from .._analysis import all_heads
 from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import SURVEYED
-from .._engine import overview
 from .._export.html import to_html
 from .._export.numbers import in_model
 from .._export.preview import preview_of
@@ -29,11 +29,13 @@ from .._messages.heads_of_stage import STAGE_HEADS, STAGE_SUMS, StageSurvey
 from .._messages.heads_overview import Survey, Surveys
 from .._messages.images import Illustration
 from .._messages.tiles import TileQueue
+from .._parallel.executors import workers_of
 from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
 from .._utils.plain import as_plain, sendable
+from .._utils.progress_bars import progress_bar
 from .._utils.report import take_page
 from .._utils.scheduler import Scheduler
 from .._utils.throttle import Throttle
@@ -75,6 +77,8 @@ from .traits import (
     ColorRange,
     Count,
     Index,
+    Kinds,
+    MetricChoice,
     OnlyHeads,
     Text,
     Threshold,
@@ -144,6 +148,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             of what its weights carry over the keys of the pinned query, or of all, with signs or of sizes.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
+        kinds: more metrics of all heads, which `bar` and `order` then may name: functions of
+            `attnwidget.results.HeadRows`, exact rows of some heads, that return a number for each head and row, by
+            name, such as {"mine": function}; or kinds of `find_heads`, by name.
         only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
             no limit, such as (8, 12, None).
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
@@ -218,10 +225,11 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*SURVEYED, EFFECT, *STAGE_SUMS, help="The metric under each head, where all heads are shown.").tag(
-        sync=True, role="look"
-    )
-    order = Choice("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, help="By what all heads are ordered.").tag(
+    kinds = Kinds(help="More metrics of all heads: functions of exact rows, by name.").tag(role="given")
+    bar = MetricChoice(
+        *SURVEYED, EFFECT, *STAGE_SUMS, help="The metric under each head, where all heads are shown."
+    ).tag(sync=True, role="look")
+    order = MetricChoice("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, help="By what all heads are ordered.").tag(
         sync=True, role="look"
     )
     only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
@@ -261,6 +269,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     ).tag(sync=True, role="derived")
     mass = traitlets.Dict(
         default_value=None, allow_none=True, help="What segments give to segments in the selected head."
+    ).tag(sync=True, role="derived")
+    recall = traitlets.Dict(
+        default_value=None, allow_none=True, help="What each row of the head keeps of its weights, under a cache."
     ).tag(sync=True, role="derived")
     head_mass = traitlets.Dict(
         default_value=None, allow_none=True, help="What one segment gives to each, in all heads."
@@ -415,10 +426,11 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             batch: only this sample; None for all.
             rows: look at so many queries of each head, evenly spread; None for those of the heads view: all while all
                 heads together have at most 2²⁸ cells, else up to 32 of each. Each is exact.
+            kinds: more numbers of each head, beside those of the widget's own `kinds`: as there.
 
         Returns:
-            A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
-            are means. What is not known is None.
+            A dict for each head: layer, name, batch, head, the fields of `Metrics`, rows, of how many queries they are
+            means, and the kinds by name. What is not known is None.
 
         Raises:
             IndexError: there is no such sample.
@@ -430,15 +442,43 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        more = read_names(kinds, "kinds") if kinds else None
+        more = {**self.kinds, **(read_names(kinds, "kinds") if kinds else {})}
         return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
-    def finish(self, progress: bool = False) -> None:
+    @property
+    def executor(self) -> Executor | None:
+        """Whose workers compute the exact pictures of long heads, between cells; None: this process.
+
+        Any `concurrent.futures.Executor`, of threads, processes or a Dask cluster, `client.get_executor()`. The kernel
+        only looks at what they have, so it answers meanwhile, and the picture says how many work and how long it takes.
+
+        >>> import torch
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
+        >>> w.executor = ThreadPoolExecutor(2)
+        >>> w.finish()
+        >>> w.picture["sampled"]
+        """
+        return self._exact_pass.executor
+
+    @executor.setter
+    def executor(self, executor: Executor | None) -> None:
+        with self._lock:
+            self._exact_pass.give_to(executor)
+
+    def finish(self, progress: bool = False, *, executor: Executor | None = None) -> None:
         """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
 
         Of the heads view those that are missing, and the stages view's, too. In a notebook it comes by itself between
-        cells; in a script, or before saving, call this. `progress=True` draws a bar with the time left, if tqdm is
-        installed. Once interrupted it goes on where it was.
+        cells; in a script, or before saving, call this. Once interrupted it goes on where it was.
+
+        Args:
+            progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute the exact picture, for this once; None: those of `w.executor`, if there are
+                any, else this process. What is sampled is computed here.
+
+        Raises:
+            TypeError: something else than an executor.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -448,6 +488,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         >>> w.picture["sampled"], w.progress
         (None, None)
         """
+        workers_of(executor)
         with self._lock:
             self._evictions.finish()
             self._bring_what_is_missing()
@@ -455,11 +496,10 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             self._stage_surveys.finish()
             self._masses.finish()
             self._effects.finish()
+            self._builders.finish_recall()
         with contextlib.ExitStack() as stack:
-            bar = (
-                stack.enter_context(overview.progress_bar()(total=100, unit="%", desc="picture")) if progress else None
-            )
-            for share in self._exact_pass.rest(self._lock):
+            bar = stack.enter_context(progress_bar()(total=100, unit="%", desc="picture")) if progress else None
+            for share in self._exact_pass.rest(self._lock, executor):
                 if bar is not None:
                     bar.update(round(100 * share) - bar.n)
             if bar is not None:
@@ -648,7 +688,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         has_image = all(show.get(name) is not None for name in ("grid", "image"))
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
-        super().__init__(uid=uuid.uuid4().hex, **show)
+        own = {"kinds": show.pop("kinds")} if "kinds" in show else {}  # the first: others may name them
+        super().__init__(**own, uid=uuid.uuid4().hex, **show)
         self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:
@@ -661,6 +702,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
+        self.observe(self._when_changed(self._on_kinds), ["kinds"])
         self.observe(self._when_changed(self._bring_effects), ["segments_show", "effect_target", "effect_edit"])
         super().open()
 
@@ -775,6 +817,16 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
 
+    def _on_kinds(self) -> None:
+        """Measure all heads again, with other metrics of the user's own."""
+        with self._lock:
+            self.bar = self.bar if self.bar in (*SURVEYED, EFFECT, *STAGE_SUMS, *self.kinds) else SURVEYED[0]
+            orders = ("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, *self.kinds)
+            self.order = self.order if self.order in orders else "layer"
+            self._surveys.forget()
+            self._derived.forget("survey")
+            self._refresh()
+
     def _on_segments(self) -> None:
         """Compute again what segments give to segments, which are others now."""
         if self._is_changing:
@@ -834,6 +886,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         shown, words = self._shown, self.pieces == "words"
         if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
+        self._shown.kinds = self.kinds
         self._builders.use(self._shown)
 
     def _waits_for_evictions(self) -> bool:

@@ -9,10 +9,10 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 
-from ..._engine import overview
 from ..._segments.named import FIRST
 from ..._segments.reading import segments as segments_of
 from ..._segments.segments import Segments
+from ..._utils.progress_bars import progress_bar
 from ..._utils.time_left import TimeLeft
 from ..._utils.validation import as_choice, as_size
 from ..labels import can_spell
@@ -255,9 +255,7 @@ def _advance(found: Sweep, work: _Work, progress: Progress) -> None:
     """Make the runs that are missing, until it is interrupted."""
     begun, left = time.monotonic(), TimeLeft(time.monotonic(), len(found) / max(1, found.total), SETTLE)
     bar = (
-        overview.progress_bar()(total=found.total, initial=len(found), unit="run", desc=found.over)
-        if progress is True
-        else None
+        progress_bar()(total=found.total, initial=len(found), unit="run", desc=found.over) if progress is True else None
     )
     try:
         for records in work.records(len(found)):

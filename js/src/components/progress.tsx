@@ -83,7 +83,9 @@ function Running({ ui, progress }: { ui: Ui } & Pass) {
   const { layer, batch, head, stage, state, share } = progress;
   const stopped = state === "stopped";
   const done = Math.floor(100 * share);
-  const left = stopped ? "" : timeLeft(progress.seconds_left);
+  const { workers } = progress;
+  const by = workers == null ? "" : `${workers} worker${workers === 1 ? "" : "s"}`;
+  const left = stopped ? "" : [by, timeLeft(progress.seconds_left)].filter(Boolean).join(" · ");
   const action = stopped ? "resume" : "stop";
   const ask = () => void ui.kernel.request("pass", { layer, batch, head, stage, action }).catch(() => {});
   return (

@@ -46,6 +46,20 @@ describe("progress", () => {
     expect(view.find(".aw-progress-bar i").style.width).toBe("38%");
   });
 
+  test("names the workers that compute it", async () => {
+    const { view, host } = await draw({ share: 0.38 });
+    const progress = host.get("progress") as Progress;
+    const line = () => view.text("[data-aw=progress]");
+    expect(line()).toBe("38 % exact, about 4 s left Stop");
+    host.fromPython({ progress: { ...progress, workers: 3, seconds_left: 40 } });
+    expect(line()).toBe("38 % exact, 3 workers · about 40 s left Stop");
+    expect(view.find("[role=progressbar]").getAttribute("aria-valuetext")).toBe("38 %, 3 workers · about 40 s left");
+    host.fromPython({ progress: { ...progress, workers: 1, seconds_left: null } });
+    expect(line()).toBe("38 % exact, 1 worker Stop");
+    host.fromPython({ progress: { ...progress, workers: 3, state: "stopped" } });
+    expect(line()).toBe("Stopped: 38 % of the picture is exact Resume");
+  });
+
   test("can be stopped, and says so", async () => {
     const { view, host } = await draw({ share: 0.38 });
     view.button("Stop").click();

@@ -1,0 +1,60 @@
+"""Tasks, and the subjects that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What several tasks compute something of.
+
+    value: an attention, and what goes with it; handed to the function of each task.
+    name: what errors call it, as "layer 3".
+    owner: with which results are kept that an interrupted call had; None: with nothing.
+    state: what they are of, beside the task: where it differs, they are not the same results.
+    """
+
+    value: Any
+    name: str
+    owner: Any = None
+    state: Hashable = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Some work that needs nothing of any other.
+
+    function: takes the subject's value and the arguments; at the top of a module, for it is found there by its name.
+    subject: shared with other tasks.
+    arguments: small, and hashable.
+    where: what errors call it, as "layer 3, sample 0, head 5, queries 4,096–8,191".
+    cells: how much work it is, in any unit.
+    """
+
+    function: Callable[..., Any]
+    subject: Subject
+    arguments: tuple[Hashable, ...]
+    where: str
+    cells: float = 1.0
+    key: Hashable = field(init=False)
+
+    def __post_init__(self) -> None:
+        key = self.function.__module__, self.function.__qualname__, self.subject.state, self.arguments
+        object.__setattr__(self, "key", key)
+
+
+def named(layer: str | None, batch: int, heads: Sequence[int] | int, queries: range | None = None) -> str:
+    """Say what a task is of.
+
+    >>> named("layer 3", 0, 5, range(4096, 8192)), named(None, 0, range(4))
+    ('layer 3, sample 0, head 5, queries 4,096–8,191', 'sample 0, heads 0–3')
+    """
+    heads = [heads] if isinstance(heads, int) else heads
+    which = f"head {heads[0]}" if len(heads) == 1 else f"heads {heads[0]}–{heads[-1]}"
+    parts = [*([] if layer is None else [layer]), f"sample {batch}", which]
+    if queries:
+        parts.append(f"queries {queries[0]:,}–{queries[-1]:,}")
+    return ", ".join(parts)

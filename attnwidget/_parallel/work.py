@@ -1,0 +1,217 @@
+"""Tasks given to workers, and their results gathered as they come."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, deque
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import ExitStack
+from typing import Any
+
+from .._utils.mutation import levels_to_the_caller
+from .._utils.progress_bars import progress_bar
+from . import kept_results
+from .executors import Cluster, Here, SentSubject, workers_of
+from .task import Subject, Task
+
+AHEAD = 2  # tasks given out for each worker, the one that it does among them
+MOST_LOSSES = 3  # of the worker that a task was given to
+SCRIPT = "a script that starts processes begins its work below if __name__ == '__main__'"
+WAIT = 0.2  # seconds between two looks at an interrupt
+
+
+class Work:
+    """Tasks on their way through workers.
+
+    Args:
+        tasks: in any order; those of one subject one after the other.
+        executor: whose workers do them; None: this thread, one with each step.
+
+    Attributes:
+        left: how many tasks have no result yet.
+        share: the share that is done of their cells.
+    """
+
+    def __init__(self, tasks: Sequence[Task], executor: Executor | None) -> None:
+        self._tasks, self._workers = tasks, workers_of(executor)
+        self._waiting, self._given = deque(range(len(tasks))), dict[Future[Any], int]()
+        self._sent: dict[Subject, SentSubject] = {}
+        self._of_subject = Counter(task.subject for task in tasks)  # how many have no result yet
+        self._losses: Counter[int] = Counter()
+        self._done, self._all = 0.0, sum(task.cells for task in tasks) or 1.0
+        self._error: RuntimeError | None = None
+        self.left = len(tasks)
+
+    @property
+    def share(self) -> float:
+        """The share that is done."""
+        return 1.0 if self.left == 0 else min(self._done / self._all, 1.0)
+
+    @property
+    def workers(self) -> int:
+        """How many workers have something to do."""
+        return min(self._workers.count(), max(1, len(self._given) + len(self._waiting)))
+
+    def step(self, seconds: float = WAIT) -> list[tuple[int, Any]]:
+        """Give out what may be given out, wait for a result, and return those that are there: numbers and results.
+
+        Args:
+            seconds: how long to wait, at most; a task that is done in this thread is done to its end.
+
+        Raises:
+            RuntimeError: a task failed, with its name and the reason.
+        """
+        if self._error is not None:
+            raise self._error
+        self._leave_the_lost()
+        self._give_out()
+        found: list[tuple[int, Any]] = []
+        lost: list[int] = []
+        ready, _ = wait(self._given, seconds, return_when=FIRST_COMPLETED)
+        for future in ready:
+            number = self._given.pop(future)
+            error: BaseException | None
+            try:
+                error = future.exception()
+            except BaseException as cancelled:  # whoever cancelled it: it was not this
+                error = cancelled
+            if error is None:
+                found.append((number, future.result()))
+                self._count_done(number)
+            elif self._workers.is_lost(error):
+                lost.append(number)
+            else:
+                self._error = self._failed(number, error)
+                self._error.__cause__ = error
+        if lost and self._error is None:
+            self._again(lost)
+        if self._error is not None and not found:
+            raise self._error
+        return found  # what else is there comes first
+
+    def close(self) -> None:
+        """Cancel what is not done; what a process or a thread is doing right now it does to its end, for nobody."""
+        for future in self._given:
+            future.cancel()
+        self._given.clear()
+        self._waiting.clear()
+        self._close_sent()
+        self._workers.close()
+
+    @property
+    def _is_here(self) -> bool:
+        return type(self._workers) is Here
+
+    def _close_sent(self) -> None:
+        for sent in self._sent.values():
+            sent.close()
+        self._sent.clear()
+
+    def _give_out(self) -> None:
+        most = AHEAD * max(1, self._workers.count())
+        while self._waiting and len(self._given) < (1 if self._is_here else most):
+            number = self._waiting.popleft()
+            task = self._tasks[number]
+            try:
+                if task.subject not in self._sent:
+                    self._sent[task.subject] = self._workers.send(task.subject)
+                future = self._workers.submit(task, self._sent[task.subject])
+            except Exception as error:
+                if not self._workers.is_lost(error):
+                    raise
+                self._again([number])
+                return
+            self._given[future] = number
+
+    def _count_done(self, number: int) -> None:
+        task = self._tasks[number]
+        self._done, self.left = self._done + task.cells, self.left - 1
+        self._of_subject[task.subject] -= 1
+        if not self._of_subject[task.subject] and task.subject in self._sent:
+            self._sent.pop(task.subject).close()
+
+    def _again(self, lost: list[int]) -> None:
+        """Give tasks out again whose workers are gone, and with them those that were to follow."""
+        numbers = sorted({*lost, *self._given.values()})
+        self._losses.update(numbers)
+        worst = max(numbers, key=lambda number: self._losses[number])
+        if self._losses[worst] >= MOST_LOSSES:
+            script = "" if self._done else f", or none can start: {SCRIPT}"
+            raise RuntimeError(
+                f"{self._tasks[worst].where}: its worker was lost {MOST_LOSSES} times, as when there is too little "
+                f"memory{script}: give fewer workers, or executor=None to compute it here"
+            )
+        for future in self._given:
+            future.cancel()
+        self._given.clear()
+        self._close_sent()  # what a worker had is sent anew
+        self._waiting.extendleft(reversed(numbers))
+        self._replace_workers("a worker was lost")
+
+    def _leave_the_lost(self) -> None:
+        """Do here what nobody else is left to do."""
+        if isinstance(self._workers, Cluster) and self.left and self._workers.is_gone:
+            self._waiting.extendleft(sorted(self._given.values(), reverse=True))
+            self._given.clear()
+            self._sent.clear()  # the scheduler knows none of it any more
+            self._workers = Here()
+            self._warn("the cluster has no workers any more", "this process")
+
+    def _replace_workers(self, why: str) -> None:
+        before = self._workers
+        self._workers = before.renewed()
+        by = "this process" if self._is_here else "the others" if self._workers is before else "a new pool"
+        self._warn(why, by)
+
+    def _warn(self, why: str, by: str) -> None:
+        done = len(self._tasks) - self.left
+        warnings.warn(
+            f"{why} after {done:,} of {len(self._tasks):,} tasks: the others are done by {by}, and nothing is missing",
+            UserWarning,
+            stacklevel=levels_to_the_caller(),
+        )
+
+    def _failed(self, number: int, error: BaseException) -> RuntimeError:
+        words = str(error) or type(error).__name__
+        return RuntimeError(f"{self._tasks[number].where}: {words}")
+
+
+def gather(
+    tasks: Sequence[Task],
+    executor: Executor | None,
+    *,
+    progress: bool = False,
+    desc: str = "tasks",
+) -> list[Any]:
+    """Run tasks to the end, and return their results in the order of the tasks.
+
+    After an error or an interrupt, results that are there are kept, and the same tasks go on from these.
+
+    Args:
+        tasks: those of one subject one after the other.
+        executor: whose workers do them; None: this thread.
+        progress: draw a bar with the time left and the number of workers, if tqdm is installed.
+        desc: what the bar says.
+
+    Raises:
+        RuntimeError: a task failed, with its name and the reason.
+        TypeError: no executor; or something that cannot be sent to another process.
+    """
+    found = kept_results.take(tasks)
+    numbers = [number for number in range(len(tasks)) if number not in found]
+    work = Work([tasks[number] for number in numbers], executor)
+    try:
+        with ExitStack() as stack:
+            bar = stack.enter_context(progress_bar()(total=100, unit="%", desc=desc)) if progress else None
+            while work.left:
+                found |= {numbers[at]: result for at, result in work.step()}
+                if bar is not None:
+                    bar.set_postfix_str(f"{work.workers} workers", refresh=False)
+                    bar.update(round(100 * work.share) - bar.n)
+    except BaseException:
+        kept_results.keep(tasks, found)
+        raise
+    finally:
+        work.close()
+    return [found[number] for number in range(len(tasks))]

@@ -1,0 +1,82 @@
+"""The site, built strictly and offline, as `make docs` builds it: every public name, every figure alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from lab import OfflinePages
+
+ROOT = Path(__file__).parents[2]
+OURS = re.compile(r'(?:src|href)="(?!https?://|data:|#|mailto:)([^"#?]+)')
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site; a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    program = Path(sys.executable).parent / "sphinx-build"
+    command = [program, "-q", "-W", "--keep-going", "-b", "html", ROOT / "docs", folder]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return folder
+
+
+def names_in(inventory: Path) -> set[str]:
+    """Return the names of Python that Sphinx has an entry for."""
+    data = inventory.read_bytes()
+    text = zlib.decompress(data.split(b"\n", 4)[4]).decode()
+    return {line.split(" ")[0] for line in text.splitlines() if " py:" in line}
+
+
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    known = names_in(site / "objects.inv")
+    interface = json.loads((ROOT / "tests" / "project" / "interface.json").read_text(encoding="utf-8"))
+    modules = {"masks", "results", "scaling", "samples", "__version__"}
+    wanted = {name for name, kind in interface.items() if kind not in ("trait", "field", "value")} - modules
+    methods = {name for name in wanted if name.rpartition(".")[0] not in {"", *modules}}
+    tops = {name.partition(".")[2] if name.startswith("samples.") else name for name in wanted - methods}
+    assert len(tops) > 40
+    assert sorted(name for name in tops if f"attnwidget.{name}" not in known) == []
+
+
+def test_every_page_stands_by_itself(site: Path) -> None:
+    """No file is missing, and no script, style, font or picture comes from elsewhere."""
+    missing, fetched = [], []
+    for page in site.rglob("*.html"):
+        if page.parent.name == "live":
+            continue
+        text = page.read_text(encoding="utf-8")
+        missing += [(page.name, link) for link in OURS.findall(text) if not (page.parent / link).exists()]
+        fetched += re.findall(r'<(?:script|img|iframe|link rel="stylesheet")[^>]*(?:src|href)="https?://[^"]*', text)
+    assert missing == []
+    assert fetched == []
+
+
+def test_figures_are_alive_and_follow_the_page(site: Path, offline_page: OfflinePages) -> None:
+    made = sorted((site / "live").glob("*.html"))
+    assert len(made) >= 8
+    for path in made:
+        for theme in ("light", "dark"):
+            assert "<svg" in path.with_name(f"{path.stem}-{theme}.svg").read_text(encoding="utf-8")
+
+    page = offline_page("<p>", over="file", offline=True).page
+    page.goto((site / "start.html").as_uri())
+    page.evaluate("document.body.dataset.theme = 'dark'")
+    poster = page.locator(".live-poster").first
+    assert "only-light" in (poster.locator("img").first.get_attribute("class") or "")
+    poster.click()
+    root = page.frame_locator("figure.live iframe").first.locator(".attnwidget")
+    root.locator("[data-aw=picture][aria-label]").wait_for(timeout=20_000)
+    assert root.get_attribute("data-theme") == "dark"
+    page.evaluate("document.body.dataset.theme = 'light'")
+    page.frame_locator("figure.live iframe").first.locator(".attnwidget[data-theme=light]").wait_for(timeout=20_000)
+    assert "0.228342" in root.locator("[data-aw=status]").inner_text()
