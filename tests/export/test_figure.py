@@ -195,6 +195,12 @@ def test_stages_and_their_values() -> None:
     assert list_number(float(w._selected.block("scores", queries=3, keys=2)), "scores") in words
 
 
+def test_a_cell_shows_the_figure_itself() -> None:
+    png, size = widget().figure()._repr_png_()
+    assert png.startswith(b"\x89PNG")
+    assert size["width"] > 100
+
+
 def test_a_comparison_has_three_pictures() -> None:
     q, k, v = torch.randn(3, 1, 2, 6, 8)
     w = compare({"no mask": Attention(q, k, v), "causal": Attention(q, k, v, is_causal=True)})

@@ -13,6 +13,7 @@ import torch
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._export import colors
 from attnwidget._export.figure import compare as drawing
+from attnwidget._export.figure import heatmap
 from attnwidget._export.figure.canvas import Canvas
 from attnwidget._export.figure.sheet import FigureContext
 
@@ -81,6 +82,14 @@ def test_rows_of_padding_are_veiled_and_named() -> None:
     w = compare({"a": padded(4, WORDS), "b": padded(4, WORDS)}, view="compare", query=1, key=2)
     assert [one.padded for one in parts(w)] == [[range(4, 6)]] * 3
     assert "rows of padding" in texts(w)
+
+
+def test_the_veil_is_drawn_over_each_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(heatmap, "veil", lambda _, box: drawn.append(box))
+    compare({"a": padded(4, WORDS), "b": padded(4, WORDS)}, view="compare").figure()
+    assert len({box[0] for box in drawn}) == 3
+    assert len({box[1:] for box in drawn}) == 1
 
 
 def test_rows_of_padding_of_one_side_are_said_to_be_its_own() -> None:
