@@ -112,12 +112,12 @@ const onPage = () => `Symbol.for("attnwidget parts ${digest()}")`;
  */
 function scriptOf(core, start) {
   return `/* attnwidget, built from ${digest()} */
+const numbers = new Uint8Array(127);
+for (let code = 32, number = 0; code < 127; code++) if (![34, 58, 60, 92].includes(code)) numbers[code] = number++;
 const bytesOf = (packed) => {
   const bytes = new Uint8Array(parseInt(packed));
-  const number = (at, letter = packed.charCodeAt(at)) =>
-    letter - 32 - (letter > 34) - (letter > 58) - (letter > 60) - (letter > 92);
   for (let at = packed.indexOf(":") + 1, held = 0, bits = 0, count = 0; at < packed.length; at += 2) {
-    held |= (number(at) + 91 * number(at + 1)) << bits;
+    held |= (numbers[packed.charCodeAt(at)] + 91 * numbers[packed.charCodeAt(at + 1)]) << bits;
     for (bits += 13; bits > 7; bits -= 8, held >>>= 8) bytes[count++] = held;
   }
   return bytes;
@@ -127,9 +127,13 @@ parts.core = "${core}";
 let address;
 const load = async (name) => {
   if (!(name in parts)) throw new Error("the script's part for it is not on this page");
-  const script = new Response(new Blob([bytesOf(parts[name])]).stream().pipeThrough(new DecompressionStream("deflate-raw")));
-  const text = (await script.text()).replace('"./core.js"', () => '"' + address + '"');
-  const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+  const script = new Blob([bytesOf(parts[name])]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  let blob = await new Response(script, { headers: { "content-type": "text/javascript" } }).blob();
+  if (name !== "core") {
+    const text = (await blob.text()).replace('"./core.js"', () => '"' + address + '"');
+    blob = new Blob([text], { type: "text/javascript" });
+  }
+  const url = URL.createObjectURL(blob);
   if (name === "core") address = url;
   return import(/* webpackIgnore: true */ url).finally(() => name === "core" || URL.revokeObjectURL(url));
 };

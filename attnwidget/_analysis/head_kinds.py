@@ -6,7 +6,7 @@ that needs to know what stands where in the text is given its segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from .._engine.base import AttentionBase
 from .._engine.kept_levels import only_overviews
 from .._engine.matmul import exact
+from .._engine.softmax import run_to_end
 from .._utils.indexing import positions
 from .._utils.validation import nearest, told
 from .head_sampling import HeadSampler, real_keys, weight_rows
@@ -441,7 +442,19 @@ def measure_heads(
     queries: range,
     **numbers: Any,
 ) -> HeadValues:
-    """Compute kinds of heads in one sample of a layer.
+    """Compute kinds of heads in one sample of a layer: see `measuring`."""
+    return run_to_end(measuring(att, batch, kinds, text, queries, **numbers))
+
+
+def measuring(
+    att: AttentionBase,
+    batch: int,
+    kinds: Mapping[str, OwnMetric | None],
+    text: HeadText,
+    queries: range,
+    **numbers: Any,
+) -> Generator[None, None, HeadValues]:
+    """Compute kinds of heads in one sample of a layer, in steps.
 
     Args:
         att: the layer.
@@ -451,6 +464,9 @@ def measure_heads(
         queries: the rows for kinds that look at all of them.
         numbers: keywords of `KindReader`.
 
+    Yields:
+        After each block.
+
     Raises:
         ValueError: a kind needs what is not known.
     """
@@ -459,8 +475,7 @@ def measure_heads(
     named = [name for name, own in kinds.items() if own is None and name in NAMES]
     if named:
         sampler = HeadSampler(att, batch, range(att.shape.H), queries, ids=text.ids)
-        for _ in sampler.steps():
-            pass
+        yield from sampler.steps()
         values |= {name: sampler.means.values[MEASURED.index(name)] for name in named}
         rows |= dict.fromkeys(named, len(sampler.queries))
     reader = KindReader(att, text, **numbers)
@@ -472,12 +487,14 @@ def measure_heads(
         at = range(kind.queries.start, kind.queries.stop)
         by_rows.setdefault(queries if kind.may_sample else at, []).append(kind)
     for at, together in by_rows.items():
-        values |= _measured(att, batch, together, text, at)
+        values |= yield from _measuring(att, batch, together, text, at)
         rows |= dict.fromkeys((kind.name for kind in together), len(at))
     return HeadValues(values, rows)
 
 
-def _measured(att: AttentionBase, batch: int, kinds: list[Kind], text: HeadText, queries: range) -> dict[str, Tensor]:
+def _measuring(
+    att: AttentionBase, batch: int, kinds: list[Kind], text: HeadText, queries: range
+) -> Generator[None, None, dict[str, Tensor]]:
     """Compute kinds that look at the same rows."""
     heads = range(att.shape.H)
     with exact(att.device):  # what is added to in there is made there: tensors of inference mode cannot change outside
@@ -495,6 +512,7 @@ def _measured(att: AttentionBase, batch: int, kinds: list[Kind], text: HeadText,
                 there = there & (rows.allowed[number, rows.own] | real.allowed[rows.own])
             for collector in collectors.values():
                 collector.add(slice(part.start, part.stop), rows, there)
+        yield
     return {name: collector.values() for name, collector in collectors.items()}
 
 

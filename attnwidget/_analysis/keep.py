@@ -12,8 +12,8 @@ from torch import Tensor
 from .._engine.base import AttentionBase, Head
 from .._engine.cache_policies import as_key_mask, kept_keys, policy_mask, read_policy, told_policy, with_keys
 from .._engine.logsumexp import LogSumExp
-from .._engine.matmul import exact
-from .._engine.softmax import Softmax, weigh
+from .._engine.matmul import exact, exactly
+from .._engine.softmax import Softmax, normalizing, weigh
 from .._engine.stages import QUERIES, blocks, new, values
 from .._rules.rules import ByIndex, whole
 from .._utils.indexing import Block, cuts
@@ -109,14 +109,42 @@ def kept_by(head: Head, mask: Mask, policy: str) -> Kept:
         fewer = Head(with_keys(att, mask), head.batch, head.head)
         before, output, allowed = _pass(head)
         after, kept_output, kept = _pass(fewer)
-        recall = (after.m - before.m + (after.log_l - before.log_l)).exp().clamp(max=1)
-        empty = before.log_l.isposinf()
-        recall = recall.masked_fill(after.log_l.isposinf(), 0).masked_fill(empty, torch.nan)
+        recall = _recall(before, after)
         error = None
         if output is not None and kept_output is not None:
             lost, size = torch.linalg.vector_norm(kept_output - output, dim=1), torch.linalg.vector_norm(output, dim=1)
             error = torch.where(lost == 0, lost, lost / size)
     return Kept(policy, recall, kept, allowed, error, mask)
+
+
+def recalling(head: Head) -> Generator[tuple[range, Tensor | None], None, None]:
+    """Compute what each row keeps, of a head of an attention over the keys that a cache keeps: as `Kept.recall`.
+
+    Yields:
+        After each block its rows, and once they are done their recall, (rows,); until then None.
+    """
+    fewer = head.att
+    whole_head = Head(with_keys(fewer, None), head.batch, head.head)
+    for rows in cuts(range(fewer.shape.Q), 1, QUERIES):
+        each = []
+        for one in (whole_head, head):
+            steps = exactly(fewer.device, normalizing(one, rows))
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    each.append(end.value)
+                    break
+                yield rows, None
+        before, after = each
+        with exact(fewer.device):
+            yield rows, _recall(before, after)
+
+
+def _recall(before: LogSumExp, after: LogSumExp) -> Tensor:
+    """Return the share of the weights that is kept, from the log-normalizers over all keys and over those kept."""
+    recall = (after.m - before.m + (after.log_l - before.log_l)).exp().clamp(max=1)
+    return recall.masked_fill(after.log_l.isposinf(), 0).masked_fill(before.log_l.isposinf(), torch.nan)
 
 
 def _pass(head: Head) -> tuple[LogSumExp, Tensor | None, Tensor]:

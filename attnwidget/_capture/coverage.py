@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -96,14 +97,19 @@ def _may_attend(name: str, module: nn.Module) -> bool:
         return True
     if kind.__module__.startswith("torch.nn."):
         return False
-    words = [word.lower() for word in WORDS.findall(kind.__name__)]
+    words = _words_of(kind.__name__)
     if any(map(ATTENTION.fullmatch, words)) and words[-1] not in OTHER_THINGS:
         return True
-    words = [word.lower() for word in WORDS.findall(name.rpartition(".")[2])]
+    words = _words_of(name.rpartition(".")[2])
     is_named = bool(words) and ATTENTION.fullmatch(words[-1]) is not None  # attn, self_attn; not attn_norm
     if not is_named or next(module.children(), None) is None:
         return False
     return sum(x.ndim > 1 for x in module.parameters()) > 1  # of q, k, v and output; an adapter has one matrix
+
+
+@functools.lru_cache(1024)
+def _words_of(name: str) -> list[str]:
+    return [word.lower() for word in WORDS.findall(name)]
 
 
 def _is_scripted(module: nn.Module) -> bool:

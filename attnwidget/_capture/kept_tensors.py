@@ -58,7 +58,7 @@ class TensorKeeper:
 
     def tensor(self, x: Tensor) -> Tensor:
         """Return x as it is kept: a contiguous copy; x itself if not `clone`, unless that keeps more memory alive."""
-        x = x.detach()
+        x = x.detach() if x.requires_grad else x
         clone = self.clone or x.untyped_storage().nbytes() > x.numel() * x.element_size()
         if not clone:
             return x.to(self.device or x.device, self.dtype or x.dtype)
@@ -158,7 +158,8 @@ class GrowingTensor:
 
     def view(self, start: int = 0) -> Tensor:
         """Return the positions from `start` on, without a copy."""
-        return self._whole().narrow(2, start, self.length - start)
+        whole = self._whole()
+        return whole if not start and self.length == whole.shape[2] else whole.narrow(2, start, self.length - start)
 
     def version(self) -> int | None:
         """Return how often the model's own tensor was changed in place; None for a copy, or where torch counts none."""

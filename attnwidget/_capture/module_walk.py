@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+
 from torch import nn
+
+
+class _Walked(threading.local):
+    model: nn.Module | None = None  # whose modules stay the same for the time being
+    found: list[tuple[str, nn.Module]] | None = None
+
+
+_walked = _Walked()
+
+
+@contextlib.contextmanager
+def walked_once(model: nn.Module | None) -> Iterator[None]:
+    """Go through the modules of a model once inside the block, in this thread: they must stay the same in it."""
+    outer = _walked.model, _walked.found
+    _walked.model, _walked.found = model, None
+    try:
+        yield
+    finally:
+        _walked.model, _walked.found = outer
 
 
 def named_modules(model: nn.Module, *, each_once: bool = True) -> list[tuple[str, nn.Module]]:
@@ -12,6 +35,14 @@ def named_modules(model: nn.Module, *, each_once: bool = True) -> list[tuple[str
         model: the model.
         each_once: leave out further names of a module that has several.
     """
+    if not each_once or model is not _walked.model:
+        return _walk(model, each_once=each_once)
+    if _walked.found is None:
+        _walked.found = _walk(model, each_once=True)
+    return _walked.found
+
+
+def _walk(model: nn.Module, *, each_once: bool) -> list[tuple[str, nn.Module]]:
     found: list[tuple[str, nn.Module]] = []
     seen: set[int] = set()
     left: list[tuple[str, nn.Module]] = [("", model)]
@@ -30,3 +61,8 @@ def named_modules(model: nn.Module, *, each_once: bool = True) -> list[tuple[str
 def modules(model: nn.Module) -> list[nn.Module]:
     """Return what `model.modules()` yields."""
     return [module for _, module in named_modules(model)]
+
+
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of a module itself, by name: torch's own `named_parameters` takes ten times as long."""
+    return {name: x for name, x in module._parameters.items() if x is not None}  # noqa: SLF001

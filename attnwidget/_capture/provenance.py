@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._utils.choices import matches_name
-from .module_walk import modules
+from .module_walk import modules, own_parameters
 
 CROSS_ADVICE = (
     "give True or False for all, names of modules that are cross-attention, dotted parts or globs of them, or a "
@@ -435,9 +435,7 @@ def _may_compute_attention(module: nn.Module) -> bool:
         return False  # nothing calls the first two, and the last takes no hooks
     if next(module.children(), None) is not None:
         return True
-    return "att" in type(module).__name__.lower() or bool(
-        {*dict(module.named_parameters(recurse=False))} - {"weight", "bias"}
-    )
+    return "att" in type(module).__name__.lower() or not own_parameters(module).keys() <= {"weight", "bias"}
 
 
 def _is_named_cross(module: nn.Module) -> bool:
@@ -451,7 +449,7 @@ def _needs_following(module: nn.Module) -> bool:
     """
     if _is_named_cross(module):
         return True
-    own = any(p.ndim > 1 for p in module.parameters(recurse=False)) and not isinstance(module, nn.MultiheadAttention)
+    own = any(p.ndim > 1 for p in own_parameters(module).values()) and not isinstance(module, nn.MultiheadAttention)
     return own or any(isinstance(child, nn.MultiheadAttention) for child in module.children())
 
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .module_walk import modules, named_modules
+from .module_walk import modules, named_modules, own_parameters
 from .text import CallText, ImageTokens, PatchGrid
 from .towers import ATTENTION, Towers
 
@@ -461,8 +461,15 @@ def _is_table(module: nn.Module) -> bool:
         return False
     if isinstance(module, nn.Embedding):
         return True
-    own = list(module.parameters(recurse=False))
-    return bool(TABLE.search(type(module).__name__)) and len(own) == 1 and own[0].ndim == 2
+    if not _is_named_table(type(module).__name__):
+        return False
+    own = list(own_parameters(module).values())
+    return len(own) == 1 and own[0].ndim == 2
+
+
+@functools.cache
+def _is_named_table(kind: str) -> bool:
+    return TABLE.search(kind) is not None
 
 
 def _tables(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, tuple[int, int]]:

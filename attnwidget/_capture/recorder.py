@@ -22,6 +22,7 @@ from .kept_tensors import TensorKeeper
 from .limit import MemoryLimit, OverLimit
 from .matching import BY_LENGTH, RecordMatcher
 from .model_calls import ModelCalls, forward_hooks, module_names, module_of, modules_on_stack, parts_of
+from .module_walk import walked_once
 from .observed_call import ObservedCall, ProcessHeads, Unreadable
 from .options import CaptureOptions, read_tokenizer
 from .positions import why_not_positions
@@ -73,7 +74,7 @@ class Recorder(ModelCalls):
 
     def begin(self) -> None:
         """Start recording; a recorder may be entered several times."""
-        with contextlib.ExitStack() as stack:
+        with walked_once(self.model), contextlib.ExitStack() as stack:
             if self.model is not None:
                 self._names = module_names(self.model)
                 self._refuse_unknown_names(self.model)
@@ -96,6 +97,8 @@ class Recorder(ModelCalls):
                     stack.enter_context(self._attention_modules.watched())
                 if self.model is None or self._watched:
                     self._watcher = stack.enter_context(hooks.watch_functions(self))
+            if not self._open:
+                self._outputs.is_ready()
             self._open.append(stack.pop_all())
 
     def _refuse_unknown_names(self, model: nn.Module) -> None:

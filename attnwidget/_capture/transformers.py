@@ -86,7 +86,7 @@ def read_call(
     if kind not in ("eager", "flex_attention") and attention_mask is None and causal and query.shape[2] > 1:
         # As SDPA is called: causal from the upper left, so that keys beyond the last query are not seen.
         call.is_causal, Q = True, query.shape[2]
-        call.k, call.v = key[:, :, :Q], value[:, :, :Q]
+        call.k, call.v = (key, value) if key.shape[2] == Q else (key[:, :, :Q], value[:, :, :Q])
         call.bias = None if position_bias is None else position_bias[:, :, :, :Q]
     return call
 

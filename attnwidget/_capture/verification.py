@@ -23,6 +23,7 @@ KEY_NUMBERS = 1 << 19  # of k, that a sample may need at most
 ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 LARGEST_CHANGE = math.log(2)  # of a score, by the type that it is kept in: its weight is then twice what it was
 ALL = slice(None)
+KEPT_INDICES, LARGEST_INDEX = 64, 64  # how many indices are kept, of so many rows at most
 COARSE_ROUNDING = 8e-3  # of products that torch may compute in a shorter type than that of their factors
 
 
@@ -104,8 +105,20 @@ def rounding_of(*tensors: Tensor) -> float:
 
 def _index(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:
     """Return the index of these rows of these heads of these samples, which broadcasts to (samples, heads, rows)."""
-    b, h, row = (torch.tensor(x, device=device) for x in (samples, heads, rows))
-    return b[:, None, None], h[:, None], row
+    key = tuple(samples), tuple(heads), tuple(rows), device
+    known = _indices.get(key)
+    if known is None:
+        with torch.inference_mode(False):  # for it is used again
+            b, h, row = (torch.tensor(x, device=device) for x in (samples, heads, rows))
+            known = b[:, None, None], h[:, None], row
+        if type(row) is Tensor and len(rows) <= LARGEST_INDEX:  # and none of a mode that makes kinds of its own
+            if len(_indices) >= KEPT_INDICES:
+                _indices.clear()
+            _indices[key] = known
+    return known
+
+
+_indices: dict[tuple[Any, ...], tuple[Tensor, Tensor, Tensor]] = {}  # layers ask for the same
 
 
 def _select(x: Tensor, samples: list[int], groups: list[int]) -> Tensor:
@@ -114,6 +127,8 @@ def _select(x: Tensor, samples: list[int], groups: list[int]) -> Tensor:
 
 
 def _spread(x: Tensor, axis: int, places: list[int]) -> Tensor:
+    if places == list(range(x.shape[axis])):
+        return x
     step = places[1] - places[0] if len(places) > 1 else 1
     evenly = range(places[0], places[-1] + 1, step) if step > 0 else range(0)
     if places != list(evenly):
@@ -197,7 +212,9 @@ def rows_to_compare(
     samples, heads, rows = _index(sample.samples, sample.heads, sample.rows, q.device)
     share = q.shape[1] // k.shape[1]
     groups = [head // share for head in sample.heads[::share]]
-    near, values = (_select(x, sample.samples, groups)[:, :, keys] for x in (k, v))
+    near, values = (_select(x, sample.samples, groups) for x in (k, v))
+    if (keys.start or 0, keys.stop) not in ((0, None), (0, k.shape[2])):
+        near, values = near[:, :, keys], values[:, :, keys]
     return ComparedRows(sample, q[samples, heads, rows + first if first else rows], near, values)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._engine.level_cache import LevelCache
 from .._engine.what_if import WhatIfLayers
+from .._messages.heads_overview import OwnMetrics
 from .._messages.images import Patches
 from .._messages.segment_mass import HeadMasses, MassPass
 from .._tokens.tokenizers import Spelling
@@ -45,6 +46,8 @@ class LayersView(Protocol):
     """The layers as they are without other rules."""
     layers: WhatIfLayers[Attention]
     """The same under the rules of `what_if`: what is shown."""
+    kinds: OwnMetrics
+    """Metrics of the user's own, of all heads."""
 
     @property
     def spelling(self) -> Spelling | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from math import inf, isqrt
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._analysis.all_heads import MAX_SAMPLED_CELLS, MAX_SAMPLED_ROWS, LayerSource, RowPlan
+from .._analysis.head_kinds import HeadText, OwnMetric, measuring
 from .._analysis.head_sampling import HeadSampler, sample
 from .._analysis.keep import recall_of_heads
 from .._analysis.metrics import SURVEYED, MetricIndex
@@ -38,6 +39,7 @@ ALL_HEADS = "all heads"  # the job that computes the rest
 log = logging.getLogger(__name__)
 
 IdsOf = Callable[[int], Tensor | None]
+OwnMetrics = Mapping[str, OwnMetric | None]  # functions of exact rows, or names of kinds
 
 
 # The heads of one layer.
@@ -92,6 +94,7 @@ class Plan:
     Args:
         layers: the attentions.
         batch: which sample; a layer that has fewer shows no heads.
+        own: how many metrics of the user's own there are.
 
     Attributes:
         heads: how many heads each layer shows.
@@ -102,7 +105,8 @@ class Plan:
         metrics: the names of those that are sent.
     """
 
-    def __init__(self, layers: LayerSource, batch: int) -> None:
+    def __init__(self, layers: LayerSource, batch: int, own: int = 0) -> None:
+        self._own = own
         shapes = [layers[layer].shape for layer in range(len(layers))]
         rows = RowPlan(shapes, batch)
         self.heads, self.queries, self._whole = rows.heads, rows.queries, rows.whole
@@ -124,6 +128,7 @@ class Plan:
     def _size(self) -> int:
         """Return how large pictures can be, beside the metrics."""
         numbers = len(self.metrics) * self.total * (4 if self.total <= MAX_FLOAT_HEADS else 1)
+        numbers += 4 * self._own * self.total
         left = encoding.BUDGET - LAYER_BYTES * len(self._shapes) - numbers
         return max(1, min(THUMBNAIL_SIZE, isqrt(max(0, left) // max(1, self.total))))
 
@@ -142,10 +147,14 @@ class Survey:
         layers: the attentions.
         batch: which sample; a layer that has fewer shows no heads.
         ids: returns the tokens of a layer's positions as numbers, if they are known.
+        own: metrics of the user's own, by name.
     """
 
-    def __init__(self, layers: LayerSource, batch: int, ids: IdsOf) -> None:
-        self.plan = Plan(layers, batch)
+    def __init__(self, layers: LayerSource, batch: int, ids: IdsOf, own: OwnMetrics | None = None) -> None:
+        self.plan = Plan(layers, batch, len(own or {}))
+        self._own_metrics = dict(own or {})
+        self._own: dict[str, list[Tensor]] = {name: [] for name in self._own_metrics}  # (heads,) of each layer
+        self.problems: dict[str, str] = {}  # why one of the user's own has no numbers
         self.error: str | None = None
         self.is_finding = False  # what a cache evicts in a layer, before anything of it is computed
         self._layers, self._batch, self._ids = layers, batch, ids
@@ -190,9 +199,26 @@ class Survey:
             recall = torch.zeros(0, dtype=torch.float64, device="cpu")
             if heads:
                 recall = yield from recall_of_heads(self._layers[layer], self._batch, self.plan.queries[layer])
+            for name, metric in self._own_metrics.items():
+                found = yield from self._measuring(layer, heads, name, metric)
+                self._own[name][layer:] = [found]
             self._metrics[layer:] = [torch.cat([sampler.means.values, recall[None, :heads]])]
             self._pictures.append(made)  # the last: now the layer is ready
             yield
+
+    def _measuring(self, layer: int, heads: int, name: str, metric: OwnMetric | None) -> Generator[None, None, Tensor]:
+        """Measure a metric of the user's own in one layer; NaN where it raises, which is said beside it."""
+        nothing = torch.full((heads,), torch.nan, dtype=torch.float64, device="cpu")
+        if not heads or name in self.problems:
+            return nothing
+        text = HeadText(self._ids(layer))
+        try:
+            of = self._layers[layer], self._batch, {name: metric}, text, self.plan.queries[layer]
+            return (yield from measuring(*of)).values[name].double().cpu()
+        except Exception as error:
+            log_told(log, f"the metric {name}", error)
+            self.problems[name] = f"layer {layer}: {sentence_of(error)}"
+            return nothing
 
     def _sampler(self, layer: int, heads: int) -> HeadSampler:
         att, queries = self._layers[layer], self.plan.queries[layer]
@@ -217,6 +243,8 @@ class Survey:
             "layers": layers,
             "pictures": list(self._pictures),
             "metrics": metrics,
+            "own": {name: _floats(found) for name, found in self._own.items()},
+            "problems": dict(self.problems),
             "error": self.error,
         }
 
@@ -315,6 +343,11 @@ def _numbers(values: Tensor) -> encoding.Envelope:
     return (
         encoding.encode(encoding.to_numpy(values)) if len(values) <= MAX_FLOAT_HEADS else encoding.encode_shares(values)
     )
+
+
+def _floats(found: list[Tensor]) -> encoding.Envelope | None:
+    """Encode a metric of the user's own, which may be of any size; None until a layer is there."""
+    return encoding.encode(encoding.to_numpy(torch.cat(found).float())) if found else None
 
 
 def finer(layers: LayerSource, plan: Plan, layer: int, batch: int, heads: range) -> encoding.Envelope:

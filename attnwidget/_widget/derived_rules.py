@@ -9,6 +9,7 @@ from .._analysis.all_heads import numbers_of_heads
 from .._analysis.explain import Explanation
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import cost
+from .._engine.cache_policies import kept_keys
 from .._engine.softmax import run_to_end, sink_weights
 from .._messages import encoding, heads_of_stage, pair_steps, picture
 from .._messages.heads_of_stage import StageSurvey
@@ -21,6 +22,7 @@ from .exact_pass import EXACT_STAGES, SEGMENTS, SEGMENTS_OF_HEADS, ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
 from .masses import Masses, MassPlace
+from .recall_pass import RecallPass
 from .selection import Selection
 
 EXACT_STAGES_URGENCY = 1.0  # before the exact picture of a long head, which is not in sight then
@@ -72,6 +74,7 @@ class TraitBuilders:
         *,
         merges: bool,
     ) -> None:
+        self._recalls = RecallPass(scheduler, tell)
         self._exact_pass, self._surveys, self._findings, self._merges = exact_pass, surveys, findings, merges
         self._scheduler, self._tell, self._masses, self._stage_surveys = scheduler, tell, masses, stage_surveys
         self._stage_pictures = StagePictures()
@@ -114,6 +117,7 @@ class TraitBuilders:
                 self._no_head_mass,
                 leave=self._leave_head_mass,
             ),
+            "recall": DerivedTrait(self._recall_wanted(at), self._recall, leave=self._recalls.leave),
             "survey": DerivedTrait(
                 (at.batch,) if all_heads else (), self._survey, self._no_survey, leave=self._surveys.leave
             ),
@@ -241,9 +245,25 @@ class TraitBuilders:
             self._unruled = {known: att.explain(query, key, batch=batch, head=head)}
         return self._unruled[known]
 
+    def _recall_wanted(self, at: Selection) -> tuple[Any, ...]:
+        """Return the head whose rows are colored by what a cache keeps of them; () where none are."""
+        if at.view != "heatmap" or isinstance(at.shown_head, str):
+            return ()
+        kept = self._shown.rules.get("keep") or kept_keys(self._shown.given[at.layer]) is not None
+        of_words = self._shown.stack[at.layer] is not self._shown.given[at.layer]
+        return (at.layer, at.batch, at.head) if kept and not of_words else ()
+
+    def _recall(self, layer: int, batch: int, head: int) -> Made:
+        return self._recalls.look(self._shown.layers[layer], {"layer": layer, "batch": batch, "head": head})
+
+    def finish_recall(self) -> None:
+        """Compute now what is left of what the rows keep."""
+        self._recalls.finish()
+
     def _survey(self, batch: int) -> Made:
         shown = self._shown
-        return self._surveys.look(batch, lambda: Survey(shown.layers, batch, lambda layer: shown.ids(layer, batch)))
+        ids = lambda layer: shown.ids(layer, batch)  # noqa: E731
+        return self._surveys.look(batch, lambda: Survey(shown.layers, batch, ids, shown.kinds))
 
     def _stage_heads(self, batch: int, stage: str, query: int | None) -> Made:
         def ask(found: StageSurvey) -> None:

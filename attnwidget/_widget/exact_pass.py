@@ -21,6 +21,7 @@ from .._utils.scheduler import Scheduler
 from .eviction_pass import EVICTIONS, Put
 from .layers import ShownLayers
 
+RECALL = "recall"  # the job that computes what the rows keep under a cache
 EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head exact
 SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # those of the attention between segments
 WAIT = 0.05  # seconds that whoever waits for the exact picture waits for a worker at a time
@@ -31,6 +32,7 @@ OWN_JOBS = (
     SEGMENTS,
     SEGMENTS_OF_HEADS,
     EVICTIONS,
+    RECALL,
 )  # which end when nobody wants what they compute
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ from typing import Any, Literal, SupportsIndex, TypedDict
 
 import traitlets
 
+from .._analysis.head_kinds import KindsLike
 from .._rules.options import OPTIONS, LayeredKeywords, TensorLike
 from .._segments.segments import Segments
 
@@ -83,6 +84,7 @@ class LooksBesideTarget(TypedDict, total=False):
     bar: Metric
     order: Literal["layer", "similar"] | Metric
     only_heads: Sequence[float | None] | None
+    kinds: KindsLike | None
     combine: Literal["none", "mean", "max"]
     what_if: dict[str, Any]
     segments: SegmentSource

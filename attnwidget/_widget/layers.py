@@ -13,6 +13,7 @@ from .._engine.base import Part
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
+from .._messages.heads_overview import OwnMetrics
 from .._messages.long_answers import LongAnswers
 from .._tokens.tokenizers import Spelling
 from ..attention import Attention
@@ -52,6 +53,7 @@ class ShownLayers:
     ) -> None:
         self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
         self.place, self.words, self.target = place, words, target
+        self.kinds: OwnMetrics = {}  # metrics of the user's own
         self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
         if target is not None:
             self.given = AttentionStack([_of_token(att, target) for att in self.given], self.given.names)

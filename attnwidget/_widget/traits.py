@@ -13,6 +13,8 @@ from typing import Any, SupportsIndex
 
 import traitlets
 
+from .._analysis.head_kinds import read_names
+from .._analysis.metrics import SURVEYED
 from .._utils.validation import as_choice, as_number, nearest, told
 
 MAX_COUNT = 2**31 - 1
@@ -102,6 +104,35 @@ class Choice(traitlets.TraitType[str, str]):
             return as_choice(value, self.words, str(self.name))
         except ValueError as error:
             raise WrongValue(str(error)) from None
+
+
+MAX_KINDS = 8  # metrics of the user's own: all numbers of all heads go in one message
+
+
+class MetricChoice(Choice):
+    """A metric of all heads, also one of the user's own."""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        own = tuple(getattr(obj, "kinds", None) or ())
+        return str(value) if isinstance(value, str) and value in own else super().validate(obj, value)
+
+
+class Kinds(traitlets.Dict):
+    """Metrics of the user's own, by name: functions of exact rows, or names of kinds."""
+
+    def validate(self, obj: Any, value: Any) -> dict[str, Any]:
+        if value is None or (isinstance(value, Mapping | list | tuple) and not value):
+            return {}
+        try:
+            found = read_names(value, str(self.name))
+        except (TypeError, ValueError) as error:
+            raise (WrongType if isinstance(error, TypeError) else WrongValue)(str(error)) from None
+        if len(found) > MAX_KINDS:
+            raise WrongValue(f"{self.name} has {len(found)} metrics, and at most {MAX_KINDS} are shown: give fewer")
+        there = [name for name in found if name in (*SURVEYED, "layer", "similar", "effect", "stage_sum", "stage_size")]
+        if there:
+            raise WrongValue(f"{self.name} has {told(there[0])}, which is there already: give it another name")
+        return found
 
 
 class ColorRange(traitlets.TraitType[str | tuple[float, float], str | Sequence[float]]):

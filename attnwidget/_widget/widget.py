@@ -77,6 +77,8 @@ from .traits import (
     ColorRange,
     Count,
     Index,
+    Kinds,
+    MetricChoice,
     OnlyHeads,
     Text,
     Threshold,
@@ -146,6 +148,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             of what its weights carry over the keys of the pinned query, or of all, with signs or of sizes.
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
+        kinds: more metrics of all heads, which `bar` and `order` then may name: functions of
+            `attnwidget.results.HeadRows`, exact rows of some heads, that return a number for each head and row, by
+            name, such as {"mine": function}; or kinds of `find_heads`, by name.
         only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
             no limit, such as (8, 12, None).
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
@@ -220,10 +225,11 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         sync=True, role="look"
     )
 
-    bar = Choice(*SURVEYED, EFFECT, *STAGE_SUMS, help="The metric under each head, where all heads are shown.").tag(
-        sync=True, role="look"
-    )
-    order = Choice("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, help="By what all heads are ordered.").tag(
+    kinds = Kinds(help="More metrics of all heads: functions of exact rows, by name.").tag(role="given")
+    bar = MetricChoice(
+        *SURVEYED, EFFECT, *STAGE_SUMS, help="The metric under each head, where all heads are shown."
+    ).tag(sync=True, role="look")
+    order = MetricChoice("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, help="By what all heads are ordered.").tag(
         sync=True, role="look"
     )
     only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
@@ -263,6 +269,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     ).tag(sync=True, role="derived")
     mass = traitlets.Dict(
         default_value=None, allow_none=True, help="What segments give to segments in the selected head."
+    ).tag(sync=True, role="derived")
+    recall = traitlets.Dict(
+        default_value=None, allow_none=True, help="What each row of the head keeps of its weights, under a cache."
     ).tag(sync=True, role="derived")
     head_mass = traitlets.Dict(
         default_value=None, allow_none=True, help="What one segment gives to each, in all heads."
@@ -417,10 +426,11 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             batch: only this sample; None for all.
             rows: look at so many queries of each head, evenly spread; None for those of the heads view: all while all
                 heads together have at most 2²⁸ cells, else up to 32 of each. Each is exact.
+            kinds: more numbers of each head, beside those of the widget's own `kinds`: as there.
 
         Returns:
-            A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
-            are means. What is not known is None.
+            A dict for each head: layer, name, batch, head, the fields of `Metrics`, rows, of how many queries they are
+            means, and the kinds by name. What is not known is None.
 
         Raises:
             IndexError: there is no such sample.
@@ -432,7 +442,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         """
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
-        more = read_names(kinds, "kinds") if kinds else None
+        more = {**self.kinds, **(read_names(kinds, "kinds") if kinds else {})}
         return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
 
     @property
@@ -486,6 +496,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             self._stage_surveys.finish()
             self._masses.finish()
             self._effects.finish()
+            self._builders.finish_recall()
         with contextlib.ExitStack() as stack:
             bar = stack.enter_context(progress_bar()(total=100, unit="%", desc="picture")) if progress else None
             for share in self._exact_pass.rest(self._lock, executor):
@@ -677,7 +688,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         has_image = all(show.get(name) is not None for name in ("grid", "image"))
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
-        super().__init__(uid=uuid.uuid4().hex, **show)
+        own = {"kinds": show.pop("kinds")} if "kinds" in show else {}  # the first: others may name them
+        super().__init__(**own, uid=uuid.uuid4().hex, **show)
         self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:
@@ -690,6 +702,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
+        self.observe(self._when_changed(self._on_kinds), ["kinds"])
         self.observe(self._when_changed(self._bring_effects), ["segments_show", "effect_target", "effect_edit"])
         super().open()
 
@@ -804,6 +817,16 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._derived.forget("survey", "facts", "findings", "deviation")
         self._refresh()
 
+    def _on_kinds(self) -> None:
+        """Measure all heads again, with other metrics of the user's own."""
+        with self._lock:
+            self.bar = self.bar if self.bar in (*SURVEYED, EFFECT, *STAGE_SUMS, *self.kinds) else SURVEYED[0]
+            orders = ("layer", "similar", *SURVEYED, EFFECT, *STAGE_SUMS, *self.kinds)
+            self.order = self.order if self.order in orders else "layer"
+            self._surveys.forget()
+            self._derived.forget("survey")
+            self._refresh()
+
     def _on_segments(self) -> None:
         """Compute again what segments give to segments, which are others now."""
         if self._is_changing:
@@ -863,6 +886,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         shown, words = self._shown, self.pieces == "words"
         if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
+        self._shown.kinds = self.kinds
         self._builders.use(self._shown)
 
     def _waits_for_evictions(self) -> bool:

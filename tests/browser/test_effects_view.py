@@ -428,9 +428,9 @@ def test_without_a_kernel_it_stopped_and_what_is_known_stays(gallery: Show) -> N
 
 def test_weights_may_be_set_to_0(gallery: Show) -> None:
     w = shown_effects()
-    shown = gallery(w, width=900)
+    shown = gallery(w, width=360)
     shown.wait_for_lines()
-    shown.choose("Edit", "weights to 0")
+    shown.choose("More", "weights to 0")
     shown.wait_for_lines()
     assert w.effect_edit == "cut"
 

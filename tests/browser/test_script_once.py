@@ -106,6 +106,7 @@ def test_a_notebook_that_was_saved_with_its_state_draws_and_says_that_nobody_ans
 
 def test_a_view_is_unpacked_when_it_is_opened_and_once_for_all_widgets(lab: Lab) -> None:
     notebook = lab.open([MAKE, "for seed in range(2): display(make(seed))"])
+    notebook.load()  # other tests may have left the script in this page
     notebook.page.evaluate(COUNT_SCRIPTS)
     notebook.run_all()
     drawn(notebook, 2)

@@ -160,11 +160,15 @@ def inputs_of(named: Named) -> dict[str, Tensor]:
     return {"input_ids": ids, "decoder_input_ids": ids[:, :7]} if named.cross else {"input_ids": ids}
 
 
+@pytest.mark.parametrize("earlier", [0, 2], ids=["new", "captured before"])
 @pytest.mark.parametrize("name", MODELS)
-def test_value_norm_and_logit_are_those_of_the_modules(name: str) -> None:
+def test_value_norm_and_logit_are_those_of_the_modules(name: str, earlier: int) -> None:
     named = MODELS[name]
     model = randomized(build(named.kind, named.kind.implementations[0]))
     given, token = Given(model), 7
+    for _ in range(earlier):
+        with torch.no_grad(), capture(model):
+            model(**{key: ids.flip(1)[:, 1:] for key, ids in inputs_of(named).items()})
     with torch.no_grad(), capture(model) as cap:
         logits = model(**inputs_of(named)).logits
     projections = [*cap.output_path.projections.items()]

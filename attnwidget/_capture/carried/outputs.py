@@ -15,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ..limit import MemoryLimit
+from ..module_walk import modules, own_parameters
+from .known_paths import RecalledPath, RowsOfProjections, hooks_so_far, path_of_model, recall, remember, state_of
 from .projections import HeadOutputs, Projection, is_linear
 from .readout import LogitReadout, NormFacts, Unembedding, read_norm
 from .stream import LinearMap, NormCall, StreamWatcher, Terms, Way
 
+NO_ROWS = torch.zeros(0, device="cpu")  # of an output whose way is known
 CHOICES = 8  # tokens, of those that are most likely next
 MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
 NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
@@ -30,6 +33,10 @@ NO_GRADIENT = (
     "and then call loss.backward() of what it gave, or cap.backward()"
 )
 DROPPED = "some weights were dropped before they met the values: run the model without dropout, after model.eval()"
+OTHER_WAY = (
+    "it went another way than in an earlier forward pass of this model, whose modules and settings are the same: "
+    "capture it once more, which looks for the way anew"
+)
 NO_ROOM = "its gradient was not kept: the capture holds as much as limit= allows"
 
 
@@ -41,6 +48,7 @@ class CallFacts:
     gradients: of each attention, ∂L/∂O (B, H, Q, Dv); in words, why it was not kept.
     readout: what the model reads in the end; in words, why that is not known.
     terms: by which way what an attention adds is in that; those that are not named are not in it as a sum.
+    not_followed: attentions of which that is not known.
     scale: (B, Q) what the final norm divided by; None without one.
     scales: (B, Q) what norms on the way to it divided by, by their calls.
     likely: (B, n, 8) the most likely next tokens at the last n positions, the first the most.
@@ -51,6 +59,7 @@ class CallFacts:
     gradients: dict[str, Tensor | str] = field(default_factory=dict)
     readout: LogitReadout | str = NOT_WHOLE
     terms: Terms = field(default_factory=dict)
+    not_followed: set[str] = field(default_factory=set)
     scale: Tensor | None = None
     scales: dict[str, Tensor] = field(default_factory=dict)
     likely: Tensor | None = None
@@ -97,6 +106,9 @@ class _RunningPass(threading.local):
         self.facts: CallFacts | None = None
         self.stream: StreamWatcher | None = None
         self.normed: Any = None  # of the final norm, once it is known: the last that it was given
+        self.recalled: RecalledPath | None = None  # the way of an earlier capture, that this pass is to confirm
+        self.rows: RowsOfProjections | None = None  # by which it is confirmed
+        self.norm_rows: tuple[Tensor, ...] = ()  # the last row that the final norm was given, and that it gave
         self.norms: dict[str, NormFacts] = {}  # on the way of what attention adds, by their calls
         self.calls: Counter[int] = Counter()  # how often each norm was called, by its identity
 
@@ -109,6 +121,7 @@ class _Structure:
     norm: nn.Module
     terms: Terms
     modules: frozenset[int]  # of all norms on the way, by their identity
+    is_confirmed: bool = True  # whether a row of the logits is what the norm and the unembedding come to
 
 
 class OutputWatcher:
@@ -131,35 +144,111 @@ class OutputWatcher:
         self._model: nn.Module | None = None
         self._hooks: dict[int, Any] = {}  # by the identity of the module
         self._is_resting = True  # whether modules are not watched, because all is known of them
+        self._watches_all = False  # whether all modules are watched that may be asked
+        self._recalled: RecalledPath | None = None  # the way of an earlier capture, until it is confirmed or forgotten
+        self._state: tuple[Any, ...] | None = None  # of the model, when the block began
+        self._hooks_then = 0  # put on modules in this process, when the model was compared last
+        self._shows_all: bool | None = None  # whether forward passes of the model have shown all; None: there was none
         self._passes = 0  # of the model that are running, in all threads
         self._lock = threading.Lock()  # of the four before
-        self._weights: dict[int, str] = {}
         self._projections: dict[str, HeadOutputs] = {}  # by the name of the record
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module, names: Mapping[int, str]) -> Iterator[None]:
         """Watch a model, whose modules have these names by identity, inside the block."""
         self._model, self._names = model, names
-        self._weights = {p.data_ptr(): name for name, p in model.named_parameters()}
         ended = model.register_forward_hook(_hook(self._model_ended))
-        self._watch_modules()
+        path = recall(model)
+        self._shows_all, self._state = None, state_of(model) if path is None else None
+        if path is None:
+            self._watch_modules()
+        else:
+            self._expect(path)
         try:
             yield
         finally:
             ended.remove()
             self._rest(whole=True)
-            self._model = None
+            self._remember(model)
+            self._model = self._recalled = None
+
+    def _remember(self, model: nn.Module) -> None:
+        """Keep the way for later captures of the model, if all of it was found."""
+        known, state = self._structure, self._state
+        found = {key: one.found for key, one in self._projections.items()}
+        whole = {key: one for key, one in found.items() if isinstance(one, Projection)}
+        if state is None or not self._shows_all or not whole or state != state_of(model):
+            return
+        readout = None if known is None else (known.readout, known.norm, known.terms)
+        remember(model, path_of_model(model, state, whole, readout))
+
+    # The way of an earlier capture.
+
+    def is_ready(self) -> None:
+        """Take hooks that were put on modules until now for those of this capture, which needs no look at the model."""
+        self._hooks_then = hooks_so_far()
+
+    def _expect(self, path: RecalledPath) -> None:
+        """Watch no more modules than show whether the way of the outputs is that of an earlier capture."""
+        with self._lock:
+            self._recalled, self._hooks_then = path, 0
+            self._is_resting = self._watches_all = False
+            for module in (*path.called.values(), *([] if path.norm is None else [path.norm])):
+                self._put_hook(module)
+
+    def _forget(self) -> None:
+        """Look for the way anew, from the next forward pass on."""
+        self._recalled = self._structure = self._state = None
+        self._projections = {}
+        if self._model is not None:
+            remember(self._model, None)
+            self._watch_modules()
+
+    def _compare(self, path: RecalledPath, rows: RowsOfProjections, logits: Tensor | None, facts: CallFacts) -> None:
+        """Confirm the way of an earlier capture by what a forward pass has shown, or forget it."""
+        running = self._running
+        running.recalled = running.rows = None
+        rows.compare()
+        for key in rows.unlike:
+            facts.outputs[key] = HeadOutputs(key, (0, 0, 0, 0), torch.zeros(0, device="cpu"), OTHER_WAY)
+        if logits is not None:
+            structure = None if rows.unlike else self._structure_of(path, logits)
+            facts.readout = OTHER_WAY if structure is None else structure.readout
+            if structure is not None:
+                facts.terms, facts.scale = structure.terms, _scale_of(structure, running.normed)
+                self._structure, self._recalled = structure, None
+                self._projections = {**facts.outputs}
+        is_read = logits is None or not isinstance(facts.readout, str)
+        if rows.unlike or not is_read or not facts.outputs.keys() <= path.projections.keys():
+            self._forget()
+
+    def _structure_of(self, path: RecalledPath, logits: Tensor) -> _Structure | None:
+        """Return what a model reads in the end, if its last row of logits is made of that of the final norm."""
+        known, rows, model = path.readout, self._running.norm_rows, self._model
+        if known is None or path.norm is None or not rows or model is None:
+            return None
+        norm = read_norm(path.norm, known.kind[0], *rows)
+        weight = model.get_parameter(known.unembedding).detach()
+        if norm is None or norm.settings != known.kind or weight.shape[0] != logits.shape[-1]:
+            return None
+        unembedding = Unembedding(known.unembedding, weight, known.factor)
+        if not unembedding.gives(rows[1], logits):
+            return None
+        return _Structure(LogitReadout.of(norm, unembedding), path.norm, dict(known.terms), frozenset([id(path.norm)]))
 
     def _watch_modules(self) -> None:
         """Put hooks on the modules, if they are not there."""
         with self._lock:
-            if self._is_resting is False or self._model is None:
+            if self._watches_all or self._model is None:
                 return
-            self._is_resting = False
-            for module in self._model.modules():
-                note = self._note_for(module)
-                if note is not None and id(module) not in self._hooks:
-                    self._hooks[id(module)] = module.register_forward_hook(note)
+            self._is_resting, self._watches_all = False, True
+            for module in modules(self._model):
+                self._put_hook(module)
+
+    def _put_hook(self, module: nn.Module) -> None:
+        note = self._note_for(module) if id(module) not in self._hooks else None
+        if note is not None:
+            self._hooks[id(module)] = module.register_forward_hook(note)
 
     def _note_for(self, module: nn.Module) -> Callable[..., None] | None:
         """Return the hook of a module; None where it needs none, or takes none."""
@@ -176,7 +265,7 @@ class OutputWatcher:
         with self._lock:
             if not whole and (self._passes or self._is_resting):
                 return  # another thread runs the model, or there is nothing to take off
-            self._is_resting = True
+            self._is_resting, self._watches_all = True, False
             norms = frozenset[int]() if whole or self._structure is None else self._structure.modules
             for key in [key for key in self._hooks if key not in norms]:
                 self._hooks.pop(key).remove()
@@ -190,7 +279,13 @@ class OutputWatcher:
         running.calls.clear()
         with self._lock:
             self._passes += 1
-        if self._structure is None:
+        if self._recalled is not None and self._hooks_then != (count := hooks_so_far()):
+            self._hooks_then = count
+            if self._model is None or state_of(self._model) != self._recalled.state:  # changed inside the block
+                self._forget()
+        running.recalled, running.norm_rows = self._recalled, ()
+        running.rows = None if running.recalled is None else RowsOfProjections(running.recalled)
+        if self._structure is None and running.recalled is None:
             running.stream = StreamWatcher(self._understand)
             running.stream.__enter__()  # type: ignore[no-untyped-call]
 
@@ -203,7 +298,7 @@ class OutputWatcher:
         if running.stream is not None and torch.overrides._get_current_function_mode() is running.stream:
             running.stream.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         facts, running.facts = running.facts, None
-        running.stream = running.normed = None
+        running.stream = running.normed = running.recalled = running.rows = None
         running.pending, running.norms = [], {}
         if facts is not None and self._structure is not None and facts.outputs.keys() <= self._projections.keys():
             self._rest()
@@ -238,7 +333,11 @@ class OutputWatcher:
             if known is not None and self._structure is not None:  # as in the forward pass before
                 facts.outputs[key] = known
                 return
+            if self._is_recalled(key, facts, output):
+                return
             self._watch_modules()
+            if self._running.stream is None and self._running.facts is not None:
+                facts.not_followed.add(key)
             known = facts.outputs[key] = HeadOutputs.of(key, output)
             self._running.pending = [(known, None), *self._running.pending[:1]]
 
@@ -247,6 +346,18 @@ class OutputWatcher:
             facts.gradients[key] = self._kept(gradient)
 
         return FollowedCall(callback, note, keep if self._gradients else None)
+
+    def _is_recalled(self, key: str, facts: CallFacts, output: Tensor) -> bool:
+        """Return whether the way of an output is known from an earlier capture, and note what it is confirmed by."""
+        path, rows = self._running.recalled, self._running.rows
+        if path is None or rows is None or key not in path.projections:
+            return False
+        found = path.projection(key, output.shape[1])
+        if found is None:
+            return False
+        rows.expect(key, output)
+        facts.outputs[key] = HeadOutputs(key, (0, 0, 0, 0), NO_ROWS, found)
+        return True
 
     def _kept(self, gradient: Tensor) -> Tensor | str:
         dtype = self._dtype or gradient.dtype
@@ -259,16 +370,19 @@ class OutputWatcher:
 
     def _has_pending(self, module: nn.Module) -> bool:
         """Return whether an attention's output is looked for."""
-        return bool(self._running.pending)
+        return bool(self._running.pending) or self._running.rows is not None
 
     def _is_asked(self, module: nn.Module) -> bool:
         """Return whether it is to be known what a norm was given."""
-        return self._running.stream is not None or (
-            self._structure is not None and id(module) in self._structure.modules
-        )
+        running, known = self._running, self._structure
+        if running.recalled is not None:
+            return module is running.recalled.norm
+        return running.stream is not None or (known is not None and id(module) in known.modules)
 
     def _linear(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given = args[0] if args else None
+        if self._running.rows is not None:
+            self._running.rows.called(module, output)
         for i, (known, reader) in enumerate(self._running.pending):
             if reader is None and known.are_read_as(given):
                 known.read_by(module, self._names.get(id(module), "?"), output)
@@ -279,6 +393,8 @@ class OutputWatcher:
 
     def _multi_head(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given = output[0] if isinstance(output, tuple) else output
+        if self._running.rows is not None:
+            self._running.rows.called(module, output)
         name = self._names.get(id(module), "?")
         known = next((one for one, _ in self._running.pending if one.name.partition(" #")[0] == name), None)
         if known is not None and isinstance(module, nn.MultiheadAttention) and isinstance(given, Tensor):
@@ -297,6 +413,10 @@ class OutputWatcher:
         if not isinstance(given, Tensor) or not isinstance(output, Tensor) or given.shape != output.shape:
             return
         running, known = self._running, self._structure
+        if running.recalled is not None:
+            running.normed = given
+            running.norm_rows = tuple(x.detach()[..., -1:, :].clone() for x in (given, output))
+            return
         call = self._call_of_norm(module)
         if running.stream is not None:
             one, other = (x.detach()[..., -1:, :].clone() for x in (given, output))
@@ -331,20 +451,30 @@ class OutputWatcher:
         logits = logits_of(output)
         if facts is None or facts.likely is not None:
             return
+        recalled, rows = running.recalled, running.rows
+        facts.readout = NO_LOGITS if logits is None else facts.readout
+        if recalled is not None and rows is not None:
+            self._compare(recalled, rows, logits, facts)
         if logits is None:
-            facts.readout = NO_LOGITS
+            self._note_whole(facts)
             return
         facts.logits = logits if self._gradients and logits.requires_grad else None
         if running.stream is not None:
             self._read_stream(running.stream, logits, facts)
-        elif self._structure is not None and running.normed is not None:
+        elif recalled is None and self._structure is not None and running.normed is not None:
             known = self._structure
             facts.readout, facts.terms = known.readout, known.terms
-            assert known.readout.norm is not None
-            facts.scale = _by_sample(known.readout.norm.scale(running.normed))
+            facts.scale = _scale_of(known, running.normed)
         whole = logits if logits.ndim == 3 else logits[None] if logits.ndim == 2 else None
         if whole is not None:
             facts.likely = _most_likely(whole.detach())
+        self._note_whole(facts, is_read=self._structure is not None and self._structure.is_confirmed)
+
+    def _note_whole(self, facts: CallFacts, *, is_read: bool = True) -> None:
+        """Note whether a forward pass of the model has shown the way of all that ran."""
+        found = (one.found for one in facts.outputs.values())
+        shows_all = is_read and all(isinstance(one, Projection) for one in found)
+        self._shows_all = shows_all and self._shows_all is not False
 
     def _read_stream(self, stream: StreamWatcher, logits: Tensor, facts: CallFacts) -> None:
         """Find what logits are made of, backwards from them."""
@@ -368,10 +498,9 @@ class OutputWatcher:
         facts.readout = LogitReadout.of(norm, self._unembedding(product, factor), others)
         if last is not None and norm is not None:
             facts.scale = _by_sample(norm.scale(last.given))
-            modules = (id(module) for module in self._modules_of(others.values()))
-            self._structure = _Structure(
-                facts.readout, last.module, facts.terms, frozenset([id(last.module), *modules])
-            )
+            watched = frozenset([id(last.module), *(id(module) for module in self._modules_of(others.values()))])
+            is_confirmed = not others and facts.readout.unembedding.gives(last.rows[1], logits)
+            self._structure = _Structure(facts.readout, last.module, facts.terms, watched, is_confirmed)
 
     def _modules_of(self, norms: Iterable[NormFacts]) -> Iterator[nn.Module]:
         """Yield the modules of some norms."""
@@ -388,7 +517,8 @@ class OutputWatcher:
 
     def _unembedding(self, product: LinearMap, before: float) -> Unembedding:
         """Return what makes the logits, of what the final norm gave times a factor."""
-        name = self._weights.get(product.weight.data_ptr(), "a tensor of its own")
+        names = {} if self._model is None else {p.data_ptr(): name for name, p in self._model.named_parameters()}
+        name = names.get(product.weight.data_ptr(), "a tensor of its own")
         factor = before * product.factor
         nearest = round(factor)  # c · tanh(x / c) divides and multiplies by the same number
         factor = float(nearest) if math.isclose(factor, nearest, rel_tol=4 * sys.float_info.epsilon) else factor
@@ -410,14 +540,22 @@ def _most_likely(logits: Tensor) -> Tensor:
     return some.topk(min(CHOICES, some.shape[2])).indices
 
 
+def _scale_of(known: _Structure, given: Tensor) -> Tensor | None:
+    """Return what the final norm divides by at each position of what it was given."""
+    norm = known.readout.norm
+    return None if norm is None else _by_sample(norm.scale(given))
+
+
 def _by_sample(scale: Tensor) -> Tensor:
     return scale if scale.ndim == 2 else scale[None]
 
 
 def _may_be_norm(module: nn.Module) -> bool:
     """Return whether a module may be a norm: nothing but one number or two for each feature, or a name that says so."""
-    own = list(module.parameters())
-    if next(module.children(), None) is not None or any(p.ndim != 1 for p in own):
+    if next(module.children(), None) is not None:
+        return False
+    own = own_parameters(module).values()
+    if any(p.ndim != 1 for p in own):
         return False
     return bool(own) or "norm" in type(module).__name__.lower()
 

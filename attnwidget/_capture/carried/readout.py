@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._engine.carried import version_of
-from .projections import LEAST, coarsest
+from .projections import COMPARED, LEAST, coarsest
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps")
 USUAL = (1e-5, 1e-6, 1e-8, 1e-12, 0.0)
@@ -38,6 +39,11 @@ class NormFacts:
     def kind(self) -> str:
         """What it is, in a word."""
         return "LayerNorm" if self.centered else "RMSNorm, 1 + weight" if self.plus_one else "RMSNorm"
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What it computes, apart from its weight."""
+        return self.name, self.centered, self.weight is None, self.plus_one, self.eps
 
     def gain(self) -> Tensor | float:
         """Return what each number is multiplied by, (d_model,) float64."""
@@ -108,6 +114,21 @@ class Unembedding:
     weight: Tensor
     factor: float = 1.0
     softcap: bool = False
+
+    def gives(self, x: Tensor, logits: Tensor) -> bool:
+        """Return whether some of the logits of a position are those of x, (d_model), without a softcap.
+
+        Args:
+            x: (…, d_model), of which the last row is asked.
+            logits: (…, n, vocabulary): of the last position, or of others that were asked for.
+        """
+        row, weight = x.reshape(-1, x.shape[-1])[-1].double(), self.weight.detach()[:COMPARED].double()
+        given = logits.detach().reshape(-1, logits.shape[-1])[:, :COMPARED].double()
+        again = weight @ row * self.factor
+        size = weight.abs() @ row.abs() * abs(self.factor)
+        bound = LEAST * coarsest(x.dtype, logits.dtype, self.weight.dtype) * len(row) ** 0.5 * size
+        same = (given[-1] - again).abs() <= bound
+        return bool(same.all()) or bool(((given - again).abs() <= bound).all(-1).any())
 
 
 @dataclass(frozen=True, eq=False)

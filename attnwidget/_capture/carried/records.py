@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._engine.carried import Carrying
 from ...attention import Attention
 from ..lineage import ENDED, RecordedCall
-from .outputs import NO_GRADIENT, NOT_WHOLE, CallFacts
+from .outputs import NO_GRADIENT, NOT_WHOLE, OTHER_WAY, CallFacts
 from .projections import NOT_SEEN, Projection
 from .readout import LogitReadout
 from .stream import NO_WAY
@@ -86,6 +86,8 @@ def _readout_of(name: str, facts: Sequence[CallFacts], projection: Projection | 
     failed = next((one.readout for one in facts if isinstance(one.readout, str)), None)
     if failed is not None or isinstance(last, str):
         return failed or NOT_WHOLE
+    if any(name in one.not_followed for one in facts):
+        return OTHER_WAY
     if any(one.terms.get(name) != facts[-1].terms.get(name, NO_WAY) for one in facts):
         return NO_PATH
     sizes = (0 if isinstance(projection, str) else projection.weight.shape[2], last.unembedding.weight.shape[1])

@@ -26,7 +26,7 @@ HEADER = 22  # above the columns, for the heads'
 BARS_FROM = 18  # pixels of a picture that has a bar below it
 NAMES_FROM = 20  # pixels of a picture with its name below it
 UNDER = 9  # of a picture's bar, and of its name
-WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %", "change": ""}
+WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %", "change": "", "own": ""}
 
 
 class Metric(NamedTuple):
@@ -117,7 +117,8 @@ def _survey(view: WidgetView) -> dict[str, Any]:
     if known is not None and known["error"] is None and len(known["pictures"]) == len(known["layers"]):
         return known
     batch = view.traits.batch
-    found = heads_overview.Survey(view.shown.layers, batch, lambda layer: view.shown.ids(layer, batch))
+    ids = lambda layer: view.shown.ids(layer, batch)  # noqa: E731
+    found = heads_overview.Survey(view.shown.layers, batch, ids, view.shown.kinds)
     for _ in found:
         pass
     return found.message()
@@ -129,22 +130,27 @@ def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float]
     values = _metric(context, survey, name)
     if values is None:
         return [0.0] * sum(one["heads"] for one in survey["layers"]), ""
-    word, kind = METRICS[name]
+    word, kind = METRICS.get(name, Metric(name, "own"))
     there = values[np.isfinite(values)]
     high = 1.0
     if kind == "bits":
         high = math.log2(max(2, *(one["keys"] for one in survey["layers"])))
-    elif kind in ("tokens", "change"):
+    elif kind in ("tokens", "change", "own"):
         high = float(there.max(initial=0.0)) or 1.0
     full = {
         "bits": f"{high:.2f}",
         "tokens": f"{high:,.1f}",
         "weight": "1",
         "share": "100",
+        "own": f"{high:.3g}",
         "change": _loss_words(context, high),
     }[kind]
     shares = np.clip(np.nan_to_num(values / high, nan=0.0), 0, 1).tolist()
     return shares, f"the bar is {word}, 0 to {full}{WORDS[kind]}"
+
+
+def _word(name: str) -> str:
+    return METRICS[name].word if name in METRICS else name
 
 
 def _metric(context: FigureContext, survey: dict[str, Any], name: str) -> colors.Array | None:
@@ -152,7 +158,7 @@ def _metric(context: FigureContext, survey: dict[str, Any], name: str) -> colors
 
 
 def _sent_metric(survey: dict[str, Any], name: str) -> colors.Array | None:
-    sent = survey["metrics"].get(name)
+    sent = survey["metrics"].get(name) or survey["own"].get(name)
     if sent is None:
         return None
     values, kinds = decoding.decode_cells(sent, None)
@@ -180,11 +186,7 @@ def _limits(context: FigureContext, survey: dict[str, Any]) -> str:
     name = context.traits.bar
     end = len(survey["layers"]) - 1 if last is None else last
     layers = [] if first is None and last is None else [f"of layers {first or 0} to {end}"]
-    least = (
-        []
-        if above is None or _metric(context, survey, name) is None
-        else [f"with {METRICS[name].word} above {above:g}"]
-    )
+    least = [] if above is None or _metric(context, survey, name) is None else [f"with {_word(name)} above {above:g}"]
     return "".join(f" {words}" for words in (*layers, *least))
 
 
@@ -193,7 +195,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[i
     if order == "similar":
         first = f"Heads like {_name(context)} first, by metrics and picture."
     elif _metric(context, survey, order) is not None:
-        first = f"Ordered by {METRICS[order].word}, largest first."
+        first = f"Ordered by {_word(order)}, largest first."
     else:
         whole = context.traits.only_heads is None
         first = (

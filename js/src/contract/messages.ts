@@ -183,6 +183,21 @@ export interface SurveyMessage {
   pictures: (Envelope | null)[];
   /** (heads,), NaN where there is none; null where no head has any. */
   metrics: Record<Metric, Envelope | null>;
+  /** The same of metrics of the user's own, by their names; null until a layer is there. */
+  own?: Record<string, Envelope | null>;
+  /** Why some of these have no numbers, by name. */
+  problems?: Record<string, string>;
+  error: string | null;
+}
+
+export interface RecallMessage {
+  layer: number;
+  batch: number;
+  head: number;
+  /** float32: of each query, or the least of `every`; NaN where there is none. */
+  values: Envelope;
+  every: number;
+  share: number;
   error: string | null;
 }
 

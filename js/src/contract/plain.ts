@@ -48,11 +48,6 @@ const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
 const isStage = isOneOf(
   ...["scores", "scaled", "capped", "masked", "weights", "contribution", "value_norm", "logit", "saliency"],
 );
-const isSum = isOneOf("effect", "stage_sum", "stage_size");
-const isMetric = isOneOf(
-  ...["entropy", "first_token", "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance"],
-  ...["masked_share", "learned_sink", "sink", "streaming", "recall"],
-);
 
 const isFacts = hasFields({
   version: isPlace,
@@ -176,9 +171,9 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   top_k: orNone(isSize),
   threshold: (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1,
   direction: isOneOf("query", "key"),
-  bar: (value) => isSum(value) || isMetric(value),
+  bar: isText, // also a metric of the user's own
   only_heads: orNone(isLimits),
-  order: (value) => isOneOf("layer", "similar")(value) || isSum(value) || isMetric(value),
+  order: isText,
   combine: orNone(isOneOf("none", "mean", "max")),
   facts: isFacts,
   progress: orNone(isProgress),

@@ -24,6 +24,7 @@ import type {
   PairMessage,
   PictureMessage,
   Progress,
+  RecallMessage,
   SegmentsMessage,
   StageHeadsMessage,
   StagesMessage,
@@ -119,6 +120,7 @@ export interface Traits {
   segment_path?: string[];
   mass?: MassMessage | null;
   head_mass?: HeadMassMessage | null;
+  recall?: RecallMessage | null;
   /** Whether the segments view shows where the answer looked, or what it loses without it. */
   segments_show?: "attention" | "effect";
   /** The token whose log-probability is looked at, and the position that it follows; null: Python's choice. */
@@ -198,6 +200,7 @@ export const TRAITS = {
   segment_path: "numbers",
   mass: "derived",
   head_mass: "derived",
+  recall: "derived",
   segments_show: "look",
   effect_target: "numbers",
   effect_edit: "numbers",

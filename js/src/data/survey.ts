@@ -33,10 +33,13 @@ export const METRICS: readonly Named[] = [
   { name: "stage_sum", word: "Sum of the stage", brief: "sum", kind: "stage" },
   { name: "stage_size", word: "Sum of its sizes", brief: "size", kind: "size" },
 ];
-type Kind = "bits" | "weight" | "tokens" | "share" | "nats" | "stage" | "size";
+type Kind = "bits" | "weight" | "tokens" | "share" | "nats" | "stage" | "size" | "own";
 
 /** Whether numbers of a kind may be below zero. */
 export const hasSigns = (kind: Kind) => kind === "nats" || kind === "stage";
+
+/** A metric of the user's own has the name that it was given. */
+const ownMetric = (name: string) => ({ name, word: name, kind: "own" as const });
 
 export interface HeadOf {
   readonly layer: number;
@@ -45,7 +48,8 @@ export interface HeadOf {
 
 /** One metric of all heads: NaN of a head that has none, or is not known yet. */
 export interface HeadMetric {
-  readonly name: Metric | StageSum | "effect";
+  /** Of the user's own metrics what they are called. */
+  readonly name: string;
   readonly word: string;
   readonly kind: Kind;
   readonly values: Float32Array;
@@ -67,6 +71,8 @@ export interface Survey {
   /** Whether all layers are there. */
   readonly complete: boolean;
   readonly error: string | null;
+  /** Why some of the user's own metrics have no numbers. */
+  readonly problems: readonly string[];
 }
 
 export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
@@ -83,8 +89,8 @@ export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
   }
   while (pictures.length < heads.length) pictures.push(null);
   const metrics = await Promise.all(
-    METRICS.map(async ({ name, word, kind }) => {
-      const sent = isSum(name) ? null : message.metrics[name];
+    [...METRICS, ...Object.keys(message.own ?? {}).map(ownMetric)].map(async ({ name, word, kind }) => {
+      const sent = kind === "own" ? message.own?.[name] : isSum(name) ? null : message.metrics[name as Metric];
       if (!sent) return null;
       const values = new Float32Array(heads.length).fill(Number.NaN);
       values.set((await decodeGrid(sent)).values.subarray(0, heads.length));
@@ -100,6 +106,7 @@ export async function decodeSurvey(message: SurveyMessage): Promise<Survey> {
     metrics: metrics.filter((metric) => metric !== null),
     complete: message.pictures.length === layers.length,
     error,
+    problems: Object.entries(message.problems ?? {}).map(([name, problem]) => `${name}: ${problem}`),
   };
 }
 
@@ -162,6 +169,7 @@ export function surveyOfLayer({ layer, batch, heads: pictures }: Thumbnails, fac
     metrics: [],
     complete: true,
     error: null,
+    problems: [],
   };
 }
 
@@ -172,7 +180,7 @@ export async function picturesOf(values: Envelope, layer: number, batch: number,
 
 function fullOf(kind: Kind, layers: Survey["layers"], sorted: Float32Array): number {
   if (kind === "bits") return Math.log2(Math.max(2, ...layers.map(({ keys }) => keys)));
-  if (kind === "tokens") return sorted.at(-1) || 1;
+  if (kind === "tokens" || kind === "own") return Math.max(sorted.at(-1) ?? 0, 0) || 1;
   return 1;
 }
 
@@ -217,7 +225,7 @@ export function orderOf(survey: Survey, order: string, like = 0): number[] {
 
 /** Kinds that `AttentionStack.similar` does not compare: they follow from other metrics, or from what a cache keeps. */
 const NOT_COMPARED: ReadonlySet<string> = new Set([
-  ...["sink", "streaming", "recall", "effect", "stage_sum", "stage_size"],
+  ...["sink", "streaming", "recall", "effect", "stage_sum", "stage_size", "own"],
 ]);
 const LEAST_SPREAD = 1e-5; // of the largest number: below, a metric is the same in all heads but for rounding
 
@@ -236,8 +244,8 @@ export function nearest(survey: Survey, own: number): number[] {
 function metricDistances(survey: Survey, own: number): number[] {
   const sums = new Float64Array(survey.heads.length);
   const counts = new Float64Array(survey.heads.length);
-  for (const { name, values } of survey.metrics) {
-    if (NOT_COMPARED.has(name)) continue;
+  for (const { name, kind, values } of survey.metrics) {
+    if (NOT_COMPARED.has(name) || NOT_COMPARED.has(kind)) continue;
     const there = values.filter((value) => Number.isFinite(value));
     const mean = there.reduce((sum, value) => sum + value, 0) / there.length;
     const spread = Math.sqrt(there.reduce((sum, value) => sum + (value - mean) ** 2, 0) / there.length);
@@ -302,6 +310,7 @@ export function metricText(value: number, kind: Kind): string {
   if (kind === "stage" || kind === "size") return listNumber(value, "logit");
   if (kind === "nats") return `${listNumber(value, "weights")} nats`;
   if (kind === "tokens") return value < 100 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
+  if (kind === "own") return listNumber(value, "scores");
   if (kind === "share") return `${Math.round(100 * value)} %`;
   const text = value.toFixed(3);
   return text === "1.000" ? "1.00" : text.replace(/^0/, "");

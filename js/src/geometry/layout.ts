@@ -52,6 +52,8 @@ export interface Figure {
   readonly panel: number;
   /** The column of a learned sink: how far right of the picture, and how wide; null where there is none. */
   readonly sink?: { readonly gap: number; readonly width: number } | null;
+  /** The column of the rows' recall, as `sink`. */
+  readonly recall?: { readonly gap: number; readonly width: number } | null;
   /** What the margins in the colors of segments take beside the picture and above it. */
   readonly margin?: number;
   /** Room for the names of segments along the axes; null where tokens or positions stand there. */
@@ -107,6 +109,8 @@ export interface LabelRoom {
   readonly below?: boolean;
   /** Of the name of the learned sink's column; 0 where there is none. */
   readonly sink?: number;
+  /** The same of the column of the rows' recall. */
+  readonly recall?: number;
   /** Whether margins in the colors of segments stand beside the picture, and of their names, where these do. */
   readonly margins?: boolean;
   readonly names?: NameLengths | null;
@@ -199,6 +203,7 @@ export function roundPositions(start: number, stop: number, pixelsPerToken: numb
 export const wholePixels = (length: number, dpr: number) => Math.floor(length * dpr + 1e-6) / dpr;
 
 const SINK_GAP = 8;
+const RECALL_WIDTH = 12;
 
 /** The column of a sink is as wide as those of keys, but never a hairline. */
 const sinkWidth = (cell: number, unit: number) => Math.min(MAX_CELL * unit, Math.max(GAPS_FROM * unit, cell));
@@ -262,7 +267,8 @@ export function layoutFigure(input: {
   const ticks = labels.ticks === undefined ? Number.POSITIVE_INFINITY : Math.ceil(labels.ticks) + 2;
   const wide = Math.min(most, Math.ceil(labels.query)) + 2;
   const sinkWide = labels.sink ?? 0;
-  const keysWide = Math.min(keyMost, Math.max(labels.key, sinkWide));
+  const recallWide = labels.recall ?? 0;
+  const keysWide = Math.min(keyMost, Math.max(labels.key, sinkWide, recallWide));
   const positions = labels.positions ? Math.ceil(labels.positions) + 10 * unit : 0;
   const named = labels.names ? nameRoom(labels.names, mode, unit) : null;
   const margin = labels.margins ? (MARGIN_GAP + MARGIN) * unit : 0;
@@ -285,6 +291,8 @@ export function layoutFigure(input: {
       for (let i = Math.max(0, columns - 40); i < columns; i++) overhang = Math.max(overhang, reach(i, cell));
     }
     if (sinkWide > 0) overhang = Math.max(overhang, sinkReach(cell, sinkWide, unit));
+    const besideSink = sinkWide > 0 ? SINK_GAP * unit + sinkWidth(cell, unit) : 0;
+    if (recallWide > 0) overhang = Math.max(overhang, besideSink + sinkReach(RECALL_WIDTH * unit, recallWide, unit));
     overhang = Math.ceil(overhang);
     const taken = left + overhang + (beside ? panel + PANEL_GAP * unit : 0);
     const cells = fit(frame - taken, rows, columns, dpr, unit, labels.keyTicks && labels.queryTicks);
@@ -305,6 +313,13 @@ export function layoutFigure(input: {
       below: labels.below ? BELOW * unit : 0,
       panel,
       sink: sinkWide > 0 ? { gap: SINK_GAP * unit, width: sinkWidth(cells.cellWidth, unit) } : null,
+      recall:
+        recallWide > 0
+          ? {
+              gap: sinkWide > 0 ? 2 * SINK_GAP * unit + sinkWidth(cells.cellWidth, unit) : SINK_GAP * unit,
+              width: RECALL_WIDTH * unit,
+            }
+          : null,
     };
     if (Math.abs(Math.min(cells.cellWidth, cells.cellHeight) - cell) < 0.5) break;
     cell = cells.cellWidth;

@@ -18,6 +18,7 @@ import { isSigned, sumWord, wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
 import { editWords } from "../data/effects";
 import { numberIn } from "../data/matrix";
+import { leastOf } from "../data/recall";
 import { leftOf, levelsOf } from "../data/segments";
 import type { ExplainedPair } from "../data/stage-data";
 import { strongestOf } from "../data/survey";
@@ -116,11 +117,14 @@ function Status({ ui }: { ui: Ui }) {
   const pair = explained !== null && isPinnedPair(store, explained) ? explained : null;
   const reading = hovering ? ui.hovered.value : pair === null ? ui.pinned.value : null;
   const sink = sinkAt(ui);
+  const recall = recallAt(ui);
   const segments = segmentsAt(ui);
   return (
     <>
       <span>
-        {sink !== null ? (
+        {recall !== null ? (
+          <RecallLine ui={ui} queries={recall} />
+        ) : sink !== null ? (
           <SinkLine ui={ui} picture={picture} {...sink} />
         ) : store.view.value === "compare" ? (
           <ChangeLine ui={ui} />
@@ -207,6 +211,32 @@ function KeySegment({ ui, index }: { ui: Ui; index: number }) {
 function sinkAt({ hover }: Ui) {
   const at = hover.value;
   return at !== null && "target" in at ? (at.sink ?? null) : null;
+}
+
+/** What the pointer is over in the column of recall. */
+function recallAt({ hover }: Ui) {
+  const at = hover.value;
+  return at !== null && "target" in at ? (at.recall ?? null) : null;
+}
+
+/** What a cache keeps of a row, or the least of several. */
+function RecallLine({ ui, queries }: { ui: Ui; queries: Span }) {
+  const recall = ui.store.recall.value;
+  const found = recall === null ? Number.NaN : leastOf(recall, queries.start, queries.stop);
+  return (
+    <>
+      {queries.stop - queries.start === 1 ? (
+        <Place labels={ui.store.queryLabels.value} index={queries.start} side="query" />
+      ) : (
+        <>
+          queries <b>{rangeOf(queries)}</b>, the least
+        </>
+      )}{" "}
+      <i class="aw-gap" />
+      recall <b class="aw-exact">{Number.isNaN(found) ? "none" : statusNumber(found)}</b>
+      {Number.isNaN(found) && (recall !== null && recall.share < 1 ? ", not known yet" : ", it attends to nothing")}
+    </>
+  );
 }
 
 /** What a query gives to the learned sink, or the most or the mean of several. */

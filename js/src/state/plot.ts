@@ -38,7 +38,7 @@ import {
 import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
 import { count } from "../text/format";
 import type { Labels } from "../text/labels";
-import { SINK } from "../text/words";
+import { RECALL, SINK } from "../text/words";
 import { stableComputed } from "./queries";
 import { extentInView, mapperOf } from "./ranges";
 import { type AxisSegments, axisSegments } from "./segment-axes";
@@ -132,8 +132,9 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
   /** What of a picture matters to its geometry: rows that become exact change nothing of it. */
   const size = stableComputed<Size>(() => {
     const { queries, keys, queryBin, keyBin, grid, sink } = store.picture.value ?? {};
+    const extra = { recall: store.view.value === "heatmap" && store.recall.value !== null };
     return queries && keys && queryBin && keyBin && grid
-      ? { queries, keys, queryBin, keyBin, rows: grid.rows, columns: grid.columns, sink: sink != null }
+      ? { queries, keys, queryBin, keyBin, ...extra, rows: grid.rows, columns: grid.columns, sink: sink != null }
       : null;
   });
   const labels = computed(() =>
@@ -439,6 +440,8 @@ interface Size {
   readonly columns: number;
   /** Whether the column of a learned sink stands beside it. */
   readonly sink: boolean;
+  /** Whether that of the rows' recall does. */
+  readonly recall: boolean;
 }
 
 /** Of a long axis only so many labels are looked at: their room is small anyway, and others may not have been sent. */
@@ -471,5 +474,6 @@ function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure):
     positions: long.query && named(queries) ? measure(count(size.queries - 1), 10) : 0,
     below: long.key && named(keys),
     sink: size.sink ? measure(SINK, 12, 600) : 0,
+    recall: size.recall ? measure(RECALL, 12, 600) : 0,
   };
 }

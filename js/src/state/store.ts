@@ -14,6 +14,7 @@ import {
 } from "../contract/traits";
 import type { HeadName, Pin, Stage } from "../contract/values";
 import { type Changes, type Comparison, decodeChanges, decodeComparison } from "../data/comparison";
+import { decodeRecall, type Recall } from "../data/recall";
 import {
   decodeHeadMass,
   decodeMass,
@@ -55,6 +56,7 @@ const ENCODED = [
   "key_segments",
   "mass",
   "head_mass",
+  "recall",
 ] as const satisfies readonly TraitName[];
 type Plain = Exclude<TraitName, (typeof ENCODED)[number]>;
 const PLAIN = TRAIT_NAMES.filter((name): name is Plain => !(ENCODED as readonly TraitName[]).includes(name));
@@ -97,6 +99,8 @@ export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]
   /** The attention between them in the selected head, and in all; null in other views. */
   readonly mass: ReadonlySignal<Mass | null>;
   readonly headMass: ReadonlySignal<HeadMass | null>;
+  /** Of the head that is drawn; null where it is of another one, or no cache is looked at. */
+  readonly recall: ReadonlySignal<Recall | null>;
   readonly queryLabels: ReadonlySignal<Labels>;
   readonly keyLabels: ReadonlySignal<Labels>;
   /** A sentence about what the view cannot draw, to be said where nobody computes it; null where all is there. */
@@ -202,6 +206,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   });
   stop.addEventListener("abort", end, { once: true });
 
+  const recall = decoded("recall", decodeRecall);
   return {
     ...traits,
     ...shown,
@@ -219,6 +224,11 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     keySegments: computed(() => keySegments.value ?? segments.value),
     mass: sent.mass,
     headMass: decoded("head_mass", decodeHeadMass),
+    recall: computed(() => {
+      const { layer, batch, head } = pictures.picture.value?.of ?? {};
+      const found = recall.value;
+      return found !== null && found.layer === layer && found.batch === batch && found.head === head ? found : null;
+    }),
     recovery,
     refused,
     queryLabels: labelsOfSide("query", tokens.query, traits, kernel),

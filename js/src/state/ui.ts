@@ -27,6 +27,8 @@ export type Hover =
   | {
       readonly target: Target /** The queries of a row of the learned sink's column, and that row of the picture. */;
       readonly sink?: { readonly queries: Span; readonly row: number };
+      /** The queries of a row of the column of recall. */
+      readonly recall?: Span;
     };
 
 /** What of the matrix a heatmap shows, and how large one of its cells is drawn, in pixels. */

@@ -118,7 +118,7 @@ test("losses keep what is not known apart from what is no number", () => {
 
 test("all heads have the loss as one more metric, and can be ordered by it", () => {
   const survey = {
-    ...{ batch: 0, pictures: [null, null, null], metrics: [], complete: true, error: null },
+    ...{ batch: 0, pictures: [null, null, null], metrics: [], complete: true, error: null, problems: [] },
     layers: [
       { heads: 2, groups: 2, queries: 3, keys: 3, rows: 3 },
       { heads: 1, groups: 1, queries: 3, keys: 3, rows: 3 },

@@ -3,10 +3,11 @@
 
 import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
+import type { Metric } from "../../src/contract/values";
 import { nameOf } from "../../src/data/survey";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { settle, show } from "../helpers/page.ts";
-import { asked, type Cells, factsOf, stateOf } from "../helpers/states.ts";
+import { asked, type Cells, factsOf, floats, stateOf } from "../helpers/states.ts";
 import { surveyOf } from "../helpers/survey.ts";
 import { useFakeTime } from "../helpers/timers.ts";
 
@@ -68,6 +69,31 @@ describe("which are shown, and in which order", () => {
     host.fromPython({ only_heads: null });
     await settle();
     expect(view.text(".aw-only")).not.toContain("of 6 heads");
+  });
+
+  test("metrics of the user's own are bars, order and limit like the others", async () => {
+    const survey = { ...surveyOf([3, 3], METRICS), own: { Mine: floats([5, -1, 2, 9, 0, 3]) } };
+    const { view, host } = await draw({ survey, bar: "Mine" as Metric });
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("the bar is mine, 0 to 9");
+    const above = view.find('.aw-only input[aria-label="Mine above"]') as HTMLInputElement;
+    above.value = "2";
+    above.dispatchEvent(new Event("change", { bubbles: true }));
+    await settle();
+    expect(view.text(".aw-only")).toContain("3 of 6 heads");
+    host.fromPython({ order: "Mine" as Metric });
+    await settle();
+    view.point(at(0, 0));
+    await settle();
+    expect(view.text(".aw-head-card")).toContain("Layer 1 · head 0");
+  });
+
+  test("one that raises says why, and the others are there", async () => {
+    const problems = { mine: "layer 0: ZeroDivisionError: division by zero" };
+    const { view } = await draw({ survey: { ...surveyOf([3, 3], METRICS), own: { mine: null }, problems } });
+    expect(view.text(".aw-all-heads .aw-problem")).toBe(
+      "Not computed: metrics of your own mine: layer 0: ZeroDivisionError: division by zero",
+    );
+    expect(view.text(".aw-only")).toContain("entropy above");
   });
 
   test("heads like the selected one", async () => {

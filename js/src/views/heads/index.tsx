@@ -280,7 +280,7 @@ function isDense(ui: Ui, metric: HeadMetric | null): boolean {
 
 function rangeOf({ kind, high }: HeadMetric): string {
   if (kind === "weight" || kind === "share") return kind === "share" ? "0 to 100 %" : "0 to 1";
-  if (kind === "size") return `0 to ${metricText(high, kind)}`;
+  if (kind === "size" || kind === "own") return `0 to ${metricText(high, kind)}`;
   if (hasSigns(kind)) return `−${metricText(high, kind)} to ${metricText(high, kind)}`;
   return kind === "bits" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
 }
@@ -369,6 +369,13 @@ function LayerNames({ ui, layout, pointed }: NamesProps) {
 }
 
 function Problem({ survey, ui }: { survey: Survey | null; ui: Ui }) {
+  if (survey !== null && !survey.error && survey.problems.length > 0) {
+    return (
+      <div class="aw-notice">
+        <Message sign="empty" title="Not computed: metrics of your own" text={survey.problems.join(" ")} />
+      </div>
+    );
+  }
   if (!survey?.error) return null;
   return (
     <div class="aw-notice">

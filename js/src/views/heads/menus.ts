@@ -7,9 +7,11 @@ import { METRICS } from "../../data/survey";
 import { askRuns } from "../../state/effects";
 import type { Ui } from "../../state/ui";
 
-export const wordOf = (name: string) => METRICS.find((metric) => metric.name === name)?.word.toLowerCase() ?? name;
+const known = (name: string) => METRICS.find((metric) => metric.name === name);
 
-const briefOf = (name: string) => METRICS.find((metric) => metric.name === name)?.brief ?? wordOf(name);
+export const wordOf = (name: string) => known(name)?.word.toLowerCase() ?? name;
+
+const briefOf = (name: string) => known(name)?.brief ?? wordOf(name);
 
 export const barName = ({ store }: Ui) => briefOf(store.bar.value);
 export const orderName = ({ store }: Ui) =>
@@ -17,11 +19,10 @@ export const orderName = ({ store }: Ui) =>
 
 /** The metrics that there are: without tokens some are not. */
 function choices({ store }: Ui) {
-  const there = store.survey.value?.metrics.map(({ name }) => name);
-  return METRICS.filter(({ name }) => there === undefined || there.includes(name)).map(({ name, word }) => ({
-    value: name as string,
-    name: word,
-  }));
+  const there = store.survey.value?.metrics;
+  const named = METRICS.filter(({ name }) => there === undefined || there.some((metric) => metric.name === name));
+  const own = there?.filter(({ kind }) => kind === "own") ?? [];
+  return [...named, ...own].map(({ name, word }) => ({ value: name as string, name: word }));
 }
 
 /** Return the choices of what the bars are of. */

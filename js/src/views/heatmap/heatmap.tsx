@@ -17,9 +17,12 @@ import { tileSource } from "../../state/tile-cache";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { createPainter } from "./painter";
+import { recallColumn } from "./recall";
 import { sinkColumn } from "./sink";
 
 export interface Heatmap extends View {
+  /** What the colors of the column of recall mean. */
+  readonly legend: HTMLElement;
   readonly plot: Plot;
 }
 
@@ -49,8 +52,9 @@ export function heatmap(ui: Ui): Heatmap {
   const exactTo = mount(part("aw-exact-to"), () => <ExactTo ui={ui} plot={plot} />);
   const rings = mount(over, () => <Rings ui={ui} plot={plot} />);
   const sink = sinkColumn(ui, plot);
+  const recall = recallColumn(ui, plot);
   frame.append(exactTo.node);
-  node.append(frame, ...sink.nodes, ...parts.map((view) => view.node), live);
+  node.append(frame, ...sink.nodes, ...recall.nodes, ...parts.map((view) => view.node), live);
 
   tileSource(store.tiles, kernel, plot.wanted, () => isCurrent(store), stop);
   const painter = createPainter(ui, plot, canvas, over);
@@ -102,10 +106,11 @@ export function heatmap(ui: Ui): Heatmap {
 
   return {
     node,
+    legend: recall.legend,
     plot,
     dispose() {
       for (const end of ends) end();
-      for (const view of [...parts, padded, lines, exactTo, rings, sink]) view.dispose();
+      for (const view of [...parts, padded, lines, exactTo, rings, sink, recall]) view.dispose();
       pointer.dispose();
       painter.dispose();
       ui.window.value = null;

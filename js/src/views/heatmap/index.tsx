@@ -23,7 +23,7 @@ export function heatmapView(ui: Ui): View {
   const beside = part("aw-beside");
   const map = minimap(ui);
   const side = panel(ui);
-  column.append(picture.node, colors.node);
+  column.append(picture.node, colors.node, picture.legend);
   beside.append(map.node, side.node);
   node.append(column, beside);
   const zoomed = computed(() => windowOf(ui) !== null);
@@ -34,7 +34,8 @@ export function heatmapView(ui: Ui): View {
       const unit = ui.unit.value;
       beside.style.marginLeft = px(PANEL_GAP * unit);
       beside.style.width = px(figure.panel);
-      colors.node.style.paddingLeft = px(figure.left - (figure.inset ?? 0)); // it does not move where tokens come in
+      const left = px(figure.left - (figure.inset ?? 0)); // it does not move where tokens come in
+      for (const node of [colors.node, picture.legend]) node.style.paddingLeft = left;
       const least = Math.min(ui.width.value, LEGEND_LEAST * unit);
       const wide = Math.max(figure.left + figure.width + figure.overhang, least);
       colors.node.style.maxWidth = px(wide);

@@ -1,0 +1,31 @@
+/** What each row of a head keeps of its weights under a cache, and the least of the rows that are drawn as one. */
+
+import { decode } from "../contract/decode";
+import type { RecallMessage } from "../contract/messages";
+
+export interface Recall {
+  readonly layer: number;
+  readonly batch: number;
+  readonly head: number;
+  /** Of each query, or the least of `every`; NaN where it attends to nothing or is not known yet. */
+  readonly values: Float32Array;
+  readonly every: number;
+  /** Of the queries that are known, 0 to 1. */
+  readonly share: number;
+  readonly error: string | null;
+}
+
+export async function decodeRecall(message: RecallMessage): Promise<Recall> {
+  const values = await decode(message.values);
+  if (!(values instanceof Float32Array)) throw new Error(`recall must be float32, got ${message.values.dtype}`);
+  return { ...message, values };
+}
+
+/** Return the least recall of some queries; NaN where none is known. */
+export function leastOf({ values, every }: Recall, start: number, stop: number): number {
+  let least = Number.NaN;
+  for (let at = Math.floor(start / every); at * every < stop && at < values.length; at++) {
+    if (!(values[at]! >= least)) least = Number.isNaN(values[at]!) ? least : values[at]!;
+  }
+  return least;
+}

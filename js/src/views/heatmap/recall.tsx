@@ -1,0 +1,168 @@
+/** The column beside the picture that colors each row by its recall: the share of its weights that a cache keeps. */
+
+import { effect } from "@preact/signals-core";
+import { pinRowOrColumn } from "../../components/axis-labels";
+import { mount, part, px, type View } from "../../components/dom";
+import { pointIn } from "../../components/gestures";
+import { BLOCKED, NUMBER } from "../../contract/decode";
+import { leastOf, type Recall } from "../../data/recall";
+import { paint } from "../../draw/cells";
+import { OWN_RANGE } from "../../draw/color-mapper";
+import { cellUnder } from "../../geometry/cell-grid";
+import { labelFont, usesTicks } from "../../geometry/layout";
+import type { Plot } from "../../state/plot";
+import type { Ui } from "../../state/ui";
+import { listNumber, percent } from "../../text/format";
+import { RECALL, RECALL_TITLE } from "../../text/words";
+
+export interface RecallColumn extends View {
+  /** The column, the name above it, and what its colors mean. */
+  readonly nodes: readonly HTMLElement[];
+  readonly legend: HTMLElement;
+}
+
+/** Return the column with its name; hidden where no cache is looked at. */
+export function recallColumn(ui: Ui, plot: Plot): RecallColumn {
+  const { stop } = ui;
+  const node = part("aw-sink");
+  const canvas = document.createElement("canvas");
+  canvas.dataset.aw = "recall";
+  canvas.setAttribute("role", "img");
+  node.append(canvas);
+  const name = mount(part("aw-sink-labels"), () => <Name ui={ui} plot={plot} />);
+  const key = mount(part("aw-recall", "recall-legend"), () => <Key ui={ui} />);
+  const under = (event: PointerEvent | MouseEvent) => queriesAt(ui, plot, pointIn(canvas, event).y);
+  const options = { signal: stop, passive: true };
+  const leave = () => (ui.hover.value = null);
+  canvas.addEventListener(
+    "pointermove",
+    (event) => {
+      const at = event.pointerType === "touch" ? null : under(event);
+      ui.hover.value = at === null ? null : { target: { side: "query", index: at.start }, recall: at };
+    },
+    options,
+  );
+  canvas.addEventListener("pointerleave", leave, options);
+  canvas.addEventListener(
+    "click",
+    (event) => {
+      const at = under(event);
+      if (at !== null) pinRowOrColumn(ui, "query", at.start, event.shiftKey);
+    },
+    options,
+  );
+  const end = effect(() => {
+    const column = plot.figure.value?.recall;
+    const recall = ui.store.recall.value;
+    node.hidden = !column || recall === null;
+    if (!column || recall === null) return;
+    const { left, top, width, height } = plot.figure.value!;
+    const size = { width: px(column.width), height: px(height) };
+    Object.assign(node.style, { left: px(left + width + column.gap), top: px(top), ...size });
+    Object.assign(canvas.style, size);
+    canvas.setAttribute("aria-label", `${RECALL_TITLE}. ${summary(recall)}`);
+    draw(ui, plot, canvas, recall, column.width);
+  });
+  return {
+    node,
+    nodes: [node, name.node],
+    legend: key.node,
+    dispose() {
+      end();
+      name.dispose();
+      key.dispose();
+    },
+  };
+}
+
+function draw(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, recall: Recall, width: number): void {
+  const rows = plot.cellGrid.value?.rows;
+  const height = plot.figure.value?.height;
+  const paints = ui.paints.value?.sequential;
+  if (rows === undefined || height === undefined || paints === undefined) return;
+  const { queries } = ui.store.facts.value;
+  const count = Math.ceil(queries / rows.bin);
+  const values = Float32Array.from({ length: count }, (_, row) =>
+    leastOf(recall, row * rows.bin, Math.min(queries, (row + 1) * rows.bin)),
+  );
+  // What is not known yet, and a row that attends to nothing, stay paper.
+  const kinds = Uint8Array.from(values, (value) => (Number.isNaN(value) ? BLOCKED : NUMBER));
+  paint(canvas, {
+    grid: { rows: count, columns: 1, values, kinds },
+    mapper: OWN_RANGE,
+    paints,
+    stage: "weights",
+    cellWidth: width,
+    cellHeight: rows.cell,
+    viewport: { k: 1, x: 0, y: rows.offset },
+    width,
+    height,
+    dpr: ui.dpr.value,
+    unit: ui.unit.value,
+    font: ui.font.value,
+    numbers: false,
+    exact: true,
+    patch: null,
+  });
+}
+
+/** Return the queries of the row at a height of the column. */
+function queriesAt({ store }: Ui, plot: Plot, y: number): { start: number; stop: number } | null {
+  const rows = plot.cellGrid.value?.rows;
+  const at = rows === undefined ? null : cellUnder(rows, y);
+  const { queries } = store.facts.value;
+  if (rows === undefined || at === null || at * rows.bin >= queries) return null;
+  return { start: at * rows.bin, stop: Math.min(queries, (at + 1) * rows.bin) };
+}
+
+/** `least .412, mean .934`. */
+function summary({ values, every, share }: Recall): string {
+  const known = values.filter((value) => !Number.isNaN(value));
+  if (known.length === 0) return share < 1 ? "" : "no row attends to anything";
+  const least = known.reduce((a, b) => Math.min(a, b), 1);
+  const mean = known.reduce((a, b) => a + b, 0) / known.length;
+  const of = every > 1 ? "" : `, mean ${listNumber(mean, "weights")}`;
+  return `least ${listNumber(least, "weights")}${of}${share < 1 ? `, of ${percent(share)} of the rows so far` : ""}`;
+}
+
+/** What the colors of the column mean. */
+function Key({ ui }: { ui: Ui }) {
+  const recall = ui.store.recall.value;
+  const css = ui.paints.value?.sequential.css;
+  if (recall === null || css === undefined) return null;
+  if (recall.error !== null) return <p class="aw-prompt">Recall of the rows: {recall.error}</p>;
+  const stops = [0, 64, 128, 192, 255].map((at) => css[at]).join(", ");
+  return (
+    <div class="aw-ramp">
+      <span title={RECALL_TITLE}>{RECALL}: share of the row's weight on keys that the cache keeps</span>
+      <span class="aw-recall-ramp">
+        0 <i style={{ background: `linear-gradient(to right, ${stops})` }} /> 1
+      </span>
+      <span>{summary(recall)}</span>
+    </div>
+  );
+}
+
+function Name({ ui, plot }: { ui: Ui; plot: Plot }) {
+  const figure = plot.figure.value;
+  const cellGrid = plot.cellGrid.value;
+  if (!figure?.recall || cellGrid === null || ui.store.recall.value === null) return null;
+  const unit = ui.unit.value;
+  const middle = figure.left + figure.width + figure.recall.gap + figure.recall.width / 2;
+  const { cell, bin } = cellGrid.columns;
+  // Slanted as the tokens are; where positions stand in their place, upright above these.
+  const place = usesTicks(cell, bin, unit)
+    ? { left: px(middle), top: px(figure.top - 24 * unit), transform: "translate(-50%, -100%)" }
+    : {
+        left: px(middle + 3 * unit),
+        top: px(figure.top - 5 * unit),
+        transformOrigin: "0 100%",
+        transform: "translateY(-100%) rotate(-45deg)",
+      };
+  const fontSize = px(labelFont(figure.cellWidth, unit) * unit);
+  return (
+    <span class="aw-label aw-sink-name" title={RECALL_TITLE} style={{ ...place, fontSize }}>
+      {RECALL}
+    </span>
+  );
+}

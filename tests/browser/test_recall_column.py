@@ -1,0 +1,59 @@
+"""The column of recall beside the heatmap: each row colored by what a cache keeps of it, its number, its legend."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from gallery import Gallery, show
+from lab import OfflinePages
+
+from attnwidget import AttentionStack, AttentionWidget
+from attnwidget.samples import load_sample
+
+pytestmark = pytest.mark.browser
+RULES: dict[str, Any] = {"causal": True, "keep": {"policy": "heavy_hitters", "budget": 8}}
+
+
+def bank(**more: Any) -> AttentionWidget:
+    q, k, v, tokens, mask = load_sample("bank")
+    return AttentionWidget(q, k, v, **{"tokens": tokens, "mask": mask, "layer": 5, "head": 7, "what_if": RULES, **more})
+
+
+def text_of(shown: Gallery, part: str) -> str:
+    return " ".join(shown.page.locator(f"[data-aw={part}]").first.inner_text().split())
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark", "jupyter-contrast"])
+@pytest.mark.parametrize("width", [320, 600, 900, 1600])
+def test_rows_are_colored_by_recall(offline_page: OfflinePages, host: str, width: int, sinks: bool) -> None:
+    w = bank(sinks=torch.linspace(-1, 4, 12)) if sinks else bank()
+    shown = show(offline_page, [w], host=host, width=width)
+    shown.wait_for_lines()
+    assert isinstance(w.attention, AttentionStack)
+    att = w.attention[5].what_if({"causal": True})
+    exact = att.keep("heavy_hitters", 8, head=7).recall
+    box = shown.page.locator("[data-aw=recall]").bounding_box()
+    assert box is not None
+    shown.screenshot(f"recall-{host}-{width}-{'sinks' if sinks else 'plain'}")
+    shown.check()
+    query = int(exact.argmin())
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] * (query + 0.5) / w.facts["queries"]
+    shown.page.mouse.move(x, y)
+    shown.settle()
+    found = re.search(r"recall (\S+)", text_of(shown, "status"))
+    assert found is not None
+    assert float(found[1]) == pytest.approx(float(exact[query]), rel=1e-4)
+    assert f"{float(exact.min()):.3f}"[1:4] in text_of(shown, "recall-legend")
+    shown.page.mouse.click(x, y)
+    shown.settle()
+    assert (w.query, w.key) == (query, None)
+    w.what_if = {}
+    shown.finish()
+    shown.settle()
+    assert not shown.page.locator("[data-aw=recall]").is_visible()
+    assert text_of(shown, "recall-legend") == ""
+    shown.check()
