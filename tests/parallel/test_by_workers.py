@@ -255,9 +255,7 @@ def test_tensors_that_changed_since_they_were_loaded_travel_as_they_are(
 def test_a_worker_without_the_file_says_so(saved: Path, pools: dict[str, Executor]) -> None:
     att = Capture.load(saved).attention[0]
     saved.rename(saved.with_name("elsewhere.safetensors"))
-    says = (
-        rf"^sample 0, head 1, queries 0–.*: in process \d+ on .*: {saved} is not there: put the file where each worker"
-    )
+    says = rf"^sample 0, head 1, queries \d+–.*: in process \d+ on .*: {saved} is not there: put the file where"
     with pytest.raises(RuntimeError, match=says) as raised:
         att.overview(0, 1, size=60, executor=pools["processes"])
     assert isinstance(raised.value.__cause__, FileNotFoundError)
