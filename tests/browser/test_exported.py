@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -257,3 +258,22 @@ def test_nbconvert_without_widget_state_shows_the_picture(offline_page: OfflineP
     cell = nbformat.v4.new_code_cell("w", outputs=[output])
     html, _ = nbconvert.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
     assert f"data:image/png;base64,{data['image/png']}" in html
+
+
+OLD = sorted((Path(__file__).parents[1] / "fixtures").glob("*/page.html"))
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.parent.name)
+def test_pages_of_earlier_versions_still_draw(path: Path, offline_page: OfflinePages) -> None:
+    """As `tests/fixtures/make.py` has saved them: layer 1, head 1, query 4, key 1."""
+    weights = json.loads(path.with_name("weights.json").read_text(encoding="utf-8"))["weights"]
+    page = offline_page(path, over="file", offline=True)
+    page.page.wait_for_selector(f"{PICTURE}[aria-label]", timeout=20_000)
+    page.rest()
+    assert status_number(weights[1][1][4][1]) in page.page.locator(STATUS).inner_text()
+    assert page.problems == []
+    for view in ("Graph", "Heads", "Segments", "Stages"):
+        page.page.get_by_role("tab", name=view).click()
+        page.rest()
+        assert page.page.locator(".aw-notice").count() == 0, view
+    assert page.problems == []

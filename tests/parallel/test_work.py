@@ -154,7 +154,8 @@ def test_an_error_names_its_task_and_the_others_are_not_done_twice(
     assert gather(tasks_of(fails_once, tmp_path, owner=owner), pools[kind]) == list(range(8))
     rows = [path.name.split()[1] for path in tmp_path.glob("row*")]
     assert rows.count("4") == 2
-    assert rows.count("0") == 1
+    # Row 4 is the fifth to begin, and one other worker may still have an earlier one: that alone is done again.
+    assert sum(rows.count(str(row)) for row in range(4)) <= 5
     assert set(rows) == set(map(str, range(8)))
     assert gather(tasks_of(fails_once, tmp_path, owner=owner), None) == list(range(8))
     assert len(list(tmp_path.glob("row 0*"))) == 2  # a call that has ended keeps nothing
