@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import linecache
 import sys
 import threading
 import weakref
@@ -47,7 +48,10 @@ class InterruptAt:
             return None
         if event == "line":
             self.run += 1
-            if self.run == self.line:
+            # Python runs no signal's handler between a block and the release of its lock, which is traced as the line
+            # of its `with`.
+            statement = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+            if self.run >= self.line > 0 and not statement.startswith("with "):
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return self
