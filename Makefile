@@ -3,6 +3,7 @@
 # make quick   what is soon known: lint, types, the tests that are neither slow nor on a page; a minute
 # make portable  the Python tests as on other processors: six lanes, 5 to 10 minutes each (LANE=today, LANE=avx2-1 …: one)
 # make bench   all benchmarks, one after the other: half an hour or so (ARGS are those of benchmarks/all.py)
+# make matrix  the Python tests on every Python that is here, with the oldest and the newest versions supported (ARGS=oldest-3.11: one)
 # make docs    the site, into site/: strict, offline, every figure made anew (open site/index.html)
 # make dist    the wheel and the sdist, into dist/: built twice, compared, checked; nothing is uploaded
 # make bundle  the front-end, into attnwidget/static
@@ -26,7 +27,7 @@ export PYTHON VENV
 # What is compiled once is read by every worker and every kernel.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick machine lint types js pure unit browser portable bench docs dist bundle format clean
+.PHONY: demo test quick machine lint types js pure unit browser portable matrix bench docs dist bundle format clean
 .DELETE_ON_ERROR:
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
@@ -82,6 +83,10 @@ browser: machine $(VENV)/.dev bundle
 portable: $(VENV)/.dev bundle
 	$(PY) tools/portable.py $(LANE)
 
+# Environments under .matrix/, made anew where what they are made from has changed.
+matrix: $(VENV)/.dev bundle
+	$(PY) tools/matrix.py $(ARGS)
+
 # The tools that attnwidget is measured beside are in an environment of their own.
 bench: machine $(VENV)/.dev $(PEERS)/.made bundle
 	$(NPM) run build:host
@@ -103,7 +108,7 @@ format: $(VENV)/.dev
 	$(NPM) run format
 
 clean:
-	rm -rf $(VENV) $(PEERS) js/node_modules js/dist attnwidget/static dist build site docs/notebooks test-artifacts
+	rm -rf $(VENV) $(PEERS) .matrix js/node_modules js/dist attnwidget/static dist build site docs/notebooks test-artifacts
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find attnwidget tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 

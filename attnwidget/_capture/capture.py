@@ -935,7 +935,7 @@ class Capture(Forward):
         ...     _ = torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 300, 8), is_causal=True)
         >>> small = cap.reduce()
         >>> small.attention[0].overview(size=100).values.shape, small.nbytes < cap.nbytes
-        (torch.Size([100, 100]), True)
+        (torch.Size([75, 75]), True)
         """
         found = reduce_records(self._forwards, executor, progress)
         tokenizer = self.tokenizer

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGE, SOURCES = ROOT / "attnwidget", ROOT / "js" / "src"
 ABOUT_CODE = ["docs/architecture.md", "docs/contract.md", "docs/extending.md", "CONTRIBUTING.md", "README.md"]
-MADE = {"widget.js", "parts.json", "loader.js", "page.js", "widget.css", "dist/"}  # by make
+MADE = {"widget.js", "parts.json", "loader.js", "page.js", "widget.css", "dist/", "site/"}  # by make
 NAME = re.compile(r"`([\w.*/-]+\.(?:py|tsx?|css|json|toml|md|cff|ipynb|npz|mjs|js)|[\w.-]+(?:/[\w.-]+)*/)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
