@@ -70,6 +70,7 @@ PLACES = {
     r"(?:\.\./)?benchmarks/README\.md": "performance.md",
     r"(?:\.\./)?examples/(\w+\.ipynb)": r"notebooks/\1",
     r"docs/([\w.]+)": r"\1",
+    r"\.\./docs/([\w.]+)": r"../\1",  # of a notebook
 }
 
 
