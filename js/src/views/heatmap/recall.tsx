@@ -9,11 +9,11 @@ import { leastOf, type Recall } from "../../data/recall";
 import { paint } from "../../draw/cells";
 import { OWN_RANGE } from "../../draw/color-mapper";
 import { cellUnder } from "../../geometry/cell-grid";
-import { labelFont, usesTicks } from "../../geometry/layout";
 import type { Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { listNumber, percent } from "../../text/format";
 import { RECALL, RECALL_TITLE } from "../../text/words";
+import { marginNameStyle } from "./sink";
 
 export interface RecallColumn extends View {
   /** The column, the name above it, and what its colors mean. */
@@ -149,19 +149,12 @@ function Name({ ui, plot }: { ui: Ui; plot: Plot }) {
   if (!figure?.recall || cellGrid === null || ui.store.recall.value === null) return null;
   const unit = ui.unit.value;
   const middle = figure.left + figure.width + figure.recall.gap + figure.recall.width / 2;
-  const { cell, bin } = cellGrid.columns;
-  // Slanted as the tokens are; where positions stand in their place, upright above these.
-  const place = usesTicks(cell, bin, unit)
-    ? { left: px(middle), top: px(figure.top - 24 * unit), transform: "translate(-50%, -100%)" }
-    : {
-        left: px(middle + 3 * unit),
-        top: px(figure.top - 5 * unit),
-        transformOrigin: "0 100%",
-        transform: "translateY(-100%) rotate(-45deg)",
-      };
-  const fontSize = px(labelFont(figure.cellWidth, unit) * unit);
   return (
-    <span class="aw-label aw-sink-name" title={RECALL_TITLE} style={{ ...place, fontSize }}>
+    <span
+      class="aw-label aw-sink-name"
+      title={RECALL_TITLE}
+      style={marginNameStyle(figure, cellGrid.columns, middle, unit)}
+    >
       {RECALL}
     </span>
   );

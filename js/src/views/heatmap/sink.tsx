@@ -178,6 +178,26 @@ function Marks({ ui, plot }: { ui: Ui; plot: Plot }) {
   );
 }
 
+/** Return how the name of a column beside the cells stands above its middle. */
+export function marginNameStyle(
+  figure: { top: number; cellWidth: number },
+  { cell, bin }: { cell: number; bin: number },
+  middle: number,
+  unit: number,
+) {
+  const fontSize = px(labelFont(figure.cellWidth, unit) * unit);
+  // Slanted as the tokens are; where positions stand in their place, upright above these.
+  return usesTicks(cell, bin, unit)
+    ? { left: px(middle), top: px(figure.top - 24 * unit), transform: "translate(-50%, -100%)", fontSize }
+    : {
+        left: px(middle + 3 * unit),
+        top: px(figure.top - 5 * unit),
+        transformOrigin: "0 100%",
+        transform: "translateY(-100%) rotate(-45deg)",
+        fontSize,
+      };
+}
+
 function Name({ ui, plot }: { ui: Ui; plot: Plot }) {
   const figure = plot.figure.value;
   const cellGrid = plot.cellGrid.value;
@@ -185,16 +205,6 @@ function Name({ ui, plot }: { ui: Ui; plot: Plot }) {
   const unit = ui.unit.value;
   const { gap, width } = figure.sink;
   const middle = figure.left + figure.width + gap + width / 2;
-  const { cell, bin } = cellGrid.columns;
-  // Slanted as the tokens are; where positions stand in their place, upright above these.
-  const place = usesTicks(cell, bin, unit)
-    ? { left: px(middle), top: px(figure.top - 24 * unit), transform: "translate(-50%, -100%)" }
-    : {
-        left: px(middle + 3 * unit),
-        top: px(figure.top - 5 * unit),
-        transformOrigin: "0 100%",
-        transform: "translateY(-100%) rotate(-45deg)",
-      };
   const at = ui.hover.value;
   const hovered = at !== null && "target" in at && at.sink !== undefined;
   return (
@@ -202,7 +212,7 @@ function Name({ ui, plot }: { ui: Ui; plot: Plot }) {
       class="aw-label aw-sink-name"
       data-hovered={hovered || undefined}
       title={SINK_TITLE}
-      style={{ ...place, fontSize: px(labelFont(figure.cellWidth, unit) * unit) }}
+      style={marginNameStyle(figure, cellGrid.columns, middle, unit)}
     >
       {SINK}
     </span>
