@@ -160,6 +160,26 @@ class SelectionTraits(traitlets.HasTraits):
             with self.hold_trait_notifications():
                 self.query, self.key = last_of(self.pins)
 
+    def _select(self, show: dict[str, Any]) -> dict[str, Any]:
+        """Select what a new widget was given, and return its other keywords.
+
+        Raises:
+            ValueError: `head` is none of `heads`, or (`query`, `key`) is not the last of `pins`.
+        """
+        with self.hold_trait_notifications():
+            for name in ("head", "query", "key"):
+                if name in show:
+                    setattr(self, name, show[name])
+        head, pair = self.head, (self.query, self.key)
+        for name in ("heads", "pins"):
+            if name in show:
+                setattr(self, name, show[name])
+        if "head" in show and self.head != head:
+            raise ValueError(f"head is {head}, which is none of heads {self.heads}: give one of these, or no heads")
+        if any(name in show and getattr(self, name) != at for name, at in zip(("query", "key"), pair, strict=True)):
+            raise ValueError(f"(query, key) is {pair}, but the last of pins is {last_of(self.pins)}: give pins alone")
+        return {name: value for name, value in show.items() if name not in ("head", "query", "key", "heads", "pins")}
+
     def _drop_what_is_gone(self) -> None:
         """Select what is still there, all of it at once: another layer, or other tensors, may have less."""
         fitting = self._what_is_there()

@@ -92,6 +92,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 FOLLOWED = (*Selection._fields, "what_if", "target", "pieces")  # a change of these needs other derived traits
+# The others are checked beside these, and are positions of the words if there are words: traitlets sets in no order.
+FIRST = ("kinds", "layer", "batch", "tokenizer", "tokens", "key_tokens", "what_if", "target", "pieces")
 PAUSE = 0.4  # seconds without another change, as while a scale is dragged, until what can wait is made
 EFFECT = "effect"  # of removing a head: a metric that comes from runs of the model
 AFTERWARDS = -1.0  # urgency of what can wait a moment: before the exact picture of a long head
@@ -688,8 +690,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         has_image = all(show.get(name) is not None for name in ("grid", "image"))
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
-        own = {"kinds": show.pop("kinds")} if "kinds" in show else {}  # the first: others may name them
-        super().__init__(**own, uid=uuid.uuid4().hex, **show)
+        for name in [name for name in FIRST if name in show]:
+            setattr(self, name, show.pop(name))
+        super().__init__(uid=uuid.uuid4().hex, **self._select(show))
         self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:

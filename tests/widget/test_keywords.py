@@ -66,3 +66,23 @@ def test_the_keywords_that_are_listed_are_those_that_are_taken() -> None:
             assert getattr(spelled, name) == getattr(plain, name), name
     both = {name: one.default for name, one in inspect.signature(compare).parameters.items() if name in ("pool", "bar")}
     assert compare(Attention(q, k), Attention(q, k), **both).pool == "max"
+
+
+def test_positions_that_are_given_with_words_are_those_of_words() -> None:
+    tokens = ["Ġthe", "Ġun", "belief", "Ġin", "Ġit"]
+    q, k = torch.randn(2, 5, 8)
+    for given in ({"query": 1, "key": 3}, {"pins": [(0, 2), (1, 3)]}, {"query": -3, "key": -1}):
+        w = AttentionWidget(q, k, tokens=tokens, pieces="words", **given)  # type: ignore[arg-type]
+        assert (w.query, w.key) == (1, 3)
+    with pytest.raises(IndexError, match="query 4 "):
+        AttentionWidget(q, k, tokens=tokens, pieces="words", query=4)
+
+
+def test_a_head_or_a_pair_that_is_not_among_those_given_is_refused() -> None:
+    q, k = torch.randn(2, 1, 6, 8, 4)
+    with pytest.raises(ValueError, match=r"head is 1, which is none of heads \[0, 4\]: give one of these, or no heads"):
+        AttentionWidget(q, k, head=1, heads=[0, 4])
+    with pytest.raises(ValueError, match=r"\(query, key\) is \(5, None\), but the last of pins is \(3, 4\)"):
+        AttentionWidget(q, k, pins=[(1, 2), (3, 4)], query=5)
+    w = AttentionWidget(q, k, head=-2, heads=[0, 4], pins=[(1, 2), (3, 4)], query=3)
+    assert (w.head, w.heads, w.query, w.key, w.pins) == (4, [0, 4], 3, 4, [(1, 2), (3, 4)])
