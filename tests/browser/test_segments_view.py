@@ -466,7 +466,7 @@ def test_a_thousand_segments_are_gone_down_into_and_up_by_keys(gallery: Show) ->
         shown.wait_for_lines()
         assert w.segment == name
         mass = float(weights[keys].sum())
-        assert f"mass {mass:.4f}".replace(" 0.", " .") in heard(shown) or f"{mass:.4f}"[1:] in text(shown, ".aw-seg-rows")
+        assert f"{mass:.4f}"[1:] in heard(shown) + text(shown, ".aw-seg-rows")
         page.keyboard.press("Enter")
         shown.wait_for_lines()
         ready(shown)
