@@ -1,6 +1,6 @@
 """What one message or one click costs the kernel: CPU time, memory and bytes, each case in a fresh process.
 
-    python benchmarks/message_cost.py                  # a table; exits with 1 if a budget is exceeded
+    python benchmarks/message_cost.py                  # a table; exits with 3 if a budget is exceeded
     python benchmarks/message_cost.py --only compare   # the cases whose names contain that
     python benchmarks/message_cost.py --json out.json  # and the same numbers as JSON
 
@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
 import torch
-from wire import KIB, MB, Peak, Traffic, machine
+from figures import Figure, finish, machine
+from wire import KIB, MB, Peak, Traffic
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._utils.scheduler import Scheduler
@@ -249,12 +250,12 @@ CASES: dict[str, Callable[[], Act]] = {
 }
 
 
-def measure(make: Callable[[], Act]) -> dict[str, float]:
+def measure(make: Callable[[], Act], patience: float) -> dict[str, float]:
     """What one case costs."""
-    return asyncio.run(_measure(make))
+    return asyncio.run(_measure(make, patience))
 
 
-async def _measure(make: Callable[[], Act]) -> dict[str, float]:
+async def _measure(make: Callable[[], Act], patience: float) -> dict[str, float]:
     torch.set_num_threads(1)
     traffic, steps = Traffic(), []
     step = Scheduler._step
@@ -274,7 +275,7 @@ async def _measure(make: Callable[[], Act]) -> dict[str, float]:
         kept = act()
         answered = time.process_time() - start
         size, memory = traffic.bytes, peak.read()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience
         while time.monotonic() < until:
             await asyncio.sleep(0.05)
         del kept
@@ -312,28 +313,36 @@ def over_budget(rows: dict[str, dict[str, float]]) -> list[str]:
     ]
 
 
+def figures(rows: dict[str, dict[str, float]]) -> list[Figure]:
+    """Return how soon each message is answered, and of all the most of what has a budget besides."""
+    found = [Figure(case, row["answered"], "s", wanted=BUDGETS["answered"]) for case, row in rows.items()]
+    for name, unit in (("longest", "s"), ("memory", "bytes"), ("bytes", "bytes")):
+        most = max((row[name] for row in rows.values()), default=0.0)
+        found.append(Figure(f"most of all, {name}", most, unit, wanted=BUDGETS[name]))
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose names contain this")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers there too")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds in which steps are watched")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.case:
-        print(json.dumps(measure(CASES[wanted.case])))
+        print(json.dumps(measure(CASES[wanted.case], wanted.patience)))
         return 0
     rows: dict[str, dict[str, float]] = {}
     for name in CASES:
         if wanted.only in name:
-            command = [sys.executable, __file__, "--case", name]
+            command = [sys.executable, __file__, "--case", name, "--patience", str(wanted.patience)]
             made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             rows[name] = json.loads(made.splitlines()[-1])
     print(table(rows))
     over = over_budget(rows)
     for line in over:
         print("OVER BUDGET", line)
-    if wanted.json:
-        wanted.json.write_text(json.dumps({"machine": machine(), "cases": rows, "over_budget": over}, indent=1) + "\n")
-    return 1 if over else 0
+    return finish(wanted.json, figures(rows), {"cases": rows, "over_budget": over})
 
 
 if __name__ == "__main__":
