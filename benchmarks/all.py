@@ -73,6 +73,7 @@ NOT_RUN = {
     "peer_pages": "makes the pages of peers.py, in the environment of the other tools",
     "sweep": "is 1,019 models right or wrong, no figure: 45 minutes, in an environment of its own",
     "sweep_check": "part of sweep.py",
+    "sweep_libraries": "part of sweep.py",
     "sweep_models": "part of sweep.py",
     "sweep_spy": "part of sweep.py",
     "sweep_table": "part of sweep.py",
