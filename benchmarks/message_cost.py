@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from attnwidget._utils.scheduler import Scheduler
 HEAD_SIZE = 64
 BUDGETS = {"answered": 1.0, "longest": 0.25, "memory": 64 * MB, "bytes": 1024 * KIB}
 PATIENCE = 3.0  # seconds in which steps are watched
+TILES = [[0, 0, row, column] for row in range(8) for column in range(8)]
 
 Act = Callable[[], Any]
 
@@ -78,11 +80,11 @@ def compare_head(tokens: int) -> Act:
     return click(w, head=1)
 
 
-def compare_change(tokens: int) -> Act:
+def compare_change(tokens: int, stage: str, windows: tuple[int | None, int | None], times: int) -> Act:
     q, k, v = heads(tokens)
-    w = compare(Attention(q, k, v, window=256), Attention(q, k, v, window=512), view="compare")
-    places = {"queries": [0, 2048], "keys": [0, 2048], "against": "B"}
-    return ask(w, *[{"kind": "change", **places}] * 64)
+    w = compare(Attention(q, k, v, window=windows[0]), Attention(q, k.flip(2), v, window=windows[1]), view="compare")
+    places = {"queries": [tokens - 2048, tokens], "keys": [tokens - 2048, tokens], "against": "B"}
+    return ask(w, *[{"kind": "change", "stage": stage, **places}] * times)
 
 
 def compare_pin(tokens: int) -> Act:
@@ -127,6 +129,18 @@ def stages_scale(tokens: int) -> Act:
     return lambda: w._receive(w, {"what_if": {"scale": 0.3}}, [])
 
 
+def of_combined(kind: str, count: int, tokens: int, times: int, how: str = "mean", **fields: Any) -> Act:
+    q, k, v = heads(tokens, count, 16)
+    w = AttentionWidget(q, k, v, is_causal=how == "max", heads=range(count), combine=how)
+    return ask(w, *[{"kind": kind, "head": f"{how} " + " ".join(map(str, range(count))), **fields}] * times)
+
+
+def of_words(kind: str, tokens: int, times: int = 1) -> Act:
+    q, k, v = heads(tokens, size=16)
+    names = ["▁w" if n % 3 else "▁a" * (n % 2) + "b" for n in range(tokens)]
+    return ask(AttentionWidget(q, k, v, tokens=names, pieces="words", is_causal=True), *[{"kind": kind}] * times)
+
+
 def request(kind: str, tokens: int, times: int = 1, rules: dict[str, Any] | None = None, **fields: Any) -> Act:
     q, k, v = heads(tokens)
     w = AttentionWidget(q, k, v, **(rules or {}))
@@ -140,11 +154,7 @@ def spans(kind: str, tokens: int, side: int, times: int) -> Act:
 def tiles(tokens: int, times: int) -> Act:
     q, k, v = heads(tokens)
     w = AttentionWidget(q, k, v)
-    asked = [
-        {"kind": "tiles", "view": f"v{at}", "tiles": [[0, 0, row, column] for row in range(8) for column in range(8)]}
-        for at in range(times)
-    ]
-    return ask(w, *asked)
+    return ask(w, *[{"kind": "tiles", "view": f"v{at}", "tiles": TILES} for at in range(times)])
 
 
 def head_change(tokens: int, count: int, **rules: Any) -> Act:
@@ -181,7 +191,14 @@ CASES: dict[str, Callable[[], Act]] = {
     "compare: 16,384": lambda: compare_long(16_384),
     "compare: 65,536": lambda: compare_long(65_536),
     "compare: another head of 8,192": lambda: compare_head(8192),
-    "compare: 64 × change, 12,000": lambda: compare_change(12_000),
+    **{
+        f"compare: {times} × change of {stage}, {tokens:,}{said}": partial(
+            compare_change, tokens, stage, windows, times
+        )
+        for tokens, windows, said in ((12_000, (256, 512), ", windows"), (20_000, (None, None), ""))
+        for stage in ("scores", "scaled", "masked", "weights", "contribution")
+        for times in (1, 64)
+    },
     "compare: a key of 60,000": lambda: compare_pin(60_000),
     "compare: scale, windows of 256 and 512": lambda: compare_rules(12_000, (256, 512), {"scale": 0.3}),
     "compare: dropped keys, 12,000": lambda: compare_rules(12_000, (256, None), {"drop_keys": [3, 9]}),
@@ -198,6 +215,11 @@ CASES: dict[str, Callable[[], Act]] = {
     "stages: open, 8,000": lambda: stages(8000),
     "spread of 16,000": lambda: request("spread", 16_000),
     "spread of 100,000": lambda: request("spread", 100_000),
+    "64 × spread of the mean of 32, 16,384": lambda: of_combined("spread", 32, 16_384, 64),
+    "64 × spread of the maximum of 32, 4,096": lambda: of_combined("spread", 32, 4096, 64, "max"),
+    "64 × spread of words, 20,000": lambda: of_words("spread", 20_000, 64),
+    "check of words, 20,000": lambda: of_words("check", 20_000),
+    "64 × tiles of the mean of 32, 16,384": lambda: of_combined("tiles", 32, 16_384, 64, view="v", tiles=TILES),
     "64 × spread of 2,000": lambda: request("spread", 2000, 64),
     "32 × jacobian of 3,000": lambda: request("jacobian", 3000, 32, query=7),
     "jacobian of 4,096": lambda: request("jacobian", 4096, query=7),
