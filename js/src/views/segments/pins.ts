@@ -92,8 +92,8 @@ export function goDown(ui: Ui, model: SegmentsModel, column: number): void {
   const queries = spanOf(piecesBelow(asking).filter((piece) => piece.name === now.asking));
   if (keys === null || queries === null) return; // a learned sink has no cells, nor has what is outside
   ui.cameFrom.value = { view: "segments", block: `${now.asking} → ${name}` };
-  ui.destination.value = { query: null, key: null, close: false, block: { queries, keys } };
-  store.show({ view: "heatmap" });
+  ui.marked.value = { queries, keys, from: now.asking, to: name, side: "key" };
+  store.show({ view: "heatmap" }); // it goes where the mark is
 }
 
 /** The longest of some pieces: of a segment that is in several places a picture shows one. */
