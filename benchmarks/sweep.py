@@ -52,7 +52,8 @@ def try_case(name: str, options: list[str]) -> dict[str, Any]:
     """Return what became of a configuration under each option: `{"status": …}`, with what is needed to look into it."""
     import torch
     from sweep_check import check
-    from sweep_models import CASES, NotHere
+    from sweep_libraries import NotHere
+    from sweep_models import CASES
 
     torch.manual_seed(0)
     start = time.perf_counter()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from sweep_check import Case
+from sweep_libraries import NotHere, library
 
 SMALL: dict[str, Any] = {
     **dict.fromkeys(
@@ -337,8 +338,6 @@ def uneven(model: Any) -> Any:
 
 
 def transformers_case(name: str, implementations: tuple[str, ...] = ("sdpa", "eager")) -> Case:
-    from sweep_models import NotHere, library
-
     transformers = library("transformers")
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import (
