@@ -5,7 +5,7 @@ import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { pressOn, settle, show, type View } from "../helpers/page.ts";
-import { headMassOf, MATRIX, massOf, segmentsOf, wholes } from "../helpers/segments.ts";
+import { bytesOf, headMassOf, MATRIX, massOf, segmentsOf, spans, wholes } from "../helpers/segments.ts";
 import { asked, type Cells, codes, factsOf, floats, stateOf, tokensOf } from "../helpers/states.ts";
 import { useFakeTime } from "../helpers/timers.ts";
 
@@ -147,6 +147,37 @@ describe("where the answer looked", () => {
     view.button(/all segments/).click();
     await settle();
     expect(set()).toMatchObject({ segment_path: [], segment: "doc 1" });
+  });
+
+  test("where only the outermost level was sent, the masses say what is inside a column, and where its cells are", async () => {
+    const outermost = segmentsOf({
+      ...{ names: ["first token", "doc 1", "question", "answer"], levels: bytesOf([0, 0, 0, 0]), more: 2 },
+      ...{ starts: wholes([0, 1, 4, 6]), stops: wholes([1, 4, 6, 8]) },
+    });
+    const inside = { path: ["doc 1"], keys: ["sentence 1", "sentence 2", "outside doc 1", "first token"] };
+    const rowSpans = { row_spans: spans([0, 1], [1, 4], [4, 6], [6, 8]) };
+    const { view, host, set } = await draw({
+      ...{ segments: outermost, segment: "doc 1", query: 7 },
+      mass: massOf({ key_inside: [0, 2, 0, 0], key_spans: spans([0, 1], [1, 4], [4, 6], [6, 8]), ...rowSpans }),
+    });
+    view.mouse("click", stack(view, 1, 0.1));
+    await settle();
+    expect(set()).toMatchObject({ segment_path: ["doc 1"] });
+    host.fromPython({
+      ...{ segment_path: ["doc 1"], segment: "sentence 2" },
+      mass: massOf({
+        id: 5,
+        ...inside,
+        key_inside: [0, 0, 0, 0],
+        key_spans: spans([1, 3], [3, 4], [0, 0], [0, 1]),
+        ...rowSpans,
+      }),
+    });
+    await settle();
+    view.button(/^sentence 2/).click();
+    await settle();
+    expect(set()).toMatchObject({ view: "heatmap" });
+    expect(view.text(".aw-back-slot")).toContain("‹ segments answer → sentence 2");
   });
 
   test("until another level comes nothing of the old one is pinned or opened, and the way up goes from the newest", async () => {
