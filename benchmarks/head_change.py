@@ -1,4 +1,4 @@
-"""A click on another head of 2,048 tokens × 12 heads, in JupyterLab, over a channel of 2 MB/s as VS Code's: until drawn.
+"""A click on another head of 2,048 tokens × 12 heads, in JupyterLab, over VS Code's channel of 2 MB/s: until drawn.
 
     python benchmarks/head_change.py                    # the median of 36 changes, and what each costs
     python benchmarks/head_change.py --json out.json    # and the numbers as JSON
