@@ -57,6 +57,7 @@ SCRIPTS: dict[str, Script] = {
     "segments_view": Script(),
     "drag": Script((), ("--seconds", "1")),
     "many": Script(("--runs", "2"), ("--runs", "1", "--count", "4")),
+    "first_paint": Script((), ("--runs", "1", "--lengths", "64")),
     "peers": Script(SHORT, ("--lengths", "64", "--runs", "1", "--tools", "attnwidget")),
     "browser": Script(
         ("--lengths", "131072", "--runs", "3", "--tiles", "20", "--zooms", "300"),
