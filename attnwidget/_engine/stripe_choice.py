@@ -8,6 +8,7 @@ from functools import cached_property, partial
 import torch
 
 from .base import AttentionBase, Head
+from .by_attention import AttentionStripe, sums_by_attention
 from .fused import ACCELERATOR, Kernels
 from .fused_stripes import FusedMaximum, FusedSum
 from .logsumexp import LogSumExp
@@ -74,11 +75,14 @@ class Stripes:
         att, region = self._att, self._region
         if streamed(att, self._stage) != "masked" or self._stage not in NORMALIZED:
             return Stripe
+        whole = Head(att, region.batch, region.head)
+        if self._stage == "weights" and self._pool == "mean" and sums_by_attention(att, whole, region.queries):
+            return AttentionStripe
         if self._dense:
             return DenseStripe
         if self._kernels is not None:
             return partial(FusedMaximum if self._pool == "max" else FusedSum, self._kernels)
-        if is_small(Head(att, region.batch, region.head), region.queries):
+        if is_small(whole, region.queries):
             return SmallStripe
         return OnlineMaximum if self._pool == "max" else OnlineSum
 

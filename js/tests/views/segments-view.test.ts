@@ -289,6 +289,31 @@ describe("where the answer looked", () => {
     expect(set()).toMatchObject({ view: "segments" });
     expect(view.all(".aw-back")).toHaveLength(0);
   });
+
+  test("the text marks the block that one went down to, until a token is pinned; Esc leads back", async () => {
+    const { view, host, set } = await draw({ segment: "question" });
+    const down = view.all<HTMLButtonElement>("button.aw-seg-row").find((row) => row.title === "question")!;
+    down.click();
+    await settle();
+    view.button("Text").click();
+    await settle(400);
+    const marked = (side: string) =>
+      view.all(`.aw-line[data-marked=${side}] .aw-word`).map((word) => Number(word.dataset.at));
+    expect([marked("query"), marked("key")]).toEqual([
+      [6, 7],
+      [4, 5],
+    ]);
+    expect(view.legend).toContain("marked: answer 6–7 → question 4–5");
+    expect(view.text(".aw-column > [aria-live]")).toBe("marked: queries 6–7 of answer, keys 4–5 of question");
+    view.find('[data-at="2"]').dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    await settle(400);
+    expect(host.get("query")).toBe(2);
+    expect(view.all("[data-marked], .aw-marked")).toEqual([]);
+    await view.press("Escape"); // the pin
+    await view.press("Escape");
+    await settle();
+    expect(set()).toMatchObject({ view: "segments" });
+  });
 });
 
 describe("keys", () => {

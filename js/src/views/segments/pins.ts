@@ -92,8 +92,8 @@ export function goDown(ui: Ui, model: SegmentsModel, column: number): void {
   const queries = sent(now.rowSpans, now.row) ?? spanOf(named(piecesBelow(asking), now.asking));
   if (keys === null || queries === null || keys.stop === 0) return; // a learned sink has no cells, nor what is outside
   ui.cameFrom.value = { view: "segments", block: `${now.asking} → ${name}` };
-  ui.destination.value = { query: null, key: null, close: false, block: { queries, keys } };
-  store.show({ view: "heatmap" });
+  ui.marked.value = { queries, keys, from: now.asking, to: name, side: "key" };
+  store.show({ view: "heatmap" }); // it goes where the mark is
 }
 
 /** Whether a column has others inside; null where the message, of a file of before, does not say. */
