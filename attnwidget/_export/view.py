@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from .._analysis.head_kinds import HeadText
 from .._engine.level_cache import LevelCache
 from .._engine.what_if import WhatIfLayers
 from .._messages.heads_overview import OwnMetrics
@@ -55,6 +56,9 @@ class LayersView(Protocol):
 
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
         """Return a token for each "query" or "key" of a sample of a layer; None where there are none."""
+
+    def text(self, layer: int, batch: int) -> HeadText:
+        """Return what is known of the text of a layer's keys, for metrics of the user's own."""
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
         """Return the tokens of a layer as numbers, (Q,), the same for the same; None where there are none."""
