@@ -64,9 +64,10 @@ class Snapshot:
 
     def whole(self, script: str) -> Known:
         """Return all of it, with the script that draws it."""
-        state = {name: value for name, value in self.widget.state().items() if name not in self.derived}
+        now = self.widget.state()  # with traits that follow from others, which others follow from
+        state = {name: value for name, value in now.items() if name not in self.derived}
         for name, known in self.derived.items():
-            of = key_of([state.get(by) for by in known["by"]])
+            of = key_of([now.get(by) for by in known["by"]])
             state[name] = known["values"].get(of)
         return {
             "state": {**state, "uid": "saved", "progress": None},
