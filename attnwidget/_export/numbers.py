@@ -83,7 +83,7 @@ def cell_number(value: float, stage: str) -> str:
 
 
 def list_number(value: float, stage: str) -> str:
-    """Return a number for a list: four decimals for weights, three for scores; of what weights carry two digits or more.
+    """Return a number for a list: four decimals for weights, three for scores; of what weights carry, two digits.
 
     >>> list_number(0.2283, "weights"), list_number(-3.1e-7, "weights")
     ('.2283', '−3.1e−7')
