@@ -44,7 +44,7 @@ def _nothing() -> None:
     """Be compiled, to find out whether anything can."""
 
 
-if config.DISABLE_JIT:
+if getattr(config, "DISABLE_JIT", False):
     raise RuntimeError("NUMBA_DISABLE_JIT is set")  # what is not compiled would take hours
 KEPT = _may_be_kept()
 
