@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._analysis.head_kinds import HeadText
 from .._engine.level_cache import LevelCache
+from .._engine.stages import NORMALIZED
 from .._engine.what_if import WhatIfLayers
 from .._messages.heads_overview import OwnMetrics
 from .._messages.images import Patches
@@ -111,8 +112,14 @@ class TraitsView(Protocol):
     mass: dict[str, Any] | None
     head_mass: dict[str, Any] | None
     survey: dict[str, Any] | None
+    stage_heads: dict[str, Any] | None
     effects: dict[str, Any] | None
     effect_details: list[dict[str, Any]] | None
+
+
+def linked_stage(traits: TraitsView) -> str:
+    """Return of which stage links, small pictures and sums by segment are: weights, where it has no such."""
+    return traits.stage if traits.stage in NORMALIZED else "weights"
 
 
 class WidgetView(Protocol):
