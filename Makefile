@@ -44,7 +44,8 @@ demo: $(VENV)/.demo bundle
 test: machine $(VENV)/.dev bundle
 	$(NPM) run build:host
 	$(call side_by_side,lint types js)
-	$(PYTEST) -m "not notebook"
+	$(PYTEST) --cov --cov-report= -m "not notebook"
+	@$(PY) tools/tested_lines.py
 	@echo "make test: all passed"
 
 quick: $(VENV)/.dev bundle
@@ -65,8 +66,9 @@ types: $(VENV)/.dev
 	$(VENV)/bin/mypy
 	$(NPM) run types
 
+# With the share of its lines that the tests run, which `make test` prints at its end.
 js: $(VENV)/.dev
-	$(NPM) test
+	$(NPM) test -- --coverage
 
 # Those of the front-end that need no page.
 pure: $(VENV)/.dev

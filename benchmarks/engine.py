@@ -3,6 +3,7 @@
     python benchmarks/engine.py                    # a table; takes a few minutes
     python benchmarks/engine.py --json out.json    # and the same numbers as JSON
     python benchmarks/engine.py --lengths 2048 --runs 9 --no-long
+    python benchmarks/engine.py --threads 1 --processor-time --fused-only --lengths 4096 16384    # on a busy machine
 
 README.md beside this file says what each column means.
 """
@@ -30,6 +31,7 @@ from torch import Tensor
 from wire import Peak
 
 from attnwidget import Attention, masks
+from attnwidget._engine import fused
 from attnwidget._engine.logsumexp import LogSumExp
 from attnwidget._engine.overview import sampled, tile
 from attnwidget._engine.regions import TileAddress
@@ -53,6 +55,9 @@ THRESHOLDS: dict[str, tuple[str, dict[int, float]]] = {
     "fp16": ("sdpa fp16", {2048: 1.0}),
     "D = 128": ("sdpa D = 128", {2048: 1.0}),
     "materialise": ("max", {}),  # at least, below
+    "max, fused": ("sdpa", {16_384: 0.6}),
+    "mean, fused": ("sdpa", {16_384: 0.6}),
+    "causal, fused": ("sdpa causal", {16_384: 0.45}),
 }
 AT_LEAST = {16_384: 5.0}  # materialise-and-pool takes so many times as long
 
@@ -90,9 +95,24 @@ def overview(
     return lambda: Attention(q, k, **how).overview(size=size, pool=pool)
 
 
+def by_fused_pass(act: Callable[[], Any]) -> Callable[[], Any]:
+    """The same act by the kernels of numba, which are ready; all others run without."""
+
+    def fast() -> Any:
+        os.environ[fused.VARIABLE] = "1"
+        try:
+            return act()
+        finally:
+            os.environ[fused.VARIABLE] = "0"
+
+    return fast
+
+
 def beside_sdpa(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Any]]:
     """What is measured at any length."""
-    return {
+    kernels = fused.ACCELERATOR.wait()
+    os.environ[fused.VARIABLE] = "0"
+    found = {
         "sdpa": sdpa(q, k, v),
         "sdpa causal": sdpa(q, k, v, is_causal=True),
         "q·kᵀ": lambda: blockwise(q, k),
@@ -103,12 +123,14 @@ def beside_sdpa(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Any]]
         "padding": overview(q, k, mask=masks.padding([len(q) * 3 // 4])),
         "peaked": overview(q * 9, k),
     }
+    ours = ("max", "mean", "causal", "window", "padding", "peaked")
+    return found | ({f"{name}, fused": by_fused_pass(found[name]) for name in ours} if kernels else {})
 
 
-def acts(length: int) -> dict[str, Callable[[], Any]]:
+def acts(length: int, fused_only: bool = False) -> dict[str, Callable[[], Any]]:
     """What is measured, each a whole act: nothing is remembered from one to the next."""
     q, k, v = make(length)
-    if length > ALL_UP_TO:
+    if length > ALL_UP_TO or fused_only:
         return beside_sdpa(q, k, v)
     kinds = (("float64", torch.float64), ("bf16", torch.bfloat16), ("fp16", torch.float16))
     other = {name: make(length, dtype=dtype) for name, dtype in kinds}
@@ -127,15 +149,17 @@ def acts(length: int) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def taken(todo: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
+def taken(
+    todo: dict[str, Callable[[], Any]], runs: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Medians of interleaved runs, in seconds."""
     times: dict[str, list[float]] = {name: [] for name in todo}
     for run in range(runs + 1):
         for name, act in todo.items():
-            start = time.perf_counter()
+            start = clock()
             act()
             if run:  # the first one warms up
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return {name: median(found) for name, found in times.items()}
 
 
@@ -258,6 +282,10 @@ def main() -> int:
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--no-long", action="store_true", help=f"nothing at {LONG:,}")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--processor-time", action="store_true", help="what each act takes of the processor; one thread"
+    )
+    parser.add_argument("--fused-only", action="store_true", help="what the fused pass stands beside, and no more")
     parser.add_argument("--time-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--tiles", action="store_true", help=argparse.SUPPRESS)
@@ -265,7 +293,8 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     if asked.time_of:
-        print(json.dumps(taken(acts(asked.time_of), asked.runs)))
+        clock = time.process_time if asked.processor_time else time.perf_counter
+        print(json.dumps(taken(acts(asked.time_of, asked.fused_only), asked.runs, clock)))
         return 0
     if asked.memory_of:
         print(json.dumps(memory_of(asked.memory_of[0], int(asked.memory_of[1]))))
@@ -279,12 +308,16 @@ def main() -> int:
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     host = machine()
-    said = f"{host['processor']}, {host['threads']} of {host['cores']} cores, torch {host['torch']}"
+    instructions = torch.backends.cpu.get_cpu_capability()
+    said = f"{host['processor']} ({instructions}), {host['threads']} of {host['cores']} cores, torch {host['torch']}"
+    fused.ACCELERATOR.wait()
+    print(f"fused pass: {fused.ACCELERATOR.describe()}")
     print(f"{said}, Python {host['python']}; {asked.threads} threads, median of {asked.runs} interleaved runs, each")
     print(f"length in a fresh process; load before it began {load:.1f}; float32, head size {D}, one head")
     found: list[dict[str, Any]] = []
     for length in asked.lengths:
-        times = apart("--time-of", str(length), "--runs", str(asked.runs))
+        options = ["--processor-time"] * asked.processor_time + ["--fused-only"] * asked.fused_only
+        times = apart("--time-of", str(length), "--runs", str(asked.runs), *options)
         measured = () if asked.no_memory else ("sdpa", "max", "mean", "causal", "bf16", "materialise")
         memory = {name: apart("--memory-of", name, str(length)) for name in measured if name in times}
         found += table(length, times, memory)

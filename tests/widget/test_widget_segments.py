@@ -278,7 +278,7 @@ def test_a_nested_segment_is_asked_about_on_its_own_level() -> None:
     assert w.asking == "question", "one name is no path"
     with pytest.raises(ValueError, match="asking is 'doc 9'"):
         w.asking = ["documents", "doc 9"]
-    with pytest.raises(ValueError, match="asking is inside 'answer'|there is nothing inside 'answer'"):
+    with pytest.raises(ValueError, match="there is nothing inside 'answer'"):
         w.asking = ["answer", "doc 1"]
     for wrong in ([], 3, ["documents", 1], {"documents": "doc 1"}):
         with pytest.raises((ValueError, TypeError), match="asking"):

@@ -193,7 +193,7 @@ export interface SurveyMessage {
 export interface RecallMessage {
   layer: number;
   batch: number;
-  head: number;
+  head: HeadName;
   /** float32: of each query, or the least of `every`; NaN where there is none. */
   values: Envelope;
   every: number;

@@ -171,7 +171,9 @@ describe("slotsBelow", () => {
     const documents = treeOf(segments)[1]!;
     const slot = slotsBelow(segments, ["documents"], null, ["documents", "doc 2"]);
     expect(documents.children.map(slot)).toEqual([0, 7, 1, -1]);
-    expect(documents.children.map(slotsBelow(segments, ["documents"], null, ["answer", "doc 2"]))).toEqual([0, 1, 2, -1]);
+    expect(documents.children.map(slotsBelow(segments, ["documents"], null, ["answer", "doc 2"]))).toEqual([
+      0, 1, 2, -1,
+    ]);
   });
 
   test("Python says who has them, where it has", async () => {

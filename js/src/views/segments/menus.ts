@@ -15,6 +15,7 @@ import {
   SINKS,
 } from "../../data/segments";
 import type { Ui } from "../../state/ui";
+import { tokenName } from "../../text/tokens";
 import { ask, askAround, askInside } from "./pins";
 
 const NOTES: Readonly<Record<Measure, string>> = {
@@ -89,7 +90,7 @@ export function targetSection({ store }: Ui): Section {
   const { at, target, targets = [] } = store.effects.value ?? {};
   return {
     value: `${at} ${target?.token}`,
-    choices: targets.map((one) => ({ value: `${one.at} ${one.token}`, name: one.text, note: one.note })),
+    choices: targets.map((one) => ({ value: `${one.at} ${one.token}`, name: tokenName(one.text), note: one.note })),
     choose(value) {
       const found = targets.find((one) => value === `${one.at} ${one.token}`);
       if (found?.at != null && found.token !== null) store.show({ effect_target: [found.at, found.token] });
