@@ -461,6 +461,23 @@ describe("what is set aside, and the reading", () => {
     expect(list(view)).not.toContain("question");
   });
 
+  test("the heatmap says what a pinned block is without, and lets that be chosen; without a block there is no choice", async () => {
+    const { view, host } = await draw({ view: "heatmap", asking: "answer", segment: "doc 1", head_mass: null });
+    expect(view.panel).toContain("set aside: first token .1250");
+    view.button("More").click();
+    await settle();
+    view.button(/^question/).click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ aside: ["first token", "template", "question"] });
+    expect(view.panel).toContain("set aside: first token, question .2500");
+    const none = await draw({ view: "heatmap", mass: null, head_mass: null });
+    none.view.button("More").click();
+    await settle();
+    const choices = none.view.all(".aw-popup button").map((one) => one.textContent);
+    expect(choices.length).toBeGreaterThan(2);
+    expect(choices).not.toContain("question");
+  });
+
   test("everything set aside: the strip is full, and it is said", async () => {
     const { view } = await draw({ aside: ["first token", "doc 1", "question", "answer"] });
     expect(view.text(".aw-seg-legend")).toContain("everything is set aside");
