@@ -315,7 +315,7 @@ def test_what_cannot_be_compiled_is_told_and_done_without(monkeypatch: pytest.Mo
 
 def test_an_error_that_names_a_file_is_told_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> Any:
-        raise OSError("no room in /home/somebody/cache")
+        raise OSError("no room in /srv/somebody/cache")
 
     monkeypatch.setattr(fused, "find_spec", lambda name: object())
     monkeypatch.setattr(fused, "import_module", fail)
