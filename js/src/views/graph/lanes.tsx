@@ -107,7 +107,8 @@ function prompt({ store }: Ui, model: GraphModel): string {
   if (model.isLong.value) {
     const strongest = model.strongest.value;
     if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
-    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value, store.facts.value)}, without the first token.`;
+    const which = store.linkedStage.value === "weights" ? "strongest" : "largest";
+    const pairs = `The ${count(strongest.length)} ${which} pairs of ${headWords(store.pictured.value, store.facts.value)}, without the first token.`;
     return `${pairs} Point at a token to see its links. Click to keep it.`;
   }
   if (store.links.value?.stage !== store.linkedStage.value)
@@ -150,7 +151,7 @@ function GraphMargin(props: { ui: Ui; side: Side; lane: Lane; frame: Frame; top:
 
 /** Where the bars stand: of a folded column beside the tokens that are there. */
 function marginBars(axis: AxisSegments, lane: Lane): { node: SegmentNode; from: number; to: number }[] {
-  const pieces = piecesAlong(axis.tree, axis.path);
+  const pieces = piecesAlong(axis.tree, axis.open);
   if (lane.rows.length === 0) {
     return pieces.map((node) => ({ node, from: node.start * lane.pitch, to: node.stop * lane.pitch }));
   }
