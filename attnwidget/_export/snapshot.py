@@ -420,7 +420,8 @@ def _survey(saved: Snapshot) -> Steps:
     """Add small pictures and metrics of all heads, also of those that a reader cannot open."""
     shown, whole = saved.widget.shown, []
     for batch in sorted({choice.batch for choice in saved.choices}):
-        survey = heads_overview.Survey(shown.layers, batch, functools.partial(shown.ids, batch=batch), shown.kinds)
+        ids = functools.partial(shown.ids, batch=batch)
+        survey = heads_overview.Survey(shown.layers, batch, ids, shown.kinds, shown.text)
         for _ in survey:
             yield
         whole.append(((batch,), survey.message()))

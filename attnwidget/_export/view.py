@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from .._analysis.head_kinds import HeadText
 from .._engine.level_cache import LevelCache
 from .._engine.stages import NORMALIZED
 from .._engine.what_if import WhatIfLayers
@@ -57,6 +58,9 @@ class LayersView(Protocol):
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
         """Return a token for each "query" or "key" of a sample of a layer; None where there are none."""
 
+    def text(self, layer: int, batch: int) -> HeadText:
+        """Return what is known of the text of a layer's keys, for metrics of the user's own."""
+
     def ids(self, layer: int, batch: int) -> Tensor | None:
         """Return the tokens of a layer as numbers, (Q,), the same for the same; None where there are none."""
 
@@ -101,7 +105,7 @@ class TraitsView(Protocol):
     stages: dict[str, Any] | None
     measure: str
     aside: list[str]
-    asking: str | None
+    asking: str | list[str] | None
     segment: str | None
     segment_path: list[str]
     segments_show: str
@@ -157,16 +161,18 @@ class WidgetView(Protocol):
             The reply, and the buffers that it points to.
         """
 
-    def mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> MassPass:
+    def mass(self, head: SavedHead, place: tuple[str | tuple[str, ...] | None, tuple[str, ...], str]) -> MassPass:
         """Return what segments give to segments in a head, by who asks, the path, and what is summed."""
 
-    def head_mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> HeadMasses:
+    def head_mass(
+        self, head: SavedHead, place: tuple[str | tuple[str, ...] | None, tuple[str, ...], str]
+    ) -> HeadMasses:
         """Return what one segment gives to each in all heads, for the sample of a head."""
 
     def places(self, head: SavedHead) -> list[tuple[str | None, tuple[str, ...]]]:
         """Return the segments that can be asked about and gone down into; none where there are no segments."""
 
-    def segments(self, side: str, head: SavedHead, asking: str | None) -> dict[str, Any] | None:
+    def segments(self, side: str, head: SavedHead, asking: str | Sequence[str] | None) -> dict[str, Any] | None:
         """Return the segments of the "query" or "key" side of a sample, as they are sent."""
 
     def recall(self, head: SavedHead) -> dict[str, Any] | None:

@@ -81,8 +81,8 @@ class LooksBesideTarget(TypedDict, total=False):
     top_k: SupportsIndex | None
     threshold: float
     direction: Literal["query", "key"]
-    bar: Metric
-    order: Literal["layer", "similar"] | Metric
+    bar: Metric | str  # or one of `kinds`
+    order: Literal["layer", "similar"] | Metric | str
     only_heads: Sequence[float | None] | None
     kinds: KindsLike | None
     combine: Literal["none", "mean", "max"]
@@ -91,7 +91,7 @@ class LooksBesideTarget(TypedDict, total=False):
     key_segments: SegmentSource
     measure: Literal["mass", "per_token", "lift"]
     aside: Iterable[str]
-    asking: str | None
+    asking: str | Sequence[str] | None
     segment: str | None
     segment_path: Iterable[str]
     segments_show: Literal["attention", "effect"]

@@ -198,7 +198,8 @@ def test_threads_share_queries_and_change_no_number(threads: int, fast: Any, mon
     S = torch.randn(600, 333, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     bins, m, total = torch.full((40, 333), -torch.inf), torch.full((333,), -torch.inf), torch.zeros(333)
-    about = (S.numpy().copy(), 600, bins.numpy(), 3, 16, m.numpy(), total.numpy())
+    base = m.clone()
+    about = (S.numpy().copy(), 600, bins.numpy(), 3, 16, m.numpy(), base.numpy(), total.numpy())
     shared_out(fast.add_maxima, about, 333, limits_of_block(masks.BandLimits(high=50), range(333), range(600)))
     masked = S.masked_fill(torch.arange(600)[:, None] > torch.arange(333) + 50, -torch.inf)
     assert torch.equal(m, masked.amax(0))
@@ -314,7 +315,7 @@ def test_what_cannot_be_compiled_is_told_and_done_without(monkeypatch: pytest.Mo
 
 def test_an_error_that_names_a_file_is_told_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> Any:
-        raise OSError("no room in /home/somebody/cache")
+        raise OSError("no room in /srv/somebody/cache")
 
     monkeypatch.setattr(fused, "find_spec", lambda name: object())
     monkeypatch.setattr(fused, "import_module", fail)
@@ -355,12 +356,20 @@ def test_what_it_does_not_compute_is_left_to_the_present_pass(att: Attention, co
     assert sum(counted.values()) == 0
 
 
+NO_FOLDER = (
+    "import numba.core.caching as c\n"
+    "for one in vars(c).values():\n"
+    "    if hasattr(one, '_locator_classes'):\n"
+    "        one._locator_classes = []\n"
+)
+
+
 @needs_numba
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ("import numba.core.caching as c; c.CacheImpl._locator_classes = []", "False ready"),  # no folder to keep it in
+        (NO_FOLDER, "False ready"),
         ("import os; os.environ['NUMBA_DISABLE_JIT'] = '1'", "- failed: RuntimeError: NUMBA_DISABLE_JIT is set"),
     ],
 )
@@ -379,11 +388,11 @@ def test_where_numba_keeps_or_compiles_nothing(before: str, said: str) -> None:
 def test_a_program_that_ends_soon_ends_well() -> None:
     """It does not wait for a compiler that nobody has use for, nor is one killed in its midst."""
     program = (
-        "import sys, torch, threading\nfrom attnwidget import Attention\n"
+        "import torch\nfrom attnwidget import Attention\nfrom attnwidget._engine.fused import ACCELERATOR, State\n"
         "Attention(*torch.randn(2, 4096, 2)).overview()\n"
-        "print(any(thread.name == 'attnwidget-compile' for thread in threading.enumerate()), 'numba' in sys.modules)\n"
+        "print(ACCELERATOR.state in (State.COMPILING, State.READY))\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != fused.VARIABLE}
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert found.stderr == ""
-    assert found.stdout.split()[0] == "True"
+    assert found.stdout.split() == ["True"]

@@ -140,7 +140,7 @@ def _survey_of_weights(view: WidgetView) -> dict[str, Any]:
         return known
     batch = view.traits.batch
     ids = lambda layer: view.shown.ids(layer, batch)  # noqa: E731
-    found = heads_overview.Survey(view.shown.layers, batch, ids, view.shown.kinds)
+    found = heads_overview.Survey(view.shown.layers, batch, ids, view.shown.kinds, view.shown.text)
     for _ in found:
         pass
     return found.message()
