@@ -1,4 +1,4 @@
-"""The package as a user installs it: built, put into an index, installed from it; its quickstart draws in JupyterLab."""
+"""The package as a user installs it: built, put into an index, installed; its quickstart draws in JupyterLab."""
 
 from __future__ import annotations
 
