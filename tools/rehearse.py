@@ -91,22 +91,33 @@ def borrowed() -> str:
     return "\n".join(sorted({str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin}))
 
 
-def rehearse(dist: Path, scratch: Path) -> str:
-    """Install from the index into an empty environment, and run the cell; return what it printed."""
+def environment(folder: Path) -> tuple[Path, Path]:
+    """Make an environment with Python alone; return its Python, and the folder of its packages."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder.parent)
+    return python, Path(packages.strip())
+
+
+def install(dist: Path, scratch: Path) -> Path:
+    """Install from the index into an empty environment; return its Python."""
     files = sorted(dist.glob("attnwidget-*"))
     if [path.suffix for path in files] != [".whl", ".gz"]:
         raise SystemExit(f"{dist} should hold one wheel and one sdist, and has {[path.name for path in files]}")
     write_index(files, scratch / "index")
-    environment = scratch / "venv"
-    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=scratch)
-    python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    python, packages = environment(scratch / "venv")
     pip = (sys.executable, "-m", "pip", "--isolated", "--python", python, "install", "--no-deps", "--no-cache-dir")
     with served(scratch / "index") as address:
         said = run(*pip, "--index-url", f"{address}/simple/", "attnwidget", cwd=scratch, NO_PROXY="127.0.0.1")
     if not re.search(r"Successfully installed attnwidget-\d", said):
         raise SystemExit(said)
-    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=scratch).strip()
-    Path(packages, "borrowed.pth").write_text(borrowed(), encoding="utf-8")
+    (packages / "borrowed.pth").write_text(borrowed(), encoding="utf-8")
+    return python
+
+
+def rehearse(dist: Path, scratch: Path) -> str:
+    """Install as a user would, and run the cell; return what it printed."""
+    python = install(dist, scratch)
     (scratch / "cell.py").write_text(CELL, encoding="utf-8")
     return run(python, "-I", scratch / "cell.py", cwd=scratch, PATH=os.devnull)
 

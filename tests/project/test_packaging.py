@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from rehearse import borrowed, environment, run
 
 import attnwidget
 
@@ -25,20 +26,6 @@ ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "attnwidget" / "static"
 
 pytestmark = pytest.mark.packaging
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Run a command that must succeed, and return what it printed."""
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 # --- what is committed ------------------------------------------------------------------------------------------------
@@ -254,19 +241,11 @@ def test_sdist_builds_without_node(built: Path, wheel: Path, tmp_path: Path) -> 
 
 
 def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path) -> None:
-    environment = tmp_path / "venv"
-    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
-    python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip())
+    python, packages = environment(tmp_path / "venv")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
     run(*install, cwd=tmp_path)
     # torch and the rest come from the environment that runs this test: too large to install again.
-    borrowed = {
-        str(Path(spec.origin).parents[1])
-        for spec in map(importlib.util.find_spec, ("torch", "anywidget"))
-        if spec and spec.origin
-    }
-    (packages / "borrowed.pth").write_text("\n".join(borrowed))
+    (packages / "borrowed.pth").write_text(borrowed(), encoding="utf-8")
 
     program = tmp_path / "program.py"
     program.write_text(
