@@ -38,7 +38,10 @@ TextOf = Callable[
 
 def in_backward() -> bool:
     """Return whether a backward pass is running this."""
-    return bool(getattr(torch._C, "_current_graph_task_id", lambda: -1)() != -1)
+    return _current_graph() != -1
+
+
+_current_graph: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
 def as_autocast(call: ObservedCall) -> ObservedCall:
@@ -354,7 +357,7 @@ class RecordMatcher:
         if opens:
             step = self._next_step(forward, name, implementation, arguments, settings)
         else:
-            step = next((one for one in forward.repeated if one.is_like(implementation, arguments, settings)), None)
+            step = _first_like(forward.repeated, implementation, arguments, settings)
         if step is None:
             return None
         q, k, v, _ = arguments
@@ -512,6 +515,16 @@ def keep_what_is_filled(call: ObservedCall, mask: Any, *, continues: bool) -> bo
         call.v = None if call.v is None else call.v[:, :, :used]
         call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
     return told
+
+
+def _first_like(
+    steps: Sequence[RepeatedStep], implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
+) -> RepeatedStep | None:
+    """Return the first of some steps that a call of transformers' interface is like; None if none is."""
+    for one in steps:
+        if one.is_like(implementation, arguments, settings):
+            return one
+    return None
 
 
 def _record_of(records: ForwardRecords, name: str) -> Record | None:

@@ -346,7 +346,7 @@ class Record:
         self._grown, self._unconfirmed = grown, UncomparedKeys(keys, grown.version, grown.length)
         self._noted.append(call)
         self._attention = None
-        return call.take_output
+        return call
 
     def join_noted(self) -> None:
         """Join the calls that were only noted so far."""

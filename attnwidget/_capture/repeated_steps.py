@@ -152,11 +152,21 @@ class NotedCall:
         parts = q, k.narrow(2, new, 1), v.narrow(2, new, 1)
         self.copies = (torch.cat(parts, 1),) if step.in_one else tuple(x.clone() for x in parts)
 
-    def take_output(self, output: Any) -> None:
+    def __call__(self, output: Any) -> None:
         """Keep a copy of the output; one that has not the shape (B, H, 1, Dv) counts as not seen."""
         (B, H, _, _), _, (_, _, _, size) = self.step.shapes
         if isinstance(output, Tensor) and output.shape == (B, H, 1, size):
             self.output = output.clone()
+
+    def take_result(self, result: Any) -> bool:
+        """Keep a copy of the output in what transformers' interface returned; False if that is of another form."""
+        output = result[0] if type(result) is tuple and len(result) == 2 else result
+        (B, H, _, _), _, (_, _, _, size) = self.step.shapes
+        if type(output) is not Tensor or output.shape != (B, 1, H, size):
+            return False
+        with torch._C.DisableTorchFunction():
+            self.output = output.clone().transpose(1, 2)
+        return True
 
     @staticmethod
     def joined(calls: Sequence[NotedCall]) -> list[Tensor]:
