@@ -2,7 +2,7 @@
 # make test    everything that CI runs; its parts: lint types js unit browser
 # make quick   what is soon known: lint, types, the tests that are neither slow nor on a page; a minute
 # make portable  the Python tests as on other processors: six lanes, 5 to 10 minutes each (LANE=today, LANE=avx2-1 …: one)
-# make bench   all benchmarks, one after the other: half an hour or so (ARGS are those of benchmarks/all.py)
+# make bench   all benchmarks, at most half an hour, and a table beside the result before (ARGS are those of benchmarks/all.py)
 # make matrix  the Python tests on every Python that is here, with the oldest and the newest versions supported (ARGS=oldest-3.11: one)
 # make docs    the site, into site/: strict, offline, every figure made anew (open site/index.html)
 # make dist    the wheel and the sdist, into dist/: built twice, compared, checked; nothing is uploaded
@@ -44,7 +44,8 @@ demo: $(VENV)/.demo bundle
 test: machine $(VENV)/.dev bundle
 	$(NPM) run build:host
 	$(call side_by_side,lint types js)
-	$(PYTEST) -m "not notebook"
+	$(PYTEST) --cov --cov-report= -m "not notebook"
+	@$(PY) tools/tested_lines.py
 	@echo "make test: all passed"
 
 quick: $(VENV)/.dev bundle
@@ -65,8 +66,9 @@ types: $(VENV)/.dev
 	$(VENV)/bin/mypy
 	$(NPM) run types
 
+# With the share of its lines that the tests run, which `make test` prints at its end.
 js: $(VENV)/.dev
-	$(NPM) test
+	$(NPM) test -- --coverage
 
 # Those of the front-end that need no page.
 pure: $(VENV)/.dev

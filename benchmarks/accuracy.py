@@ -1,16 +1,22 @@
 """How far from float64 are the weights and outputs of attnwidget, and those of torch? Prints docs/accuracy.md.
 
 python benchmarks/accuracy.py > docs/accuracy.md
+python benchmarks/accuracy.py --json out.json     # and the worst of each dtype as JSON
+python benchmarks/accuracy.py --quick             # of 256 tokens only
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
-import platform
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.nn.functional as F
+from figures import Figure, finish, machine
 from torch import Tensor
 
 from attnwidget import Attention, masks
@@ -43,7 +49,11 @@ def error(x: Tensor, reference: Tensor) -> float:
     return float(((x.double() - reference).abs().amax(1) / reference.abs().amax(1)).max())
 
 
-def row(dtype: torch.dtype, spread: float, length: int, mask: str) -> str:
+NAMES = ("weights", "weights of torch", "output", "output of torch")
+
+
+def errors(dtype: torch.dtype, spread: float, length: int, mask: str) -> dict[str, float]:
+    """The errors of weights and output, ours and torch's, by their name."""
     make = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(length, D, generator=make).to(torch.float64) for _ in range(3))
     q, k, v = (q * spread).to(dtype), k.to(dtype), v.to(dtype)
@@ -67,28 +77,40 @@ def row(dtype: torch.dtype, spread: float, length: int, mask: str) -> str:
         error(F.scaled_dot_product_attention(q[None, None], k[None, None], v[None, None], **theirs)[0, 0, rows],
               expected @ v.double()),
     )  # fmt: skip
-    numbers = ["–" if i == 1 and dtype is torch.float64 else f"{x:.1e}" for i, x in enumerate(found)]
+    known = dict(zip(NAMES, found, strict=True))
+    return {name: x for name, x in known.items() if not (name == "weights of torch" and dtype is torch.float64)}
+
+
+def row(dtype: torch.dtype, spread: float, length: int, mask: str) -> str:
+    return line(spread, length, mask, errors(dtype, spread, length, mask))
+
+
+def line(spread: float, length: int, mask: str, found: dict[str, float]) -> str:
+    numbers = [f"{found[name]:.1e}" if name in found else "–" for name in NAMES]
     return f"| {spread:g} | {length:,} | {mask} | " + " | ".join(numbers) + " |"
 
 
-def machine() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(": ")[2] for line in lines if "model name" in line]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def main() -> None:
-    threads = f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}"
-    print(INTRODUCTION.format(machine=machine(), torch=torch.__version__, threads=threads, rows=ROWS, D=D))
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    asked = parser.parse_args()
+    host, worst = machine(), {}
+    threads = f"{host['threads']} thread{'s' * (host['threads'] > 1)}"
+    print(INTRODUCTION.format(machine=host["processor"], torch=host["torch"], threads=threads, rows=ROWS, D=D))
     for dtype in DTYPES:
-        print(f"## {str(dtype).removeprefix('torch.')}\n")
+        name = str(dtype).removeprefix("torch.")
+        print(f"## {name}\n")
         print("| σ | length | mask | weights | torch's | output | torch's |")
         print("|---|---|---|---|---|---|---|")
-        for spread, length, mask in itertools.product(SPREADS, LENGTHS, MASKS):
-            print(row(dtype, spread, length, mask), flush=True)
+        for case in itertools.product(SPREADS, LENGTHS[:1] if asked.quick else LENGTHS, MASKS):
+            found = errors(dtype, *case)
+            print(line(*case, found), flush=True)
+            for what, x in found.items():
+                worst[name, what] = max(worst.get((name, what), 0.0), x)
         print()
+    return finish(asked.json, [Figure(f"{name}, {what}", x, "") for (name, what), x in worst.items()])
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

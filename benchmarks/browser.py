@@ -4,14 +4,12 @@
     python benchmarks/browser.py --json out.json     # the same numbers as JSON
     python benchmarks/browser.py --lengths 131072 --zooms 500
 
-README.md beside this file says what each line means. It needs Chromium and the browser tests' packages, and exits with
-0, whatever is missed.
+README.md beside this file says what each line means. It needs Chromium and the browser tests' packages.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -25,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
 import torch
+from figures import Figure, finish, machine
 from frames import traced
 from lab import Browser, Lab, LabNotebook, LabServer, chromium
-from wire import machine
 
 KIB, MB = 1024, 1e6
 LENGTHS = (131_072, 1_048_576)
@@ -36,6 +34,7 @@ TILE = 128
 SIDE = 3  # tiles along a side of what is in view
 AT = {"layer": 0, "batch": 0, "head": 0, "stage": "weights"}
 PATIENCE = 120  # seconds
+UNITS = {"s": ("s", 1), "ms": ("ms", 1), "KiB": ("bytes", KIB), "MB": ("bytes", MB), "relative": ("", 1)}
 
 # At most so much, by the least length that it is asked for.
 WANTED: dict[str, dict[int, float | None]] = {
@@ -466,7 +465,21 @@ def report(result: dict[str, Any]) -> None:
             print(f"- {note}")
 
 
-def main() -> None:
+def figures(result: dict[str, Any]) -> list[Figure]:
+    listed = []
+    for session in result["sessions"]:
+        for name, value in session["found"].items():
+            said, _, given = name.rpartition(", ")
+            unit, times = UNITS.get(given, ("", 1))
+            most = limit(name, session["n"])
+            if not name.startswith("frames"):  # how many there were
+                called = f"{session['n']:,} tokens, {said if given in UNITS else name}"
+                wanted = None if most is None else most * times
+                listed.append(Figure(called, value * times, unit, wanted=wanted))
+    return listed
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
@@ -482,9 +495,9 @@ def main() -> None:
         result["browser"] = browser.version
         result["sessions"] = [measure(browser, length, chosen) for length in chosen.lengths]
     report(result)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    status = finish(chosen.json, figures(result), result)
+    return 1 if any(" failed: " in note for one in result["sessions"] for note in one["notes"]) else status
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import transformers
+from figures import Figure, finish
 
 from attnwidget import capture
 
@@ -61,7 +62,20 @@ def in_a_process(length: int, way: str, threads: int) -> dict[str, float]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def main() -> None:
+def figures(found: dict[int, dict[str, dict[str, float]]]) -> list[Figure]:
+    listed = []
+    for length, ways in found.items():
+        time_ratio = ways["captured"]["seconds"] / ways["backward"]["seconds"]
+        memory = ways["stage"]["peak"] - ways["import"]["peak"]
+        listed += [
+            Figure(f"{length:,} tokens, time with saliency ÷ without", time_ratio, "×"),
+            Figure(f"{length:,} tokens, memory with saliency", memory, "bytes"),
+            Figure(f"{length:,} tokens, one head drawn", ways["stage"]["stage"], "s"),
+        ]
+    return listed
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -71,7 +85,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     if given.one:
         print(json.dumps(measure(int(given.one[0]), given.one[1])))
-        return
+        return 0
     found = {}
     print("| tokens | backward | with saliency | time | one head drawn | all weights would be |")
     print("|--:|--:|--:|--:|--:|--:|")
@@ -87,9 +101,8 @@ def main() -> None:
             flush=True,
         )
         found[length] = ways
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return finish(given.json, figures(found), found)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

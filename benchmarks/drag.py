@@ -1,6 +1,6 @@
 """How fast the stages view follows a scale that is dragged, in JupyterLab: redraws a second, and where it ends.
 
-    python benchmarks/drag.py                  # a table; exits with 1 if a budget is exceeded
+    python benchmarks/drag.py                  # a table; exits with 3 if a budget is exceeded
     python benchmarks/drag.py --json out.json  # and the same numbers as JSON
     python benchmarks/drag.py --seconds 10
 
@@ -10,7 +10,6 @@ README.md beside this file says what each column means. It needs Chromium and th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
+from figures import Figure, finish
 from lab import Browser, Lab, LabNotebook, LabServer, chromium
 
 LEAST_RATE = 20.0  # redraws a second
@@ -140,6 +140,20 @@ def report(found: dict[str, Any]) -> None:
         )
 
 
+def figures(found: dict[str, Any]) -> list[Figure]:
+    listed = []
+    for row, last in zip(found["rows"], (False, True), strict=True):
+        size = f"{row['tokens']:,} × {row['heads']}"
+        wanted = LEAST_RATE if last else None
+        listed += [
+            Figure(f"{size}, redraws", row["rate"], "a second", lower_is_better=False, wanted=wanted),
+            Figure(f"{size}, gap", row["gap"], "ms"),
+            Figure(f"{size}, kernel", row["kernel"], "ms"),
+            Figure(f"{size}, ends on the last value", row["ends_on_last"], "", lower_is_better=False, wanted=1),
+        ]
+    return listed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the numbers here too")
@@ -149,10 +163,7 @@ def main() -> int:
     with chromium() as browser:
         found = measure(browser, chosen.seconds, chosen.threads)
     report(found)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    last = found["rows"][-1]
-    return 0 if last["rate"] >= LEAST_RATE and last["ends_on_last"] else 1
+    return finish(chosen.json, figures(found), found)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python benchmarks/engine.py                    # a table; takes a few minutes
     python benchmarks/engine.py --json out.json    # and the same numbers as JSON
     python benchmarks/engine.py --lengths 2048 --runs 9 --no-long
+    python benchmarks/engine.py --threads 1 --processor-time --fused-only --lengths 4096 16384    # on a busy machine
 
-README.md beside this file says what each column means. It exits with 0, whatever is missed.
+README.md beside this file says what each column means.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import psutil
 import torch
 import torch.nn.functional as F
+from figures import Figure, finish, machine
 from torch import Tensor
-from wire import Peak, machine
+from wire import Peak
 
 from attnwidget import Attention, masks
+from attnwidget._engine import fused
 from attnwidget._engine.logsumexp import LogSumExp
 from attnwidget._engine.overview import sampled, tile
 from attnwidget._engine.regions import TileAddress
@@ -52,6 +55,9 @@ THRESHOLDS: dict[str, tuple[str, dict[int, float]]] = {
     "fp16": ("sdpa fp16", {2048: 1.0}),
     "D = 128": ("sdpa D = 128", {2048: 1.0}),
     "materialise": ("max", {}),  # at least, below
+    "max, fused": ("sdpa", {16_384: 0.6}),
+    "mean, fused": ("sdpa", {16_384: 0.6}),
+    "causal, fused": ("sdpa causal", {16_384: 0.45}),
 }
 AT_LEAST = {16_384: 5.0}  # materialise-and-pool takes so many times as long
 
@@ -89,9 +95,24 @@ def overview(
     return lambda: Attention(q, k, **how).overview(size=size, pool=pool)
 
 
+def by_fused_pass(act: Callable[[], Any]) -> Callable[[], Any]:
+    """The same act by the kernels of numba, which are ready; all others run without."""
+
+    def fast() -> Any:
+        os.environ[fused.VARIABLE] = "1"
+        try:
+            return act()
+        finally:
+            os.environ[fused.VARIABLE] = "0"
+
+    return fast
+
+
 def beside_sdpa(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Any]]:
     """What is measured at any length."""
-    return {
+    kernels = fused.ACCELERATOR.wait()
+    os.environ[fused.VARIABLE] = "0"
+    found = {
         "sdpa": sdpa(q, k, v),
         "sdpa causal": sdpa(q, k, v, is_causal=True),
         "q·kᵀ": lambda: blockwise(q, k),
@@ -102,12 +123,14 @@ def beside_sdpa(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Any]]
         "padding": overview(q, k, mask=masks.padding([len(q) * 3 // 4])),
         "peaked": overview(q * 9, k),
     }
+    ours = ("max", "mean", "causal", "window", "padding", "peaked")
+    return found | ({f"{name}, fused": by_fused_pass(found[name]) for name in ours} if kernels else {})
 
 
-def acts(length: int) -> dict[str, Callable[[], Any]]:
+def acts(length: int, fused_only: bool = False) -> dict[str, Callable[[], Any]]:
     """What is measured, each a whole act: nothing is remembered from one to the next."""
     q, k, v = make(length)
-    if length > ALL_UP_TO:
+    if length > ALL_UP_TO or fused_only:
         return beside_sdpa(q, k, v)
     kinds = (("float64", torch.float64), ("bf16", torch.bfloat16), ("fp16", torch.float16))
     other = {name: make(length, dtype=dtype) for name, dtype in kinds}
@@ -126,15 +149,17 @@ def acts(length: int) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def taken(todo: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
+def taken(
+    todo: dict[str, Callable[[], Any]], runs: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Medians of interleaved runs, in seconds."""
     times: dict[str, list[float]] = {name: [] for name in todo}
     for run in range(runs + 1):
         for name, act in todo.items():
-            start = time.perf_counter()
+            start = clock()
             act()
             if run:  # the first one warms up
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return {name: median(found) for name, found in times.items()}
 
 
@@ -231,7 +256,25 @@ def long_table(times: dict[str, float], whole: dict[str, float]) -> None:
         print(f"| {name} | {1e3 * seconds:,.1f} | {said} | {word} | {held} |")
 
 
-def main() -> None:
+def figures(rows: list[dict[str, Any]], long: dict[str, Any]) -> list[Figure]:
+    """Return the ratios, each to what stands beside it, and the seconds and bytes of the longest."""
+    found = []
+    for row in rows:
+        name = f"{row['n']:,} tokens, {row['name']} ÷ {row['beside']}"
+        more = row["name"] == "materialise"
+        if row["name"] != row["beside"]:
+            found.append(Figure(name, row["ratio"], "×", lower_is_better=not more, wanted=row["threshold"]))
+    for name, seconds in (long or {"times": {}})["times"].items():
+        limit = next((LIMITS[start] for start in LIMITS if name.startswith(start)), None)
+        found.append(Figure(f"{LONG:,} tokens, {name}", seconds, "s", wanted=limit))
+    if long:
+        whole = long["exact pass"]
+        found.append(Figure(f"{LONG:,} tokens, exact pass", whole["seconds"], "s", wanted=LIMITS["exact pass"]))
+        found.append(Figure(f"{LONG:,} tokens, memory of the exact pass", whole["bytes"], "bytes", wanted=MEMORY))
+    return found
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5, help="interleaved, after one to warm up; the median is taken")
@@ -239,6 +282,10 @@ def main() -> None:
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--no-long", action="store_true", help=f"nothing at {LONG:,}")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--processor-time", action="store_true", help="what each act takes of the processor; one thread"
+    )
+    parser.add_argument("--fused-only", action="store_true", help="what the fused pass stands beside, and no more")
     parser.add_argument("--time-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--tiles", action="store_true", help=argparse.SUPPRESS)
@@ -246,22 +293,31 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     if asked.time_of:
-        return print(json.dumps(taken(acts(asked.time_of), asked.runs)))
+        clock = time.process_time if asked.processor_time else time.perf_counter
+        print(json.dumps(taken(acts(asked.time_of, asked.fused_only), asked.runs, clock)))
+        return 0
     if asked.memory_of:
-        return print(json.dumps(memory_of(asked.memory_of[0], int(asked.memory_of[1]))))
+        print(json.dumps(memory_of(asked.memory_of[0], int(asked.memory_of[1]))))
+        return 0
     if asked.tiles:
-        return print(json.dumps(tiles(asked.runs)))
+        print(json.dumps(tiles(asked.runs)))
+        return 0
     if asked.exact_pass:
-        return print(json.dumps(exact_pass()))
+        print(json.dumps(exact_pass()))
+        return 0
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     host = machine()
-    said = f"{host['processor']}, {host['threads']} of {host['cores']} cores, torch {host['torch']}"
+    instructions = torch.backends.cpu.get_cpu_capability()
+    said = f"{host['processor']} ({instructions}), {host['threads']} of {host['cores']} cores, torch {host['torch']}"
+    fused.ACCELERATOR.wait()
+    print(f"fused pass: {fused.ACCELERATOR.describe()}")
     print(f"{said}, Python {host['python']}; {asked.threads} threads, median of {asked.runs} interleaved runs, each")
     print(f"length in a fresh process; load before it began {load:.1f}; float32, head size {D}, one head")
     found: list[dict[str, Any]] = []
     for length in asked.lengths:
-        times = apart("--time-of", str(length), "--runs", str(asked.runs))
+        options = ["--processor-time"] * asked.processor_time + ["--fused-only"] * asked.fused_only
+        times = apart("--time-of", str(length), "--runs", str(asked.runs), *options)
         measured = () if asked.no_memory else ("sdpa", "max", "mean", "causal", "bf16", "materialise")
         memory = {name: apart("--memory-of", name, str(length)) for name in measured if name in times}
         found += table(length, times, memory)
@@ -269,11 +325,9 @@ def main() -> None:
     if not asked.no_long:
         long = {"times": apart("--tiles", "--runs", str(asked.runs)), "exact pass": apart("--pass")}
         long_table(long["times"], long["exact pass"])
-    if asked.json:
-        about = {"machine": host, "threads": asked.threads, "load": load, "runs": asked.runs}
-        asked.json.write_text(json.dumps({**about, "rows": found, "long": long}, indent=1))
-    return None
+    details = {"threads": asked.threads, "load": load, "runs": asked.runs, "rows": found, "long": long}
+    return finish(asked.json, figures(found, long), details)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

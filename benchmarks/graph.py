@@ -9,7 +9,6 @@ README.md beside this file says what each column means. It needs Chromium and th
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
 import torch
+from figures import Figure, finish
 from gallery import Gallery, portable, show, state_of
 from lab import Browser, OfflinePages, chromium
 
@@ -164,7 +164,19 @@ def report(found: dict[str, Any]) -> None:
         print(f"| {row['view']} | {row['rate']} | {row['drawn']} of {row['sent']} |")
 
 
-def main() -> None:
+def figures(found: dict[str, Any]) -> list[Figure]:
+    listed = []
+    for row in found["pointing"]:
+        size = f"{row['tokens']:,} × {row['heads']}"
+        listed += [Figure(f"{size}, {what}", row[what]["median"], "ms") for what in ("band", "label", "pin")]
+        listed.append(Figure(f"{size}, links", row["links"], "bytes"))
+    for row in found["loops"]:
+        name = f"{row['view']}, drawn of {row['sent']} at {row['rate']} a second"
+        listed.append(Figure(name, row["drawn"], "", lower_is_better=False))
+    return listed
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     parser.add_argument("--repeats", type=int, default=20)
@@ -174,9 +186,8 @@ def main() -> None:
     with chromium() as browser:
         found = measure(browser, chosen.repeats)
     report(found)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return finish(chosen.json, figures(found), found)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

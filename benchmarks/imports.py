@@ -1,6 +1,6 @@
 """What importing attnwidget costs beyond torch, each case in fresh processes that take turns.
 
-    python benchmarks/imports.py                # a table; exits with 1 if a budget is exceeded
+    python benchmarks/imports.py                # a table; exits with 3 if a budget is exceeded
     python benchmarks/imports.py --runs 11 --json out.json
 
 Processor time of this import alone, with compiled bytecode, after torch; and once more after IPython, which a kernel
@@ -10,7 +10,6 @@ has imported before any cell runs.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from wire import machine
+from figures import Figure, figure_of, finish
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = {"import attnwidget": 0.15}  # seconds
@@ -78,20 +77,23 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def figures(rows: list[dict[str, Any]]) -> list[Figure]:
+    """Return the cost of each import as a figure."""
+    return [
+        figure_of(f"{row['case']}, after {row['after']}", row["own"], "s", wanted=BUDGETS.get(row["case"]))
+        for row in rows
+    ]
+
+
 def main() -> int:
-    """Measure, print a table, and return 1 if a budget is exceeded."""
+    """Measure, print a table, and return 3 if a budget is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     rows = measure(asked.runs)
     print(table(rows))
-    if asked.json:
-        asked.json.write_text(json.dumps({"machine": machine(), "runs": asked.runs, "imports": rows}, indent=1) + "\n")
-    over = [row for row in rows if min(row["own"]) > BUDGETS.get(row["case"], float("inf"))]
-    for row in over:
-        print(f"{row['case']} takes {min(row['own']):.3f} s after {row['after']}: {BUDGETS[row['case']]} s are wanted")
-    return 1 if over else 0
+    return finish(asked.json, figures(rows), {"runs": asked.runs, "imports": rows})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 Models of GPT-2-small's size with random weights: 12 layers for times, 2 for memory. Times are processor time (all
 threads together), as ratios to the model alone in runs that take turns, their medians. A sweep runs the model once for
 each of 144 heads. Memory is the peak of a fresh
-process over what it held before. It exits with 0, whatever is missed.
+process over what it held before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 import torch
-from wire import MIB, Peak, machine
+from figures import Figure, figure_of, finish, machine
+from wire import MIB, Peak
 
 from attnwidget import intervene, sweep
 
@@ -63,7 +64,7 @@ def forward(model: Any, text: torch.Tensor, edits: Any, *, gradients: bool = Fal
             found.square().sum().backward()
 
 
-def times(tokens: int, runs: int) -> dict[str, float]:
+def times(tokens: int, runs: int) -> dict[str, list[float]]:
     """Processor time of each edit, as ratios to the model alone."""
     model, text = model_of(12, tokens), text_of(tokens)
     ways: dict[str, Callable[[], None]] = {
@@ -78,7 +79,7 @@ def times(tokens: int, runs: int) -> dict[str, float]:
             if run:  # the first warms up
                 used[name].append(time.process_time() - begun)
     pairs = {name: [x / y for x, y in zip(found, used["alone"], strict=True)] for name, found in used.items()}
-    return {"seconds alone": median(used["alone"]), **{name: median(found) for name, found in pairs.items()}}
+    return {"seconds alone": used["alone"], **pairs}
 
 
 def sweeps(tokens: int, runs: int) -> dict[str, float]:
@@ -139,9 +140,11 @@ def main() -> int:
         return 0
     found: dict[str, Any] = {"machine": machine(), "times": times(SHORT, asked.runs)}
     print(", ".join(f"{name} {value}" for name, value in found["machine"].items()))
-    print(f"\n{SHORT} tokens, 12 layers: {found['times'].pop('seconds alone') * 1000:.0f} ms alone; times of that")
-    for name, ratio in found["times"].items():
-        print(f"  {name:<40} {ratio:6.3f}")
+    print(
+        f"\n{SHORT} tokens, 12 layers: {median(found['times'].pop('seconds alone')) * 1000:.0f} ms alone; times of that"
+    )
+    for name, ratios in found["times"].items():
+        print(f"  {name:<40} {median(ratios):6.3f}")
     found["sweeps"] = sweeps(SHORT, asked.runs)
     print(
         f"\n{SHORT} tokens, 12 × 12 heads, 50,257 tokens: {found['sweeps'].pop('seconds alone') * 1000:.0f} ms alone;"
@@ -158,9 +161,15 @@ def main() -> int:
         threads = ["--threads", str(asked.threads)] if asked.threads else []
         found["memory"][name] = apart("--memory-of", name, "--tokens", str(asked.tokens), *threads)
         print(f"  {name:<40} {found['memory'][name] / MIB:8.0f}", flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
-    return 0
+    return finish(asked.json, figures(found), found)
+
+
+def figures(found: dict[str, Any]) -> list[Figure]:
+    return [
+        *(figure_of(f"{name} ÷ alone", ratios, "×") for name, ratios in found["times"].items() if name != "alone"),
+        *(Figure(f"sweep, {name} ÷ 144 passes", ratio, "×") for name, ratio in found["sweeps"].items()),
+        *(Figure(f"memory, {name}", size, "bytes") for name, size in found["memory"].items()),
+    ]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ of the browser, and bytes.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
@@ -28,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
 import psutil
 from channel import SlowChannel
+from figures import Figure, figure_of, finish
 from lab import Lab, LabServer, chromium
 
 RATE = 2e6
@@ -110,6 +110,20 @@ def measure(lab: Lab, channel: SlowChannel, *, alone: bool, count: int, rate: fl
     return Cost(taken, *(spent[part] - before[part] for part in Cost._fields[1:4]), sent[0])
 
 
+def figures(costs: dict[str, list[Cost]], count: int) -> list[Figure]:
+    once, each = costs["once"], costs["each"]
+    ratios = [one.seconds / other.seconds for one, other in zip(once, each, strict=True)]
+    parts = [
+        figure_of(f"a widget, {part}", [getattr(one, part) / count for one in once], "s") for part in Cost._fields[1:4]
+    ]
+    return [
+        figure_of("until all are drawn", [one.seconds for one in once], "s", wanted=BUDGET),
+        figure_of("sent once ÷ with each", ratios, "×"),
+        *parts,
+        figure_of("a widget, sent", [one.bytes / count for one in once], "bytes"),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
@@ -135,10 +149,8 @@ def main() -> int:
         "of each widget, sent once: {:.0f} ms of a core in the kernel, {:.0f} ms in the page,".format(*of_one), end=" "
     )
     print(f"{of_one[2]:.0f} ms in the rest of the browser, {once.bytes / chosen.count / 1e3:.0f} kB")
-    if chosen.json:
-        made = {name: [one._asdict() for one in of] for name, of in costs.items()}
-        chosen.json.write_text(json.dumps({"costs": made, "rate": chosen.rate}, indent=1) + "\n", encoding="utf-8")
-    return 0 if once.seconds <= BUDGET else 1
+    made = {name: [one._asdict() for one in of] for name, of in costs.items()}
+    return finish(chosen.json, figures(costs, chosen.count), {"costs": made, "rate": chosen.rate})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What one message or one click costs the kernel: CPU time, memory and bytes, each case in a fresh process.
 
-    python benchmarks/message_cost.py                  # a table; exits with 1 if a budget is exceeded
+    python benchmarks/message_cost.py                  # a table; exits with 3 if a budget is exceeded
     python benchmarks/message_cost.py --only compare   # the cases whose names contain that
     python benchmarks/message_cost.py --json out.json  # and the same numbers as JSON
 
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import psutil
 import torch
-from wire import KIB, MB, Peak, Traffic, machine
+from figures import Figure, finish, machine
+from wire import KIB, MB, Peak, Traffic
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._utils.scheduler import Scheduler
@@ -33,6 +35,7 @@ from attnwidget._utils.scheduler import Scheduler
 HEAD_SIZE = 64
 BUDGETS = {"answered": 1.0, "longest": 0.25, "memory": 64 * MB, "bytes": 1024 * KIB}
 PATIENCE = 3.0  # seconds in which steps are watched
+TILES = [[0, 0, row, column] for row in range(8) for column in range(8)]
 
 Act = Callable[[], Any]
 
@@ -77,11 +80,11 @@ def compare_head(tokens: int) -> Act:
     return click(w, head=1)
 
 
-def compare_change(tokens: int) -> Act:
+def compare_change(tokens: int, stage: str, windows: tuple[int | None, int | None], times: int) -> Act:
     q, k, v = heads(tokens)
-    w = compare(Attention(q, k, v, window=256), Attention(q, k, v, window=512), view="compare")
-    places = {"queries": [0, 2048], "keys": [0, 2048], "against": "B"}
-    return ask(w, *[{"kind": "change", **places}] * 64)
+    w = compare(Attention(q, k, v, window=windows[0]), Attention(q, k.flip(2), v, window=windows[1]), view="compare")
+    places = {"queries": [tokens - 2048, tokens], "keys": [tokens - 2048, tokens], "against": "B"}
+    return ask(w, *[{"kind": "change", "stage": stage, **places}] * times)
 
 
 def compare_pin(tokens: int) -> Act:
@@ -126,6 +129,18 @@ def stages_scale(tokens: int) -> Act:
     return lambda: w._receive(w, {"what_if": {"scale": 0.3}}, [])
 
 
+def of_combined(kind: str, count: int, tokens: int, times: int, how: str = "mean", **fields: Any) -> Act:
+    q, k, v = heads(tokens, count, 16)
+    w = AttentionWidget(q, k, v, is_causal=how == "max", heads=range(count), combine=how)
+    return ask(w, *[{"kind": kind, "head": f"{how} " + " ".join(map(str, range(count))), **fields}] * times)
+
+
+def of_words(kind: str, tokens: int, times: int = 1) -> Act:
+    q, k, v = heads(tokens, size=16)
+    names = ["▁w" if n % 3 else "▁a" * (n % 2) + "b" for n in range(tokens)]
+    return ask(AttentionWidget(q, k, v, tokens=names, pieces="words", is_causal=True), *[{"kind": kind}] * times)
+
+
 def request(kind: str, tokens: int, times: int = 1, rules: dict[str, Any] | None = None, **fields: Any) -> Act:
     q, k, v = heads(tokens)
     w = AttentionWidget(q, k, v, **(rules or {}))
@@ -139,11 +154,7 @@ def spans(kind: str, tokens: int, side: int, times: int) -> Act:
 def tiles(tokens: int, times: int) -> Act:
     q, k, v = heads(tokens)
     w = AttentionWidget(q, k, v)
-    asked = [
-        {"kind": "tiles", "view": f"v{at}", "tiles": [[0, 0, row, column] for row in range(8) for column in range(8)]}
-        for at in range(times)
-    ]
-    return ask(w, *asked)
+    return ask(w, *[{"kind": "tiles", "view": f"v{at}", "tiles": TILES} for at in range(times)])
 
 
 def head_change(tokens: int, count: int, **rules: Any) -> Act:
@@ -180,7 +191,14 @@ CASES: dict[str, Callable[[], Act]] = {
     "compare: 16,384": lambda: compare_long(16_384),
     "compare: 65,536": lambda: compare_long(65_536),
     "compare: another head of 8,192": lambda: compare_head(8192),
-    "compare: 64 × change, 12,000": lambda: compare_change(12_000),
+    **{
+        f"compare: {times} × change of {stage}, {tokens:,}{said}": partial(
+            compare_change, tokens, stage, windows, times
+        )
+        for tokens, windows, said in ((12_000, (256, 512), ", windows"), (20_000, (None, None), ""))
+        for stage in ("scores", "scaled", "masked", "weights", "contribution")
+        for times in (1, 64)
+    },
     "compare: a key of 60,000": lambda: compare_pin(60_000),
     "compare: scale, windows of 256 and 512": lambda: compare_rules(12_000, (256, 512), {"scale": 0.3}),
     "compare: dropped keys, 12,000": lambda: compare_rules(12_000, (256, None), {"drop_keys": [3, 9]}),
@@ -197,6 +215,11 @@ CASES: dict[str, Callable[[], Act]] = {
     "stages: open, 8,000": lambda: stages(8000),
     "spread of 16,000": lambda: request("spread", 16_000),
     "spread of 100,000": lambda: request("spread", 100_000),
+    "64 × spread of the mean of 32, 16,384": lambda: of_combined("spread", 32, 16_384, 64),
+    "64 × spread of the maximum of 32, 4,096": lambda: of_combined("spread", 32, 4096, 64, "max"),
+    "64 × spread of words, 20,000": lambda: of_words("spread", 20_000, 64),
+    "check of words, 20,000": lambda: of_words("check", 20_000),
+    "64 × tiles of the mean of 32, 16,384": lambda: of_combined("tiles", 32, 16_384, 64, view="v", tiles=TILES),
     "64 × spread of 2,000": lambda: request("spread", 2000, 64),
     "32 × jacobian of 3,000": lambda: request("jacobian", 3000, 32, query=7),
     "jacobian of 4,096": lambda: request("jacobian", 4096, query=7),
@@ -227,12 +250,12 @@ CASES: dict[str, Callable[[], Act]] = {
 }
 
 
-def measure(make: Callable[[], Act]) -> dict[str, float]:
+def measure(make: Callable[[], Act], patience: float) -> dict[str, float]:
     """What one case costs."""
-    return asyncio.run(_measure(make))
+    return asyncio.run(_measure(make, patience))
 
 
-async def _measure(make: Callable[[], Act]) -> dict[str, float]:
+async def _measure(make: Callable[[], Act], patience: float) -> dict[str, float]:
     torch.set_num_threads(1)
     traffic, steps = Traffic(), []
     step = Scheduler._step
@@ -252,7 +275,7 @@ async def _measure(make: Callable[[], Act]) -> dict[str, float]:
         kept = act()
         answered = time.process_time() - start
         size, memory = traffic.bytes, peak.read()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience
         while time.monotonic() < until:
             await asyncio.sleep(0.05)
         del kept
@@ -290,28 +313,36 @@ def over_budget(rows: dict[str, dict[str, float]]) -> list[str]:
     ]
 
 
+def figures(rows: dict[str, dict[str, float]]) -> list[Figure]:
+    """Return how soon each message is answered, and of all the most of what has a budget besides."""
+    found = [Figure(case, row["answered"], "s", wanted=BUDGETS["answered"]) for case, row in rows.items()]
+    for name, unit in (("longest", "s"), ("memory", "bytes"), ("bytes", "bytes")):
+        most = max((row[name] for row in rows.values()), default=0.0)
+        found.append(Figure(f"most of all, {name}", most, unit, wanted=BUDGETS[name]))
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose names contain this")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers there too")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds in which steps are watched")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.case:
-        print(json.dumps(measure(CASES[wanted.case])))
+        print(json.dumps(measure(CASES[wanted.case], wanted.patience)))
         return 0
     rows: dict[str, dict[str, float]] = {}
     for name in CASES:
         if wanted.only in name:
-            command = [sys.executable, __file__, "--case", name]
+            command = [sys.executable, __file__, "--case", name, "--patience", str(wanted.patience)]
             made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             rows[name] = json.loads(made.splitlines()[-1])
     print(table(rows))
     over = over_budget(rows)
     for line in over:
         print("OVER BUDGET", line)
-    if wanted.json:
-        wanted.json.write_text(json.dumps({"machine": machine(), "cases": rows, "over_budget": over}, indent=1) + "\n")
-    return 1 if over else 0
+    return finish(wanted.json, figures(rows), {"cases": rows, "over_budget": over})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """attnwidget beside other tools that draw attention: Python time, bytes, and time to the first complete drawing.
 
-    make bench-peers                                # makes the peers' environment, then this
+    make bench ARGS=peers                           # makes the peers' environment, then this
     python benchmarks/peers.py --json out.json
     python benchmarks/peers.py --lengths 64 128 --tools attnwidget treescope plotly
 
-README.md beside this file says what is measured and how. It exits with 0, whatever is found.
+README.md beside this file says what is measured and how.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import torch
+from figures import Figure, figure_of, finish, machine
 from lab import Browser, Page
 from peer_pages import TOOLS
 from PIL import Image
 from playwright.sync_api import Error, Playwright, sync_playwright
 from playwright.sync_api import TimeoutError as TookTooLong
-from wire import machine
 
 HERE = Path(__file__).parent
 PEERS = HERE.parent / ".peers"  # made by `make`: an environment, and what BertViz takes from a CDN
@@ -51,6 +51,7 @@ STATIC = ("seaborn",)  # a picture: nothing to click
 SECONDS = 60  # a tool that takes longer in Python or in the browser has failed
 SLOW = 6  # seconds; of what takes longer, one run is enough
 FEW = 16  # tokens
+FIRST_PAINT = 0.17  # seconds, wanted of up to 128 tokens
 QUIET = 0.5  # seconds without a change of the page after which it is taken as complete
 SIZE = (1200, 900)
 
@@ -409,7 +410,24 @@ def served(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-def main() -> None:
+def figures(result: dict[str, Any]) -> list[Figure]:
+    """Return what ours takes, and how many times ours each other tool takes."""
+    done = [row for row in result["rows"] if not row["failed"]]
+    ours = {row["n"]: row for row in done if row["tool"] == OURS}
+    listed = []
+    for n, row in ours.items():
+        both = [sum(pair) for pair in zip(row["python"], row["browser"], strict=True)]
+        listed.append(figure_of(f"{n:,} tokens, opens", both, "s", wanted=FIRST_PAINT if n <= 128 else None))
+        listed.append(figure_of(f"{n:,} tokens, Python", row["python"], "s"))
+        listed.append(Figure(f"{n:,} tokens, opening state", row["opening"], "bytes"))
+    for row in done:
+        if row["n"] in ours and row["tool"] != OURS:
+            name = f"{row['n']:,} tokens, {row['tool']} ÷ attnwidget"
+            listed.append(Figure(name, opens(row) / opens(ours[row["n"]]), "×", lower_is_better=False))
+    return listed
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     parser.add_argument("--runs", type=int, default=5)
@@ -446,9 +464,9 @@ def main() -> None:
         "verdicts": verdicts(bench.rows),
     }
     report(result)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    status = finish(chosen.json, figures(result), result)
+    return 1 if any(row["failed"] for row in result["rows"] if row["tool"] == OURS) else status
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -5,13 +5,12 @@
     python benchmarks/scale.py --no-dask        # without a Dask cluster
 
 Rates are seconds of the processor, one thread, the best of several runs. The speed-up is a ratio of clocks in one run:
-the overviews of a stack by one process, and by two, each with one thread. It exits with 0, whatever is found.
+the overviews of a stack by one process, and by two, each with one thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import pickle
 import statistics
@@ -26,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from wire import machine
+from figures import Figure, finish, machine
 
 from attnwidget import Attention, AttentionStack, Capture, capture, segments
 from attnwidget._engine.parts import subject_of
@@ -148,6 +147,15 @@ def plan(found: dict[str, Any]) -> dict[str, float]:
     }
 
 
+def figures(found: dict[str, Any]) -> list[Figure]:
+    units = {"picoseconds": "ps a cell", "ratios": "×", "bytes": "bytes"}
+    return [
+        Figure(name, value, unit, lower_is_better=not name.startswith("two"))
+        for part, unit in units.items()
+        for name, value in found[part].items()
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
@@ -171,9 +179,7 @@ def main() -> int:
                 else f"| {name} | {value:,.0f} |"
             )
         print()
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
-    return 0
+    return finish(asked.json, figures(found), found)
 
 
 if __name__ == "__main__":

@@ -5,27 +5,26 @@
     python benchmarks/segments.py --long           # 131,072 tokens as well, in slices
 
 Seconds of a clock and of the processor (all threads together), the best of several runs, and ratios of medians within a
-run. It exits with 0, whatever is missed.
+run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch.nn.functional as F
+from figures import Figure, finish, machine
 from torch import Tensor
-from wire import machine
 
 from attnwidget import Attention, AttentionStack, segments
 from attnwidget._analysis.segment_mass import RowGroups, segment_sums
@@ -47,7 +46,7 @@ def parts(length: int, answer: int, count: int = COUNT) -> Segments:
     return segments({**spans, "answer": (length - answer, length)}, length=length)
 
 
-def timed(ways: dict[str, Callable[[], Any]], runs: int) -> dict[str, dict[str, float]]:
+def timed(ways: dict[str, Callable[[], Any]], runs: int) -> dict[str, dict[str, Any]]:
     """Run several ways in turn: seconds of a clock and of the processor, the least and the median."""
     clock: dict[str, list[float]] = {name: [] for name in ways}
     processor: dict[str, list[float]] = {name: [] for name in ways}
@@ -63,10 +62,16 @@ def timed(ways: dict[str, Callable[[], Any]], runs: int) -> dict[str, dict[str, 
             "seconds": min(clock[name]),
             "processor": min(processor[name]),
             "median seconds": median(clock[name]),
+            "quartiles": quartiles(clock[name]),
             "median processor": median(processor[name]),
         }
         for name in ways
     }
+
+
+def quartiles(times: list[float]) -> list[float]:
+    low, _, high = quantiles(times, method="inclusive") if len(times) > 1 else times * 3
+    return [low, high]
 
 
 def one_hot(labels: Tensor, count: int) -> Tensor:
@@ -162,7 +167,17 @@ def longest() -> dict[str, float]:
     }
 
 
-def main() -> None:
+def figures(found: dict[str, Any]) -> list[Figure]:
+    times = {**found.get("all heads", {"times": {}})["times"], **found.get("one head", {"times": {}})["times"]}
+    listed = [
+        Figure(name, one["median seconds"], "s", quartiles=tuple(one["quartiles"])) for name, one in times.items()
+    ]
+    for name, ratio in found.get("one head", {"ratios": {}})["ratios"].items():
+        listed.append(Figure(f"{name}: map ÷ overview", ratio["median seconds"], "×"))
+    return listed
+
+
+def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--runs", type=int, default=5)
     options.add_argument("--threads", type=int, default=2)
@@ -186,9 +201,8 @@ def main() -> None:
         print(f"map ÷ overview, {name:16} {ratio['median seconds']:.2f} (processor {ratio['median processor']:.2f})")
     for name, value in found.get("longest", {}).items():
         print(f"131,072 tokens, {name:18} {value:10.4f}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+    return finish(given.json, figures(found), found)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,6 +1,6 @@
 """The segments view of 2,000 answer tokens × 200 segments: script of a frame while one scrolls and points.
 
-    python benchmarks/segments_view.py                  # a table; exits with 1 if a budget is exceeded
+    python benchmarks/segments_view.py                  # a table; exits with 3 if a budget is exceeded
     python benchmarks/segments_view.py --json out.json  # and the same numbers as JSON
 
 README.md beside this file says what each line means. It needs Chromium, the browser tests' packages and a bundle that
@@ -10,7 +10,6 @@ is built.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 
 import torch
+from figures import Figure, finish
 from frames import traced
 from gallery import Gallery, show
 from lab import OfflinePages, chromium
@@ -106,12 +106,9 @@ def main() -> int:
     print("| | median | 95 % | most |\n|---|--:|--:|--:|")
     for name, times in found.items():
         print(f"| {name} | {times['median']:.1f} | {times['p95']:.1f} | {times['most']:.1f} |")
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    late = [name for name, times in found.items() if times["p95"] > FRAME]
-    if late:
-        print(f"\nover {FRAME:.0f} ms: {', '.join(late)}")
-    return 1 if late else 0
+    print()
+    figures = [Figure(f"{name}, 95 % of frames", times["p95"], "ms", wanted=FRAME) for name, times in found.items()]
+    return finish(asked.json, figures, found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a widget costs: bytes to the front-end, kernel memory and time, for q, k and v of 2,048 tokens × 12 heads.
 
-    python benchmarks/wire.py                 # a table; exits with 1 if a budget is exceeded
+    python benchmarks/wire.py                 # a table; exits with 3 if a budget is exceeded
     python benchmarks/wire.py --json out.json # and the same numbers as JSON
     python benchmarks/wire.py --long          # one head of up to 1,048,576 tokens
 
@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import subprocess
 import sys
 import threading
@@ -30,6 +28,7 @@ import psutil
 import torch
 import torch.nn.functional as F
 from comm.base_comm import BaseComm
+from figures import MISSED, Figure, figure_of, finish, machine
 from torch import Tensor
 
 from attnwidget import AttentionWidget
@@ -113,7 +112,7 @@ def measure_bytes(pattern: str) -> dict[str, int]:
 # Time: medians of interleaved runs, as ratios to torch's attention of one head.
 
 
-def measure_time(pattern: str, runs: int) -> dict[str, float]:
+def measure_time(pattern: str, runs: int) -> dict[str, list[float]]:
     Traffic()
     (q, k, v), keywords = make(pattern)
     q1, k1, v1 = (x[:, :1] for x in (q, k, v))
@@ -136,7 +135,7 @@ def measure_time(pattern: str, runs: int) -> dict[str, float]:
             if run:  # the first one warms up
                 taken[act.__name__].append(time.perf_counter() - start)
     w.close()
-    return {name: median(times) for name, times in taken.items()}
+    return taken
 
 
 # Memory: the peak of a fresh process over what it held with q, k and v made and torch warm.
@@ -318,21 +317,6 @@ def measure_long(lengths: Sequence[int]) -> tuple[dict[int, dict[str, Any]], lis
 # The table.
 
 
-def machine() -> dict[str, Any]:
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        name = lines[0].split(":")[1].strip() if lines else name
-    return {
-        "processor": name,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
 def measure(runs: int) -> dict[str, Any]:
     rows = {}
     for pattern in PATTERNS:
@@ -345,16 +329,20 @@ def measure(runs: int) -> dict[str, Any]:
     return {"machine": machine(), "tokens": TOKENS, "heads": HEADS, "runs": runs, "patterns": rows, "bundle": files}
 
 
-def over_budget(result: dict[str, Any]) -> list[str]:
-    found = [("bundle", "bundle", sum(result["bundle"].values()))]
+def figures(result: dict[str, Any]) -> list[Figure]:
+    found = [Figure("bundle", sum(result["bundle"].values()), "bytes", wanted=BUDGETS["bundle"])]
     for pattern, row in result["patterns"].items():
-        found += [(pattern, name, row["bytes"][name]) for name in ("opening", "head")]
-        found += [(pattern, "memory", row["memory"]["memory"])]
-    return [
-        f"{where}: {name} is {amount:,.0f} bytes, the budget is {BUDGETS[name]:,.0f}"
-        for where, name, amount in found
-        if amount > BUDGETS[name]
-    ]
+        found += [
+            Figure(f"{pattern}, {name}", size, "bytes", wanted=BUDGETS.get(name)) for name, size in row["bytes"].items()
+        ]
+        found += [Figure(f"{pattern}, memory", row["memory"]["memory"], "bytes", wanted=BUDGETS["memory"])]
+        found += [figure_of(f"{pattern}, {name} ÷ SDPA", ratios(row, name), "×") for name in ("opening", "head")]
+    return found
+
+
+def ratios(row: dict[str, Any], name: str) -> list[float]:
+    """Return how many times SDPA's time each run took."""
+    return [own / sdpa for own, sdpa in zip(row["seconds"][name], row["seconds"]["sdpa"], strict=True)]
 
 
 def table(result: dict[str, Any]) -> str:
@@ -367,11 +355,11 @@ def table(result: dict[str, Any]) -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for pattern, row in result["patterns"].items():
-        size, seconds = row["bytes"], row["seconds"]
+        size, sdpa = row["bytes"], median(row["seconds"]["sdpa"])
         lines.append(
             f"| {pattern} | {size['opening'] / KIB:.0f} KiB | {size['head'] / KIB:.0f} KiB "
-            f"| {size['layer'] / KIB:.0f} KiB | {row['memory']['memory'] / MB:.0f} MB | {seconds['sdpa'] * 1e3:.0f} ms "
-            f"| {seconds['opening'] / seconds['sdpa']:.1f} × | {seconds['head'] / seconds['sdpa']:.1f} × |"
+            f"| {size['layer'] / KIB:.0f} KiB | {row['memory']['memory'] / MB:.0f} MB | {sdpa * 1e3:.0f} ms "
+            f"| {median(ratios(row, 'opening')):.1f} × | {median(ratios(row, 'head')):.1f} × |"
         )
     parts = ", ".join(f"{name} {size / 1000:.0f} KB" for name, size in result["bundle"].items())
     return "\n".join([*lines, "", f"bundle: {sum(result['bundle'].values()) / 1000:.0f} KB ({parts})"])
@@ -395,21 +383,15 @@ def main() -> int:
         rows, over = measure_long(wanted.long or LENGTHS)
         print("\n".join([long_table(rows), *(f"OVER BUDGET {line}" for line in over)]))
         if wanted.json:
-            wanted.json.write_text(
-                json.dumps({"machine": machine(), "lengths": rows, "over_budget": over}, indent=1) + "\n"
-            )
-        return 1 if over else 0
+            details = {"machine": machine(), "lengths": rows, "over_budget": over}
+            wanted.json.write_text(json.dumps(details, indent=1) + "\n")
+        return MISSED if over else 0
     if wanted.memory_of:
         print(json.dumps(memory_here(wanted.memory_of)))
         return 0
     result = measure(max(5, wanted.runs))
-    result["over_budget"] = over_budget(result)
     print(table(result))
-    for line in result["over_budget"]:
-        print("OVER BUDGET", line)
-    if wanted.json:
-        wanted.json.write_text(json.dumps(result, indent=1) + "\n")
-    return 1 if result["over_budget"] else 0
+    return finish(wanted.json, figures(result), result)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,13 @@ export default defineConfig({
     restoreMocks: true,
     maxWorkers: "100%",
     testTimeout: 60_000, // a loaded machine draws slowly
+    coverage: {
+      // With `--coverage`: which lines the tests of this folder run; tools/coverage.py prints their share.
+      provider: "v8",
+      include: ["src/**"],
+      reporter: ["json-summary"],
+      reportsDirectory: "coverage",
+    },
     projects: [
       { extends: true, test: { name: "pure", include: paths(files.filter((name) => !onPages.includes(name))) } },
       {

@@ -18,6 +18,10 @@ settings.load_profile("attnwidget")
 # by the variable that torch reads in the notebooks' kernels too.
 torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
 
+# Without the fused pass of numba: whether it is compiled already would otherwise change last bits from run to run.
+# `tests/engine/test_fused.py` turns it on.
+os.environ.setdefault("ATTNWIDGET_FAST", "0")
+
 
 def pytest_report_header() -> str:
     """Say in a log what the numbers were computed with."""

@@ -9,6 +9,7 @@ from math import inf, log, nan
 import torch
 from torch import Tensor
 
+from .._engine import cost
 from .._engine.base import Head
 from .._engine.logsumexp import LogSumExp
 from .._engine.matmul import exact, exactly, exp_
@@ -67,22 +68,29 @@ def statistics(head: Head) -> Statistics:
     return run_to_end(exactly(head.att.device, computing_statistics(head, range(head.att.shape.Q))))
 
 
+def worth_of_statistics(head: Head) -> int:
+    """Return how many cells one of the statistics is worth; one of several heads is first computed in each of them."""
+    return cost.STATISTICS - 1 + cost.worth_of_a_cell(*head)
+
+
 def cells_of_statistics(head: Head, queries: range) -> int:
-    """Return how many cells `computing_statistics` looks at, each as often as it does."""
+    """Return how many cells all that `computing_statistics` looks at is worth."""
     att, keys = head.att, range(head.att.shape.K)
     scored = 2 if "scores" in att.stages else 1
     every = sum(
         len(queries[at.start : at.stop]) * len(att.rules.span(head.block(queries[at.start : at.stop], keys)))
         for at in cuts(range(len(queries)), 1, QUERIES)
     )
-    return every * (scored + (streamed(att, "weights") == "masked"))
+    looked = every * (scored + (streamed(att, "weights") == "masked"))
+    needed = att.source.rows_needed(head.batch, head.head, queries) or ()
+    return looked * worth_of_statistics(head) + sum(len(rows) * one[0].shape.K for one, rows in needed)
 
 
 def computing_statistics(head: Head, queries: range) -> Generator[int, None, Statistics]:
     """Compute the statistics of some queries of a head, which the rows and the variances of scores are of.
 
     Yields:
-        After each block, how many cells it had.
+        After each block, how many cells it was worth.
     """
     att = head.att
     entropy, peak, squares, total, allowed = yield from _rows(head, queries)
@@ -111,17 +119,19 @@ def computing_statistics(head: Head, queries: range) -> Generator[int, None, Sta
 
 def _rows(head: Head, queries: range) -> Generator[int, None, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
     """Return entropy in bits, maximum, Σ p², Σ p and allowed keys of some rows, (queries,) each."""
-    att = head.att
+    att, worth = head.att, worth_of_statistics(head)
     stage = streamed(att, "weights")
     entropy, peak, squares, total = new(att, 4, len(queries)).zero_()
     keys_allowed = torch.zeros(len(queries), dtype=torch.int64, device=att.device)
     for piece in cuts(range(len(queries)), 1, QUERIES):
         at, rows = slice(piece.start, piece.stop), queries[piece.start : piece.stop]
-        known = (yield from normalizing(head, rows)) if stage == "masked" else None
+        yield from att.source.prepare(head.batch, rows)
+        known = (yield from _worth(head, normalizing(head, rows))) if stage == "masked" else None
         for keys, S, allowed in blocks(head, rows, stage):
-            log_p = S.log() if known is None else known.log_weights(S)  # (keys, queries)
+            log_p = _log(S) if known is None else known.log_weights(S)  # (keys, queries)
             p = S if known is None else exp_(log_p.clone())
-            entropy[at] -= (p * log_p).masked_fill_(p == 0, 0).sum(0)
+            entropy[at] -= log_p.mul_(p).masked_fill_(p == 0, 0).sum(0)
+            del log_p
             peak[at] = torch.maximum(peak[at], p.amax(0))
             squares[at] += p.square().sum(0)
             total[at] += p.sum(0)
@@ -129,9 +139,26 @@ def _rows(head: Head, queries: range) -> Generator[int, None, tuple[Tensor, Tens
                 keys_allowed[at] += allowed.expand(len(rows), len(keys)).sum(1)
             else:
                 keys_allowed[at] += len(keys) * allowed
-            del S
-            yield len(rows) * len(keys)
+            del S, p
+            yield len(rows) * len(keys) * worth
     return entropy / log(2), peak, squares, total, keys_allowed
+
+
+def _worth(head: Head, steps: Generator[int, None, LogSumExp]) -> Generator[int, None, LogSumExp]:
+    """Run steps that yield cells; yields how many cells they are worth here."""
+    worth = worth_of_statistics(head)
+    while True:
+        try:
+            cells = next(steps)
+        except StopIteration as end:
+            found: LogSumExp = end.value
+            return found
+        yield cells * worth
+
+
+def _log(weights: Tensor) -> Tensor:
+    """Return the logarithms of weights, of those below the least normal number its own: that of 0 is slow."""
+    return weights.clamp_min(torch.finfo(weights.dtype).tiny).log_()
 
 
 def _variance(x: Tensor | None) -> float | None:
@@ -144,7 +171,7 @@ def _variance(x: Tensor | None) -> float | None:
 
 
 def _scores_variance(head: Head, queries: range) -> Generator[int, None, float]:
-    att, found = head.att, (0, 0.0, 0.0)
+    att, found, worth = head.att, (0, 0.0, 0.0), worth_of_statistics(head)
     for piece in cuts(range(len(queries)), 1, QUERIES):
         row = head.block(queries[piece.start : piece.stop])
         for keys in att.rules.pieces(row, 1, KEYS):
@@ -154,7 +181,7 @@ def _scores_variance(head: Head, queries: range) -> Generator[int, None, float]:
                 continue
             S = plain(att, cells, "scores")
             found = _merged(found, S[allowed.expand(len(piece), len(keys)).mT] if isinstance(allowed, Tensor) else S)
-            yield len(piece) * len(keys)
+            yield len(piece) * len(keys) * worth
     return _of_sample(found[0], found[2])
 
 

@@ -53,7 +53,7 @@ def saved_words(tokenizer: Any, texts: Sequence[Tensor]) -> dict[str, Any]:
     if not can_spell(tokenizer):
         return entry
     ids = sorted({one for text in texts for one in text.flatten().tolist() if one != UNKNOWN})
-    spelling = tokenizer.spelling if isinstance(tokenizer, SavedWords) else spelling_of(tokenizer)
+    spelling = spelling_of(tokenizer)
     try:
         words = spell(ids, tokenizer, "ids")
     except (TypeError, ValueError):  # of another model: the ids are kept all the same

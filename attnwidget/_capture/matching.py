@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .._rules.row_spans import Spans
+from .context_parallel import Sample, processes, refuse_keys_in_turn, refuse_keys_of_others
 from .kept_tensors import TensorKeeper
 from .limit import OverLimit
 from .lineage import ENDED, ChosenRows, ModelCall, is_unchanged
@@ -101,6 +102,7 @@ class ForwardPass:
         how: how it continues an earlier one; None if it does not.
         is_fresh: whether a self-attention that is not recorded was seen without a past; None: none was seen.
         repeated: calls of its layers that the next ones may repeat.
+        seen: by module, queries and keys of its calls; where there are several processes.
         depth: how many calls of the model, and parts of it, are running within one another.
     """
 
@@ -110,6 +112,7 @@ class ForwardPass:
     how: Continuation | None = None
     is_fresh: bool | None = None
     repeated: list[RepeatedStep] = field(default_factory=list)
+    seen: dict[str, list[tuple[Sample, Sample]]] = field(default_factory=dict)
     depth: int = 1
 
 
@@ -295,10 +298,13 @@ class RecordMatcher:
                 found = self._is_cross(module, call)
                 call.cross = found if found is not None or record is None else record.cross
             call = as_autocast(call)
+            given = call.k.shape[2]
             self._resolve(module, call, record)
             if not self._wanted(name, bool(call.cross)):
                 forward.is_fresh = forward.is_fresh if call.cross else call.k.shape[2] == call.q.shape[2]
                 return None
+            if processes() > 1:
+                self._refuse_keys_in_turn(forward, module, call)
             heads = self._heads_of(name, call)
             part = call if heads is None else with_heads(call, heads)
             if forward.records is None:
@@ -306,10 +312,20 @@ class RecordMatcher:
                 if forward.how is None:
                     self._on_new_text()
                 forward.records.has_whole |= not forward.step.part
-            record = self._thread.added = self._place(forward, forward.records, name, part, heads)
+            record = self._thread.added = self._place(forward, forward.records, name, part, heads, given)
             self._thread.last = forward.records
             first = record.queries - call.q.shape[2]
             return record.output_callback(call, first)
+
+    def _refuse_keys_in_turn(self, forward: ForwardPass, module: str, call: ObservedCall) -> None:
+        """Refuse all calls of a module that has the same queries for one part of the keys after the other."""
+        try:
+            refuse_keys_in_turn(call, forward.seen.setdefault(module, []))
+        except Unreadable:
+            records = forward.records if forward.records is not None else {}
+            for name in [name for name in records if name.partition(" #")[0] == module]:
+                del records[name]
+            raise
 
     def note_step(self, name: str, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]) -> None:
         """Note what was settled for a call of transformers' interface that was recorded just now: see `repeat`."""
@@ -427,9 +443,15 @@ class RecordMatcher:
         return None
 
     def _place(
-        self, forward: ForwardPass, records: ForwardRecords, name: str, call: ObservedCall, heads: list[int] | None
+        self,
+        forward: ForwardPass,
+        records: ForwardRecords,
+        name: str,
+        call: ObservedCall,
+        heads: list[int] | None,
+        given: int,
     ) -> Record:
-        """Record a call, of all heads or of some, and return its record."""
+        """Record a call, of all heads or of some, which was given so many keys, and return its record."""
         record = _record_of(records, name)
         how = None if record is None or forward.how is None else record.continued_by(call, forward.how)
         if record is not None and how is None and forward.how is not None:
@@ -439,6 +461,8 @@ class RecordMatcher:
         if not memory.has_room(needed, self._keeper.device or call.k.device):
             raise OverLimit
         if record is None or how is None:
+            by_length = name.partition(" #")[0] in self.by_length
+            refuse_keys_of_others(call, call.k.shape[2] if call.cached else given, by_length=by_length)
             if record is not None:
                 forward.records = records = self._begin_records()
             record = records[name] = self._new_record(name, call, self._keeper, forward.step, heads)

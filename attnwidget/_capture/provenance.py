@@ -162,6 +162,12 @@ class Invocation:
         with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
             return _origins(self.module, self.args, self.kwargs)
 
+    @property
+    def positions(self) -> int | None:
+        """Return how many positions the module was given, where its first tensor has three axes; else None."""
+        shape = self.origins[0].shape if self.origins else ()
+        return shape[-2] if len(shape) == 3 else None
+
     def source_of(self, span: Span | None) -> int | None:
         """Return the number of the source that a tensor is, or was made of; None if that is not known."""
         if span is None:

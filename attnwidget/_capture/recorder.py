@@ -17,6 +17,7 @@ from torch import nn
 from . import hooks
 from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, with_way_on
 from .carried.outputs import CallFacts, OutputWatcher
+from .context_parallel import refuse_spread_positions
 from .coverage import AttentionModules
 from .kept_tensors import TensorKeeper
 from .limit import MemoryLimit, OverLimit
@@ -313,7 +314,9 @@ class Recorder(ModelCalls):
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""
         call = read()
-        why = why_not_positions(call, self._running(name))
+        running = self._running(name)
+        refuse_spread_positions(call, running)
+        why = why_not_positions(call, running)
         if why is not None:
             raise Unreadable(why)
         (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]

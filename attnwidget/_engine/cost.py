@@ -15,7 +15,7 @@ REFRESH = MAX_CELLS // 2  # cells that all that is shown is worth, made anew
 COMBINED = 4  # cells that one of several heads as one, or of words, is worth
 STATISTICS = 5  # cells that one of a row's statistics is worth: it is read several times
 GRADIENT = 16  # and one of the gradients, of five products
-PEAK = 4  # and one of a bin whose largest is looked for
+PEAK = 6  # and one of a bin whose largest is looked for
 RANKED = 16  # and one of a line that is ranked, or whose rows are summed
 JACOBIAN = 8  # and one of a Jacobian
 SWEEP = 1 << 24  # cells that a sweep of head sizes is worth
@@ -23,6 +23,7 @@ SEARCHED = 64  # cells that a token which is searched is worth
 BYTES_SEARCHED = 16  # of text in a token; a longer one is worth more
 COMPARED = 32  # and one of a picture of two attentions and their difference
 CHANGE = 16  # and one of two attentions, among which the largest change is looked for
+TILE = 1 << 13  # cells that a tile is worth, however few it has; one of several heads, so many for each
 ASKED = 4  # and one of which a mask function is asked
 COUNTED_PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 

@@ -29,6 +29,7 @@ from .pooling import larger_by_size, pool_first
 from .regions import Region, TileAddress, as_levels
 from .softmax import run_to_end
 from .stages import BY_SIZE, new
+from .stripe_choice import takes_fused_pass
 
 T = TypeVar("T")
 
@@ -239,7 +240,7 @@ class LevelRows(NamedTuple):
 
 
 def level_rows(
-    att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]
+    att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int], fast: bool
 ) -> Generator[float, None, LevelRows]:
     """Compute some rows of a level.
 
@@ -248,12 +249,13 @@ def level_rows(
         key: what the level is of.
         queries: whole bins of them.
         bins: queries and keys to a bin.
+        fast: whether by the fused pass.
 
     Yields:
         After each block, the share that is done.
     """
     (batch, head, stage, pool), (width, key_bin) = key, bins
-    steps = pooled(att, Region(batch, head, queries, range(att.shape.K), width, key_bin), stage, pool)
+    steps = pooled(att, Region(batch, head, queries, range(att.shape.K), width, key_bin), stage, pool, fast=fast)
     while True:
         try:
             _, share = next(steps)
@@ -265,11 +267,11 @@ def level_rows(
     return LevelRows(found, beside, None)
 
 
-def computed_rows(att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]) -> LevelRows:
+def computed_rows(att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int], fast: bool) -> LevelRows:
     """Compute some rows of a level in a worker."""
     att = copy.copy(att)
     with exact(att.device):
-        found = run_to_end(level_rows(att, key, queries, bins))
+        found = run_to_end(level_rows(att, key, queries, bins, fast))
     return found._replace(normalizers=att.known_rows(key.batch, key.head, queries))
 
 
@@ -327,6 +329,7 @@ class LevelBuild:
         self._versions, self._executor = self.att.versions(), executor
         row_level, column_level = levels.finest
         self._bins = 1 << row_level, 1 << column_level
+        self._fast = takes_fused_pass(self.att, key.stage, self.att.shape.Q * self.att.shape.K)
         self._beforehand: dict[int, int] = {}  # below a gap: first queries of steps, and the row where each ends
         self.rows, self.share = 0, 0.0
         self.workers: int | None = None
@@ -415,7 +418,7 @@ class LevelBuild:
             before = self.share
             here = scale * cost.cells(att, batch, head, queries, range(att.shape.K), stage)
             if queries.start not in self._beforehand:
-                found = yield from _shares(level_rows(att, self.key, queries, self._bins), before, here)
+                found = yield from _shares(level_rows(att, self.key, queries, self._bins, self._fast), before, here)
                 self._put(queries, found)
             self._count_rows()
             yield before + here
@@ -430,7 +433,9 @@ class LevelBuild:
         for queries in todo:
             cells = cost.cells(att, batch, head, queries, range(att.shape.K), stage)
             where = named(None, batch, head, queries)
-            tasks.append(Task(computed_rows, subject, (self.key, queries, self._bins), where, max(cells, 1)))
+            tasks.append(
+                Task(computed_rows, subject, (self.key, queries, self._bins, self._fast), where, max(cells, 1))
+            )
         work = Work(tasks, executor)
         try:
             while work.left:

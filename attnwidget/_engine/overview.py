@@ -30,7 +30,8 @@ from .regions import Region, TileAddress, bins, tile_region
 from .softmax import is_finite, normalizing, run_to_end
 from .sources import CARRIED
 from .stages import NORMALIZED, QUERIES, allowed_cells, excludes, new, streamed
-from .stripes import Stripe, Stripes
+from .stripe_choice import Stripes
+from .stripes import Stripe
 
 T = TypeVar("T")
 
@@ -369,7 +370,7 @@ class PooledRegion(NamedTuple):
 
 
 def pooled(
-    att: AttentionBase, region: Region, stage: str, pool: str, part: range | None = None
+    att: AttentionBase, region: Region, stage: str, pool: str, part: range | None = None, fast: bool | None = None
 ) -> Generator[tuple[int, float], None, PooledRegion]:
     """Pool a stage of a region while its blocks stream past.
 
@@ -382,6 +383,7 @@ def pooled(
         stage: the stage of it.
         pool: "max" or "mean".
         part: only these of its queries, some of `parts_of`, computed as with all the others; None for all.
+        fast: whether by the fused pass, where `takes_fused_pass` decided that for all parts; None: decide.
 
     Yields:
         After each block, how many queries are done, and the share that is done of all cells that are computed.
@@ -395,18 +397,17 @@ def pooled(
         yield len(region.queries), 1.0
         return PooledRegion(*pooled_again, None)
     plan = PoolingPlan(att, region, stage, pool, part)
-    values, counts, stripes = plan.new_values(), plan.new_counts(), Stripes(att, region, stage, pool, dense=plan.dense)
+    values, counts = plan.new_values(), plan.new_counts()
+    stripes = Stripes(att, region, stage, pool, dense=plan.dense, fast=fast)
     progress, versions = PassProgress(plan), att.versions()
     for piece in plan.pieces:
         rows = plan.part.queries[piece.start : piece.stop]
         known = yield from progress.through(piece.start, plan.log_normalizers(rows))
         stripe = stripes.of(rows, plan.columns(rows), known)
         reads_off = plan.reads_allowed_off(stripe)
-        for keys, S, allowed in stripe.blocks():
+        for keys, allowed in stripe.run():
             if counts is not None and not reads_off:
                 counts.add(piece, keys, allowed)
-            stripe.add(keys, S, allowed)
-            del S  # the next one comes to lie where it was
             yield piece.start, progress.share(len(piece) * len(keys))
         if counts is not None and reads_off:
             counts.mark(piece, stripe.columns, stripe.any_allowed())

@@ -20,6 +20,7 @@ from .._rules.rules import whole
 from .._utils.indexing import Block, Indices, cuts, positions, take
 from ..masks import BandLimits
 from .base import AttentionBase, Head
+from .by_attention import own_apart, sums_by_attention
 from .logsumexp import LogSumExp
 from .matmul import LOG2_E, Product, Scratch, exp_
 from .softmax import is_small, normalizing, sink_weights
@@ -137,6 +138,8 @@ def summing(
     head = Head(att, batch, heads[0])
     if streamed(att, "weights") == "weights":
         return (yield from _summing_given(head, rows, groups, own))
+    if all(sums_by_attention(att, Head(att, batch, one), rows) for one in heads):
+        return (yield from _summing_by_attention(att, batch, heads, rows, groups, own))
     stripes: list[_RunningSums] = []
     for piece in cuts(range(len(rows)), 1, max(1, QUERIES // len(heads))):
         at = slice(piece.start, piece.stop)
@@ -144,6 +147,23 @@ def summing(
         yield from _filling(stripe, batch, small=small)
         stripes.append(stripe)
     return _weights(stripes, reached(head, rows, groups))
+
+
+def _summing_by_attention(
+    att: AttentionBase, batch: int, heads: range, rows: Indices, groups: KeyGroups, own: OwnKeys | None
+) -> Generator[int, None, WeightSums]:
+    """Sum weights by torch's attention, where that is the quicker way: groups are classes of keys."""
+    of = reached(Head(att, batch, heads[0]), rows, groups)
+    others, of_own = new(att, len(of), len(heads), len(rows)), new(att, len(heads), len(rows))
+    for place, one in enumerate(heads):
+        for piece in cuts(range(len(rows)), 1, QUERIES):
+            at = slice(piece.start, piece.stop)
+            mine = None if own is None else own[at]
+            mine = positions(mine, att.device) if isinstance(mine, range) else mine
+            found = own_apart(Head(att, batch, one), rows[at], groups.labels - of.start, len(of), mine)
+            others[:, place, at], of_own[place, at] = found
+            yield len(piece) * att.shape.K
+    return WeightSums(of, others, of_own, None)
 
 
 def _filling(stripe: _RunningSums, batch: int, *, small: bool) -> Generator[int, None, None]:

@@ -68,8 +68,13 @@ def plain(
     if stage != "weights" and stage in NORMALIZED:
         return valued(S, head, cells.queries, cells.keys, stage)
     if att.softcap is not None and stage == "capped":
-        S = S.div_(att.softcap).tanh_().mul_(att.softcap)
+        S = capped(S, att.softcap)
     return S
+
+
+def capped(S: Tensor, softcap: float) -> Tensor:
+    """Limit scores to ± softcap, in place."""
+    return S.div_(softcap).tanh_().mul_(softcap)
 
 
 def masked(

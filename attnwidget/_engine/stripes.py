@@ -1,12 +1,11 @@
 """Stripes: some queries of a region, pooled along the keys as their blocks stream past. One kind per way to pool.
 
-`Stripes` is the one place that chooses among the kinds.
+`Stripes` of `stripe_choice` is the one place that chooses among the kinds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -21,8 +20,7 @@ from .matmul import exp_
 from .pooling import larger_by_size, pool_by_size, pool_first, pool_last
 from .regions import Region
 from .softmax import SMALL, DirectSum, Softmax, is_small
-from .sources import CARRIED
-from .stages import KEYS, NORMALIZED, QUERIES, blocks, exponentials, log_by_value, new, norms, streamed, valued
+from .stages import KEYS, blocks, exponentials, log_by_value, norms, streamed, valued
 
 
 class Stripe:
@@ -63,6 +61,13 @@ class Stripe:
         """
         region, base = self.region, streamed(self.att, self.stage)
         return blocks(self.head, self.rows, base, region.key_bin, within=region.keys, zeros=False)
+
+    def run(self) -> Iterator[tuple[range, Allowed]]:
+        """Pool one block after the other; yield the keys of each, and which of its cells are allowed."""
+        for keys, S, allowed in self.blocks():
+            self.add(keys, S, allowed)
+            del S  # the next one comes to lie where it was
+            yield keys, allowed
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Pool a block, (keys, queries), which it may overwrite."""
@@ -291,45 +296,3 @@ class DenseStripe(Stripe):
     def pooled(self) -> Tensor:
         """Return the final numbers, (rows, columns)."""
         return self.by_key(self.valued(self.region.keys, self.weights.mT).mT, self.reduce)
-
-
-class Stripes:
-    """The stripes of a region, one after the other in the same memory: chooses the quickest kind that is exact.
-
-    Args:
-        att: the attention.
-        region: what is pooled.
-        stage: the stage of it.
-        pool: "max" or "mean".
-        dense: whether whole rows are computed at once, for a mask or bias that is there cell by cell.
-    """
-
-    def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str, *, dense: bool):
-        self._att, self._region, self._stage, self._pool, self._dense = att, region, stage, pool, dense
-        self._grid = new(att, region.shape[1], min(len(region.queries), QUERIES))
-
-    def of(self, rows: range, columns: slice, known: LogSumExp | None) -> Stripe:
-        """Make the stripe of some queries.
-
-        Args:
-            rows: the queries.
-            columns: the bins of keys that any of them may attend to.
-            known: their log-normalizers, if they are known and of use.
-        """
-        grid = self._grid[:, : len(rows)]
-        about = self._att, self._region, rows, columns, self._stage, self._pool, grid
-        if self._stage in CARRIED:
-            return CarriedStripe(known, *about)
-        return self._unknown(*about) if known is None else KnownStripe(known, *about)
-
-    @cached_property
-    def _unknown(self) -> type[Stripe]:
-        """The kind of those whose log-normalizers are not known; looked for only where there are such."""
-        att, region = self._att, self._region
-        if streamed(att, self._stage) != "masked" or self._stage not in NORMALIZED:
-            return Stripe
-        if self._dense:
-            return DenseStripe
-        if is_small(Head(att, region.batch, region.head), region.queries):
-            return SmallStripe
-        return OnlineMaximum if self._pool == "max" else OnlineSum

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .._analysis.top_links import LINK_CELLS, LINKS, strongest
 from .._engine import overview
+from .._engine.cache_policies import kept_keys
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelKey
 from .._engine.softmax import sink_weights
@@ -35,6 +36,7 @@ MAX_EXACT_LENGTH = 512  # tokens along a side, up to which every number of a hea
 MAX_PAIR_CELLS = 1024  # cells of a head, up to which each of them is saved with all its steps
 MAX_RANKED_LENGTH = 4096  # queries and keys, up to which the strongest of each are saved
 MAX_PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
+MAX_RECALL_CELLS = 1 << 28  # of a head, up to which what its rows keep is computed for the file
 MAX_JACOBIANS = 32  # queries, of which each has its own
 SMALL_STAGES_BYTES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
 
@@ -64,9 +66,10 @@ class Snapshot:
 
     def whole(self, script: str) -> Known:
         """Return all of it, with the script that draws it."""
-        state = {name: value for name, value in self.widget.state().items() if name not in self.derived}
+        now = self.widget.state()  # with traits that follow from others, which others follow from
+        state = {name: value for name, value in now.items() if name not in self.derived}
         for name, known in self.derived.items():
-            of = key_of([state.get(by) for by in known["by"]])
+            of = key_of([now.get(by) for by in known["by"]])
             state[name] = known["values"].get(of)
         return {
             "state": {**state, "uid": "saved", "progress": None},
@@ -202,7 +205,7 @@ def _is_long(widget: WidgetView, choice: SavedHead) -> bool:
 def saving(widget: WidgetView, choices: Sequence[SavedHead]) -> Generator[float, None, Snapshot]:
     """Compute all that can be looked at of these heads without a kernel, in steps; yields the share that is done."""
     saved = Snapshot(widget, choices)
-    parts = (_facts, _tokens, _pictures, _peaks, _links, _stages, _survey, _segments, _answers, _more)
+    parts = (_facts, _tokens, _pictures, _recalls, _peaks, _links, _stages, _survey, _segments, _answers, _more)
     for at, part in enumerate(parts):
         for _ in part(saved):
             yield at / len(parts)
@@ -306,6 +309,39 @@ def exact_picture(att: Attention, key: LevelKey) -> Known:
     values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
     made |= {"padding": picture.padding_from(att, key.batch), "sink": sinks.column(att, key, seen.query_bin)}
     return made | {"values": values, "blocked": blocked}
+
+
+def _recalls(saved: Snapshot) -> Steps:
+    """Add what the rows of each head keep under a cache, where one is looked at."""
+    found = []
+    for choice in saved.choices:
+        found.append((choice, _recall(saved.widget, choice)))
+        yield
+    if any(recall is not None for _, recall in found):
+        saved.add(SavedTrait("recall", SavedHead._fields, found))
+
+
+def _recall(widget: WidgetView, choice: SavedHead) -> Known | None:
+    """Return what the rows of a head keep: what is known, or all of it where that is quick, or why there is none."""
+    att = widget.shown.layers[choice.layer]
+    if kept_keys(getattr(att.source, "pieces", att)) is None:
+        return None
+    known, of, shape = widget.traits.recall, choice._asdict(), att.shape
+    is_known = known is not None and all(known[name] == value for name, value in of.items())
+    if known is not None and is_known and known["share"] == 1:
+        return known
+    if shape.Q * shape.K <= MAX_RECALL_CELLS:
+        return widget.recall(choice)
+    if is_known:
+        return known
+    why = "this head is long, and was not computed for this file: select it in the notebook, w.finish(), and save again"
+    return {
+        **of,
+        "values": encoding.encode(encoding.to_numpy(torch.zeros(0, device="cpu"))),
+        "every": 1,
+        "share": 1.0,
+        "error": why,
+    }
 
 
 def _peaks(saved: Snapshot) -> Steps:

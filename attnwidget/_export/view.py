@@ -93,6 +93,7 @@ class TraitsView(Protocol):
     bar: str
     order: str
     only_heads: tuple[int | None, int | None, float | None] | None
+    recall: dict[str, Any] | None
     facts: dict[str, Any]
     picture: dict[str, Any]
     thumbnails: dict[str, Any] | None
@@ -160,6 +161,9 @@ class WidgetView(Protocol):
 
     def segments(self, side: str, head: SavedHead, asking: str | None) -> dict[str, Any] | None:
         """Return the segments of the "query" or "key" side of a sample, as they are sent."""
+
+    def recall(self, head: SavedHead) -> dict[str, Any] | None:
+        """Return what each row of a head keeps under a cache, as it is sent; None where all keys are kept."""
 
     def more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
         """Return what another kind of widget saves of these heads, such as a comparison."""

@@ -40,6 +40,7 @@ class LongAnswer:
         steps: yields after each step how many cells it was worth, and returns the answer.
         cells: how many all steps are worth.
         first: what can be said before; {} for nothing.
+        begun: how many cells that was worth.
 
     Attributes:
         made: the whole answer, or what was said before.
@@ -47,8 +48,8 @@ class LongAnswer:
         whole: whether the answer is there.
     """
 
-    def __init__(self, steps: Generator[int, None, Made], cells: int, first: Made) -> None:
-        self._steps, self._cells = steps, cells
+    def __init__(self, steps: Generator[int, None, Made], cells: int, first: Made, begun: int = 0) -> None:
+        self._steps, self._cells, self.begun = steps, cells, begun
         self.made, self.done, self.whole = first, 0, False
 
     @property
@@ -83,8 +84,16 @@ class LongAnswers:
             of: what tells it from others, the versions of the tensors included.
             begin: begins it.
             budget: what the message has left.
+
+        Raises:
+            ValueError: nothing is left to begin with.
         """
-        found = self._open.pop(of, None) or begin()
+        found = self._open.pop(of, None)
+        if found is None:
+            if not budget.left:
+                budget.spend(1, "ask for fewer at once")
+            found = begin()
+            budget.use(found.begun)
         found.go_on(budget)
         if not found.whole:
             self._open[of] = found

@@ -279,7 +279,8 @@ def _tiles(message: Message, request: Reply) -> Reply:
             f"tiles are a list of 1 to {MAX_TILES_PER_REQUEST}, each [row_level, column_level, row, column]"
         )
     addresses = [_address(att, key, one) for one in asked]
-    message.budget.spend(MAX_SAMPLED_CELLS, "ask for fewer tiles at once")
+    each = cost.TILE * cost.worth_of_a_cell(att, key.batch, key.head)
+    message.budget.spend(MAX_SAMPLED_CELLS + each * len(addresses), "ask for fewer tiles at once")
     tiles, buffers = message.context.tiles(request["layer"], key, view, addresses, message.tile_budget)
     for tile in tiles:
         tile["values"]["data"] += len(message.buffers)
@@ -305,11 +306,11 @@ def _ranked(message: Message, request: Reply) -> Reply:
     (side,) = sides
     length, batch, head = (att.shape.Q if side == "queries" else att.shape.K), request["batch"], request["head"]
     places, count = _places(request, side, length), _count(request, MAX_PLACES)
-    if side == "queries":
-        message.budget.spend(cost.RANKED * (len(places) + 1) * att.shape.K, "ask for fewer at once")
-    else:
+    other = att.shape.K if side == "queries" else att.shape.Q
+    worth = cost.RANKED - 1 + cost.worth_of_a_cell(att, batch, head)
+    message.budget.spend(worth * (len(places) + 1) * other, "ask for fewer at once")
+    if side == "keys":
         queries = range(att.shape.Q)
-        message.budget.spend(cost.RANKED * (len(places) + 1) * att.shape.Q, "ask for fewer at once")
         message.budget.spend(cost.normalizers(att, batch, head, queries, request["stage"]), WAIT)
     values, blocked = ranking.line(att, request["stage"], batch, head, side, places, mean=over == "mean")
     sink = _sink(att, request, places, mean=over == "mean") if side == "queries" else None

@@ -50,6 +50,8 @@ class Columns(NamedTuple):
         colors: the slot of each: 0 to 6, 7 of the asking segment, -1 gray.
         labels: (K,) of each key the number of its segment.
         text: what tells these segments, at this place, from others.
+        inside: how many segments each is divided into; 0, or nothing for all, where it is not.
+        outside: the name of the column that holds all that is outside of a place; "" where there is none.
     """
 
     names: list[str]
@@ -57,6 +59,14 @@ class Columns(NamedTuple):
     colors: list[int]
     labels: Whole
     text: tuple[Any, ...]
+    inside: Sequence[int] = ()
+    outside: str = ""
+
+    def spans(self) -> Whole:
+        """Return the longest stretch of each in the text, (columns, 2): start and stop; 0, 0 of all that is outside."""
+        found = _longest(self.labels, len(self.names))
+        found[[at for at, name in enumerate(self.names) if name == self.outside]] = 0
+        return found
 
 
 class Rows(NamedTuple):
@@ -69,6 +79,13 @@ class Rows(NamedTuple):
 
     names: list[str]
     positions: list[Whole]
+
+    def spans(self) -> Whole:
+        """Return the longest stretch of each in the text, (rows, 2): start and stop."""
+        labels = np.full(1 + max((int(one[-1]) for one in self.positions if len(one)), default=0), -1)
+        for number, one in enumerate(self.positions):
+            labels[one] = number
+        return _longest(labels, len(self.names))
 
 
 @dataclass(frozen=True)
@@ -324,8 +341,11 @@ class MassPass:
             "keys": self.names,
             "key_sizes": [*columns.sizes, *sinks],
             "key_colors": [*columns.colors, *(-1 for _ in sinks)],
+            "key_inside": [*(columns.inside or [0] * len(columns.names)), *sinks],
+            "key_spans": encoding.encode(np.pad(columns.spans(), ((0, len(sinks)), (0, 0))).astype(np.uint32)),
             "rows": rows.names,
             "row_sizes": [len(one) for one in rows.positions],
+            "row_spans": encoding.encode(rows.spans().astype(np.uint32)),
             "row": self.wanted.row,
             "share": self.share,
             "looked": encoding.encode(self.looked.astype(np.uint32)),
@@ -450,6 +470,22 @@ class HeadMasses:
             "total": len(self.asked),
             "share": self.share,
         }
+
+
+def _longest(labels: Whole, count: int) -> Whole:
+    """Return the longest stretch of each of some labels, the first of several: start and stop; 0, 0 of what is nowhere.
+
+    >>> _longest(np.array([0, 1, 1, 0, 0, 2]), 4).tolist()
+    [[3, 5], [1, 3], [5, 6], [0, 0]]
+    """
+    edges = np.flatnonzero(np.diff(labels)) + 1
+    starts, stops = np.r_[0, edges], np.r_[edges, len(labels)]
+    order = np.lexsort((-starts, stops - starts))  # of each label the one that is written last stays
+    found = np.zeros((count, 2), np.int64)
+    known = order[labels[starts[order]] >= 0]
+    for start, stop in zip(starts[known].tolist(), stops[known].tolist(), strict=True):
+        found[labels[start]] = start, stop
+    return found
 
 
 def _spread(count: int, most: int) -> list[int]:

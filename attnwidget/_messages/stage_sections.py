@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import scaling
 from .._analysis.gradients import VectorGradients, computing_gradients, jacobian_rows
-from .._analysis.statistics import Statistics, cells_of_statistics, computing_statistics
+from .._analysis.statistics import Statistics, cells_of_statistics, computing_statistics, worth_of_statistics
 from .._engine import cost
 from .._engine.base import Head
 from .._engine.matmul import exactly
@@ -41,23 +41,25 @@ def spread(att: Attention, batch: int, head: int) -> LongAnswer:
     What is said first is of some queries, each exact; a head of more than `MAX_SPREAD_CELLS` stays so.
     """
     one, Q = att.head(batch, head), att.shape.Q
-    few = max(1, min(MAX_CHART_ROWS, MAX_SAMPLED_CELLS // max(1, att.shape.K)))
+    some = MAX_SAMPLED_CELLS * cost.STATISTICS // worth_of_statistics(one)
+    few = max(1, min(MAX_CHART_ROWS, some // max(1, att.shape.K)))
     every = max(1, -(-Q // few))
     sampled, whole = range(0, Q, every), range(Q)
     cells = cells_of_statistics(one, whole)
-    first, todo = {}, whole
-    if cells > MAX_SPREAD_CELLS:
+    first, begun, todo = {}, 0, whole
+    if cells > MAX_SPREAD_CELLS * cost.STATISTICS:
         todo, cells = sampled, cells_of_statistics(one, sampled)
-    elif cells * cost.STATISTICS > SLICE:
+    elif cells > SLICE:
+        begun = cells_of_statistics(one, sampled)
         first = _spread(att, run_to_end(exactly(att.device, computing_statistics(one, sampled))), sampled)
-    return LongAnswer(_spreading(att, one, todo), cells * cost.STATISTICS, first)
+    return LongAnswer(_spreading(att, one, todo), cells, first, begun)
 
 
 def _spreading(att: Attention, head: Head, queries: range) -> Generator[int, None, Made]:
     steps = exactly(att.device, computing_statistics(head, queries))
     while True:
         try:
-            yield cost.STATISTICS * next(steps)
+            yield next(steps)
         except StopIteration as end:
             return _spread(att, end.value, queries)
 

@@ -320,8 +320,9 @@ def _sampling(slow: Sequence[TileRow]) -> int:
     """Return the distance from one sampled query to the next at which all tiles together have few of them."""
     if not slow:
         return 1
-    K = slow[0].levels.att.shape.K
-    rows = max(1, min(MAX_SAMPLED_ROWS, MAX_SAMPLED_CELLS // max(1, K)))
+    att, (batch, head, *_) = slow[0].levels.att, slow[0].key
+    row = att.shape.K * cost.worth_of_a_cell(att, batch, head)
+    rows = max(1, min(MAX_SAMPLED_ROWS, MAX_SAMPLED_CELLS // max(1, row)))
     every = 1
     while sum(row.rows(every) for row in slow) > max(rows, len(slow)):
         every *= 2

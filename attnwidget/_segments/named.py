@@ -56,7 +56,7 @@ def entries_of(named: Sequence[Named], own: Labels) -> list[Segment]:
     Raises:
         ValueError: pieces that overlap, lie outside, or of which no token is left.
     """
-    found = list(_entries(named, own < 0, "the text", 0))
+    found = list(_entries(named, own < 0, 0))
     rest = np.where(own < 0, RESERVED.index(OTHER), own)
     for one in found:
         if one.level == 0:
@@ -65,18 +65,21 @@ def entries_of(named: Sequence[Named], own: Labels) -> list[Segment]:
     return sorted(found, key=lambda one: (one.start, one.level))
 
 
-def _entries(named: Sequence[Named], free: Mask, of: str, level: int) -> Iterator[Segment]:
+def _entries(named: Sequence[Named], free: Mask, level: int, at: int = 0) -> Iterator[Segment]:
     """Yield the entries of one level, and those inside them.
 
     Args:
         named: of this level.
-        free: (length,), the tokens that they may have.
-        of: what they are inside of.
+        free: (n,), which of the tokens from `at` on they may have.
         level: of the entries.
+        at: the first token that is looked at: of what is inside a segment only its own part of the text.
     """
-    labels = _labels(named, len(free))
+    labels = _labels(named, len(free), at)
     for number, one in enumerate(named):
-        mine = (labels == number) & free
+        first = min(piece.start for piece in one.pieces)
+        window = slice(first - at, max(piece.stop for piece in one.pieces) - at)
+        held = labels[window] == number
+        mine = held & free[window]
         if not mine.any():
             raise ValueError(
                 f"{one.name!r} holds nothing but the first token, padding or tokens of a template, which are segments "
@@ -84,45 +87,47 @@ def _entries(named: Sequence[Named], free: Mask, of: str, level: int) -> Iterato
             )
         for is_mine, start, stop in runs(mine.astype(np.int64)):
             if is_mine:
-                yield Segment(one.name, start, stop, level)
-        _check_inside(one, labels == number)
-        yield from _entries(one.inside, mine, one.name, level + 1)
+                yield Segment(one.name, first + start, first + stop, level)
+        _check_inside(one, held, first)
+        if one.inside:
+            yield from _entries(one.inside, mine, level + 1, first)
 
 
-def _labels(named: Sequence[Named], length: int) -> Labels:
-    """Return of each token the number of what holds it, -1 where nothing does."""
+def _labels(named: Sequence[Named], length: int, at: int) -> Labels:
+    """Return of each token from `at` on the number of what holds it, -1 where nothing does."""
     labels = np.full(length, -1)
     for number, one in enumerate(named):
         check_name(one.name)
         for piece in one.pieces or [range(0)]:
-            _check_piece(one.name, piece, length)
-            held = labels[piece.start : piece.stop]
+            _check_piece(one.name, piece, at, at + length)
+            held = labels[piece.start - at : piece.stop - at]
             taken = (held >= 0) & ((held != number) | (not one.inside))  # what is inside one is looked at there
             if taken.any():
-                at = int(taken.argmax())
-                other = named[int(held[at])].name
+                place = int(taken.argmax())
+                other = named[int(held[place])].name
                 raise ValueError(
-                    f"{one.name!r} and {other!r} both hold token {piece.start + at:,}: give segments that do not "
+                    f"{one.name!r} and {other!r} both hold token {piece.start + place:,}: give segments that do not "
                     f"overlap, or one inside the other, as {{{other!r}: {{{one.name!r}: (start, stop)}}}}"
                 )
             held[:] = number
     return labels
 
 
-def _check_piece(name: str, piece: range, length: int) -> None:
+def _check_piece(name: str, piece: range, first: int, stop: int) -> None:
     given = f"{name!r} is ({piece.start}, {piece.stop})"
-    if piece.start < 0 or piece.stop > length:
-        raise ValueError(f"{given}, but there are tokens 0 to {length - 1:,}: give 0 ≤ start < stop ≤ {length:,}")
+    if piece.start < first or piece.stop > stop:
+        wanted = f"{first:,} ≤ start < stop ≤ {stop:,}"
+        raise ValueError(f"{given}, but there are tokens {first:,} to {stop - 1:,}: give {wanted}")
     if piece.stop <= piece.start:
         raise ValueError(f"{given}, which is empty: give start < stop, or leave it out")
 
 
-def _check_inside(one: Named, held: Mask) -> None:
-    """Raise ValueError where a piece inside one segment lies outside of it."""
+def _check_inside(one: Named, held: Mask, at: int) -> None:
+    """Raise ValueError where a piece inside one segment lies outside of it; `held` is of the tokens from `at` on."""
     for part in one.inside:
         for piece in part.pieces:
-            outside = ~held[max(0, piece.start) : piece.stop]
-            if outside.any() or piece.start < 0 or piece.stop > len(held):
+            start, stop = piece.start - at, piece.stop - at
+            if start < 0 or stop > len(held) or not held[start:stop].all():
                 ranges = ", ".join(f"({own.start}, {own.stop})" for own in one.pieces)
                 raise ValueError(
                     f"{part.name!r} is ({piece.start}, {piece.stop}), which is not inside {one.name!r}, {ranges}: give "

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 
 from .._utils.validation import as_size, nearest
-from .named import RESERVED, Labels, Named, Segment, entries_of, runs
+from .grouping import in_groups, tree_of, walk
+from .named import RESERVED, Labels, Named, Segment, entries_of
 from .sources import named_in
 from .token_text import TokenText
 
 ANSWER = "answer"
+MAX_KEPT = 8  # segments that were opened
 BETWEEN = " › "  # a segment and one inside it, where the name alone would not tell them apart
 
 
@@ -44,6 +48,7 @@ class Segments:
     length: int
     answer: str
     _text: TokenText | None = field(default=None, repr=False, compare=False)
+    _inside: dict[str, Segments] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,7 +73,7 @@ class Segments:
     @property
     def distinct(self) -> tuple[str, ...]:
         """The names of level 0, each once, in order of appearance: the segments."""
-        return tuple(dict.fromkeys(one.name for one in self._outer()))
+        return self._distinct
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -130,13 +135,19 @@ class Segments:
         >>> found.names, found.spans
         (('rest of user', 'document', 'rest of user'), ((2, 4), (4, 7), (7, 8)))
         """
-        inner = [one._replace(level=one.level - 1) for one in self._below(name)]
-        rest = np.zeros(self.length, np.int64)
-        rest[self.positions(name)] = 1
-        for one in inner:
-            rest[one.start : one.stop] = 0
-        named = f"rest of {name}" if inner else name
-        return replace_entries(self, [*inner, *(Segment(named, *span) for is_rest, *span in runs(rest) if is_rest)])
+        if name in self._inside:
+            return self._inside[name]
+        self._check(name)
+        inner, outer = [], ""
+        for one in self.entries:
+            outer = one.name if one.level == 0 else outer
+            if outer == name and one.level:
+                inner.append(one)
+        if len(self._inside) >= MAX_KEPT:
+            self._inside.clear()
+        pieces = [one for one in self._outer() if one.name == name]
+        found = self._inside[name] = replace_entries(self, _opened(name, pieces, inner))
+        return found
 
     def divide(self, source: Any, inside: str | None = None, *, unit: str = "tokens") -> Segments:
         r"""Return the same with one level more: segments are divided by a source of their own.
@@ -159,41 +170,35 @@ class Segments:
         """
         if inside is not None and inside not in self.names:
             self._check(inside)
-        tree = self._tree()
+        tree = tree_of(self.entries)
         text = TokenText(self.length) if self._text is None else self._text
         divided = False
-        for one in _walk(tree):
+        for one in walk(tree):
             if one.name == inside or (inside is None and not one.inside and one.name not in RESERVED):
                 found = named_in(source, text, unit, one.pieces)
                 one.inside = [*one.inside, *found]
                 divided |= bool(found)
         if not divided:
             raise ValueError(f"nothing is found by {source!r:.60}: give another source")
-        return self._of_tree(tree)
+        return _of_tree(self, tree)
 
     def gather(self, most: int = 128) -> Segments:
-        """Return the same with one level more: neighbors are put together, so that few enough are on level 0.
+        """Return the same with more levels: neighbors are put together, so that few enough are side by side.
 
         Args:
-            most: how many there are to be on level 0 at most, besides the answer and those of their own, such as the
-                first token. Each is called by its first and its last, and has them inside.
+            most: how many there are to be on level 0, and inside each segment, at most, besides the answer and those
+                of their own, such as the first token. What is put together is called by its first and its last
+                segment, and has them inside, or where they are too many, such groups of them.
 
         >>> from attnwidget import segments
-        >>> found = segments({f"line {i}": (2 * i - 1, 2 * i + 1) for i in range(1, 7)}, length=13).gather(3)
-        >>> found.distinct
+        >>> lines = segments({f"line {i}": (2 * i - 1, 2 * i + 1) for i in range(1, 7)}, length=13)
+        >>> lines.gather(3).distinct
         ('first token', 'line 1 – line 2', 'line 3 – line 4', 'line 5', 'line 6')
-        >>> found["line 1 – line 2"].distinct
-        ('line 1', 'line 2')
+        >>> lines.gather(2)["line 1 – line 3"].distinct
+        ('line 1 – line 2', 'line 3')
         """
         most = as_size(most, "most")
-        tree = self._tree()
-        alone = {*RESERVED, self.answer}
-        several = [one for one in tree if one.name not in alone]
-        size = -(-len(several) // most)
-        if size < 2:
-            return self
-        groups = [several[i : i + size] for i in range(0, len(several), size)]
-        return self._of_tree([*(_together(group) for group in groups), *(one for one in tree if one.name in alone)])
+        return gathered(self, most, most, most if most > 1 else self.length)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -230,6 +235,10 @@ class Segments:
 
     # Inside.
 
+    @cached_property
+    def _distinct(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.name for one in self._outer()))
+
     def _outer(self) -> Iterator[Segment]:
         return (one for one in self.entries if one.level == 0)
 
@@ -238,53 +247,74 @@ class Segments:
             names = self.distinct
             raise KeyError(f"no segment is called {name!r}: {nearest(name, names)}give one of {', '.join(names)}")
 
-    def _below(self, name: str) -> list[Segment]:
-        """Return the entries inside a segment of level 0."""
-        self._check(name)
-        found, outer = [], ""
-        for one in self.entries:
-            outer = one.name if one.level == 0 else outer
-            if outer == name and one.level:
-                found.append(one)
-        return found
-
     def _opened(self) -> Segments:
         """Return the segments that have others inside replaced by these, as whole entries."""
-        parts = {name: self.inside(name) for name in self.distinct}
-        held = [name for part in parts.values() for name in part.distinct]
+        pieces: dict[str, list[Segment]] = {name: [] for name in self.distinct}
+        inner: dict[str, list[Segment]] = {name: [] for name in self.distinct}
+        outer = ""
+        for one in self.entries:
+            outer = one.name if one.level == 0 else outer
+            (inner if one.level else pieces)[outer].append(one)
+        parts = {name: _opened(name, pieces[name], inner[name]) for name in pieces}
+        holders = Counter(name for part in parts.values() for name in {one.name for one in part if one.level == 0})
         opened = []
         for outer, part in parts.items():
-            for one in part.entries:
-                is_shared = one.level == 0 and outer != one.name and held.count(one.name) > 1
+            for one in part:
+                is_shared = one.level == 0 and outer != one.name and holders[one.name] > 1
                 opened.append(one._replace(name=f"{outer}{BETWEEN}{one.name}") if is_shared else one)
         return replace_entries(self, opened)
 
-    def _of_tree(self, tree: list[Named]) -> Segments:
-        """Return the same text with other pieces, level in level."""
-        outer = {one.name for one in tree} & set(RESERVED)
-        own = np.full(self.length, -1, np.int64)
-        for one in tree:
-            if one.name in outer:
-                for piece in one.pieces:
-                    own[piece.start : piece.stop] = RESERVED.index(one.name)
-        return replace(self, entries=tuple(entries_of([one for one in tree if one.name not in outer], own)))
 
-    def _tree(self) -> list[Named]:
-        """Return the entries as named pieces, level in level."""
-        roots: dict[str, Named] = {}
-        path: list[Named] = []
-        for one in self.entries:
-            del path[one.level :]
-            if path:
-                among = {found.name: found for found in path[-1].inside}
-                found = among.get(one.name) or Named(one.name, [])
-                if one.name not in among:
-                    path[-1].inside.append(found)
-            else:
-                found = roots.setdefault(one.name, Named(one.name, []))
-            found.pieces.append(range(one.start, one.stop))
-            path.append(found)
-        return list(roots.values())
+def gathered(found: Segments, most: int, outer: int, inner: int) -> Segments:
+    """Return the same with neighbors put together where too many are side by side: see `Segments.gather`.
+
+    Args:
+        found: the segments.
+        most: how many there are to be of these.
+        outer, inner: how many may stay as they are, on level 0 and inside a segment.
+    """
+    tree = tree_of(found.entries)
+    alone = {*RESERVED, found.answer}
+    several = [one for one in tree if one.name not in alone]
+    wide = [one for one in walk(tree) if len(one.inside) > inner]
+    if not wide and len(several) <= outer:
+        return found
+    for one in wide:
+        one.inside = in_groups(one.inside, most, inner, set())
+    if len(several) > outer:
+        several = in_groups(several, most, inner, alone)
+    return _of_tree(found, [*several, *(one for one in tree if one.name in alone)])
+
+
+def inside_counts(found: Segments) -> list[int]:
+    """Return how many segments each of `distinct` is divided into, with the rest of it; 0 where it is not divided.
+
+    >>> from attnwidget import segments
+    >>> inside_counts(segments({"user": [(2, 8), {"document": (4, 7)}], "answer": (8, 9)}, length=9))
+    [0, 0, 2, 0]
+    """
+    below: dict[str, set[str]] = {name: set() for name in found.distinct}
+    left = dict(zip(found.distinct, found.sizes, strict=True))
+    outer = ""
+    for one in found.entries:
+        if one.level == 0:
+            outer = one.name
+        elif one.level == 1:
+            below[outer].add(one.name)
+            left[outer] -= one.stop - one.start
+    counts = [len(names) + (left[name] > 0) for name, names in below.items()]
+    return [count if count > 1 else 0 for count in counts]
+
+
+def _of_tree(found: Segments, tree: list[Named]) -> Segments:
+    """Return the same text with other pieces, level in level."""
+    outer = {one.name for one in tree} & set(RESERVED)
+    own = np.full(found.length, -1, np.int64)
+    for one in tree:
+        if one.name in outer:
+            for piece in one.pieces:
+                own[piece.start : piece.stop] = RESERVED.index(one.name)
+    return replace(found, entries=tuple(entries_of([one for one in tree if one.name not in outer], own)))
 
 
 def replace_entries(found: Segments, entries: Iterable[Segment]) -> Segments:
@@ -294,21 +324,27 @@ def replace_entries(found: Segments, entries: Iterable[Segment]) -> Segments:
     return replace(found, entries=kept, answer=found.answer if found.answer in names else names[-1])
 
 
-def _together(neighbors: list[Named]) -> Named:
-    """Return segments as one, in which they are."""
-    if len(neighbors) == 1:
-        return neighbors[0]
-    pieces: list[range] = []
-    for piece in sorted((piece for one in neighbors for piece in one.pieces), key=lambda piece: piece.start):
-        if pieces and pieces[-1].stop == piece.start:
-            pieces[-1] = range(pieces[-1].start, piece.stop)
-        else:
-            pieces.append(piece)
-    return Named(f"{neighbors[0].name} – {neighbors[-1].name}", pieces, neighbors)
+def _opened(name: str, pieces: list[Segment], inner: list[Segment]) -> list[Segment]:
+    """Return what is inside a segment as entries of level 0 and below, and what is in none as the rest of it.
 
-
-def _walk(tree: list[Named]) -> list[Named]:
-    return [one for root in tree for one in (root, *_walk(root.inside))]
+    Args:
+        name: of the segment.
+        pieces: its entries, in order.
+        inner: the entries inside it, in order.
+    """
+    if not inner:
+        return pieces
+    found = [Segment(one.name, one.start, one.stop, one.level - 1) for one in inner]
+    below = (one for one in found if one.level == 0)
+    part = next(below, None)
+    rest = []
+    for piece in pieces:
+        at = piece.start
+        while part is not None and part.start < piece.stop:
+            rest.append((at, part.start))
+            at, part = part.stop, next(below, None)
+        rest.append((at, piece.stop))
+    return [*found, *(Segment(f"rest of {name}", start, stop) for start, stop in rest if start < stop)]
 
 
 def answer_among(named: list[Named], entries: list[Segment]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -107,13 +108,18 @@ def _as_tokens(parts: Sequence[Part], text: TokenText, within: Sequence[range]) 
     kept = np.zeros(text.length, bool)
     for piece in within:
         kept[piece.start : piece.stop] = True
-    found = []
-    for name, start, stop in parts:
-        mine = (places >= start) & (places < stop) & kept
-        pieces = [range(first, last) for is_mine, first, last in runs(mine.astype(np.int64)) if is_mine]
-        if pieces:
-            found.append(Named(name, pieces))
-    return found
+    if any(after[1] < before[2] for before, after in pairwise(parts)):  # they overlap, or are in no order
+        each = [((places >= start) & (places < stop) & kept).astype(np.int64) for _, start, stop in parts]
+        found = [[range(first, last) for is_mine, first, last in runs(mine) if is_mine] for mine in each]
+    else:
+        _, starts, stops = zip(*parts, strict=True)
+        number = np.searchsorted(starts, places, "right") - 1
+        ends = np.array(stops)
+        found = [[] for _ in parts]
+        for mine, first, last in runs(np.where(kept & (number >= 0) & (places < ends[number]), number, -1)):
+            if mine >= 0:
+                found[mine].append(range(first, last))
+    return [Named(part[0], pieces) for part, pieces in zip(parts, found, strict=True) if pieces]
 
 
 # Names with spans or texts.

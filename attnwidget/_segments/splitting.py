@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 Part = tuple[str, int, int]  # name, and its characters
@@ -106,11 +107,11 @@ def matches(texts: list[tuple[str, int]], pattern: re.Pattern[str]) -> list[Part
                 start, stop = match.span(group)
                 if stop > start:
                     found.append((str(group or "match"), at + start, at + stop))
-    names = [name for name, _, _ in found]
-    counts = dict.fromkeys(names, 0)
+    many = Counter(name for name, _, _ in found)
+    counts = dict.fromkeys(many, 0)
     numbered = []
     for name, start, stop in found:
         counts[name] += 1
-        alone = names.count(name) == 1 and name != "match"
+        alone = many[name] == 1 and name != "match"
         numbered.append((name if alone else f"{name} {counts[name]}", start, stop))
     return numbered

@@ -256,7 +256,7 @@ def _facts(tokenizer: Any) -> dict[str, Any]:
     special = getattr(tokenizer, "all_special_tokens", None)
     pad, *ends = (getattr(tokenizer, f"{name}_token", None) for name in ("pad", "bos", "eos", "sep", "cls"))
     return {
-        "spelling": getattr(tokenizer, "spelling", None) or spelling_of(tokenizer),
+        "spelling": spelling_of(tokenizer),
         "special": frozenset(one for one in special or () if isinstance(one, str)),
         "pad": pad if isinstance(pad, str) else None,
         "pad_ends": isinstance(pad, str) and pad in ends,

@@ -102,6 +102,9 @@ def spelling_of(tokenizer: Any) -> Spelling | None:
     """
     if tokenizer is None:
         return None
+    if hasattr(tokenizer, "spelling"):  # words that were given or saved: None where nobody said
+        found: Spelling | None = tokenizer.spelling
+        return found
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers' fast ones
     if callable(getattr(inner, "to_str", None)):
         try:

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ PACKAGES = (
     *("transformers", "matplotlib", "distributed", "numba", "pandas"),
     *("ipykernel", "ipython", "jupyterlab", "jupyterlab_widgets", "notebook", "marimo", "voila", "jupyter_server"),
 )
+NOTES: dict[str, Callable[[], str]] = {}  # what other modules have to say of this machine, once they are imported
 MAX_PAGES = 16
 MAX_ERRORS = 8  # of one page, the newest
 MAX_TEXT = 300  # characters
@@ -32,7 +33,7 @@ class Report:
 
     Attributes:
         versions: of attnwidget, Python and each package that matters and is installed.
-        machine: the system, the processor, torch's threads and devices.
+        machine: the system, the processor, torch's threads and devices, and the fused pass once an attention was made.
         host: what runs this Python: "Jupyter kernel", "marimo", "Google Colab", "IPython" or "Python".
         pages: what each page said, the newest last: `front_end`, `browser` and `errors`, a list of sentences.
     """
@@ -103,6 +104,7 @@ def machine() -> dict[str, str]:
         "processors": str(os.cpu_count()),
         "torch": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, "
         + (", ".join(devices) or "no GPU"),
+        **{name: note() for name, note in NOTES.items()},
     }
 
 

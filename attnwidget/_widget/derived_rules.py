@@ -22,7 +22,7 @@ from .exact_pass import EXACT_STAGES, SEGMENTS, SEGMENTS_OF_HEADS, ExactPass
 from .findings_cache import FindingsCache
 from .layers import ShownLayers
 from .masses import Masses, MassPlace
-from .recall_pass import RecallPass
+from .recall_pass import RecallPass, whole_recall
 from .selection import Selection
 
 EXACT_STAGES_URGENCY = 1.0  # before the exact picture of a long head, which is not in sight then
@@ -246,15 +246,21 @@ class TraitBuilders:
         return self._unruled[known]
 
     def _recall_wanted(self, at: Selection) -> tuple[Any, ...]:
-        """Return the head whose rows are colored by what a cache keeps of them; () where none are."""
-        if at.view != "heatmap" or isinstance(at.shown_head, str):
-            return ()
-        kept = self._shown.rules.get("keep") or kept_keys(self._shown.given[at.layer]) is not None
-        of_words = self._shown.stack[at.layer] is not self._shown.given[at.layer]
-        return (at.layer, at.batch, at.head) if kept and not of_words else ()
+        """Return the head, or several as one, whose rows are colored by what a cache keeps; () where none are."""
+        kept = at.view == "heatmap" and self.has_recall(at.layer)
+        return (at.layer, at.batch, at.shown_head) if kept else ()
 
-    def _recall(self, layer: int, batch: int, head: int) -> Made:
+    def has_recall(self, layer: int) -> bool:
+        """Return whether a cache keeps only some keys of a layer."""
+        return bool(self._shown.rules.get("keep")) or kept_keys(self._shown.given[layer]) is not None
+
+    def _recall(self, layer: int, batch: int, head: int | str) -> Made:
         return self._recalls.look(self._shown.layers[layer], {"layer": layer, "batch": batch, "head": head})
+
+    def whole_recall(self, layer: int, batch: int, head: int | str) -> Made | None:
+        """Return what the rows of a head keep, all computed now; None where all keys are kept."""
+        of = {"layer": layer, "batch": batch, "head": head}
+        return whole_recall(self._shown.layers[layer], of) if self.has_recall(layer) else None
 
     def finish_recall(self) -> None:
         """Compute now what is left of what the rows keep."""

@@ -42,6 +42,7 @@ class ExportView:
     derivations: Derived
     sent: Callable[[], dict[str, Any]]
     masses: Masses
+    recalls: Callable[[int, int, int | str], dict[str, Any] | None]
     more: Callable[[Sequence[SavedHead]], Iterable[SavedTrait]]
     find_patches: Callable[[], Patches | None]
 
@@ -89,6 +90,9 @@ class ExportView:
 
     def segments(self, side: str, head: SavedHead, asking: str | None) -> dict[str, Any] | None:
         return self.masses.segments(side, self.shown, head.layer, head.batch, asking)
+
+    def recall(self, head: SavedHead) -> dict[str, Any] | None:
+        return self.recalls(*head)
 
     def more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
         return self.more(heads)

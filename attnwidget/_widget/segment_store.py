@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from .._messages import encoding
 from .._messages.segment_mass import MAX_SEGMENTS, Columns, Rows
 from .._segments.named import FIRST, PADDING, RESERVED, TEMPLATE, Segment
 from .._segments.reading import segments as read_segments
-from .._segments.segments import Segments
+from .._segments.segments import Segments, gathered, inside_counts
 from .._utils.failures import sentence_of
 from ..attention import Attention
 from .layers import ShownLayers
@@ -23,6 +24,8 @@ ASKING_COLOR, GRAY = 7, -1
 MAX_ENTRIES = 4096  # that are sent
 MAX_NAMES = 48 * 1024  # bytes of their names
 MAX_KEPT = 16  # texts of which the segments are kept
+TOGETHER = 128  # on each level, where there are more than can be shown
+BESIDE = 5  # columns that may stand beside what is inside a segment: its rest, all else, and three of their own
 
 
 SIDES = ("query", "key")
@@ -108,6 +111,7 @@ class SegmentStore:
             made = _fitting(own, side, att, texts, self._given().tokenizer)
             if shown.words and (ends := shown.word_ends(side, layer, batch)) is not None:
                 made = in_words(made, ends)
+            made = _as_many_as_fit(made)
             if len(self._read) >= MAX_KEPT:
                 self._read.clear()
             kept = self._read[key] = own, made
@@ -220,24 +224,21 @@ def _read(own: Any, many: int, text: GivenText, tokenizer: Any) -> Segments:
         return own
     length = None if text.tokens is not None else many
     found = read_segments(own, tokenizer=tokenizer, ids=text.ids, tokens=text.tokens, length=length)
-    if _is_by_rule(own) and len(found.distinct) > MAX_SEGMENTS:  # those that were named are refused where too many
-        found = found.gather()
     if found.length != many:
         raise ValueError(f"the segments are of {found.length:,} tokens, and this layer has {many:,}")
     return found
 
 
-def _is_by_rule(source: Any) -> bool:
-    """Return whether a rule finds segments, such as "lines", so that nobody has named or counted them."""
-    units = [source] if isinstance(source, str) else source
-    return isinstance(units, list | tuple) and bool(units) and all(isinstance(one, str) for one in units)
+def _as_many_as_fit(found: Segments) -> Segments:
+    """Return segments of which neighbors are put together, on every level that has more than can be shown."""
+    aside = sum(name in (*RESERVED, found.answer) for name in found.distinct)
+    return gathered(found, TOGETHER, MAX_SEGMENTS - aside, MAX_SEGMENTS - BESIDE)
 
 
 def at_places(found: Segments, places: Sequence[int], many: int) -> Segments:
     """Return the segments of some places of a text, each of which is a position now."""
     chosen = np.array(places, np.int64)
-    there = (chosen >= 0) & (chosen < found.length)
-    return _moved(found, lambda held: held[np.where(there, chosen, 0)] & there, many)
+    return _moved(found, np.where(chosen < found.length, chosen, -1), many)
 
 
 def in_words(found: Segments, ends: Tensor) -> Segments:
@@ -249,29 +250,34 @@ def in_words(found: Segments, ends: Tensor) -> Segments:
     """
     places = ends.cpu().numpy()
     first, some = np.minimum(places[:-1], found.length - 1), places[1:] > places[:-1]
-    return _moved(found, lambda held: held[first] & some, len(first))
+    return _moved(found, np.where(some, first, -1), len(first))
 
 
-def _moved(found: Segments, move: Callable[[Any], Any], many: int) -> Segments:
-    """Return segments at other positions: `move` takes which positions an entry holds to those that it holds then."""
+def _moved(found: Segments, places: np.ndarray[Any, Any], many: int) -> Segments:
+    """Return segments at other positions: of each one its place among those of `found`, below 0 where it has none."""
+    order = np.argsort(places, kind="stable")
+    ascending = places[order]
     entries, covered = [], np.zeros(many, bool)
     for one in found.entries:
-        held = np.zeros(found.length, bool)
-        held[one.start : one.stop] = True
-        moved = move(held)
+        first, last = np.searchsorted(ascending, (one.start, one.stop)).tolist()
+        held = np.sort(order[first:last])
         if one.level == 0:
-            covered |= moved
-        entries += [one._replace(start=start, stop=stop) for start, stop in _runs(moved)]
-    entries += [Segment(PADDING, start, stop) for start, stop in _runs(~covered)]
+            covered[held] = True
+        entries += [one._replace(start=start, stop=stop) for start, stop in _stretches(held)]
+    entries += [Segment(PADDING, start, stop) for start, stop in _stretches(np.flatnonzero(~covered))]
     entries.sort(key=lambda one: (one.start, one.level))
     names = [one.name for one in entries if one.level == 0]
     answer = found.answer if found.answer in names else (names or [""])[-1]
     return replace(found, entries=tuple(entries), length=many, answer=answer)
 
 
-def _runs(held: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], held, [False]]).astype(np.int8)))
-    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+def _stretches(positions: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
+    """Return ascending positions as ranges without gaps."""
+    if not len(positions):
+        return []
+    ends = np.flatnonzero(np.diff(positions) > 1)
+    starts, stops = positions[np.r_[0, ends + 1]], positions[np.r_[ends, -1]] + 1
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
 def colors_of(names: Sequence[str], asking: str, chosen: set[int] | None = None) -> list[int]:
@@ -304,7 +310,8 @@ def columns_of(found: Segments, path: Sequence[str], colors: Colors) -> Columns:
     """
     text = (found.entries, tuple(path))
     if not path:
-        return Columns([*found.distinct], [*found.sizes], colors(found.distinct, path), found.labels(), text)
+        shades = colors(found.distinct, path)
+        return Columns([*found.distinct], [*found.sizes], shades, found.labels(), text, inside_counts(found))
     inner = found
     for name in path:
         inner = inner.inside(name)
@@ -316,7 +323,8 @@ def columns_of(found: Segments, path: Sequence[str], colors: Colors) -> Columns:
     left = labels < 0
     own = {name: left & (outer == found.distinct.index(name)) for name in kept}
     rest = left & ~np.logical_or.reduce([np.zeros(len(left), bool), *own.values()])
-    for name, held in {f"outside {path[-1]}": rest, **own}.items():
+    outside = f"outside {path[-1]}"
+    for name, held in {outside: rest, **own}.items():
         if held.any():
             labels[held] = len(names)
             names.append(name)
@@ -324,19 +332,23 @@ def columns_of(found: Segments, path: Sequence[str], colors: Colors) -> Columns:
     shades = [*colors(inner.distinct, path), *[GRAY] * (len(names) - len(inner.distinct))]
     rest_of = f"rest of {path[-1]}"
     shades = [GRAY if name == rest_of else shade for name, shade in zip(names, shades, strict=True)]
-    return Columns(names, sizes, shades, labels, text)
+    inside = [*inside_counts(inner), *[0] * (len(names) - len(inner.distinct))]
+    return Columns(names, sizes, shades, labels, text, inside, outside)
 
 
 def rows_of(found: Segments) -> Rows:
     """Return the segments of the queries, on level 0."""
-    return Rows([*found.distinct], [found.positions(name) for name in found.distinct])
+    labels, names = found.labels(), found.distinct
+    order = np.argsort(labels, kind="stable")
+    edges = np.searchsorted(labels[order], np.arange(len(names) + 1))
+    return Rows([*names], [order[start:stop] for start, stop in pairwise(edges.tolist())])
 
 
 def encoded(found: Segments, colors: list[int]) -> dict[str, Any]:
-    """Return segments as they are sent."""
-    some = found.entries[:MAX_ENTRIES]
+    """Return segments as they are sent: all levels, or the outermost ones of which all entries can be."""
+    some = _entries_to_send(found)
     names = [one.name for one in some]
-    if sum(len(name.encode("utf-8", "replace")) for name in (*names, *found.distinct)) > MAX_NAMES:
+    if _bytes_of((*names, *found.distinct)) > MAX_NAMES:
         raise ValueError(f"the names of the segments take more than {MAX_NAMES // 1024} KiB: give shorter ones")
     return {
         "names": names,
@@ -350,3 +362,17 @@ def encoded(found: Segments, colors: list[int]) -> dict[str, Any]:
         "colors": colors,
         "answer": found.answer,
     }
+
+
+def _entries_to_send(found: Segments) -> Sequence[Segment]:
+    """Return the entries of as many levels as can be sent, outermost first; of level 0 at most the first 4,096."""
+    left = MAX_NAMES - _bytes_of(found.distinct)
+    for depth in range(found.depth, 1, -1):
+        some = [one for one in found.entries if one.level < depth]
+        if len(some) <= MAX_ENTRIES and _bytes_of(one.name for one in some) <= left:
+            return some
+    return [one for one in found.entries if one.level == 0][:MAX_ENTRIES]
+
+
+def _bytes_of(names: Iterable[str]) -> int:
+    return sum(len(name.encode("utf-8", "replace")) for name in names)

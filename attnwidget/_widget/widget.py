@@ -601,6 +601,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             derivations=self._derived,
             sent=self._sent_traits,
             masses=self._masses,
+            recalls=self._builders.whole_recall,
             more=self._more_traits,
             find_patches=self._patches,
         )

@@ -278,6 +278,80 @@ def test_of_long_heads_too_it_says_where_they_differ_most(offline_page: OfflineP
     assert rows.count() == 0
 
 
+@pytest.mark.parametrize("length", [24, 700])
+@pytest.mark.parametrize("stage", ["scores", "masked", "contribution"])
+@pytest.mark.parametrize(("host", "width"), [("plain-light", 320), ("jupyter-dark", 900), ("plain-light", 1600)])
+def test_of_every_stage_it_says_where_they_differ_most(
+    offline_page: OfflinePages, host: str, width: int, stage: Any, length: int
+) -> None:
+    make = torch.Generator().manual_seed(2)
+    q, k, v = (3 * torch.randn(1, 2, length, 8, generator=make) for _ in range(3))
+    heads = Attention(q, k, v, is_causal=True)
+    widget = compare((heads, 0, 0), (heads, 0, 1), tokens=[f"t{at}" for at in range(length)], stage=stage)
+    shown = show(offline_page, widget, host=host, width=width)
+    shown.finish()
+    rows = shown.page.locator(".aw-change-pairs button")
+    rows.first.wait_for()
+    a, b = (heads.block(stage, head=head) for head in (0, 1))
+    allowed = heads.block("allowed", head=0) if stage != "scores" else torch.ones(length, length, dtype=torch.bool)
+    change = torch.where(allowed, b - a, 0).numpy()
+    numbers = [
+        [float(cell.replace("−", "-").replace("masked", "nan")) for cell in row.locator("> span").all_inner_texts()[2:]]
+        for row in rows.all()
+    ]
+    sizes = [abs(found) for *_, found in numbers]
+    assert sizes == sorted(sizes, reverse=True)
+    largest = np.abs(change).max()
+    assert sizes[0] == pytest.approx(largest, abs=1e-3)
+    for one, other, found in numbers:
+        query, key = divmod(int(np.abs(change - found).argmin()), length)
+        assert found == pytest.approx(float(change[query, key]), abs=1e-3)
+        assert (one, other) == pytest.approx((float(a[query, key]), float(b[query, key])), abs=1e-3, rel=0.06)
+    title = shown.page.locator(".aw-changes-head").inner_text()
+    word = {"scores": "scores", "masked": "masked scores", "contribution": "contributions"}[stage]
+    assert f"Where their {word} differ most" in title or f"largest differences of {word}, one of each 2 × 2" in title
+    shown.screenshot(f"differ-most-{stage}-{length}-{width}-{host}")
+    shown.check()
+    height = shown.page.locator(".attnwidget").bounding_box()
+    rows.nth(1).click()
+    shown.settle()
+    assert abs(change[widget.query, widget.key]) == pytest.approx(sizes[1], abs=1e-3)
+    shown.page.wait_for_function("document.querySelectorAll('.aw-change-pairs').length === 0")
+    assert shown.page.locator(".attnwidget").bounding_box() == height
+
+
+def test_while_rows_stand_for_others_it_says_where_these_differ_most(offline_page: OfflinePages) -> None:
+    length, make = 9000, torch.Generator().manual_seed(2)
+    q, k = (2 * torch.randn(1, 2, length, 8, generator=make) for _ in range(2))
+    heads = Attention(q, k)
+    widget = compare((heads, 0, 0), (heads, 0, 1))
+    sampled = widget.comparison["sampled"]
+    assert sampled is not None
+    shown = show(offline_page, widget)
+    rows = shown.page.locator(".aw-change-pairs button")
+    rows.first.wait_for()
+    assert "largest differences so far" in shown.page.locator(".aw-changes-head").inner_text()
+    rows.first.click()
+    shown.settle()
+    assert widget.query is not None
+    assert (widget.query - sampled["first"]) % sampled["every"] == 0
+
+
+@pytest.mark.parametrize("width", [320, 900])
+def test_a_long_comparison_without_a_kernel_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
+    q, k = torch.randn(2, 1, 2, 1200, 8, generator=torch.Generator().manual_seed(1))
+    heads = Attention(q, k)
+    widget = compare((heads, 0, 0), (heads, 0, 1))
+    widget.finish()
+    shown = show(offline_page, widget, width=width, live=False)
+    said = shown.page.get_by_text(
+        "What changes for a query of a long head is computed by the kernel, and none answers."
+    )
+    said.wait_for()
+    shown.screenshot(f"long-differ-most-gone-{width}")
+    assert shown.page.locator(".aw-changes").bounding_box()["height"] < 100  # type: ignore[index]
+
+
 @pytest.mark.parametrize("width", [320, 900])
 def test_a_comparison_that_was_not_saved_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
     shown = show(offline_page, compare(sides(), tokens=TOKENS, view="heatmap"), width=width, live=False)

@@ -13,7 +13,7 @@ import torch
 from gallery import AUDIT
 from lab import LabNotebook, OfflinePages, Page
 
-from attnwidget import Attention, AttentionWidget, compare, load_sample
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare, load_sample
 from attnwidget._export.numbers import status_number
 
 PICTURE = "[data-aw=picture]"
@@ -191,6 +191,39 @@ def test_a_long_head(opened: Opened) -> None:
     assert read[1] == status_number(float(w.weights(query)[key]))
     assert page.page.locator(".aw-notices").inner_text().strip() == ""
     assert page.problems == []
+
+
+@pytest.mark.parametrize("at", [(0, 0, 1), (1, 0, 0)])
+def test_a_file_of_two_heads_of_one_stack_draws_both(opened: Opened, at: tuple[int, int, int]) -> None:
+    q, k = torch.randn(2, 2, 1, 2, 20, 8, generator=torch.Generator().manual_seed(1))
+    stack = AttentionStack([Attention(*one) for one in zip(q, k, strict=True)])
+    w = compare((stack, 0, 0), (stack, at[0], at[2]), query=3, key=1)
+    page = opened(w)
+    numbers = [stack[layer].block(head=head)[3, 1].item() for layer, head in ((0, 0), (at[0], at[2]))]
+    said = page.page.locator(STATUS).inner_text()
+    assert [status_number(number) in said for number in numbers] == [True, True], said
+    page.page.get_by_role("button", name=re.compile("Show weights")).click()
+    page.page.get_by_role("menuitemradio", name="scaled").click()
+    scores = [stack[layer].block("scaled", head=head)[3, 1].item() for layer, head in ((0, 0), (at[0], at[2]))]
+    page.page.wait_for_function("document.querySelector('[data-aw=picture]').ariaLabel.startsWith('Attention scaled')")
+    said = page.page.locator(STATUS).inner_text()
+    assert [status_number(number) in said for number in scores] == [True, True], said
+    page.screenshot(f"exported-heads-{at[0]}-{at[2]}")
+    check(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [960, 360])
+def test_a_file_of_a_long_comparison_has_no_hole(opened: Opened, scheme: str, width: int) -> None:
+    q, k = torch.randn(2, 1, 2, 1200, 8, generator=torch.Generator().manual_seed(1))
+    heads = Attention(q, k)
+    w = compare((heads, 0, 0), (heads, 0, 1))
+    w.finish()
+    page = opened(w, scheme=scheme, width=width)
+    page.page.get_by_text("Where they differ most is not known here. This was not saved").wait_for()
+    page.screenshot(f"exported-long-compare-{scheme}-{width}")
+    assert page.page.locator(".aw-changes").bounding_box()["height"] < 100  # type: ignore[index]
+    check(page)
 
 
 def test_a_comparison(opened: Opened) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gallery import Gallery, show
 from lab import OfflinePages
 
 from attnwidget import AttentionStack, AttentionWidget
+from attnwidget._export.numbers import list_number
 from attnwidget.samples import load_sample
 
 pytestmark = pytest.mark.browser
@@ -57,3 +59,42 @@ def test_rows_are_colored_by_recall(offline_page: OfflinePages, host: str, width
     assert not shown.page.locator("[data-aw=recall]").is_visible()
     assert text_of(shown, "recall-legend") == ""
     shown.check()
+
+
+def test_of_the_largest_of_several_heads_a_sentence_stands_there_and_no_column(offline_page: OfflinePages) -> None:
+    w = bank()
+    w.set_trait("heads", [1, 7])
+    w.combine = "mean"
+    shown = show(offline_page, [w], width=900)
+    shown.wait_for_lines()
+    assert shown.page.locator("[data-aw=recall]").is_visible()
+    assert "least" in text_of(shown, "recall-legend")
+    w.combine = "max"
+    shown.finish()
+    shown.wait_for_lines()
+    shown.page.wait_for_function(
+        "() => document.querySelector('[data-aw=recall-legend]').textContent.includes('shares')"
+    )
+    assert not shown.page.locator("[data-aw=recall]").is_visible()
+    assert "the largest weights of several heads are no shares of a row" in text_of(shown, "recall-legend")
+    shown.check()
+
+
+def test_a_saved_file_has_the_recall_of_each_head(offline_page: OfflinePages, tmp_path: Path) -> None:
+    w = bank(head=7)
+    path = tmp_path / "recall.html"
+    w.to_html(path, layers="selected", heads=[7, 6])
+    page = offline_page(path, over="file", offline=True, width=900, height=900).page
+    page.wait_for_selector("[data-aw=recall]")
+    legend = page.locator("[data-aw=recall-legend]")
+    page.locator("[data-aw=picture]").focus()
+    assert isinstance(w.attention, AttentionStack)
+    for head, key in ((7, ""), (6, "[")):
+        if key:
+            page.keyboard.press(key)
+        exact = w.attention[5].what_if({"causal": True}).keep("heavy_hitters", 8, head=head).recall
+        least = f"least {list_number(float(exact.min()), 'weights')}"
+        page.wait_for_function(
+            "(text) => document.querySelector('[data-aw=recall-legend]').textContent.includes(text)", arg=least
+        )
+        assert legend.is_visible()

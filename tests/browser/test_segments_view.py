@@ -242,7 +242,6 @@ def test_pointing_pinning_down_and_back(gallery: Show, nail: int) -> None:
     assert text(shown, ".aw-back-slot") == "‹ segments answer → first sentence"
     shown.screenshot("segments-cells")
     shown.check()
-    page.keyboard.press("Tab")
     page.locator("[data-aw=picture]").focus()
     page.keyboard.press("Backspace")
     shown.wait_for_lines()
@@ -443,4 +442,48 @@ def test_200_segments_and_2000_tokens(gallery: Show) -> None:
     shown.wait_for_lines()
     assert heard(shown).startswith("answer token ")
     assert "mass" in heard(shown)  # what came into view was asked for
+    shown.check()
+
+
+def test_a_thousand_segments_are_gone_down_into_and_up_by_keys(gallery: Show) -> None:
+    """Past what puts them together to one of them, to its cells, and back; at each level the exact mass."""
+    n = 2 + 1000 + 6
+    spans = {f"doc {at}": (at, at + 1) for at in range(1, 1001)}
+    q, k = torch.randn(2, 1, 1, n, 8, generator=torch.Generator().manual_seed(3))
+    given = {"docs": spans, "question": (1001, 1004), "answer": (1004, n)}
+    w = AttentionWidget(q, k, segments=given, is_causal=True, view="segments", aside=[])
+    weights = w.attention.block("weights", head=0)[1004:].double().mean(0)  # type: ignore[union-attr]
+    shown = gallery(w, width=900)
+    ready(shown)
+    page = shown.page
+
+    def go_down(name: str, keys: slice, presses: int) -> None:
+        """Point at a segment in the heads' table, have it sort, and go inside."""
+        page.locator("[data-aw=segment-heads]").focus()
+        for _ in range(presses):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_function("(name) => document.querySelector('.aw-segments')?.textContent.includes(name)", arg=name)
+        shown.wait_for_lines()
+        assert w.segment == name
+        mass = float(weights[keys].sum())
+        assert f"{mass:.4f}"[1:] in heard(shown) + text(shown, ".aw-seg-rows")
+        page.keyboard.press("Enter")
+        shown.wait_for_lines()
+        ready(shown)
+
+    go_down("docs", slice(1, 1001), 2)
+    assert w.segment_path == ["docs"]
+    shown.screenshot("segments-thousand")
+    go_down("doc 9 – doc 16", slice(9, 17), 2)
+    assert w.segment_path == ["docs", "doc 9 – doc 16"]
+    assert "‹ docs" in text(shown, ".aw-seg-up")
+    go_down("doc 11", slice(11, 12), 3)
+    assert w.view == "heatmap"
+    page.keyboard.press("Backspace")  # the heatmap has the keys now, and then the segments again
+    shown.wait_for_lines()
+    assert (w.view, w.segment_path) == ("segments", ["docs", "doc 9 – doc 16"])
+    for path, segment in ((["docs"], "doc 9 – doc 16"), ([], "docs")):
+        page.keyboard.press("Backspace")
+        shown.wait_for_lines()
+        assert (w.segment_path, w.segment) == (path, segment)
     shown.check()

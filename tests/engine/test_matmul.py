@@ -1,5 +1,8 @@
 """Products in oneDNN and in MKL, and exponentials that need no maximum: the same numbers, whichever is taken."""
 
+import io
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,11 +21,14 @@ def of_product(k: torch.Tensor, q: torch.Tensor) -> Bound:
 
 
 @pytest.mark.parametrize(("keys", "queries", "D"), [(2048, 512, 64), (1024, 130, 24), (512, 257, 100), (16, 8192, 16)])
-@pytest.mark.parametrize("pictures", [True, False])
+@pytest.mark.parametrize(("x86", "intel"), [(True, False), (True, True), (False, False)])
 def test_a_product_is_as_exact_by_either_way(
-    keys: int, queries: int, D: int, pictures: bool, monkeypatch: pytest.MonkeyPatch
+    keys: int, queries: int, D: int, x86: bool, intel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matmul, "X86", pictures)
+    monkeypatch.setattr(matmul, "X86", x86)
+    monkeypatch.setattr(matmul, "made_by_intel", lambda: intel)
+    has_onednn = torch.backends.mkldnn.is_available()
+    assert matmul.Product(torch.zeros(queries, D)).convolves == (x86 and not intel and has_onednn)
     k, q = torch.randn(keys, D), torch.randn(queries, D)
     found = matmul.product(k, q, matmul.Scratch(keys * queries, k.dtype, k.device))
     assert found.is_contiguous()
@@ -32,6 +38,46 @@ def test_a_product_is_as_exact_by_either_way(
     assert found[5].isnan().all()
     assert not found[torch.arange(keys) != 5].isnan().any()
     assert found[:, torch.arange(queries) != 7][torch.arange(keys) != 5].isfinite().all()
+
+
+@pytest.mark.parametrize("pool", ["max", "mean"])
+def test_an_overview_is_the_same_by_either_way(pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "X86", True)
+    q, k = torch.randn(2, 2100, 16, generator=torch.Generator().manual_seed(0))
+    seen = []
+    for intel in (True, False):
+        monkeypatch.setattr(matmul, "made_by_intel", lambda intel=intel: intel)
+        seen.append(Attention(q, k, is_causal=True).overview(pool=pool).values)
+    assert_close(*seen, rtol=1e-5, atol=0)
+    assert float((seen[0] - seen[1]).abs().max()) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("system", "said", "cpuinfo", "intel"),
+    [
+        ("linux", "", "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: x\n", True),
+        ("linux", "x86_64", "processor\t: 0\nvendor_id\t: AuthenticAMD\n", False),
+        ("linux", "", None, False),  # no such file: what says nothing counts as another's
+        ("win32", "Intel64 Family 6 Model 151 Stepping 2, GenuineIntel", None, True),
+        ("win32", "AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD", None, False),
+        ("darwin", "i386", None, True),
+    ],
+)
+def test_the_processors_maker_is_read_from_the_system(
+    system: str, said: str, cpuinfo: str | None, intel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: str, **how: object) -> io.StringIO:
+        assert path == "/proc/cpuinfo"
+        if cpuinfo is None:
+            raise FileNotFoundError(path)
+        return io.StringIO(cpuinfo)
+
+    monkeypatch.setattr(matmul, "X86", True)
+    monkeypatch.setattr(matmul, "sys", SimpleNamespace(platform=system))
+    monkeypatch.setattr(matmul.platform, "processor", lambda: said)
+    monkeypatch.delenv("PROCESSOR_IDENTIFIER", raising=False)
+    monkeypatch.setattr(matmul, "open", read, raising=False)
+    assert matmul.made_by_intel.__wrapped__() is intel
 
 
 def test_a_product_reads_tensors_that_lie_in_any_order() -> None:

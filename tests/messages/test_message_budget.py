@@ -13,8 +13,9 @@ from tolerance import approx, rounding, sums
 
 from attnwidget import Attention, AttentionStack
 from attnwidget._analysis import statistics
-from attnwidget._engine import cost
-from attnwidget._messages import long_answers, requests, stage_sections
+from attnwidget._engine import combined_heads, cost
+from attnwidget._engine.level_cache import LevelCache, LevelKey
+from attnwidget._messages import long_answers, requests, stage_sections, tiles
 
 MEGABYTE = 1_000_000
 HERE = {"layer": 0, "batch": 0, "head": 0, "stage": "weights", "pool": "max"}
@@ -231,6 +232,59 @@ def test_an_answer_that_nobody_asks_for_again_is_forgotten(monkeypatch: pytest.M
     for name in range(9):
         desk.long_answers.answer(name, lambda: long_answers.LongAnswer(iter_of(), 100, {}), cost.CostBudget())
     assert len(desk.long_answers._open) == long_answers.MAX_OPEN
+
+
+def several(count: int, length: int, how: str = "mean") -> Attention:
+    q, k = torch.randn(2, 1, count, length, 8, generator=torch.Generator().manual_seed(1))
+    return Attention(q, k).combine(how=how)
+
+
+def test_statistics_of_several_heads_count_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, exact_block = [], combined_heads.exact_block
+
+    def counting(*about: Any) -> torch.Tensor:
+        found = exact_block(*about)
+        counted.append(found.numel())
+        return found
+
+    monkeypatch.setattr(combined_heads, "exact_block", counting)
+    replies, _ = ask(desk_of(several(8, 3000)), *[{"kind": "spread"}] * 64)
+    assert replies[0]["looked"] < 3000  # some rows first
+    assert 0 < replies[-1]["share"] < 1
+    assert sum(counted) < cost.MAX_CELLS // 3
+
+
+def test_what_is_said_first_of_many_heads_is_within_the_budget() -> None:
+    q, k = torch.randn(2, 1, 32, 3200, 4, generator=torch.Generator().manual_seed(1))
+    desk = desk_of(Attention(q, k))
+    replies, _ = ask(desk, *[{"kind": "spread", "head": head} for head in range(32)])
+    assert replies[0]["ok"]
+    assert not replies[-1]["ok"]
+    assert "ask for fewer" in replies[-1]["error"]
+    assert ask(desk, {"kind": "spread", "head": 31})[0][0]["ok"]
+
+
+def test_statistics_of_several_heads_are_those_of_their_weights() -> None:
+    weights = several(3, 40, "max").block()
+    (reply,), _ = ask(desk_of(several(3, 40, "max")), {"kind": "spread"})
+    entropy = -torch.xlogy(weights, weights).sum(1) / np.log(2)
+    bound = sums(48, float(entropy.max()))
+    np.testing.assert_allclose(decode(reply["rows"]["entropy"]), entropy.numpy(), **bound)
+
+
+def test_tiles_of_several_heads_count_each_of_them() -> None:
+    together, one = several(32, 2048), long(2048)
+    rows = [
+        tiles.tile_rows(
+            LevelCache(att), LevelKey(0, 0, "weights", "max"), [tiles.Address(0, 0, at, 0) for at in (0, 1)]
+        )
+        for att in (together, one)
+    ]
+    assert tiles._sampling(rows[0]) > tiles._sampling(rows[1])
+    asked = [[0, 0, row, column] for row in range(8) for column in range(8)]
+    replies, _ = ask(desk_of(together), *[{"kind": "tiles", "view": "one", "tiles": asked}] * 16)
+    each = tiles.MAX_SAMPLED_CELLS + 64 * cost.TILE * cost.COMBINED * 32
+    assert 0 < sum(reply["ok"] for reply in replies) <= cost.MAX_CELLS // each
 
 
 def iter_of() -> Any:

@@ -484,3 +484,17 @@ def test_a_closed_widget_keeps_no_model(ids: torch.Tensor) -> None:
     del w, own
     gc.collect()
     assert kept() is None
+
+
+def test_tokens_that_were_given_read_as_text(model: Any, ids: torch.Tensor) -> None:
+    """Without a tokenizer too: the words before the next token, and the tokens that can be chosen."""
+    names = ["Ġthe", "Ġcat", "Ġsat", "Ġ", "Ċ", "Ġmat", ".", "ĠThe", "Ġdog", "ing"]
+    tokens = [[names[one % len(names)] for one in sample] for sample in ids.tolist()]
+    w = capture(model).run(ids).widget(model=model, inputs=ids, tokens=tokens, segments=PARTS, view="segments")
+    w.segments_show = "effect"
+    w.finish()
+    told = dict(w.effects or {})
+    texts = [told["text"], told["target"]["text"], *(one["text"] for one in told["targets"])]
+    assert "cat" in "".join(texts)
+    assert not [text for text in texts if "Ġ" in text or "Ċ" in text]
+    w.close()

@@ -12,11 +12,13 @@ from front_end import FrontEnd
 from tolerance import eps, roundings
 
 from attnwidget import Attention, AttentionWidget
+from attnwidget._export import snapshot
 from attnwidget._messages import decoding
 from attnwidget._widget import recall_pass
 
 N = 90
 WINDOW = {"keep": {"policy": "window", "budget": 12}}
+LAST = {"keep": {"policy": "window", "budget": 12, "sinks": 0}}
 
 
 def tensors(n: int = N) -> torch.Tensor:
@@ -39,18 +41,70 @@ def test_it_is_what_keep_finds(policy: dict[str, Any]) -> None:
         assert (w.recall["every"], w.recall["share"], w.recall["error"]) == (1, 1, None)
 
 
-def test_only_the_heatmap_of_one_head_under_a_cache_has_it() -> None:
+def test_only_the_heatmap_under_a_cache_has_it() -> None:
     w = AttentionWidget(*tensors(), is_causal=True)
     assert w.recall is None
     w.what_if = WINDOW
     assert w.recall is not None
-    w.set_trait("heads", [0, 1])
-    w.combine = "mean"
-    assert w.recall is None
-    w.combine = "none"
-    assert w.recall is not None
     w.view = "graph"
     assert w.recall is None
+
+
+def kept_in_window(att: Attention, head: int, budget: int) -> torch.Tensor:
+    """Return of each row the weight on the last keys, by a plain sum over dense weights: (Q,) float64."""
+    weights = att.block("weights", head=head).double()
+    queries, keys = torch.meshgrid(*(torch.arange(n, device="cpu") for n in weights.shape), indexing="ij")
+    return (weights * (queries - keys < budget)).sum(1)
+
+
+def test_of_several_heads_as_one_it_is_the_share_of_their_mean_weights_and_of_the_largest_it_is_refused() -> None:
+    att = Attention(*tensors(), is_causal=True)
+    w = AttentionWidget.from_attention(att, what_if=LAST)
+    w.set_trait("heads", [0, 1])
+    w.combine = "mean"
+    wanted = (kept_in_window(att, 0, 12) + kept_in_window(att, 1, 12)) / 2
+    np.testing.assert_allclose(shown(w), wanted, rtol=roundings(N) * eps(torch.float32) * 10)
+    assert w.recall["head"] == w.picture["head"] == "mean 0 1"
+    w.combine = "max"
+    assert (len(shown(w)), w.recall["head"]) == (0, "max 0 1")
+    assert "no shares of a row: look at their mean" in w.recall["error"]
+
+
+def test_of_a_word_it_is_the_share_of_the_words_row() -> None:
+    words = [f"{'Ġ' if at % 3 == 0 else ''}t{at}" for at in range(N)]
+    att = Attention(*tensors(), is_causal=True)
+    w = AttentionWidget.from_attention(att, tokens=words, what_if=LAST, pieces="words")
+    assert w.facts["queries"] == N // 3
+    wanted = kept_in_window(att, 0, 12).reshape(-1, 3).mean(1)
+    np.testing.assert_allclose(shown(w), wanted, rtol=roundings(N) * eps(torch.float32) * 10)
+
+
+def test_a_file_has_it_of_every_head_that_it_has_and_says_why_one_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    att = Attention(*tensors(), is_causal=True)
+    w = AttentionWidget.from_attention(att, what_if=LAST, view="graph")
+    saved = saved_of(w)["derived"]["recall"]
+    assert saved["by"] == ["layer", "batch", "head"]
+    for head in range(2):
+        found = decoding.decode(saved["values"][f"[0,0,{head}]"]["values"])
+        np.testing.assert_allclose(found, kept_in_window(att, head, 12), rtol=roundings(N) * eps(torch.float32) * 10)
+    monkeypatch.setattr(snapshot, "MAX_RECALL_CELLS", 0)
+    w.view = "heatmap"
+    values = saved_of(w)["derived"]["recall"]["values"]
+    assert values["[0,0,0]"]["error"] is None, "it was shown"
+    assert values["[0,0,1]"]["error"].startswith("this head is long, and was not computed for this file: select it")
+    w.what_if = {}
+    assert "recall" not in saved_of(w)["derived"]
+
+
+def saved_of(w: AttentionWidget) -> dict[str, Any]:
+    """Return all that a file holds of all heads."""
+    view = w._export_view()
+    steps = snapshot.saving(view, snapshot.choices_of(view, heads="all"))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value.whole("")
 
 
 def test_rows_that_attend_to_nothing_have_none_and_of_very_many_the_least_of_several_is_sent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -170,23 +171,85 @@ def test_keys_of_another_text_have_segments_of_their_own() -> None:
     assert widget().get_state(["key_segments"])["key_segments"] is None
 
 
-def test_two_thousand_lines_are_gathered_and_opened() -> None:
-    lines = ["<s>", *(word for line in range(2000) for word in ("line", str(line), "\n"))]
+def test_six_hundred_lines_are_gathered_and_opened() -> None:
+    lines = ["<s>", *(word for line in range(600) for word in ("line", str(line), "\n"))]
     q, k = torch.randn(2, 1, len(lines), 4)
     w = AttentionWidget(q, k, tokens=lines, segments="lines", view="segments", is_causal=True)
     names = mass(w)["keys"]
-    assert (len(names), names[1], names[-1]) == (127, "line 1 – line 16", "line 2000")
+    assert (len(names), names[1], names[-1]) == (122, "line 1 – line 5", "line 600")
     w.segment_path = [names[2]]
-    assert mass(w)["keys"][:16] == [f"line {i}" for i in range(17, 33)]
+    assert mass(w)["keys"][:5] == [f"line {i}" for i in range(6, 11)]
     each = segments("lines", tokens=lines)
-    wanted = Attention(q, k, is_causal=True).by_segment("line 2000", each, head=0).mass[0]
-    found = decode(mass(w)["mass"])[mass(w)["row"], :16]
-    at = each.distinct.index("line 17")
-    np.testing.assert_allclose(found, wanted[at : at + 16], **sums(len(lines)))
-    with pytest.raises(ValueError, match=r"2,001 segments, and at most 256 are shown.*: segments\(…\)\.gather\(\)"):
-        AttentionWidget(q, k, tokens=lines, segments=each, view="segments", is_causal=True)
-    w.segment_path, w.segments = [], each.gather()
-    assert mass(w)["keys"] == names
+    wanted = Attention(q, k, is_causal=True).by_segment("line 600", each, head=0).mass[0]
+    found = decode(mass(w)["mass"])[mass(w)["row"], :5]
+    at = each.distinct.index("line 6")
+    np.testing.assert_allclose(found, wanted[at : at + 5], **sums(len(lines)))
+    w.segment_path, w.segments = [], each
+    assert mass(w)["keys"] == names, "also those that were made before"
+
+
+def many(count: int, *, inside: str = "") -> AttentionWidget:
+    """Return a widget of three queries of an answer, and of as many keys in segments of one key each."""
+    own: Any = {f"doc {i}": (i, i + 1) for i in range(1, count + 1)}
+    keys = segments({inside: own, "question": (count + 1, count + 3)} if inside else own, length=count + 3)
+    draw = torch.Generator().manual_seed(count)
+    q, k = (torch.randn(1, 2, n, 4, generator=draw) for n in (4, count + 3))
+    return AttentionWidget(q, k, segments={"answer": (0, 4)}, key_segments=keys, view="segments")
+
+
+def leaves(w: AttentionWidget, path: list[str]) -> Iterator[tuple[list[str], float]]:
+    """Go down everywhere: yield each segment that has none inside, with its mass; a level sums to the one above."""
+    w.segment_path = path
+    found = mass(w)
+    values = decode(found["mass"])[found["row"]].astype(np.float64)
+    np.testing.assert_allclose(values.sum(), 1, **sums(found["total"] * len(values)))
+    assert len(found["keys"]) <= segment_mass.MAX_SEGMENTS
+    named = dict(zip(found["keys"], zip(values, found["key_inside"], strict=True), strict=True))
+    own = [name for name in named if name.startswith("doc ")]
+    for name in own:
+        value, inside = named[name]
+        if not inside:
+            yield [*path, name], value
+            continue
+        below = [*leaves(w, [*path, name])]
+        np.testing.assert_allclose(sum(one for _, one in below), value, **sums(w.facts["keys"]))
+        yield from below
+
+
+@pytest.mark.parametrize(("count", "depth"), [(257, 2), (1000, 2)])
+@pytest.mark.parametrize("inside", ["", "docs"])
+def test_every_one_of_many_segments_is_reached_with_its_exact_mass(count: int, depth: int, inside: str) -> None:
+    w = many(count, inside=inside)
+    found = [*leaves(w, [inside] if inside else [])]
+    assert [path[-1] for path, _ in found] == [f"doc {i}" for i in range(1, count + 1)]
+    assert max(len(path) for path, _ in found) == depth + bool(inside)
+    weights = w.attention.block("weights", head=0)[1:].double().mean(0)  # type: ignore[union-attr]
+    np.testing.assert_allclose([value for _, value in found], weights[1 : count + 1], **sums(count))
+
+
+def test_seventy_thousand_segments_are_three_levels_and_no_message_is_large(front_end: FrontEnd) -> None:
+    count = 70_000
+    w = many(count, inside="documents")
+    assert sum(message.size for message in front_end.of(w)) < 1 << 20
+    weights = w.attention.block("weights", head=0)[1:].double().mean(0)  # type: ignore[union-attr]
+    held = w.get_state(["key_segments"])["key_segments"]
+    assert (len(held["names"]), max(decode(held["levels"]))) == (131, 1), "whole levels, the outermost ones"
+    assert held["more"] > count
+    path = ["documents"]
+    for group in (range(548, 1095), range(553, 558), range(555, 556)):
+        before = len(front_end.of(w))
+        w.set_state({"segment_path": path})
+        assert sum(message.size for message in front_end.of(w)[before:]) < 256 << 10
+        found = mass(w)
+        name = " – ".join(f"doc {at}" for at in dict.fromkeys((group[0], group[-1])))
+        at = found["keys"].index(name)
+        wanted = weights[list(group)].sum()
+        np.testing.assert_allclose(decode(found["mass"])[found["row"], at], wanted, **sums(count))
+        assert decode(found["key_spans"])[at].tolist() == [group.start, group.stop]
+        assert (found["key_inside"][at] > 0) == (len(group) > 1)
+        path = [*path, name]
+    with pytest.raises(ValueError, match="there is nothing inside 'doc 555'"):
+        w.segment_path = path
 
 
 def test_keys_of_another_text_are_no_querys_own_even_where_there_are_as_many() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .. import hooks
 from ..advice import WRAPPED, under_transform, with_way_on
+from ..context_parallel import refuse_keys_of_others, refuse_spread_positions
 from ..coverage import AttentionModules
 from ..kept_tensors import TensorKeeper
 from ..matching import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
@@ -218,13 +219,18 @@ class Editor(ModelCalls):
         if under_transform():
             raise EditRefused(f"{name} cannot be edited: {WRAPPED}")
         call = as_autocast(read())
-        why = why_not_positions(call, self._running(module))
+        running = self._running(module)
+        refuse_spread_positions(call, running)
+        why = why_not_positions(call, running)
         if why is not None:
             raise Unreadable(why)
         found = self._is_cross(module, call)
         call.cross = self._kinds.get(name) if found is None else found
-        mask = self._keeper.mask(call.mask) if call.k.shape[2] > call.q.shape[2] else None
-        keep_what_is_filled(call, mask, continues=name in self.ends)
+        given = call.k.shape[2]
+        mask = self._keeper.mask(call.mask) if given > call.q.shape[2] else None
+        told = keep_what_is_filled(call, mask, continues=name in self.ends)
+        if name not in self.ends:
+            refuse_keys_of_others(call, call.k.shape[2] if call.cached else given, by_length=not told)
         self._kinds[name] = bool(call.cross)
         seen = self._placed(name, call, self._heads_of_process(module, call))
         by_head = self._own_heads(seen, call.heads)
@@ -235,8 +241,6 @@ class Editor(ModelCalls):
 
     def _heads_of_process(self, module: str, call: ObservedCall) -> int:
         """Note which heads this process has, if others have the rest; return the model's number of the first."""
-        if any(hasattr(x, "placements") for x in (call.q, call.k)):
-            raise Unreadable("its q and k are spread over processes (DTensor): have its projections give local tensors")
         running = self._running(module)
         call.heads = heads_of_process(None if running is None else running.module, call)
         return 0 if call.heads is None else call.heads.first

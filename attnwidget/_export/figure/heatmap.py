@@ -15,9 +15,9 @@ from ..._tokens.display import Label
 from .. import colors
 from ..numbers import cell_number
 from ..ranges import with_range
-from . import segment_names
+from . import recall, segment_names
 from .canvas import LEAST
-from .legend import clipped_cells, legend
+from .legend import RAMP, clipped_cells, legend
 from .padding import padded_runs, veil
 from .sheet import SINK, FigureContext
 
@@ -62,6 +62,7 @@ def draw(context: FigureContext, top: float) -> float:
     """Draw the picture, its labels and its legend; return where they end."""
     traits = context.traits
     matrix = with_range(decoding.of_picture(context.view.picture), traits)
+    found = recall.recall_of(context, matrix.query_bin)
     axes, place = segment_names.segment_axes(context), placed(context, matrix, top)
     each = place.cell >= APART and matrix.query_bin == matrix.key_bin == 1  # token has its label
     if axes is not None and not each:
@@ -78,7 +79,22 @@ def draw(context: FigureContext, top: float) -> float:
     else:
         labels(context, matrix, place)
     pins(context, matrix, place)
-    return legend(context, matrix, place.x, place.y + place.height + 14, has_padding=bool(padded))
+    end = legend(context, matrix, place.x, place.y + place.height + 14, has_padding=bool(padded))
+    return end if found is None else _recall(context, found, (matrix, place), end)
+
+
+def _recall(context: FigureContext, found: recall.Recall, at: tuple[DecodedMatrix, Place], end: float) -> float:
+    """Draw the column of what the rows keep under a cache, its name, and below all what it means."""
+    matrix, place = at
+    left = context.left if context.right - place.x < RAMP else place.x
+    if found.error is None:
+        x = place.x + place.width + _sink_column_width(matrix, place.cell) + recall.GAP
+        recall.column(context, found, (x, place.y), place.cell)
+        slant = place.slant if place.cell >= LABELS_FROM and matrix.key_bin == 1 else 0
+        size = _column_size(context, place.cell, place.slant)
+        label = Label(recall.NAME, "", False)
+        _above(context, x + recall.WIDTH / 2, place.y - (6 if slant else 24), label, size, slant, False)
+    return recall.key(context, found, left, end + 6)
 
 
 def placed(context: FigureContext, matrix: DecodedMatrix, top: float) -> Place:
@@ -411,11 +427,16 @@ def _overhang(context: FigureContext, matrix: DecodedMatrix, cell: float, slant:
 
 
 def _sink_width(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
-    """How far the column of the learned sink and its name reach beyond the picture."""
-    if matrix.sink is None:
-        return 0
-    name = context.canvas.measure(SINK, _column_size(context, cell))
-    return SINK_GAP + cell * _sink_columns(cell) + name
+    """How far the columns of the learned sink and of recall, and their names, reach beyond the picture."""
+    beside, size = _sink_column_width(matrix, cell), _column_size(context, cell)
+    reach = 0.0 if matrix.sink is None else beside + context.canvas.measure(SINK, size)
+    if context.traits.recall is not None and context.traits.view == "heatmap":
+        reach = max(reach, beside + recall.GAP + recall.WIDTH + context.canvas.measure(recall.NAME, size))
+    return reach
+
+
+def _sink_column_width(matrix: DecodedMatrix, cell: float) -> float:
+    return 0.0 if matrix.sink is None else SINK_GAP + cell * _sink_columns(cell)
 
 
 def pins(

@@ -5,6 +5,7 @@ import { chancesOf } from "../data/effects";
 import { numberIn } from "../data/matrix";
 import { largest, roundUp } from "../data/segments";
 import { count, listNumber } from "../text/format";
+import { tokenName } from "../text/tokens";
 
 const share = (value: number, end: number) => `${(100 * value) / end}%`;
 const number = (value: number) => listNumber(value, "weights");
@@ -37,7 +38,7 @@ export function Chances({ detail, unit, most = 8 }: { detail: EffectDetail; unit
           {rows.map(({ text, before, after }, index) => (
             <li class="aw-chance" key={text} aria-current={index === 0 || undefined}>
               <span title={text}>
-                <bdi>{text}</bdi>
+                <bdi>{tokenName(text)}</bdi>
               </span>
               <span class="aw-chance-plot">
                 {lines}
@@ -65,7 +66,7 @@ export function Chances({ detail, unit, most = 8 }: { detail: EffectDetail; unit
         </p>
       )}
       <div class="aw-seg-sums">
-        <Sum name={`Lost, “${detail.target.trim()}”`} value={`${loss(lostBy(detail))} ${unit}`} />
+        <Sum name={`Lost, “${tokenName(detail.target)}”`} value={`${loss(lostBy(detail))} ${unit}`} />
         {kl !== null && <Sum name="KL, this token" value={loss(numberIn(kl))} />}
         {kl_answer !== null && <Sum name="KL, answer" value={loss(numberIn(kl_answer))} />}
       </div>

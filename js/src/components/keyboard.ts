@@ -104,8 +104,7 @@ export function pinLines(ui: Ui): KeyLine[] {
 export function goBack({ store, cameFrom }: Ui): void {
   const from = cameFrom.value;
   if (from === null) return;
-  cameFrom.value = null;
-  store.show({ view: from.view });
+  store.show({ view: from.view }); // that view forgets where one came from
 }
 
 /** Brackets, where there are other heads and layers. */

@@ -193,7 +193,7 @@ export interface SurveyMessage {
 export interface RecallMessage {
   layer: number;
   batch: number;
-  head: number;
+  head: HeadName;
   /** float32: of each query, or the least of `every`; NaN where there is none. */
   values: Envelope;
   every: number;
@@ -485,8 +485,13 @@ export interface MassMessage extends Partial<MassesMessage> {
   keys?: string[];
   key_sizes?: number[];
   key_colors?: ColorSlot[];
+  /** How many segments each is divided into, 0 where it is not. */
+  key_inside?: number[];
+  /** (T, 2), (S, 2) start and stop of the longest stretch of each; 0, 0 of what has no place. */
+  key_spans?: Envelope;
   rows?: string[];
   row_sizes?: number[];
+  row_spans?: Envelope;
   row?: number;
   /** The row of the asking segment, where the matrix comes rounded. */
   asking_row?: MassesMessage;

@@ -234,10 +234,13 @@ export function mostChanged(of: ReadyComparison, queries: number, most: number):
     : [];
 }
 
-/** Return the cells of the picture that change most, of the first `queries` queries; none while rows stand for others. */
+/**
+ * Return the cells of the picture that change most, of the first `queries` queries. While one query stands for those of
+ * its row, a cell is of that query alone.
+ */
 export function largestCells(of: ReadyComparison, queries: number, most: number): Bin[] {
   const { grid, sampled, queryBin, keyBin, keys } = of.pictures.change;
-  if (grid === null || sampled !== null || of.of.stage !== "weights") return [];
+  if (grid === null) return [];
   const size = (at: number | undefined) => (at === undefined ? 0 : Math.abs(grid.values[at]!));
   const found: number[] = [];
   for (let at = 0; at < Math.ceil(queries / queryBin) * grid.columns; at++) {
@@ -251,19 +254,25 @@ export function largestCells(of: ReadyComparison, queries: number, most: number)
     start: cell * bin,
     stop: Math.min(end, (cell + 1) * bin),
   });
-  return found.map((at) => ({
-    queries: span(Math.floor(at / grid.columns), queryBin, queries),
-    keys: span(at % grid.columns, keyBin, keys),
-  }));
+  const rowsOf = (row: number) => {
+    if (sampled === null || row < sampled.exact) return span(row, queryBin, queries);
+    const query = sampled.first + row * sampled.every;
+    return { start: query, stop: query + 1 };
+  };
+  return found
+    .map((at) => ({ queries: rowsOf(Math.floor(at / grid.columns)), keys: span(at % grid.columns, keyBin, keys) }))
+    .filter((bin) => bin.queries.start < queries);
 }
 
-/** Return round values from 0 to the first that is not below `high`, at most six. */
-export function axisTicks(high: number): number[] {
-  if (!(high > 0) || !Number.isFinite(high)) return [0, 1];
-  const unit = 10 ** Math.floor(Math.log10(high));
-  const step = [0.2, 0.5, 1, 2, 5].map((times) => times * unit).find((step) => high / step <= 5 + 1e-9) ?? 5 * unit;
-  const steps = Math.max(1, Math.ceil(high / step - 1e-9));
-  return Array.from({ length: steps + 1 }, (_, index) => Number((index * step).toPrecision(12)));
+/** Return round values from 0, or the last that is not above `low`, to the first that is not below `high`: at most seven. */
+export function axisTicks(high: number, low = 0): number[] {
+  const length = Math.max(high, 0) - Math.min(low, 0);
+  if (!(length > 0) || !Number.isFinite(length)) return [0, 1];
+  const unit = 10 ** Math.floor(Math.log10(length));
+  const step = [0.2, 0.5, 1, 2, 5].map((times) => times * unit).find((step) => length / step <= 5 + 1e-9) ?? 5 * unit;
+  const first = Math.floor(Math.min(low, 0) / step + 1e-9);
+  const last = Math.max(first + 1, Math.ceil(high / step - 1e-9), 0);
+  return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
 }
 
 /** Return both sides as one: of each cell the number of larger size, for ranges that they share. */

@@ -2,11 +2,13 @@
 
 import { decode } from "../contract/decode";
 import type { RecallMessage } from "../contract/messages";
+import type { HeadName } from "../contract/values";
 
 export interface Recall {
   readonly layer: number;
   readonly batch: number;
-  readonly head: number;
+  /** Its number; of several as one their name. */
+  readonly head: HeadName;
   /** Of each query, or the least of `every`; NaN where it attends to nothing or is not known yet. */
   readonly values: Float32Array;
   readonly every: number;

@@ -57,6 +57,10 @@ export interface Mass {
   readonly keys: readonly string[];
   readonly keySizes: readonly number[];
   readonly keyColors: readonly number[];
+  /** How many segments each column is divided into, and start and stop of its longest stretch; empty in files of before. */
+  readonly keyInside: readonly number[];
+  readonly keySpans: Uint32Array;
+  readonly rowSpans: Uint32Array;
   readonly rows: readonly string[];
   readonly rowSizes: readonly number[];
   /** The row of the asking segment. */
@@ -131,26 +135,51 @@ export async function decodeMass(message: MassMessage): Promise<Mass> {
     keys = [],
     key_sizes: keySizes = [],
     key_colors: keyColors = [],
+    key_inside: keyInside = [],
     rows = [],
     row_sizes: rowSizes = [],
   } = message;
-  const said = { id, of: { layer, batch, head }, path, asking, stage, keys, keySizes, keyColors, rows, rowSizes };
-  const none = { row: 0, share: 1, looked: NO_WHOLES, matrix: NO_MASSES, exact: true, total: 0, positions: NO_WHOLES };
+  const said = {
+    id,
+    of: { layer, batch, head },
+    path,
+    asking,
+    stage,
+    keys,
+    keySizes,
+    keyColors,
+    keyInside,
+    rows,
+    rowSizes,
+  };
+  const none = {
+    ...{ keySpans: NO_WHOLES, rowSpans: NO_WHOLES },
+    row: 0,
+    share: 1,
+    looked: NO_WHOLES,
+    matrix: NO_MASSES,
+    exact: true,
+    total: 0,
+    positions: NO_WHOLES,
+  };
   if (error != null) return { ...said, ...none, first: { ...NO_MASSES, start: 0, own: NO_WHOLES }, error };
   const { columns, row = 0, share = 1, total = 0 } = message;
   listed(keys, keySizes, keyColors);
   listed(rows, rowSizes);
+  if (keyInside.length > 0) listed(keys, keyInside);
   if (!columns || !(row >= 0 && row < rows.length)) throw new Error("mass has no columns, or not the row it names");
-  const [looked, positions, matrix, first, own] = await Promise.all([
+  const [looked, positions, keySpans, rowSpans, matrix, first, own] = await Promise.all([
     wholes(message.looked, rows.length),
     wholes(message.positions),
+    message.key_spans ? wholes(message.key_spans, 2 * keys.length) : NO_WHOLES,
+    message.row_spans ? wholes(message.row_spans, 2 * rows.length) : NO_WHOLES,
     decodeMasses(message, [rows.length, keys.length]),
     decodeColumns(columns, columns.start, keys.length),
     message.asking_row && decodeMasses(message.asking_row, [1, keys.length]),
   ]);
   if (own) putRow(matrix, row, own);
   const exact = message.mass?.dtype === "float32";
-  return { ...said, row, share, looked, matrix, exact, total, positions, first, error: null };
+  return { ...said, keySpans, rowSpans, row, share, looked, matrix, exact, total, positions, first, error: null };
 }
 
 export async function decodeHeadMass(message: HeadMassMessage): Promise<HeadMass> {

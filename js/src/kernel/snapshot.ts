@@ -70,7 +70,8 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
     const known = saved.derived[name];
     const ofWeights =
       (name === "mass" || name === "head_mass") && (of.view !== "segments" || of.segments_show === "effect");
-    const stage = name === "picture" ? of.stage : ofWeights ? "weights" : linkedStage(of.stage ?? "weights");
+    const own = name === "picture" || name === "comparison";
+    const stage = own ? of.stage : ofWeights ? "weights" : linkedStage(of.stage ?? "weights");
     return known?.values[keyOf(known.by.map((trait) => (trait === "stage" ? stage : of[trait]) ?? null))];
   };
 

@@ -10,12 +10,16 @@ import { loadedView, loadView } from "./views";
 /** Milliseconds after which a reader is told that a view is being loaded, which takes some ten. */
 const PATIENCE = 300;
 
+/** What has the keys of a view: the first one of several. */
+const PICTURE = "[data-aw=picture]";
+
 /** Return the place with the chosen view, or while that is loaded the one before, or why it cannot be loaded. */
 export function stage(ui: Ui): View {
   const { store } = ui;
   const node = part("aw-stage");
   const made = signal<((ui: Ui) => View) | null>(null);
   const attempts = signal(0);
+  let hadFocus = false; // whether the view before had it: then the next one gets it, for the keyboard
   const put = (make: (ui: Ui) => View) => {
     if (made.peek() !== make) store.recovery.attempt(() => (made.value = make));
   };
@@ -50,7 +54,9 @@ export function stage(ui: Ui): View {
       const view = made.value?.({ ...ui, stop: own.signal });
       if (view === undefined) return undefined;
       node.replaceChildren(view.node);
+      if (hadFocus) view.node.querySelector<HTMLElement>(PICTURE)?.focus({ preventScroll: true });
       return () => {
+        hadFocus = node.contains((node.getRootNode() as Document | ShadowRoot).activeElement ?? null);
         own.abort();
         view.dispose();
         ui.hover.value = null;

@@ -38,6 +38,7 @@ import {
 import type { Removal, SegmentReading, Ui } from "../state/ui";
 import { count, listNumber, statusNumber } from "../text/format";
 import type { Labels } from "../text/labels";
+import { tokenName } from "../text/tokens";
 import { SINK } from "../text/words";
 import { showsEffect } from "../views/segments/menus";
 
@@ -431,7 +432,7 @@ function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; remove
         <>
           →{" "}
           <b>
-            <bdi>{now.target.text.trim()}</bdi>
+            <bdi>{tokenName(now.target.text)}</bdi>
           </b>
         </>
       )}{" "}

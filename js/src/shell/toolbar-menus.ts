@@ -19,6 +19,7 @@ import type { Mode } from "../geometry/layout";
 import { axisSegments } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { legendNumber, listNumber } from "../text/format";
+import { tokenName } from "../text/tokens";
 import {
   barName,
   barSection,
@@ -249,7 +250,7 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   },
   target: {
     name: "Target",
-    value: ({ store }) => store.effects.value?.target?.text.trim() ?? "",
+    value: ({ store }) => tokenName(store.effects.value?.target?.text ?? ""),
     sections: (ui) => [targetSection(ui)],
   },
   edit: {

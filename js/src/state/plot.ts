@@ -132,7 +132,7 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
   /** What of a picture matters to its geometry: rows that become exact change nothing of it. */
   const size = stableComputed<Size>(() => {
     const { queries, keys, queryBin, keyBin, grid, sink } = store.picture.value ?? {};
-    const extra = { recall: store.view.value === "heatmap" && store.recall.value !== null };
+    const extra = { recall: store.view.value === "heatmap" && store.recall.value?.error === null };
     return queries && keys && queryBin && keyBin && grid
       ? { queries, keys, queryBin, keyBin, ...extra, rows: grid.rows, columns: grid.columns, sink: sink != null }
       : null;

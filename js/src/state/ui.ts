@@ -45,6 +45,25 @@ export interface Destination {
   readonly block?: Bin;
 }
 
+/** A block of cells that one went down to: views show where it is until another place is chosen. */
+export interface MarkedBlock {
+  readonly queries: Span;
+  readonly keys: Span;
+  /** The names of both segments. */
+  readonly from: string;
+  readonly to: string;
+  /** Which of them a text is scrolled to. */
+  readonly side: Side;
+}
+
+/** Where the segments view was left, to be found there again. */
+export interface LeftSegments {
+  /** On top of the pinned segment. */
+  readonly second: string | null;
+  readonly tokens: number;
+  readonly heads: number;
+}
+
 /** What of segments the pointer is over, or the keyboard's place, or else what is pinned: exact numbers. */
 export interface SegmentReading {
   /** Whose attention: a token of the asking segment, or a segment; in which head, where that is not the selected one. */
@@ -126,6 +145,9 @@ export interface Ui {
   readonly effectProblem: Signal<{ readonly key: string; readonly text: string } | null>;
   /** The view from which one went down to the cells of a block, and what that is called: the way back. */
   readonly cameFrom: Signal<{ readonly view: ViewName; readonly block: string } | null>;
+  readonly leftSegments: Signal<LeftSegments | null>;
+  /** The cells that one went down to. */
+  readonly marked: Signal<MarkedBlock | null>;
   /** What stands along the axes of the heatmap; null: segments where there are some and tokens have no room. */
   readonly axisNames: Signal<"tokens" | "segments" | null>;
   /** Which of them do: the heatmap writes it; null where there are no segments. */
@@ -226,6 +248,8 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     effectOrder: signal<EffectOrder>("effect"),
     effectProblem: signal<{ readonly key: string; readonly text: string } | null>(null),
     cameFrom: signal<{ readonly view: ViewName; readonly block: string } | null>(null),
+    leftSegments: signal<LeftSegments | null>(null),
+    marked: markedBlock(store, stop),
     axisNames: signal<"tokens" | "segments" | null>(null),
     shownNames: signal<"tokens" | "segments" | null>(null),
     pointedSegment: signal<{ readonly side: Side; readonly node: SegmentNode } | null>(null),
@@ -239,6 +263,21 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
   const look = watchLook(ui);
   watchSize(ui, look);
   return ui;
+}
+
+/** What is marked, until a token is pinned or freed, or positions are of other tokens. */
+function markedBlock(store: Store, stop: AbortSignal): Signal<MarkedBlock | null> {
+  const marked = signal<MarkedBlock | null>(null);
+  const chosen = computed(() => {
+    const { queries, keys } = store.facts.value;
+    return [store.query.value, store.key.value, store.batch.value, store.pieces.value, queries, keys].join();
+  });
+  const end = effect(() => {
+    void chosen.value;
+    marked.value = null;
+  });
+  stop.addEventListener("abort", end, { once: true });
+  return marked;
 }
 
 /** Width comes from ResizeObserver only: a view often begins detached, at width 0. */

@@ -150,6 +150,9 @@ function spacesOf(token: string, style: TokenStyle): string {
   return bare.replace(/Ċ/g, "\n").replace(/ĉ/g, "\t").replace(/[Ġ▁]/g, " ");
 }
 
+/** A token's text without the space before it; one that is nothing else, or ends with one, shows it. */
+export const tokenName = (text: string) => visible(text.trim() === "" ? text : text.replace(/^ /, ""));
+
 /** Make visible what is not seen: spaces at the ends and in runs, line breaks, tabs, invisible characters. */
 export function visible(text: string): string {
   const spaced = text

@@ -8,6 +8,11 @@ export function wholes(numbers: readonly number[]): Envelope {
   return { data: new DataView(data.buffer), dtype: "uint32", shape: [numbers.length], deflated: false };
 }
 
+/** Start and stop of each, (n, 2). */
+export function spans(...pairs: readonly (readonly [number, number])[]): Envelope {
+  return { ...wholes(pairs.flat()), shape: [pairs.length, 2] };
+}
+
 export function bytesOf(numbers: readonly number[]): Envelope {
   const data = Uint8Array.from(numbers);
   return { data: new DataView(data.buffer), dtype: "uint8", shape: [numbers.length], deflated: false };

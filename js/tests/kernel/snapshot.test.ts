@@ -307,6 +307,26 @@ describe("a comparison of several sides", () => {
     expect(refused).toEqual([]);
   });
 
+  test("a comparison is of the stage that is shown, scores too", async () => {
+    const file = compared();
+    const { by, values } = file.derived.comparison!;
+    const picture = file.derived.picture!;
+    const of = keyOf([0, 0, 0, "scores", "max", "b", AT.b]);
+    const scores = Object.fromEntries(
+      Object.entries(picture.values).map(([name, value]) => [name.replace('"weights"', '"scores"'), value]),
+    );
+    const { take, refused } = openFile({
+      ...file,
+      derived: {
+        ...file.derived,
+        comparison: { by, values: { ...values, [of]: { a: "of scores" } } },
+        picture: { ...picture, values: { ...picture.values, ...scores } },
+      },
+    });
+    expect((await take?.({ stage: "scores" }))?.comparison).toEqual({ a: "of scores" });
+    expect(refused).toEqual([]);
+  });
+
   test("a comparison that is not in the file is refused with a word, and other views stay free", async () => {
     const { take, refused } = openFile(compared());
     expect(await take?.({ against_at: [0, 0, 1] })).toEqual({ against_at: AT.b });

@@ -158,3 +158,17 @@ test("a widget that begins with a view that cannot be loaded says so", async () 
   await refuse("graph", "refused by the page");
   expect(view.text(".aw-stage")).toContain("The graph view could not be loaded");
 });
+
+test("a view that had the focus leaves it to the next one, and no other takes it", async () => {
+  page.isHeld = false;
+  const { view, host } = await started();
+  const picture = () => view.find<HTMLElement>("[data-aw=picture]");
+  picture().focus();
+  host.fromPython({ view: "graph" });
+  await settle();
+  expect(document.activeElement).toBe(picture());
+  picture().blur();
+  host.fromPython({ view: "heatmap" });
+  await settle();
+  expect(document.activeElement).toBe(document.body);
+});

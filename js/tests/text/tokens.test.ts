@@ -1,8 +1,19 @@
 import { describe, expect, test } from "vitest";
 import { labels } from "../../src/text/labels";
-import { display, shorten } from "../../src/text/tokens";
+import { display, shorten, tokenName } from "../../src/text/tokens";
 
 const text = (token: string) => display(token).text;
+
+test.each([
+  [" cat", "cat"],
+  [".", "."],
+  [" ", "·"],
+  ["\n", "↵"],
+  [" on ", "on·"],
+  ["", ""],
+])("the name of a token whose text is %j is %j", (given, name) => {
+  expect(tokenName(given)).toBe(name);
+});
 
 test.each([
   ["bank", "bank"],

@@ -5,7 +5,7 @@ import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import type { HostOptions, HostRequest } from "../../src/kernel/host";
 import { pressOn, settle, show, type View } from "../helpers/page.ts";
-import { headMassOf, MATRIX, massOf, segmentsOf, wholes } from "../helpers/segments.ts";
+import { bytesOf, headMassOf, MATRIX, massOf, segmentsOf, spans, wholes } from "../helpers/segments.ts";
 import { asked, type Cells, codes, factsOf, floats, stateOf, tokensOf } from "../helpers/states.ts";
 import { useFakeTime } from "../helpers/timers.ts";
 
@@ -149,6 +149,37 @@ describe("where the answer looked", () => {
     expect(set()).toMatchObject({ segment_path: [], segment: "doc 1" });
   });
 
+  test("where only the outermost level was sent, the masses say what is inside a column, and where its cells are", async () => {
+    const outermost = segmentsOf({
+      ...{ names: ["first token", "doc 1", "question", "answer"], levels: bytesOf([0, 0, 0, 0]), more: 2 },
+      ...{ starts: wholes([0, 1, 4, 6]), stops: wholes([1, 4, 6, 8]) },
+    });
+    const inside = { path: ["doc 1"], keys: ["sentence 1", "sentence 2", "outside doc 1", "first token"] };
+    const rowSpans = { row_spans: spans([0, 1], [1, 4], [4, 6], [6, 8]) };
+    const { view, host, set } = await draw({
+      ...{ segments: outermost, segment: "doc 1", query: 7 },
+      mass: massOf({ key_inside: [0, 2, 0, 0], key_spans: spans([0, 1], [1, 4], [4, 6], [6, 8]), ...rowSpans }),
+    });
+    view.mouse("click", stack(view, 1, 0.1));
+    await settle();
+    expect(set()).toMatchObject({ segment_path: ["doc 1"] });
+    host.fromPython({
+      ...{ segment_path: ["doc 1"], segment: "sentence 2" },
+      mass: massOf({
+        id: 5,
+        ...inside,
+        key_inside: [0, 0, 0, 0],
+        key_spans: spans([1, 3], [3, 4], [0, 0], [0, 1]),
+        ...rowSpans,
+      }),
+    });
+    await settle();
+    view.button(/^sentence 2/).click();
+    await settle();
+    expect(set()).toMatchObject({ view: "heatmap" });
+    expect(view.text(".aw-back-slot")).toContain("‹ segments answer → sentence 2");
+  });
+
   test("until another level comes nothing of the old one is pinned or opened, and the way up goes from the newest", async () => {
     const { view, host, set } = await draw({ segment: "doc 1", query: 7 });
     view.mouse("click", stack(view, 1, 0.1)); // down into doc 1: its masses are not there yet
@@ -257,6 +288,31 @@ describe("where the answer looked", () => {
     await settle();
     expect(set()).toMatchObject({ view: "segments" });
     expect(view.all(".aw-back")).toHaveLength(0);
+  });
+
+  test("the text marks the block that one went down to, until a token is pinned; Esc leads back", async () => {
+    const { view, host, set } = await draw({ segment: "question" });
+    const down = view.all<HTMLButtonElement>("button.aw-seg-row").find((row) => row.title === "question")!;
+    down.click();
+    await settle();
+    view.button("Text").click();
+    await settle(400);
+    const marked = (side: string) =>
+      view.all(`.aw-line[data-marked=${side}] .aw-word`).map((word) => Number(word.dataset.at));
+    expect([marked("query"), marked("key")]).toEqual([
+      [6, 7],
+      [4, 5],
+    ]);
+    expect(view.legend).toContain("marked: answer 6–7 → question 4–5");
+    expect(view.text(".aw-column > [aria-live]")).toBe("marked: queries 6–7 of answer, keys 4–5 of question");
+    view.find('[data-at="2"]').dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    await settle(400);
+    expect(host.get("query")).toBe(2);
+    expect(view.all("[data-marked], .aw-marked")).toEqual([]);
+    await view.press("Escape"); // the pin
+    await view.press("Escape");
+    await settle();
+    expect(set()).toMatchObject({ view: "segments" });
   });
 });
 

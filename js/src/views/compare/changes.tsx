@@ -3,6 +3,8 @@
 import type { JSX } from "preact";
 import { px, Token } from "../../components/dom";
 import { isNamed } from "../../components/phrases";
+import { wordsOf as manyOf } from "../../contract/stages";
+import type { Stage } from "../../contract/values";
 import {
   axisTicks,
   type ChangeRow,
@@ -16,6 +18,7 @@ import { count, listNumber, signed } from "../../text/format";
 import type { Labels } from "../../text/labels";
 import { type PlaceSpace, MOST_LISTED as ROWS } from "./place-space";
 
+const ABSENT = "What changes for a query of a long head is computed by the kernel, and none answers.";
 const NARROW_ROWS = 9;
 const ROW = 22;
 const LETTERS = { a: "A", b: "B" } as const;
@@ -44,22 +47,44 @@ export function ChangeList({ ui, comparison, padding }: ChangeListProps) {
   const rows = Math.min(most, Math.max(comparison.queries.length, comparison.keys.length)) + 1;
   // What only one side has is a line of its own: room for it is kept.
   const only = Math.max(...[comparison.queries, comparison.keys].map((one) => one.only.filter(Boolean).length));
-  const known = found || pinned ? [] : mostChanged(comparison, padding ?? comparison.queries.length, rows - 2);
-  const pairs =
-    found || pinned || comparison.pictures.change.exact ? known : (ui.largest.value ?? []).slice(0, rows - 2);
+  const pairs = found === null ? pairsOf(ui, comparison, padding, rows - 2) : [];
+  const absent = ui.kernel.away.value && !comparison.pictures.change.exact;
+  const isRoomKept = found !== null || pairs.length > 0 || (!absent && isComing(ui, comparison));
   return (
     <div
       style={{
-        minHeight: px(ROW * (rows + 3 + only) * ui.unit.value),
+        minHeight: isRoomKept ? px(ROW * (rows + 3 + only) * ui.unit.value) : "",
         maxWidth: ui.extent.value === null ? "" : px(ui.extent.value),
       }}
     >
       {found !== null && <List ui={ui} found={found} pinned={pinned} most={most} comparison={comparison} />}
       {pairs.length > 0 && <Pairs ui={ui} pairs={pairs} comparison={comparison} />}
-      {found === null && <p class="aw-prompt">{whyNothing(ui, pinned)}</p>}
+      {found === null && <p class="aw-prompt">{absent ? ABSENT : whyNothing(ui, pinned, comparison)}</p>}
     </div>
   );
 }
+
+/** Return where the two differ most, where that is not for a pin to say; none while it is not known. */
+function pairsOf(
+  { store, lost, largest }: PlaceSpace,
+  of: ReadyComparison,
+  padding: number | null,
+  most: number,
+): readonly PairChange[] {
+  if (store.query.value !== null && !lost.value) return [];
+  if (of.pictures.change.exact) return mostChanged(of, padding ?? of.queries.length, most);
+  return (largest.value ?? []).filter((one) => isOfSame(one.of, of)).slice(0, most);
+}
+
+/** Whether a list is still to come: of a pin, or of where two long heads differ most. */
+function isComing({ store, lost, largest }: PlaceSpace, of: ReadyComparison): boolean {
+  if (store.query.value !== null && !lost.value) return true;
+  const { exact, sampled } = of.pictures.change;
+  return !exact && (sampled !== null || largest.value === null || largest.value.some((one) => !isOfSame(one.of, of)));
+}
+
+const isOfSame = (one: ReadyComparison, other: ReadyComparison) =>
+  JSON.stringify([one.of, one.against, one.againstAt]) === JSON.stringify([other.of, other.against, other.againstAt]);
 
 /** What Python says of the pin; until it does, what the pictures say. */
 function ofPin({ store, lost }: PlaceSpace, comparison: ReadyComparison): Changes | null {
@@ -74,8 +99,13 @@ function ofPin({ store, lost }: PlaceSpace, comparison: ReadyComparison): Change
   return (query !== null ? changesIn(comparison, "query", query) : changesIn(comparison, "key", key ?? 0)) ?? said;
 }
 
-function whyNothing({ store, lost }: PlaceSpace, pinned: boolean): string {
-  if (!pinned) return "Point at a row to see what changes for it. Click to keep it.";
+function whyNothing({ store, lost, refusal }: PlaceSpace, pinned: boolean, { of, pictures }: ReadyComparison): string {
+  const { value: why } = refusal;
+  if (!pinned && !pictures.change.exact && why !== "")
+    return `Where they differ most is not known here. ${why.charAt(0).toUpperCase()}${why.slice(1)}`;
+  if (!pinned && pictures.change.exact && of.stage === "weights")
+    return "Point at a row to see what changes for it. Click to keep it.";
+  if (!pinned) return "Click a cell to see which weights of its query change.";
   if (lost.value) return "What is pinned has no partner on the other side. Pin another to see what changes for it.";
   if (store.query.value === null) return "The changes for a key of a long head are not listed: pin a query instead.";
   return "";
@@ -89,8 +119,10 @@ interface ListProps {
   readonly most: number;
 }
 
-const ticksOf = (rows: readonly ChangeRow[]) =>
-  axisTicks(Math.max(...rows.flatMap(({ a, b }) => [a ?? 0, b ?? 0]).filter(Number.isFinite), 0));
+function ticksOf(rows: readonly ChangeRow[]): number[] {
+  const numbers = rows.flatMap(({ a, b }) => [a ?? 0, b ?? 0]).filter(Number.isFinite);
+  return axisTicks(Math.max(...numbers, 0), Math.min(...numbers, 0));
+}
 
 /** What a query attends to, or which queries attend to a key: A hollow, B solid, and the numbers. */
 function List({ ui, found, comparison, pinned, most }: ListProps) {
@@ -132,18 +164,14 @@ interface PairsProps {
 }
 
 /** Where the two differ most; of a long head, whose cells are rounded, the exact numbers of those that seem to. */
-function Pairs({ ui: { store }, pairs, comparison: { against, pictures } }: PairsProps) {
-  const { exact, queryBin, keyBin } = pictures.change;
+function Pairs({ ui: { store }, pairs, comparison }: PairsProps) {
+  const { of, against } = comparison;
   const [queries, keys] = [store.queryLabels.value, store.keyLabels.value];
   const ticks = ticksOf(pairs);
   return (
-    <div class="aw-change-pairs">
+    <div class="aw-change-pairs" data-long={of.stage !== "weights" || undefined}>
       <div class="aw-changes-head">
-        <span>
-          {exact
-            ? "Where they differ most"
-            : `Some of the largest differences, one of each ${count(queryBin)} × ${count(keyBin)} cells`}
-        </span>
+        <span>{titleOf(comparison)}</span>
         <SideNames store={store} against={against} />
       </div>
       <AxisHead ticks={ticks} />
@@ -152,6 +180,7 @@ function Pairs({ ui: { store }, pairs, comparison: { against, pictures } }: Pair
           <Change
             key={`${row.query} ${row.place}`}
             row={row}
+            stage={of.stage}
             labels={keys}
             from={
               <>
@@ -165,6 +194,14 @@ function Pairs({ ui: { store }, pairs, comparison: { against, pictures } }: Pair
       </ol>
     </div>
   );
+}
+
+function titleOf({ of, pictures }: ReadyComparison): string {
+  const { exact, sampled, queryBin, keyBin } = pictures.change;
+  const many = of.stage === "weights" ? "" : manyOf(of.stage);
+  if (exact) return many === "" ? "Where they differ most" : `Where their ${many} differ most`;
+  const found = ["Some of the largest differences", many && ` of ${many}`, sampled === null ? "" : " so far"].join("");
+  return queryBin * keyBin === 1 ? found : `${found}, one of each ${count(queryBin)} × ${count(keyBin)} cells`;
 }
 
 const wordsOf = (side: Changes["side"]) => (side === "query" ? "attends to" : "is attended to by");
@@ -211,13 +248,12 @@ function SideNames({ store, against }: { store: PlaceSpace["store"]; against: st
 }
 
 function AxisHead({ ticks }: { ticks: readonly number[] }) {
-  const end = ticks.at(-1)!;
   return (
     <div class="aw-change aw-change-top">
       <span />
       <span class="aw-change-plot">
         {ticks.map((tick) => (
-          <span class="aw-value" key={tick} style={{ left: `${(100 * tick) / end}%` }}>
+          <span class="aw-value" key={tick} style={{ left: `${along(tick, ticks)}%` }}>
             {tickText(tick)}
           </span>
         ))}
@@ -231,6 +267,8 @@ function AxisHead({ ticks }: { ticks: readonly number[] }) {
 
 interface ChangeProps {
   readonly row: ChangeRow;
+  /** What its numbers are; weights where it is not said. */
+  readonly stage?: Stage;
   readonly labels: Labels;
   readonly chosen?: boolean;
   /** What stands before the token. */
@@ -239,7 +277,7 @@ interface ChangeProps {
   select(place: number): void;
 }
 
-function Change({ row, labels, chosen, from, ticks, select }: ChangeProps) {
+function Change({ row, stage = "weights", labels, chosen, from, ticks, select }: ChangeProps) {
   const { text, special } = labels.at(row.place);
   return (
     <li>
@@ -253,9 +291,9 @@ function Change({ row, labels, chosen, from, ticks, select }: ChangeProps) {
           <Token labels={labels} index={row.place} subscript />
         </span>
         <Dumbbell row={row} ticks={ticks} />
-        <span>{weightOf(row.a)}</span>
-        <span>{weightOf(row.b)}</span>
-        <span class="aw-number">{row.value === null ? "" : signed(row.value)}</span>
+        <span>{numberOf(row.a, stage)}</span>
+        <span>{numberOf(row.b, stage)}</span>
+        <span class="aw-number">{row.value === null ? "" : signed(row.value, stage)}</span>
       </button>
     </li>
   );
@@ -302,20 +340,26 @@ function Rest({ found, left }: { found: Changes; left: readonly ChangeRow[] }) {
 }
 
 const sum = (rows: readonly ChangeRow[], side: "a" | "b") => rows.reduce((total, row) => total + (row[side] ?? 0), 0);
-const weightOf = (value: number | null) =>
-  value === null ? <i class="aw-masked">masked</i> : listNumber(value, "weights");
-const tickText = (value: number) => String(value).replace(/^0\./, ".");
+const numberOf = (value: number | null, stage: Stage) =>
+  value === null ? <i class="aw-masked">masked</i> : listNumber(value, stage);
+const tickText = (value: number) =>
+  String(value)
+    .replace(/^(-?)0\./, "$1.")
+    .replace("-", "−");
+/** How far a value is from the first tick to the last, in hundredths. */
+const along = (value: number, ticks: readonly number[]) => {
+  const [start, end] = [ticks[0]!, ticks.at(-1)!];
+  return 100 * Math.min(1, Math.max(0, (value - start) / (end - start)));
+};
 
 /** A hollow, B solid, the change as a line between them; a slash at 0 where a side is masked. */
 function Dumbbell({ row, ticks }: { row: ChangeRow; ticks: readonly number[] }) {
-  const end = ticks.at(-1)!;
-  const at = (value: number | null) => 100 * Math.min(1, Math.max(0, (value ?? 0) / end));
-  const [a, b] = [at(row.a), at(row.b)];
+  const [a, b] = [along(row.a ?? 0, ticks), along(row.b ?? 0, ticks)];
   const drawn = [row.a, row.b].every((value) => value === null || Number.isFinite(value));
   return (
     <span class="aw-change-plot">
       {ticks.map((tick) => (
-        <i class="aw-change-tick" key={tick} style={{ left: `${(100 * tick) / end}%` }} />
+        <i class="aw-change-tick" key={tick} style={{ left: `${along(tick, ticks)}%` }} />
       ))}
       {drawn && row.value !== null && (
         <>

@@ -23,8 +23,13 @@ export interface PlaceSpace extends Ui {
   readonly changed: ReadonlySignal<CellChange | null>;
   /** Whether something is pinned that the other side has not. */
   readonly lost: ReadonlySignal<boolean>;
-  /** Of a long head, whose picture is rounded, the largest change in each of some cells that change most, once known. */
-  readonly largest: ReadonlySignal<readonly PairChange[] | null>;
+  /**
+   * Of a long head, whose picture is rounded, the largest change in each of some cells that change most, once known: of
+   * the comparison that each of them names. Those that the kernel refuses are left out.
+   */
+  readonly largest: ReadonlySignal<readonly (PairChange & CellChange)[] | null>;
+  /** Why none of them is known, where it was asked for; "" otherwise. */
+  readonly refusal: ReadonlySignal<string>;
 }
 
 export const MOST_LISTED = 12;
@@ -83,19 +88,32 @@ export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparis
   });
   const hoveredChange = changeSource(outer, comparison, hoverBin, stop);
   const pinnedChange = changeSource(outer, comparison, pinBin, stop);
-  const nothingPinned = computed(() => store.query.value === null && store.key.value === null);
+  const lost = computed(() => {
+    const [q, k] = [store.query.value, store.key.value];
+    return (q !== null && query.value === null) || (k !== null && key.value === null);
+  });
+  const refusal = signal("");
   const largest = latestAnswer(
     computed(() => {
-      const of = nothingPinned.value ? comparison.value : null;
+      const of = store.query.value === null || lost.value ? comparison.value : null;
       const queries = paddedPicture(outer, of, "a")?.padding ?? of?.queries.length ?? 0;
       return of === null || of.pictures.change.exact ? null : { of, queries, picture: of.pictures.a };
     }),
     () => null,
-    ({ of, queries }, signal) =>
-      Promise.all(largestCells(of, queries, MOST_LISTED).map((bin) => askChange(outer, of, bin, signal))).then((all) =>
-        all.map((one) => ({ ...one, place: one.key })).sort((one, other) => sizeOf(other) - sizeOf(one)),
+    ({ of, queries }, stopped) =>
+      Promise.allSettled(largestCells(of, queries, MOST_LISTED).map((bin) => askChange(outer, of, bin, stopped))).then(
+        (all) => {
+          const refused = all.find((one) => one.status === "rejected");
+          if (!stopped.aborted) {
+            refusal.value = all.every((one) => one.status === "rejected") ? String(refused?.reason?.message ?? "") : "";
+          }
+          return all
+            .flatMap((one) => (one.status === "fulfilled" ? { ...one.value, place: one.value.key } : []))
+            .sort((one, other) => sizeOf(other) - sizeOf(one));
+        },
       ),
     stop,
+    { outlives: true },
   );
   return {
     ...outer,
@@ -106,13 +124,11 @@ export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparis
       if (at === null) return null;
       return "target" in at ? at.target : { side: "query" as const, index: at.bin.queries.start };
     }),
-    lost: computed(() => {
-      const [q, k] = [store.query.value, store.key.value];
-      return (q !== null && query.value === null) || (k !== null && key.value === null);
-    }),
+    lost,
     hovered: computed(() => readingOf(hoveredChange.value)),
     pinned: computed(() => readingOf(pinnedChange.value)),
     largest,
+    refusal,
     changed: computed(() => (hoverBin.value === null ? pinnedChange.value : hoveredChange.value)),
   };
 }
@@ -166,6 +182,7 @@ export async function askChange(
     keys: [bin.keys.start, bin.keys.stop],
   };
   const { value, a, b, query, key } = await kernel.request("change", body, { signal });
+  if (!Number.isInteger(query) || !Number.isInteger(key)) throw new Error("the reply to “change” names no place");
   const number = (one: number | string | null) => (one === null ? null : numberIn(one));
   return { bin, query, key, a: number(a), b: number(b), value: number(value), of };
 }

@@ -20,6 +20,7 @@ import {
 } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
+import { tokenName } from "../../text/tokens";
 import { Atlas, drawHeads, moreDetail } from "./canvas";
 import { HeadCard, tallest } from "./card";
 import { watchPointer, watchWalk } from "./input";
@@ -269,7 +270,8 @@ function sumOf(store: Ui["store"], kind: "stage" | "size"): string {
 /** What the bars, or tints, are of. */
 function barWords({ store }: Ui, { word, kind }: HeadMetric): string {
   if (kind === "stage" || kind === "size") return sumOf(store, kind);
-  const target = store.effects.value?.target?.text.trim();
+  const text = store.effects.value?.target?.text;
+  const target = text === undefined ? undefined : tokenName(text);
   return kind === "nats" && target ? `what “${target}” loses without the head` : word.toLowerCase();
 }
 

@@ -18,6 +18,8 @@ const LEGEND_LEAST = 420;
 export function heatmapView(ui: Ui): View {
   const node = part("aw-main");
   const column = part("aw-column");
+  const marked = ui.marked.peek();
+  if (marked !== null) ui.destination.value = { query: null, key: null, close: false, block: marked };
   const picture = heatmap(ui);
   const colors = legend(ui, picture.plot);
   const beside = part("aw-beside");

@@ -14,6 +14,7 @@ import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { type HeadsLayout, layHeads } from "./heads-layout";
 import { watchHeadKeys } from "./keys";
+import { keepScroll } from "./left";
 import type { HeadTable, SegmentsModel, Spot } from "./model";
 import { axisText, inWords, measureWord, readingText, shareText } from "./numbers";
 import { headPictures } from "./pictures";
@@ -91,7 +92,7 @@ export function headsPart(
     },
     { passive: true, signal: ui.stop },
   );
-  const ends = [
+  const ends: (() => void)[] = [
     effect(() => {
       const at = layout.value;
       if (at === null) return;
@@ -118,6 +119,14 @@ export function headsPart(
     scrollbar.value = scroller.offsetWidth - scroller.clientWidth;
   });
   resized.observe(sheet);
+  ends.push(
+    keepScroll(
+      ui,
+      "heads",
+      scroller,
+      computed(() => (layout.value?.rows ?? 0) * (layout.value?.pitch ?? 0)),
+    ),
+  );
   watchPointer(ui, model, state, canvas, scrolled);
   watchHeadKeys(ui, model, state, canvas);
   return {

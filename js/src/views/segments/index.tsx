@@ -13,6 +13,7 @@ import type { SegmentReading, Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { effectBody } from "./effect";
 import { HeadsCaption, headsPart } from "./heads";
+import { keepSecond } from "./left";
 import { listPart, subjectOf } from "./list";
 import { MatrixHead, matrixPart } from "./matrix";
 import { MeasureWords, ShowWords } from "./measure";
@@ -38,7 +39,10 @@ export function segments(ui: Ui): View {
   const live = part("aw-visually-hidden");
   live.setAttribute("aria-live", "polite");
   node.append(message.node, body, live);
+  const left = ui.cameFrom.peek() === null ? null : ui.leftSegments.peek();
   ui.cameFrom.value = null;
+  ui.marked.value = null;
+  ui.leftSegments.value = left;
   const ends = [
     effect(() => {
       if (state.value !== "there") {
@@ -54,6 +58,7 @@ export function segments(ui: Ui): View {
         for (const view of parts) view.dispose();
       };
     }),
+    keepSecond(ui, model),
     effect(() => {
       // What stands in the place of the pictures is found where they are.
       message.node.hidden = state.value === "there";

@@ -6,6 +6,7 @@ import type { Measure } from "../../contract/values";
 import { type EffectOrder, ORDERS } from "../../data/effects";
 import { LEARNED_SINK, leftOf, MEASURE_WORDS, MEASURES, measureOf, SELF, SINKS } from "../../data/segments";
 import type { Ui } from "../../state/ui";
+import { tokenName } from "../../text/tokens";
 
 const NOTES: Readonly<Record<Measure, string>> = {
   mass: "mean weight on a segment's keys",
@@ -79,7 +80,7 @@ export function targetSection({ store }: Ui): Section {
   const { at, target, targets = [] } = store.effects.value ?? {};
   return {
     value: `${at} ${target?.token}`,
-    choices: targets.map((one) => ({ value: `${one.at} ${one.token}`, name: one.text, note: one.note })),
+    choices: targets.map((one) => ({ value: `${one.at} ${one.token}`, name: tokenName(one.text), note: one.note })),
     choose(value) {
       const found = targets.find((one) => value === `${one.at} ${one.token}`);
       if (found?.at != null && found.token !== null) store.show({ effect_target: [found.at, found.token] });

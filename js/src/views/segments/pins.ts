@@ -82,19 +82,30 @@ export function goDown(ui: Ui, model: SegmentsModel, column: number): void {
   const inKeys = store.keySegments.value ?? store.segments.value;
   if (now === null || name === undefined || inKeys === null || isOutdated(ui, now)) return;
   const path = [...now.path, name];
-  if (piecesBelow(inKeys, path).length > 0) {
+  if (isDivided(now, column) ?? piecesBelow(inKeys, path).length > 0) {
     store.select({ segment: null });
     store.show({ segment_path: path });
     return;
   }
-  const keys = spanOf(piecesBelow(inKeys, now.path).filter((piece) => piece.name === name));
   const asking = store.segments.value ?? inKeys;
-  const queries = spanOf(piecesBelow(asking).filter((piece) => piece.name === now.asking));
-  if (keys === null || queries === null) return; // a learned sink has no cells, nor has what is outside
+  const keys = sent(now.keySpans, column) ?? spanOf(named(piecesBelow(inKeys, now.path), name));
+  const queries = sent(now.rowSpans, now.row) ?? spanOf(named(piecesBelow(asking), now.asking));
+  if (keys === null || queries === null || keys.stop === 0) return; // a learned sink has no cells, nor what is outside
   ui.cameFrom.value = { view: "segments", block: `${now.asking} → ${name}` };
-  ui.destination.value = { query: null, key: null, close: false, block: { queries, keys } };
-  store.show({ view: "heatmap" });
+  ui.marked.value = { queries, keys, from: now.asking, to: name, side: "key" };
+  store.show({ view: "heatmap" }); // it goes where the mark is
 }
+
+/** Whether a column has others inside; null where the message, of a file of before, does not say. */
+const isDivided = ({ keyInside }: Mass, column: number): boolean | null =>
+  keyInside.length > 0 ? keyInside[column]! > 0 : null;
+
+/** The longest stretch as it was sent; null in a file of before. */
+function sent(spans: Uint32Array, at: number) {
+  return spans.length > 0 ? { start: spans[2 * at]!, stop: spans[2 * at + 1]! } : null;
+}
+
+const named = (pieces: readonly Piece[], name: string) => pieces.filter((piece) => piece.name === name);
 
 /** The longest of some pieces: of a segment that is in several places a picture shows one. */
 function spanOf(pieces: readonly Piece[]) {

@@ -21,6 +21,7 @@ import {
   tokenAt,
   withPill,
 } from "./layout";
+import { keepScroll } from "./left";
 import type { SegmentsModel, Spot } from "./model";
 import { axisText, inWords, shareText } from "./numbers";
 import { overview } from "./overview";
@@ -63,7 +64,7 @@ export function tokensPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
   scroller.append(sheet);
   node.append(map.node, scroller, note.node);
 
-  const ends = [
+  const ends: (() => void)[] = [
     effect(() => {
       const layout = state.layout.value;
       if (layout === null) return;
@@ -88,6 +89,14 @@ export function tokensPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
       canvas.setAttribute("aria-label", `Where ${inWords(now?.asking ?? "the answer")} looked, ${many}`);
     }),
   ];
+  ends.push(
+    keepScroll(
+      ui,
+      "tokens",
+      scroller,
+      computed(() => (state.layout.value?.lines.length ?? 0) * state.box.value.pitch),
+    ),
+  );
   watchPointer(ui, model, state, canvas);
   watchTokenKeys(ui, model, state, canvas);
   return {

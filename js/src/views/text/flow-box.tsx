@@ -6,6 +6,7 @@ import type { Theme } from "../../contract/values";
 import { segmentStyle } from "../../draw/segment-colors";
 import type { Line, Placed } from "../../text/lines";
 import type { TokenLooks } from "./looks";
+import type { Mark } from "./marks";
 import { type Flow, SLACK, type TextSegments } from "./model";
 
 const PITCH = 30;
@@ -24,6 +25,9 @@ export interface BoxProps {
   readonly top: number;
   /** The line to be in view. */
   readonly line: number | null;
+  /** What is marked of the text, and whether the line is the first of that: it is to stand on top. */
+  readonly marks: readonly Mark[];
+  readonly sought: object | null;
   readonly theme: Theme;
 }
 
@@ -31,6 +35,8 @@ export interface BoxProps {
 export class FlowBox extends Component<BoxProps> {
   private box = createRef<HTMLDivElement>();
   private shown: number | null = null;
+  private sought: object | null = null;
+  private flow: Flow | null = null;
 
   override componentDidMount() {
     this.follow();
@@ -40,16 +46,23 @@ export class FlowBox extends Component<BoxProps> {
     this.follow();
   }
 
-  /** Bring the line of the pin into view, once. */
+  /** Bring the line of the pin, or of what is marked, into view, once. */
   private follow() {
-    const { flow, line, unit, lines } = this.props;
+    const { flow, line, unit, lines, sought } = this.props;
     const box = this.box.current;
-    if (box === null || line === this.shown) return;
+    if (box === null) return;
+    if (flow !== this.flow && this.flow !== null) flow.scroll.value = box.scrollTop; // the same place in other lines
+    this.flow = flow;
+    if (line === this.shown && sought === this.sought) return;
     this.shown = line;
+    this.sought = sought;
     if (line === null || lines.length <= MOST_LINES) return;
     const pitch = PITCH * unit;
     const high = MOST_LINES * pitch;
-    const to = Math.max((line + 1) * pitch - high, Math.min(flow.scroll.peek(), line * pitch));
+    const to =
+      sought === null
+        ? Math.max((line + 1) * pitch - high, Math.min(flow.scroll.peek(), line * pitch))
+        : Math.max(0, Math.min(lines.length * pitch - high, (line - 1) * pitch));
     box.scrollTop = to;
     flow.scroll.value = to; // the event comes a frame later
     if (box.scrollTop === 0 && to > 0) requestAnimationFrame(() => this.scrollTo(to)); // it was not in the page yet
@@ -77,13 +90,14 @@ export class FlowBox extends Component<BoxProps> {
     return width <= room + SLACK * unit;
   }
 
-  override render({ flow, tokens, lines, looks, unit, top, theme }: BoxProps) {
+  override render({ flow, tokens, lines, looks, unit, top, theme, marks }: BoxProps) {
     const segments = flow.segments.value;
     const pitch = PITCH * unit;
     const high = Math.min(lines.length, MOST_LINES) * pitch;
     const first = Math.max(0, Math.floor(top / pitch) - BEYOND);
     const last = Math.min(lines.length, Math.ceil((top + high) / pitch) + BEYOND);
     const scrolls = lines.length > MOST_LINES;
+    const markOf = ({ start, stop }: Line) => markAround(marks, tokens[start]!.position, tokens[stop - 1]!.position);
     return (
       <div
         class="aw-flow"
@@ -106,6 +120,7 @@ export class FlowBox extends Component<BoxProps> {
                   segments={segments}
                   at={line.start}
                   last={segments.begins.has(line.stop)}
+                  marked={markOf(line) !== undefined}
                   top={(first + at) * pitch}
                   {...{ pitch, theme }}
                 />
@@ -115,7 +130,8 @@ export class FlowBox extends Component<BoxProps> {
               class="aw-line"
               key={line.start}
               dir={line.rtl ? "rtl" : "ltr"}
-              style={{ top: px((first + at) * pitch) }}
+              data-marked={markOf(line)?.side}
+              style={{ top: px((first + at) * pitch), ...markStyle(markOf(line), theme) }}
             >
               {tokens.slice(line.start, line.stop).map((token, place, all) => (
                 <Token
@@ -137,23 +153,32 @@ export class FlowBox extends Component<BoxProps> {
   }
 }
 
+/** The mark in which a line lies. */
+const markAround = (marks: readonly Mark[], first: number, last: number) =>
+  marks.find(({ start, stop }) => start <= first && last < stop);
+
+const markStyle = (mark: Mark | undefined, theme: Theme) =>
+  mark ? { "--aw-mark": segmentStyle(mark.slot, theme) } : {};
+
 interface StripeProps {
   readonly segments: TextSegments;
   /** The place of the line's first token, and whether its segment ends with the line. */
   readonly at: number;
   readonly last: boolean;
+  readonly marked: boolean;
   readonly top: number;
   readonly pitch: number;
   readonly theme: Theme;
 }
 
 /** The color of a line's segment, left of it: lines of one segment are one stripe. */
-function Stripe({ segments, at, last, top, pitch, theme }: StripeProps) {
+function Stripe({ segments, at, last, marked, top, pitch, theme }: StripeProps) {
   const slot = segments.slots[at] ?? -1;
   return (
     <i
       class="aw-line-segment"
       title={segments.names[at]}
+      data-marked={marked || undefined}
       style={{ top: px(top), height: px(pitch - (last ? 1 : 0)), background: segmentStyle(slot, theme) }}
     />
   );

@@ -4,10 +4,11 @@ import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { watchKeys } from "../../components/keyboard";
 import { Ramp, ticksOf } from "../../components/legend";
-import { headWords } from "../../components/phrases";
+import { headWords, rangeOf } from "../../components/phrases";
 import { panel } from "../../components/ranking-panel";
 import { BLOCKED, NAN, NUMBER } from "../../contract/decode";
 import { legendOf, wordOf } from "../../contract/stages";
+import { segmentStyle } from "../../draw/segment-colors";
 import { PAGE } from "../../state/token-pages";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
@@ -16,6 +17,7 @@ import { type BoxProps, FlowBox } from "./flow-box";
 import { PatchPicture, type Ring } from "./image";
 import { textKeys } from "./keys";
 import { hoveredIn, tokenLooksOf, weightsOn } from "./looks";
+import { leadOf, marksOf, marksOn, turnToMarks } from "./marks";
 import { type Flow, otherSide, type Passage, type TextModel, textModel } from "./model";
 import { watchPointer } from "./pointing";
 
@@ -61,6 +63,7 @@ export function passagesView(ui: Ui, withImage: boolean): View {
       const rows = ui.mode.value === "narrow" ? 7 : 13;
       side.node.style.minHeight = px((30 + 22 * rows + 54) * unit);
     }),
+    turnToMarks(ui, model.flows),
     effect(() => {
       const { queries, keys } = store.facts.value;
       const what = withImage ? "Image" : "Text";
@@ -83,8 +86,12 @@ export function passagesView(ui: Ui, withImage: boolean): View {
 }
 
 /** What is pinned, and its strongest, for those who hear it. */
-function spoken({ store, target, ranked }: Ui): string {
+function spoken({ store, target, ranked, marked }: Ui): string {
   const at = target.value;
+  if (marked.value !== null) {
+    const { from, to, queries, keys } = marked.value;
+    return `marked: queries ${rangeOf(queries)} of ${from}, keys ${rangeOf(keys)} of ${to}`;
+  }
   if (at === null || (store.query.value ?? store.key.value) === null) return "";
   const own = (at.side === "query" ? store.queryLabels : store.keyLabels).value;
   const others = (at.side === "query" ? store.keyLabels : store.queryLabels).value;
@@ -153,7 +160,8 @@ function Pager({ flow }: { flow: Flow }) {
 function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
   const looks = tokenLooksOf(ui, model, flow.passage);
   const [pinned] = looks.pinned;
-  const at = pinned === undefined ? undefined : flow.places.value.get(pinned);
+  const lead = leadOf(ui, flow);
+  const at = lead ?? (pinned === undefined ? undefined : flow.places.value.get(pinned));
   return {
     flow,
     tokens: flow.tokens.value,
@@ -164,6 +172,8 @@ function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
     room: model.room.value,
     top: flow.scroll.value,
     line: at === undefined ? null : lineOf(flow.lines.value, at),
+    marks: marksOn(ui, flow.passage),
+    sought: lead === null ? null : ui.marked.value,
   };
 }
 
@@ -260,6 +270,7 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
         )}
       </div>
       <div class="aw-kinds">
+        <Marked ui={ui} />
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
         {masked && <span>{withImage ? "no color: masked" : "gray: masked"}</span>}
@@ -267,6 +278,33 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
         {store.pieces.value === "words" && <span>words: weights summed to a word, averaged from a word</span>}
       </div>
     </>
+  );
+}
+
+/** What is marked, each a way to its place. */
+function Marked({ ui }: { ui: Ui }) {
+  const marks = marksOf(ui);
+  if (marks.length === 0) return null;
+  return (
+    <span class="aw-marked">
+      marked:
+      {marks.map(({ side, name, start, stop, slot }, at) => (
+        <>
+          {at > 0 && "→"}
+          <button
+            type="button"
+            key={side}
+            title={`Show the ${side === "query" ? "queries" : "keys"} of ${name}`}
+            onClick={() => {
+              ui.marked.value = { ...ui.marked.value!, side };
+            }}
+          >
+            <i class="aw-segment-mark" style={{ background: segmentStyle(slot, ui.theme.value) }} />
+            <bdi>{name}</bdi> <span class="aw-muted">{rangeOf({ start, stop })}</span>
+          </button>
+        </>
+      ))}
+    </span>
   );
 }
 

@@ -49,6 +49,7 @@ export function watchPointer(ui: Ui, model: TextModel, node: HTMLElement): void 
     "click",
     (event) => {
       const at = under(event);
+      if (at === null && (event.target as Element).closest("button") === null) ui.marked.value = null;
       if (at !== null) pinRowOrColumn(ui, sideOf(ui, at.passage), at.position, event.shiftKey);
     },
     options,

@@ -1,0 +1,179 @@
+"""Whether the fused pass is at hand: numba, its kernels compiled, and threads that run them. See `fused_kernels`.
+
+The extra `fast` brings numba. Nothing waits for it: the first long pass has it imported and compiled in a thread, and
+whatever begins before that is done runs as it does without numba. A pass asks once, and stays with what it was told, so
+that no picture is made of both. The variable ATTNWIDGET_FAST of the environment turns it off with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import torch
+
+from .._utils.report import NOTES
+from ..masks import BandLimits
+
+VARIABLE = "ATTNWIDGET_FAST"
+LEAST_CELLS = 1 << 24  # of a pass: a shorter one takes a moment either way
+KEYS = 512  # of one block: with 512 queries it is 1 MiB of scores, which stays in a cache of the second level
+KEYS_AT_ONCE = 2048  # of blocks between which nobody else has a turn
+QUERIES_AT_ONCE = 64  # by which those of a block are shared out among threads: whole lines of memory
+DELAY = 0.5  # seconds that compiling waits, so that what is on its way to a page comes first
+NO_LIMIT = 1 << 40
+
+
+class Kernels(Protocol):
+    """What `fused_kernels` has compiled."""
+
+    def add_maxima(self, *arguments: Any) -> None: ...
+    def add_sums(self, *arguments: Any) -> None: ...
+
+
+class State(Enum):
+    """How far the kernels are."""
+
+    UNASKED = "not asked for yet"
+    ABSENT = "numba is not installed"
+    COMPILING = "compiling"
+    READY = "ready"
+    FAILED = "failed"
+
+
+class Accelerator:
+    """The kernels of this process, compiled at most once."""
+
+    def __init__(self, module: str = f"{__package__}.fused_kernels"):
+        self.state, self.failure = State.UNASKED, ""
+        self._module, self._lock = module, threading.Lock()
+        self._kernels: Kernels | None = None
+        self._thread: threading.Thread | None = None
+
+    def of_pass(self, cells: int) -> Kernels | None:
+        """Return the kernels for a pass over so many cells; None where they are not there, turned off or not worth it.
+
+        The first to ask has them compiled, in a thread.
+        """
+        if cells < LEAST_CELLS or off():
+            return None
+        if self.state is State.UNASKED:
+            self.begin()
+        return self._kernels
+
+    def begin(self, delay: float = DELAY) -> None:
+        """Begin to compile in a thread, once per process."""
+        with self._lock:
+            if self.state is not State.UNASKED:
+                return
+            self.state = State.COMPILING if find_spec("numba") is not None else State.ABSENT
+            if self.state is State.COMPILING:
+                # Not a daemon: one that is killed in the midst of LLVM takes the process with it.
+                self._thread = threading.Thread(target=self._compile, args=(delay,), name="attnwidget-compile")
+                try:
+                    self._thread.start()
+                except RuntimeError:  # the program is about to end
+                    self.state, self._thread = State.UNASKED, None
+
+    def wait(self) -> Kernels | None:
+        """Begin, wait until it is done, and return the kernels; None where they cannot be had."""
+        self.begin(0)
+        if self._thread is not None:
+            self._thread.join()
+        return self._kernels
+
+    def describe(self) -> str:
+        """Return in a few words how far it is."""
+        if off():
+            return f"turned off ({VARIABLE}={os.environ[VARIABLE]})"
+        return f"{self.state.value}: {self.failure}" if self.failure else self.state.value
+
+    def _compile(self, delay: float) -> None:
+        main = threading.main_thread()
+        main.join(delay)  # it ends as the program does: then nothing is left to compile for
+        if delay and not main.is_alive():
+            self.state = State.UNASKED
+            return
+        try:
+            _let_others_first()
+            kernels: Any = import_module(self._module)
+        except BaseException as error:  # whatever numba or LLVM meet here, the other way is as right
+            self.failure = type(error).__name__ + _first_line(error)
+            self.state = State.FAILED
+        else:
+            self._kernels = kernels
+            self.state = State.READY
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of what an error says; nothing if that names a file, which no report may hold."""
+    line = next(iter(str(error).splitlines()), "")[:200]
+    return f": {line}" if line and not {"/", "\\"} & {*line} else ""
+
+
+def _let_others_first() -> None:
+    """Give this thread less of the processor than those that somebody waits for, where threads have a rank."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+def off() -> bool:
+    """Whether the environment turns the fused pass off."""
+    return os.environ.get(VARIABLE, "1").strip().lower() in ("0", "false", "no", "off")
+
+
+ACCELERATOR = Accelerator()
+NOTES["fused pass"] = ACCELERATOR.describe
+
+
+# Threads.
+
+
+@cache
+def _workers(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="attnwidget-fused")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not come along
+
+
+def shared_out(kernel: Callable[..., None], about: tuple[Any, ...], queries: int, limits: tuple[int, int, int]) -> None:
+    """Call kernel(*about, start, end, *limits) for parts of some queries, on as many threads as torch uses.
+
+    The kernels let go of the interpreter's lock, so that the parts run side by side.
+    """
+    count = min(torch.get_num_threads(), -(-queries // QUERIES_AT_ONCE))
+    if count < 2:
+        kernel(*about, 0, queries, *limits)
+        return
+    width = -(-queries // (count * QUERIES_AT_ONCE)) * QUERIES_AT_ONCE
+    first, *others = [(start, min(start + width, queries)) for start in range(0, queries, width)]
+    running = [_workers(count - 1).submit(kernel, *about, *part, *limits) for part in others]
+    kernel(*about, *first, *limits)
+    for one in running:
+        one.result()
+
+
+def limits_of_block(limits: BandLimits | None, queries: range, keys: range) -> tuple[int, int, int]:
+    """Return low, high and stop for a block, counted from its first query and key.
+
+    >>> limits_of_block(BandLimits(low=-3, high=0), range(10, 20), range(8, 16))
+    (-1, 2, 1099511627776)
+    """
+    if limits is None:
+        return -NO_LIMIT, NO_LIMIT, NO_LIMIT
+    apart = queries.start - keys.start
+    low = -NO_LIMIT if limits.low is None else limits.low + apart
+    high = NO_LIMIT if limits.high is None else limits.high + apart
+    return low, high, NO_LIMIT if limits.stop is None else limits.stop - keys.start

@@ -1,0 +1,272 @@
+"""What numba compiles for the fused pass: a block of scores is read while it lies in the processor's cache.
+
+Importing this module imports numba and compiles, for seconds, or reads what was compiled before: only `fused` does so,
+in a thread of its own. A block lies (keys, queries), as everywhere in the engine, and loops run along the queries, of
+which a processor takes 4 to 16 at once.
+
+No comparison here is true of NaN: a maximum passes it over, and a sum keeps it, so that whoever finishes a row sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import config, njit
+
+F = TypeVar("F")
+
+# 2 ** x for |x| ≤ ½: of the polynomials of degree 5 with p(0) = 1 that of the least relative error, 9.1e-8 at most.
+C1, C2, C3, C4, C5 = (
+    np.float32(c) for c in (0.6931469775578207, 0.2402224207698382, 0.0555073377765083, 0.0096715130223251, 0.001326472)
+)
+ONE, ZERO, LOG2_E = np.float32(1), np.float32(0), np.float32(1.4426950408889634)
+EMPTY = np.float32(-np.inf)
+LOW = np.float32(-127)  # 2 ** this and less is 0
+ROUND = np.float32(3 << 22) + np.float32(
+    127
+)  # added and taken off again, leaves an integer; + 127, its bits are 2 ** n
+MANTISSA = np.int32(23)  # bits
+LEAD = np.float32(20)  # by how much a maximum may exceed what is taken off before e: e ** 20 is far from the largest
+
+
+def _may_be_kept() -> bool:
+    """Whether numba finds a folder in which it may keep what it has compiled."""
+    try:
+        njit(cache=True)(_nothing)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _nothing() -> None:
+    """Be compiled, to find out whether anything can."""
+
+
+if getattr(config, "DISABLE_JIT", False):
+    raise RuntimeError("NUMBA_DISABLE_JIT is set")  # what is not compiled would take hours
+KEPT = _may_be_kept()
+
+
+def compiled(function: F) -> F:
+    """Compile a function when it is first called, for the numbers that it is called with."""
+    # "contract" alone: products and sums in one rounding. Nothing else may change, or NaN and −∞ would be lost.
+    return cast(F, njit(nogil=True, cache=KEPT, fastmath={"contract"})(function))
+
+
+def compiled_at_once(*arguments: str) -> Callable[[F], F]:
+    """Return a decorator that compiles a function now, for arguments of these types."""
+    decorate = njit([f"void({', '.join(arguments)})"], nogil=True, cache=KEPT, fastmath={"contract"})
+    return cast("Callable[[F], F]", decorate)
+
+
+@compiled
+def exp2(y: Any) -> Any:
+    """Compute 2 ** y for y ≤ 127, to a part in 5 million; 0 below the normal range, NaN of NaN."""
+    y = LOW if y < LOW else y
+    t = np.float32(y + ROUND)
+    f = y - (t - ROUND)  # in −½ to ½
+    p = C5 * f + C4
+    p = p * f + C3
+    p = p * f + C2
+    p = p * f + C1
+    p = p * f + ONE
+    return p * np.int32(t.view(np.int32) << MANTISSA).view(np.float32)
+
+
+@compiled
+def raise_by_one(a: Any, largest: Any) -> None:
+    """Raise each number to that of a row, if that is larger."""
+    for j in range(largest.size):
+        x, r = a[j], largest[j]
+        largest[j] = x if x > r else r
+
+
+@compiled
+def raise_by_four(a: Any, b: Any, c: Any, d: Any, largest: Any) -> None:
+    """Raise each number to the largest of four rows, if that is larger."""
+    for j in range(largest.size):
+        r = largest[j]
+        x = a[j] if a[j] > r else r
+        y = b[j] if b[j] > r else r
+        z = c[j] if c[j] > x else x
+        w = d[j] if d[j] > y else y
+        largest[j] = z if z > w else w
+
+
+@compiled
+def add_one(a: Any, base: Any, total: Any) -> None:
+    """Add exp(row − base)."""
+    for j in range(total.size):
+        total[j] += exp2((a[j] - base[j]) * LOG2_E)
+
+
+@compiled
+def add_four(a: Any, b: Any, c: Any, d: Any, base: Any, total: Any) -> None:
+    """Add exp(row − base) of four rows."""
+    for j in range(total.size):
+        at = base[j]
+        x = exp2((a[j] - at) * LOG2_E) + exp2((b[j] - at) * LOG2_E)
+        y = exp2((c[j] - at) * LOG2_E) + exp2((d[j] - at) * LOG2_E)
+        total[j] += x + y
+
+
+@compiled
+def block_outside(S: Any, keys: int, start: int, end: int, low: int, high: int, stop: int) -> None:
+    """Write −∞ but where q + low ≤ k ≤ q + high and k < stop, of queries q and keys k counted from the block's first.
+
+    Args:
+        S: (most keys, most queries).
+        keys: how many keys the block has.
+        start, end: its queries from here up to there alone.
+        low, high, stop: the limits.
+    """
+    for k in range(keys):
+        first, last = (max(start, k - high), min(end, k - low + 1)) if k < stop else (end, end)
+        S[k, start : min(first, end)] = EMPTY
+        S[k, max(last, start) : end] = EMPTY
+
+
+@compiled
+def largest_of(S: Any, first: int, last: int, start: int, end: int, largest: Any) -> None:
+    """Raise numbers, (queries,), to the largest of the keys from first up to last."""
+    k = first
+    while k + 4 <= last:
+        raise_by_four(S[k, start:end], S[k + 1, start:end], S[k + 2, start:end], S[k + 3, start:end], largest)
+        k += 4
+    while k < last:
+        raise_by_one(S[k, start:end], largest)
+        k += 1
+
+
+@compiled
+def sum_of(S: Any, first: int, last: int, start: int, end: int, base: Any, total: Any) -> None:
+    """Add exp(score − base) of the keys from first up to last to numbers, (queries,)."""
+    k = first
+    while k + 4 <= last:
+        add_four(S[k, start:end], S[k + 1, start:end], S[k + 2, start:end], S[k + 3, start:end], base, total)
+        k += 4
+    while k < last:
+        add_one(S[k, start:end], base, total)
+        k += 1
+
+
+@compiled
+def shrink(bins: Any, first: int, last: int, start: int, end: int, factor: Any) -> None:
+    """Multiply columns from first up to last, (columns, most queries), by a factor for each query."""
+    for column in range(first, min(last, bins.shape[0])):
+        row = bins[column, start:end]
+        for j in range(row.size):
+            row[j] *= factor[j]
+
+
+@compiled
+def add(a: Any, total: Any) -> None:
+    """Add a row."""
+    for j in range(total.size):
+        total[j] += a[j]
+
+
+@compiled_at_once(
+    "float32[:, ::1]", "int64", "float32[:, ::1]", "int64", "int64", "float32[::1]", "float32[::1]", *["int64"] * 5
+)
+def add_maxima(
+    S: Any,
+    keys: int,
+    bins: Any,
+    before: int,
+    width: int,
+    m: Any,
+    total: Any,
+    start: int,
+    end: int,
+    low: int,
+    high: int,
+    stop: int,
+) -> None:
+    """Raise bins to the largest score of a block, and add the block to a running maximum and sum.
+
+    Args:
+        S: (most keys, most queries), masked scores.
+        keys: how many keys the block has.
+        bins: (columns, most queries), largest scores so far.
+        before: how many keys of the bins come before the block's first.
+        width: keys to a bin.
+        m, total: (most queries,) the running maximum m, and the sum of exp(score − m).
+        start, end: queries from here up to there alone.
+        low, high, stop: as of `block_outside`.
+    """
+    block_outside(S, keys, start, end, low, high, stop)
+    peak, base, added = m[start:end].copy(), np.empty(end - start, np.float32), np.zeros(end - start, np.float32)
+    k = 0
+    while k < keys:
+        column = (before + k) // width
+        last = min(keys, (column + 1) * width - before)
+        largest_of(S, k, last, start, end, bins[column, start:end])
+        raise_by_one(bins[column, start:end], peak)
+        k = last
+    for j in range(base.size):
+        base[j] = ZERO if peak[j] == EMPTY else peak[j]
+    sum_of(S, 0, keys, start, end, base, added)
+    for j in range(base.size):
+        total[start + j] = total[start + j] * exp2((m[start + j] - base[j]) * LOG2_E) + added[j]
+        m[start + j] = peak[j]
+
+
+@compiled_at_once("float32[:, ::1]", "int64", "float32[:, ::1]", *["int64"] * 3, *["float32[::1]"] * 3, *["int64"] * 5)
+def add_sums(
+    S: Any,
+    keys: int,
+    bins: Any,
+    first: int,
+    before: int,
+    width: int,
+    m: Any,
+    base: Any,
+    total: Any,
+    start: int,
+    end: int,
+    low: int,
+    high: int,
+    stop: int,
+) -> None:
+    """Add exp(score − base) of a block to bins and to a running sum; the base follows the running maximum from afar.
+
+    Args:
+        S, keys, before, width, m, start, end, low, high, stop: as of `add_maxima`.
+        bins: (columns, most queries), sums so far.
+        first: the first column that was added to.
+        base, total: (most queries,) what is taken off each score, and the sum of exp(score − base).
+    """
+    block_outside(S, keys, start, end, low, high, stop)
+    off, added, part = (
+        np.empty(end - start, np.float32),
+        np.empty(end - start, np.float32),
+        np.empty(end - start, np.float32),
+    )
+    peak = m[start:end]
+    largest_of(S, 0, keys, start, end, peak)
+    moved = False
+    for j in range(off.size):
+        old = base[start + j]
+        new = peak[j] if peak[j] > old + LEAD or old == EMPTY else old
+        moved |= new != old
+        base[start + j] = new
+        off[j] = ZERO if new == EMPTY else new
+        part[j] = exp2((old - off[j]) * LOG2_E)
+    if moved:
+        shrink(bins, first, before // width + 1, start, end, part)
+        for j in range(off.size):
+            total[start + j] *= part[j]
+    added[:] = ZERO
+    k = 0
+    while k < keys:
+        column = (before + k) // width
+        last = min(keys, (column + 1) * width - before)
+        part[:] = ZERO
+        sum_of(S, k, last, start, end, off, part)
+        add(part, bins[column, start:end])
+        add(part, added)
+        k = last
+    add(added, total[start:end])
