@@ -111,8 +111,8 @@ def _noting(update: Callable[..., Any], length_before: Callable[[Any], int | Non
             try:
                 start, known = length_before(self), _known.get(id(self))
                 if known is not None:
-                    owner, last = known
-                    before = last if owner() is self and last.length == start and last.are(self.keys) else None
+                    is_own, last = known[0]() is self, known[1]
+                    before = last if is_own and last.length == start and last.are(self.keys) else None
             except Exception:  # a layer of a kind that is not known here: its keys are compared
                 before = None
         result = update(self, key_states, *arguments, **keywords)

@@ -116,6 +116,33 @@ def test_only_the_prompt_and_the_first_step_are_read_by_layers(cache: str, monke
     assert {att.shape.Q for att in cap.attention} == {6 + 8}
 
 
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_steps_are_repeated_where_the_prompt_is_not_copied(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = build(GPT2, "sdpa"), torch.randint(3, 50, (2, 6))
+    how = {"max_new_tokens": 9, "min_new_tokens": 9, "do_sample": False, "cache_implementation": cache}
+    noted, note = [], NotedCall.__init__
+    monkeypatch.setattr(NotedCall, "__init__", lambda *given: (noted.append(1), note(*given))[1])
+    caps = [capture(model), capture(model, clone=False)]
+    for cap in caps:
+        with torch.no_grad(), cap:
+            model.generate(ids, **how)
+    assert len(noted) == 2 * 7 * len(caps[0].attention)
+    for one, other in zip(*(cap.attention for cap in caps), strict=True):
+        assert torch.equal(one.block(batch=1, head=1), other.block(batch=1, head=1))
+        assert torch.equal(one.output(batch=1, head=1), other.output(batch=1, head=1))
+
+
+def test_a_prompt_that_is_not_copied_and_changes_before_the_text_grows_is_told() -> None:
+    model, cache = TextOrContext().eval(), transformers.DynamicCache()
+    with torch.no_grad(), capture(model, strict=False, clone=False) as cap:
+        model(x(4), cache=cache)
+        cache.layers[1].values[:, :, 2] *= 3
+        for step in range(1, 5):
+            model(x(1, seed=step), cache=cache)
+    assert "changed in place" in cap.skipped["layers.1"]
+    assert [*cap.attention.names] == ["layers.0", "layers.2"]
+
+
 def test_a_step_whose_first_layer_has_another_scale_is_read_anew() -> None:
     model, cache = TextOrContext().eval(), transformers.DynamicCache()
     with torch.no_grad(), capture(model, strict=False) as cap:
