@@ -498,7 +498,8 @@ def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
         if names.count(name) > 1:
             raise ValueError(f"names holds {name!r} twice: give each layer its own")
     if len(names) != count:
-        raise ValueError(f"names has {len(names)} strings but there are {count} layers: give one for each")
+        strings = f"{len(names)} string{'s' * (len(names) != 1)}"
+        raise ValueError(f"names has {strings} but there are {count} layers: give one for each")
     return names
 
 

@@ -57,6 +57,7 @@ SCRIPTS: dict[str, Script] = {
     "segments_view": Script(),
     "drag": Script((), ("--seconds", "1")),
     "many": Script(("--runs", "2"), ("--runs", "1", "--count", "4")),
+    "first_paint": Script((), ("--runs", "1", "--lengths", "64")),
     "head_change": Script((), ("--rounds", "1", "--pause", "0.1")),
     "peers": Script(SHORT, ("--lengths", "64", "--runs", "1", "--tools", "attnwidget")),
     "browser": Script(

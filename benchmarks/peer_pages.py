@@ -110,7 +110,7 @@ const state = attnwidgetHost.reviveState(document.querySelector("#state").textCo
 performance.mark("revived");
 const module = await import(URL.createObjectURL(new Blob([source], {{ type: "text/javascript" }})));
 performance.mark("imported");
-await attnwidgetHost.mount(module, document.querySelector(".mount"), state);
+await attnwidgetHost.mount(module, document.querySelector(".mount"), state, {{ answer: () => ({{}}) }}); // a kernel
 performance.mark("mounted");
 </script>"""
 

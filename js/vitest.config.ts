@@ -21,7 +21,7 @@ export default defineConfig({
       provider: "v8",
       include: ["src/**"],
       reporter: ["json-summary"],
-      reportsDirectory: "coverage",
+      reportsDirectory: "../test-artifacts/lines",
     },
     projects: [
       { extends: true, test: { name: "pure", include: paths(files.filter((name) => !onPages.includes(name))) } },

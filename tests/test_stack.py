@@ -176,7 +176,7 @@ def test_weights_too_many_for_one_tensor_are_refused_with_what_to_ask() -> None:
         ([], None, ValueError, "a stack of no layers has nothing to show: give one Attention or more"),
         ([torch.zeros(2, 2)], None, TypeError, "layer 0 is a Tensor: give an Attention for each layer"),
         (layers()[0], None, TypeError, "layers is one Attention: give a list of them"),
-        (layers(), ["a"], ValueError, "names has 1 strings but there are 3 layers: give one for each"),
+        (layers(), ["a"], ValueError, "names has 1 string but there are 3 layers: give one for each"),
         (layers(), ["a", "b", "a"], ValueError, "names holds 'a' twice: give each layer its own"),
         (layers(), "abc", TypeError, "names is one string 'abc': give a list with one string per layer"),
         (layers(), [0, 1, 2], TypeError, "names holds 0: give strings"),

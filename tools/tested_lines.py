@@ -18,7 +18,7 @@ import coverage
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".coverage"
-FRONT_END = ROOT / "js" / "coverage" / "coverage-summary.json"
+FRONT_END = ROOT / "test-artifacts" / "lines" / "coverage-summary.json"
 WHOLE = "_engine"  # the package of which every line is run
 
 

@@ -66,6 +66,7 @@ def records(
     rows: int | None,
     ids: Callable[[int, int], Tensor | None],
     kinds: Mapping[str, OwnMetric | None] | None = None,
+    texts: Callable[[int, int], HeadText] | None = None,
 ) -> list[dict[str, Any]]:
     """Compute the metrics of all heads, one dict for each: see `AttentionStack.metrics`.
 
@@ -76,13 +77,15 @@ def records(
         rows: how many queries of each head, evenly spread; None for as many as `RowPlan` says.
         ids: returns the tokens of a layer's and sample's positions as numbers, if they are known.
         kinds: of heads, names with functions of the user's own; as fields beside the metrics.
+        texts: returns what is known of a layer's and sample's text, for these; None: its ids.
     """
     found: list[dict[str, Any]] = []
     for one in _samples(layers, names, batches, rows, ids):
         sampler = HeadSampler(one.att, one.batch, range(one.att.shape.H), one.queries, ids=one.ids)
         for _ in sampler.steps():
             pass
-        others = kinds_of_heads((one.att, one.ids, kinds), one.batch, one.queries) if kinds else {}
+        text = HeadText(one.ids) if texts is None else texts(one.layer, one.batch)
+        others = kinds_of_heads((one.att, text, kinds), one.batch, one.queries) if kinds else {}
         found += _records(one, sampler.means, others)
     return found
 
@@ -161,18 +164,18 @@ def _tasks_of(one: LayerSample, most: float, kinds: Mapping[str, OwnMetric | Non
     """Return the tasks of a sample; the last one is for the kinds, if there are any."""
     tasks = list(sampler_tasks(one.att, one.batch, one.queries, most, name=one.name, ids=one.ids))
     if kinds:
-        subject = Subject((one.att, one.ids, kinds), f"{one.name}, or a kind of head")
+        subject = Subject((one.att, HeadText(one.ids), kinds), f"{one.name}, or a kind of head")
         where = named(one.name, one.batch, range(one.att.shape.H))
         tasks.append(Task(kinds_of_heads, subject, (one.batch, one.queries), where, max(1, one.cells)))
     return tasks
 
 
 def kinds_of_heads(
-    value: tuple[AttentionBase, Tensor | None, Mapping[str, OwnMetric | None]], batch: int, queries: range
+    value: tuple[AttentionBase, HeadText, Mapping[str, OwnMetric | None]], batch: int, queries: range
 ) -> dict[str, list[float | None]]:
     """Measure kinds of heads of a layer, in a worker or here."""
-    att, ids, kinds = value
-    return as_columns(measure_heads(copy.copy(att), batch, kinds, HeadText(ids), queries).values)
+    att, text, kinds = value
+    return as_columns(measure_heads(copy.copy(att), batch, kinds, text, queries).values)
 
 
 def as_columns(values: Mapping[str, Tensor]) -> dict[str, list[float | None]]:

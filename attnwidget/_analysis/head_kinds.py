@@ -17,6 +17,7 @@ from .._engine.base import AttentionBase
 from .._engine.kept_levels import only_overviews
 from .._engine.matmul import exact
 from .._engine.softmax import run_to_end
+from .._segments.segments import Segments
 from .._utils.indexing import positions
 from .._utils.validation import nearest, told
 from .head_sampling import HeadSampler, real_keys, weight_rows
@@ -39,7 +40,8 @@ class HeadRows(NamedTuple):
     allowed: (rows, keys), which keys each query may attend to.
     first: the first key that is no padding.
     ids: (keys,), a number for each token, the same for the same token; None where they are not known.
-    segments: what is known of the text: by name, the runs of keys.
+    segments: the named parts of the text, in the widget those of its keys: by name, the runs of keys.
+    tokens: a string for each key, None where they are not known.
     """
 
     weights: Tensor
@@ -49,6 +51,7 @@ class HeadRows(NamedTuple):
     first: int
     ids: Tensor | None
     segments: Mapping[str, Spans]
+    tokens: Sequence[str] | None = None
 
 
 OwnMetric = Callable[[HeadRows], Tensor]
@@ -64,11 +67,38 @@ class HeadText:
     segments: by name, the runs of keys, in order.
     roles: which segments are the "needle", the "answer", the "query", the "documents" and the "sentences", where their
         names do not say.
+    tokens: a string for each key, None where they are not known.
     """
 
     ids: Tensor | None = None
     segments: Mapping[str, Spans] = field(default_factory=dict)
     roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    tokens: Sequence[str] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        ids: Tensor | None,
+        tokens: Sequence[str] | None = None,
+        segments: Segments | None = None,
+        *,
+        guessed: bool = False,
+    ) -> HeadText:
+        """Return what is known of a text.
+
+        Args:
+            ids, tokens: of its keys.
+            segments: its named parts.
+            guessed: whether a rule such as "sentences" found them, so that the last one need not be the answer.
+        """
+        if segments is None:
+            return cls(ids, tokens=tokens)
+        spans: dict[str, Spans] = {}
+        for one in segments:
+            spans[one.name] = (*spans.get(one.name, ()), range(one.start, one.stop))
+        inner = [one.name for one in segments if one.level == segments.depth - 1 and one.name not in NOT_SENTENCES]
+        roles = {"sentences": list(dict.fromkeys(inner))}
+        return cls(ids, spans, roles if guessed else {**roles, "answer": [segments.answer]}, tokens)
 
 
 class Collector(Protocol):
@@ -505,7 +535,7 @@ def _measuring(
     for piece, part, _, found in weight_rows(att, batch, heads, queries):
         at = queries[piece.start : piece.stop]
         with exact(att.device):
-            rows = _as_rows(att, at, found, real.first, ids, text.segments)
+            rows = _as_rows(att, at, found, real.first, ids, text)
             there = found.total != 0  # true of NaN, which therefore shows
             if rows.own is not None:
                 number = torch.arange(len(at), device=att.device)
@@ -517,7 +547,7 @@ def _measuring(
 
 
 def _as_rows(
-    att: AttentionBase, at: range, found: WeightRows, first: int, ids: Tensor | None, segments: Mapping[str, Spans]
+    att: AttentionBase, at: range, found: WeightRows, first: int, ids: Tensor | None, text: HeadText
 ) -> HeadRows:
     weights = (found.e / found.total.where(found.total != 0, 1)).permute(1, 2, 0)  # (heads, rows, keys)
     own = att.own_keys(at)
@@ -537,5 +567,6 @@ def _as_rows(
         allowed.expand(len(at), att.shape.K),
         first,
         ids,
-        segments,
+        text.segments,
+        text.tokens,
     )

@@ -11,7 +11,6 @@ from torch import Tensor
 from .._analysis.all_heads import RowPlan, head_numbers
 from .._analysis.head_kinds import (
     NEEDS,
-    NOT_SENTENCES,
     HeadText,
     KindsLike,
     OwnMetric,
@@ -233,7 +232,7 @@ class _Asked(NamedTuple):
         plan = RowPlan([att.shape for _, _, att, _ in one.layers], one.batch)
         for place, (layer, name, att, ids) in enumerate(one.layers):
             queries = plan.queries[place] if self.rows is None else sample(att.shape.Q, self.rows)
-            text = HeadText(ids, known.spans, roles)
+            text = HeadText(ids, known.spans, roles, one.text.tokens)
             found = measure_heads(att, one.batch, self.kinds, text, queries, **self.numbers)
             for kind, values in found.values.items():
                 spread.add(kind, layer, name, att, number, sign * values)
@@ -418,12 +417,8 @@ class _SegmentsOfText(NamedTuple):
     @classmethod
     def _read(cls, found: Segments, *, guessed: bool = False) -> _SegmentsOfText:
         """Return segments with the answer that they know, unless it is only the last of many, and their sentences."""
-        spans: dict[str, Spans] = {}
-        for one in found:
-            spans[one.name] = (*spans.get(one.name, ()), range(one.start, one.stop))
-        inner = [one.name for one in found if one.level == found.depth - 1 and one.name not in NOT_SENTENCES]
-        roles = {"sentences": list(dict.fromkeys(inner))}
-        return cls(spans, roles if guessed else {**roles, "answer": [found.answer]})
+        text = HeadText.of(None, None, found, guessed=guessed)
+        return cls(text.segments, text.roles)
 
 
 def _is_place(runs: Any) -> bool:

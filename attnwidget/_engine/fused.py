@@ -30,7 +30,7 @@ KEYS = 512  # of one block: with 512 queries it is 1 MiB of scores, which stays 
 KEYS_AT_ONCE = 2048  # of blocks between which nobody else has a turn
 QUERIES_AT_ONCE = 64  # by which those of a block are shared out among threads: whole lines of memory
 DELAY = 0.5  # seconds that compiling waits, so that what is on its way to a page comes first
-NO_LIMIT = 1 << 40
+NO_LIMIT, NO_LIMITS = 1 << 40, BandLimits()
 
 
 class Kernels(Protocol):
@@ -171,7 +171,7 @@ def limits_of_block(limits: BandLimits | None, queries: range, keys: range) -> t
     >>> limits_of_block(BandLimits(low=-3, high=0), range(10, 20), range(8, 16))
     (-1, 2, 1099511627776)
     """
-    if limits is None:
+    if limits is None or limits == NO_LIMITS:
         return -NO_LIMIT, NO_LIMIT, NO_LIMIT
     apart = queries.start - keys.start
     low = -NO_LIMIT if limits.low is None else limits.low + apart

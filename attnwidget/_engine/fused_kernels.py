@@ -28,7 +28,7 @@ ROUND = np.float32(3 << 22) + np.float32(
     127
 )  # added and taken off again, leaves an integer; + 127, its bits are 2 ** n
 MANTISSA = np.int32(23)  # bits
-LEAD = np.float32(20)  # by how much a maximum may exceed what is taken off before e: e ** 20 is far from the largest
+LEAD = np.float32(60)  # by how much a score may exceed what is taken off: sums of a million e ** 60 are normal numbers
 
 
 def _may_be_kept() -> bool:
@@ -113,6 +113,21 @@ def add_four(a: Any, b: Any, c: Any, d: Any, base: Any, total: Any) -> None:
 
 
 @compiled
+def raise_and_add_four(a: Any, b: Any, c: Any, d: Any, largest: Any, base: Any, total: Any) -> None:
+    """Raise each number to the largest of four rows, and add exp(row − base): both from one reading."""
+    for j in range(largest.size):
+        at, r = base[j], largest[j]
+        x = a[j] if a[j] > r else r
+        y = b[j] if b[j] > r else r
+        z = c[j] if c[j] > x else x
+        w = d[j] if d[j] > y else y
+        largest[j] = z if z > w else w
+        s = exp2((a[j] - at) * LOG2_E) + exp2((b[j] - at) * LOG2_E)
+        t = exp2((c[j] - at) * LOG2_E) + exp2((d[j] - at) * LOG2_E)
+        total[j] += s + t
+
+
+@compiled
 def block_outside(S: Any, keys: int, start: int, end: int, low: int, high: int, stop: int) -> None:
     """Write −∞ but where q + low ≤ k ≤ q + high and k < stop, of queries q and keys k counted from the block's first.
 
@@ -141,6 +156,20 @@ def largest_of(S: Any, first: int, last: int, start: int, end: int, largest: Any
 
 
 @compiled
+def raise_and_add(S: Any, first: int, last: int, start: int, end: int, largest: Any, base: Any, total: Any) -> None:
+    """Do as `largest_of` and `sum_of`, reading each score once."""
+    k = first
+    while k + 4 <= last:
+        a, b, c, d = S[k, start:end], S[k + 1, start:end], S[k + 2, start:end], S[k + 3, start:end]
+        raise_and_add_four(a, b, c, d, largest, base, total)
+        k += 4
+    while k < last:
+        raise_by_one(S[k, start:end], largest)
+        add_one(S[k, start:end], base, total)
+        k += 1
+
+
+@compiled
 def sum_of(S: Any, first: int, last: int, start: int, end: int, base: Any, total: Any) -> None:
     """Add exp(score − base) of the keys from first up to last to numbers, (queries,)."""
     k = first
@@ -153,12 +182,17 @@ def sum_of(S: Any, first: int, last: int, start: int, end: int, base: Any, total
 
 
 @compiled
+def multiply(factor: Any, total: Any) -> None:
+    """Multiply by a row."""
+    for j in range(total.size):
+        total[j] *= factor[j]
+
+
+@compiled
 def shrink(bins: Any, first: int, last: int, start: int, end: int, factor: Any) -> None:
     """Multiply columns from first up to last, (columns, most queries), by a factor for each query."""
     for column in range(first, min(last, bins.shape[0])):
-        row = bins[column, start:end]
-        for j in range(row.size):
-            row[j] *= factor[j]
+        multiply(factor, bins[column, start:end])
 
 
 @compiled
@@ -168,8 +202,31 @@ def add(a: Any, total: Any) -> None:
         total[j] += a[j]
 
 
+@compiled
+def move_base(peak: Any, base: Any, off: Any, factor: Any) -> bool:
+    """Let what is taken off a query's scores follow its maximum where that is far ahead.
+
+    Args:
+        peak, base: (queries,) the running maximum, and what is taken off, which is changed; −∞ before any key.
+        off: (queries,) is made the base, 0 where there is none.
+        factor: (queries,) is made what sums so far are multiplied by.
+
+    Returns:
+        Whether any has changed.
+    """
+    moved = False
+    for j in range(peak.size):
+        old = base[j]
+        new = peak[j] if peak[j] > old + LEAD or old == EMPTY else old
+        moved |= new != old
+        base[j] = new
+        off[j] = ZERO if new == EMPTY else new
+        factor[j] = exp2((old - off[j]) * LOG2_E)
+    return moved
+
+
 @compiled_at_once(
-    "float32[:, ::1]", "int64", "float32[:, ::1]", "int64", "int64", "float32[::1]", "float32[::1]", *["int64"] * 5
+    "float32[:, ::1]", "int64", "float32[:, ::1]", "int64", "int64", *["float32[::1]"] * 3, *["int64"] * 5
 )
 def add_maxima(
     S: Any,
@@ -178,6 +235,7 @@ def add_maxima(
     before: int,
     width: int,
     m: Any,
+    base: Any,
     total: Any,
     start: int,
     end: int,
@@ -193,25 +251,34 @@ def add_maxima(
         bins: (columns, most queries), largest scores so far.
         before: how many keys of the bins come before the block's first.
         width: keys to a bin.
-        m, total: (most queries,) the running maximum m, and the sum of exp(score − m).
+        m: (most queries,) the running maximum.
+        base, total: (most queries,) what is taken off each score, and the sum of exp(score − base).
         start, end: queries from here up to there alone.
         low, high, stop: as of `block_outside`.
     """
     block_outside(S, keys, start, end, low, high, stop)
-    peak, base, added = m[start:end].copy(), np.empty(end - start, np.float32), np.zeros(end - start, np.float32)
+    n = end - start
+    peak, off, factor, added = m[start:end], np.empty(n, np.float32), np.empty(n, np.float32), np.zeros(n, np.float32)
+    known = True
+    for j in range(n):
+        off[j] = base[start + j]
+        known &= off[j] != EMPTY
     k = 0
     while k < keys:
         column = (before + k) // width
         last = min(keys, (column + 1) * width - before)
-        largest_of(S, k, last, start, end, bins[column, start:end])
-        raise_by_one(bins[column, start:end], peak)
+        row = bins[column, start:end]
+        if known:  # of all queries: what is taken off is seldom too little, and then added again below
+            raise_and_add(S, k, last, start, end, row, off, added)
+        else:
+            largest_of(S, k, last, start, end, row)
+        raise_by_one(row, peak)
         k = last
-    for j in range(base.size):
-        base[j] = ZERO if peak[j] == EMPTY else peak[j]
-    sum_of(S, 0, keys, start, end, base, added)
-    for j in range(base.size):
-        total[start + j] = total[start + j] * exp2((m[start + j] - base[j]) * LOG2_E) + added[j]
-        m[start + j] = peak[j]
+    if move_base(peak, base[start:end], off, factor) or not known:
+        added[:] = ZERO
+        sum_of(S, 0, keys, start, end, off, added)
+        multiply(factor, total[start:end])
+    add(added, total[start:end])
 
 
 @compiled_at_once("float32[:, ::1]", "int64", "float32[:, ::1]", *["int64"] * 3, *["float32[::1]"] * 3, *["int64"] * 5)
@@ -247,18 +314,9 @@ def add_sums(
     )
     peak = m[start:end]
     largest_of(S, 0, keys, start, end, peak)
-    moved = False
-    for j in range(off.size):
-        old = base[start + j]
-        new = peak[j] if peak[j] > old + LEAD or old == EMPTY else old
-        moved |= new != old
-        base[start + j] = new
-        off[j] = ZERO if new == EMPTY else new
-        part[j] = exp2((old - off[j]) * LOG2_E)
-    if moved:
+    if move_base(peak, base[start:end], off, part):
         shrink(bins, first, before // width + 1, start, end, part)
-        for j in range(off.size):
-            total[start + j] *= part[j]
+        multiply(part, total[start:end])
     added[:] = ZERO
     k = 0
     while k < keys:

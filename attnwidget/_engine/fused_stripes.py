@@ -32,7 +32,8 @@ class FusedStripe(OnlineStripe):
     def __init__(self, kernels: Kernels, *about: Any):
         super().__init__(*about)
         self.kernels = kernels
-        self.arrays = [x.numpy() for x in (self.softmax.m, self.softmax.l)]  # the same memory
+        self.base = self.softmax.m.clone()  # (queries,), of which `softmax.l` is Σ exp(masked − base)
+        self.arrays = [x.numpy() for x in (self.softmax.m, self.base, self.softmax.l)]  # the same memory
         self._grid = self.grid.numpy()
         rules = self.att.rules
         self._last: tuple[Tensor, Any] | None = None
@@ -66,9 +67,15 @@ class FusedStripe(OnlineStripe):
             self._last = S, S.contiguous().numpy()
         return self._last[1]
 
-    def keep_nan(self) -> None:
-        """Make the maximum NaN where the sum is: a kernel's comparison passes NaN over."""
-        self.softmax.m.masked_fill_(self.softmax.l.isnan(), nan)
+    def settle(self) -> None:
+        """Bring the softmax to what it is elsewhere: NaN, which a kernel's comparison passes over; and exp(masked − m).
+
+        What is taken off each score follows the maximum only when that is far ahead.
+        """
+        softmax = self.softmax
+        softmax.m.masked_fill_(softmax.l.isnan(), nan)
+        empty = softmax.m == -inf
+        softmax.l *= exp_(self.base.masked_fill(empty, 0) - softmax.m.masked_fill(empty, 0))
 
 
 class FusedMaximum(FusedStripe, OnlineMaximum):
@@ -82,20 +89,12 @@ class FusedMaximum(FusedStripe, OnlineMaximum):
 
     def finish(self) -> LogSumExp:
         """Normalize the maxima."""
-        self.keep_nan()
+        self.settle()
         return super().finish()
 
 
 class FusedSum(FusedStripe, OnlineSum):
-    """The sum of weights. What is taken off each score follows the maximum only when it is far behind.
-
-    So what came before seldom shrinks, which would go through the whole grid.
-    """
-
-    def __init__(self, *about: Any):
-        super().__init__(*about)
-        self.base = self.softmax.m.clone()  # (queries,), of which `softmax.l` is Σ exp(masked − base)
-        self.arrays.insert(1, self.base.numpy())
+    """The sum of weights: the grid is of exp(masked − base)."""
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Pool a block of masked scores, and add it to the softmax."""
@@ -105,8 +104,6 @@ class FusedSum(FusedStripe, OnlineSum):
 
     def finish(self) -> LogSumExp:
         """Divide by the sums."""
-        self.keep_nan()
-        m, empty = self.softmax.m, self.softmax.m == -inf
-        self.bins /= self.softmax.l.masked_fill(empty, 1)
-        self.softmax.l *= exp_(self.base.masked_fill(empty, 0) - m.masked_fill(empty, 0))
+        self.bins /= self.softmax.l.masked_fill(self.softmax.l == 0, 1)
+        self.settle()
         return self.softmax.logsumexp()

@@ -28,7 +28,7 @@ from .parts import needed_for
 from .pooling import larger_by_size, pool_first
 from .regions import Region, TileAddress, as_levels
 from .softmax import run_to_end
-from .stages import BY_SIZE, new
+from .stages import BY_SIZE, NORMALIZED, new
 from .stripe_choice import takes_fused_pass
 
 T = TypeVar("T")
@@ -46,6 +46,11 @@ class LevelKey(NamedTuple):
     stage: str
     pool: str
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether its strongest pairs can be asked for: of weights, and of what they are multiplied to."""
+        return self.stage in NORMALIZED and self.pool == "max"
+
 
 @dataclass(frozen=True, eq=False)
 class CachedLevel:
@@ -53,7 +58,8 @@ class CachedLevel:
 
     overview: its values, and where any cell is allowed.
     cells: (rows, columns) int32, over how many cells each mean is; None for the maximum.
-    beside_first: (rows,) the maximum of the first column's bins without key 0; only of weights pooled by maximum.
+    beside_first: (rows,) the first column's bins without key 0; only of weights, and of stages after them, pooled by
+        maximum.
     by_size: whether "max" is the number of largest absolute value.
     """
 
@@ -263,7 +269,7 @@ def level_rows(
             found: PooledRegion = end.value
             break
         yield share
-    beside = (yield from _beside_first(att, key, queries, bins)) if stage == "weights" and pool == "max" else None
+    beside = (yield from _beside_first(att, key, queries, bins)) if key.has_pairs else None
     return LevelRows(found, beside, None)
 
 
@@ -278,18 +284,19 @@ def computed_rows(att: AttentionBase, key: LevelKey, queries: range, bins: tuple
 def _beside_first(
     att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]
 ) -> Generator[float, None, Tensor]:
-    """Return the maximum of the weights in the first column's bins without key 0, (rows,); yields 1, all but done."""
+    """Return what the first column's bins are without key 0, (rows,); yields 1, all but done."""
     width, key_bin = bins
     keys = range(1, min(key_bin, att.shape.K))
     if not keys:
         return new(att, ceil(len(queries) / width)).fill_(-torch.inf)
-    steps = pooled(att, Region(key.batch, key.head, queries, keys, width, 1), "weights", "max")
+    steps = pooled(att, Region(key.batch, key.head, queries, keys, width, 1), key.stage, "max")
     while True:
         try:
             next(steps)
         except StopIteration as end:
             found: Tensor = end.value.values  # (rows, keys)
-            return found.amax(1)
+            most = found.amax(1)
+            return larger_by_size(most, found.amin(1)) if key.stage in BY_SIZE else most
         yield 1.0
 
 
@@ -401,9 +408,9 @@ class LevelBuild:
         rows, columns = ceil(Q / (1 << row_level)), ceil(K / (1 << column_level))
         allowed = torch.zeros(rows, columns, dtype=torch.bool, device=self.att.device)
         overview = Overview(new(self.att, rows, columns), allowed, 1 << row_level, 1 << column_level)
-        is_mean, is_weights = self.key.pool == "mean", self.key.stage == "weights" and self.key.pool == "max"
+        is_mean = self.key.pool == "mean"
         cells = torch.zeros(rows, columns, dtype=torch.int32, device=self.att.device) if is_mean else None
-        beside_first, by_size = new(self.att, rows) if is_weights else None, self.key.stage in BY_SIZE
+        beside_first, by_size = new(self.att, rows) if self.key.has_pairs else None, self.key.stage in BY_SIZE
         return CachedLevel(row_level, column_level, overview, cells, beside_first, by_size)
 
     def _from(self, row: int) -> Generator[float, None, None]:

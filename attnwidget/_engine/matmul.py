@@ -107,14 +107,15 @@ class Scratch:
     def __init__(self, cells: int, dtype: torch.dtype, device: torch.device):
         self._cells, self._how = cells, {"dtype": dtype, "device": device}
         self._memory: Tensor | None = None
-        self._last: Tensor | None = None
+        self._last: Tensor
+        self._shape: tuple[int, int] | None = None
 
     def cut(self, keys: int, queries: int) -> Tensor:
         """Return memory for a block, (keys, queries), to be overwritten."""
         if self._memory is None:
             self._memory = torch.empty(self._cells, **self._how)  # type: ignore[call-overload]
-        if self._last is None or self._last.shape != (keys, queries):
-            self._last = self._memory[: keys * queries].view(keys, queries)
+        if self._shape != (keys, queries):
+            self._shape, self._last = (keys, queries), self._memory[: keys * queries].view(keys, queries)
         return self._last
 
 
@@ -135,7 +136,7 @@ class Product:
 
     def __init__(self, q: Tensor):
         self.q = q.contiguous()
-        self._turned = self.q.mT
+        self._turned, self._queries = self.q.mT, q.shape[0]
         self.convolves = (
             X86 and not made_by_intel() and q.device.type == "cpu" and q.dtype == torch.float32 and q.shape[1] >= 16
         )
@@ -154,7 +155,7 @@ class Product:
         Returns:
             (keys, queries).
         """
-        (keys, D), queries = k.shape, self.q.shape[0]
+        (keys, D), queries = k.shape, self._queries
         if not self.convolves or keys % 16 or keys * queries < LEAST_CONVOLVED_CELLS:
             return torch.mm(k, self._turned, out=None if scratch is None else scratch.cut(keys, queries))
         images = k.contiguous().view(16, keys // 16, 1, D).permute(0, 3, 1, 2)

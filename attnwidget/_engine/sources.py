@@ -133,7 +133,8 @@ class ProductRows:
         self.product, self.k, self.wide = product, k, wide  # k is (K, D)
 
     def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
-        return self.product.of(take(self.k, keys, 0).to(self.wide), scratch)  # (keys, queries)
+        part = take(self.k, keys, 0)
+        return self.product.of(part if part.dtype == self.wide else part.to(self.wide), scratch)  # (keys, queries)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, NamedTuple
 
 from .._engine.carried import Carrying
+from .._engine.sources import CARRIED
 from .._engine.stages import SIGNED
 from .colors import LOG_DEPTH
 
@@ -18,6 +19,7 @@ MINUS = "−"
 NAMED_HEADS = 6  # of several as one
 TINY = 1e-4  # below this a number is written with an exponent
 HUGE = 1e5  # from here on too
+LEAST_OF_3, LEAST_OF_4 = 0.00995, 0.000995  # of numbers that three decimals, or four, show two digits of
 STEPS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5)  # between round values, in powers of ten
 
 # What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
@@ -81,17 +83,21 @@ def cell_number(value: float, stage: str) -> str:
 
 
 def list_number(value: float, stage: str) -> str:
-    """Return a number for a list: four decimals for weights, three for scores.
+    """Return a number for a list: four decimals for weights, three for scores; of what weights carry, two digits.
 
     >>> list_number(0.2283, "weights"), list_number(-3.1e-7, "weights")
     ('.2283', '−3.1e−7')
+    >>> list_number(-0.0021, "scores"), list_number(-0.0021, "logit"), list_number(0.00042, "saliency")
+    ('−0.002', '−0.0021', '4.2e−4')
     """
     if not math.isfinite(value):
         return _infinite(value)
     if value == 0:
         return "0"
-    decimals = 4 if stage == "weights" else 3
     size = abs(value)
+    if stage in CARRIED and size < LEAST_OF_3:
+        return _exponential(value, 1) if size < LEAST_OF_4 else _fixed(value, 4)
+    decimals = 4 if stage == "weights" else 3
     if size < TINY or size >= HUGE or float(_fixed(size, decimals)) == 0:
         return _exponential(value, 1)
     return _without_zero(_fixed(value, decimals)) if stage == "weights" else _fixed(value, decimals)

@@ -24,11 +24,11 @@ from .._engine.cache_policies import kept_keys
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelKey
 from .._engine.softmax import sink_weights
-from .._engine.stages import MASKED, NORMALIZED
+from .._engine.stages import MASKED
 from .._messages import encoding, heads_of_stage, heads_overview, picture, sinks, stage_pictures
 from ..attention import Attention
 from . import saved_segments
-from .view import SavedHead, SavedTrait, WidgetView
+from .view import SavedHead, SavedTrait, WidgetView, linked_stage
 
 DEFAULT_LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
 MAX_AUTOMATIC_BYTES = 4 << 20  # bytes up to which all heads are saved where nobody said which
@@ -247,7 +247,7 @@ def _facts(saved: Snapshot) -> Steps:
     of_layers = ((layer, widget.derived("facts", layer) | {"saved": known}) for layer, known in there.items())
     yield from _add(saved, "facts", ["layer"], (([layer], facts) for layer, facts in of_layers))
     samples = sorted({choice[:2] for choice in saved.choices})
-    stages = dict.fromkeys((linked_stage(widget), "weights"))
+    stages = dict.fromkeys((linked_stage(widget.traits), "weights"))
     each = [(*of, stage) for of in samples for stage in stages]
     small = ((of, widget.derived("thumbnails", *of)) for of in each)
     yield from _add(saved, "thumbnails", ["layer", "batch", "stage"], small)
@@ -377,17 +377,12 @@ def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tu
     return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
 
 
-def linked_stage(widget: WidgetView) -> str:
-    """Return of which stage links and small pictures are."""
-    return widget.traits.stage if widget.traits.stage in NORMALIZED else "weights"
-
-
 def _links(saved: Snapshot) -> Steps:
     for choice in saved.choices:
         att = saved.widget.shown.layers[choice.layer]
         if att.shape.Q * att.shape.K > LINK_CELLS or only_overviews(att) is not None:
             continue
-        linked = linked_stage(saved.widget)
+        linked = linked_stage(saved.widget.traits)
         stages = dict.fromkeys(("weights", linked if linked in att.stages else "weights"))
         for side, stage in product(("query", "key"), stages):
             head = att.head(choice.batch, choice.head)
@@ -425,7 +420,8 @@ def _survey(saved: Snapshot) -> Steps:
     """Add small pictures and metrics of all heads, also of those that a reader cannot open."""
     shown, whole = saved.widget.shown, []
     for batch in sorted({choice.batch for choice in saved.choices}):
-        survey = heads_overview.Survey(shown.layers, batch, functools.partial(shown.ids, batch=batch), shown.kinds)
+        ids = functools.partial(shown.ids, batch=batch)
+        survey = heads_overview.Survey(shown.layers, batch, ids, shown.kinds, shown.text)
         for _ in survey:
             yield
         whole.append(((batch,), survey.message()))
@@ -435,7 +431,7 @@ def _survey(saved: Snapshot) -> Steps:
 
 def _stage_heads(saved: Snapshot) -> Steps:
     """Add small pictures and sums of all heads in the chosen stage, where weights are multiplied to it."""
-    stage, whole = linked_stage(saved.widget), []
+    stage, whole = linked_stage(saved.widget.traits), []
     for batch in sorted({choice.batch for choice in saved.choices}) if stage != "weights" else ():
         survey = heads_of_stage.StageSurvey(saved.widget.shown.layers, batch, stage)
         for _ in survey:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from .._analysis.head_kinds import HeadText
 from .._engine.level_cache import LevelCache
+from .._engine.stages import NORMALIZED
 from .._engine.what_if import WhatIfLayers
 from .._messages.heads_overview import OwnMetrics
 from .._messages.images import Patches
@@ -55,6 +57,9 @@ class LayersView(Protocol):
 
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
         """Return a token for each "query" or "key" of a sample of a layer; None where there are none."""
+
+    def text(self, layer: int, batch: int) -> HeadText:
+        """Return what is known of the text of a layer's keys, for metrics of the user's own."""
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
         """Return the tokens of a layer as numbers, (Q,), the same for the same; None where there are none."""
@@ -107,8 +112,14 @@ class TraitsView(Protocol):
     mass: dict[str, Any] | None
     head_mass: dict[str, Any] | None
     survey: dict[str, Any] | None
+    stage_heads: dict[str, Any] | None
     effects: dict[str, Any] | None
     effect_details: list[dict[str, Any]] | None
+
+
+def linked_stage(traits: TraitsView) -> str:
+    """Return of which stage links, small pictures and sums by segment are: weights, where it has no such."""
+    return traits.stage if traits.stage in NORMALIZED else "weights"
 
 
 class WidgetView(Protocol):

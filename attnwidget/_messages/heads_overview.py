@@ -148,10 +148,19 @@ class Survey:
         batch: which sample; a layer that has fewer shows no heads.
         ids: returns the tokens of a layer's positions as numbers, if they are known.
         own: metrics of the user's own, by name.
+        texts: returns what is known of the text of a layer and sample, for these; None: its ids.
     """
 
-    def __init__(self, layers: LayerSource, batch: int, ids: IdsOf, own: OwnMetrics | None = None) -> None:
+    def __init__(
+        self,
+        layers: LayerSource,
+        batch: int,
+        ids: IdsOf,
+        own: OwnMetrics | None = None,
+        texts: Callable[[int, int], HeadText] | None = None,
+    ) -> None:
         self.plan = Plan(layers, batch, len(own or {}))
+        self._texts = texts
         self._own_metrics = dict(own or {})
         self._own: dict[str, list[Tensor]] = {name: [] for name in self._own_metrics}  # (heads,) of each layer
         self.problems: dict[str, str] = {}  # why one of the user's own has no numbers
@@ -211,8 +220,8 @@ class Survey:
         nothing = torch.full((heads,), torch.nan, dtype=torch.float64, device="cpu")
         if not heads or name in self.problems:
             return nothing
-        text = HeadText(self._ids(layer))
         try:
+            text = HeadText(self._ids(layer)) if self._texts is None else self._texts(layer, self._batch)
             of = self._layers[layer], self._batch, {name: metric}, text, self.plan.queries[layer]
             return (yield from measuring(*of)).values[name].double().cpu()
         except Exception as error:

@@ -177,36 +177,51 @@ def line(
 
 
 def _strongest_bins(level: CachedLevel, count: int, *, skip_first: bool) -> list[tuple[int, int]]:
-    """Return the bins of largest weight, (row, column); none of weight 0. Some rows at a time: a level is large."""
+    """Return the bins of largest size, (row, column); none of 0. Some rows at a time: a level is large."""
     values = level.overview.values
     columns = values.shape[1]
     best, places = values.new_zeros(0), torch.zeros(0, dtype=torch.int64, device=values.device)
     for piece in cuts(range(len(values)), 1, max(1, MAX_BINS_AT_ONCE // max(1, columns))):
-        part = values[piece.start : piece.stop].nan_to_num(nan=0.0)
+        part = _sizes(values[piece.start : piece.stop])
         if skip_first:
-            assert level.beside_first is not None  # every level of weights pooled by maximum has it
-            part[:, 0] = level.beside_first[piece.start : piece.stop].nan_to_num(nan=0.0)
+            assert level.beside_first is not None  # every level pooled by maximum of which pairs are asked for has it
+            part[:, 0] = _sizes(level.beside_first[piece.start : piece.stop])
         top, bins = part.flatten().topk(min(count, part.numel()))
         best, order = torch.cat([best, top]).sort(descending=True, stable=True)
         best, places = best[:count], torch.cat([places, bins + piece.start * columns])[order[:count]]
     return [divmod(place, columns) for place in places[best > 0].tolist()]
 
 
+def _sizes(values: Tensor) -> Tensor:
+    """Return how large numbers are; 0 of what is none, as where nothing is allowed."""
+    return values.nan_to_num(0.0, 0.0, 0.0).abs()
+
+
 def strongest_pairs(
-    att: Attention, level: CachedLevel, batch: int, head: int, *, count: int, skip_first: bool
+    att: Attention,
+    level: CachedLevel,
+    batch: int,
+    head: int,
+    *,
+    count: int,
+    skip_first: bool,
+    stage: str = "weights",
 ) -> list[tuple[int, int, float]]:
     """Find the strongest pairs of a head, no two of them in the same bin of a level.
 
+    Of numbers with signs the largest by size, with their signs.
+
     Args:
         att: the attention.
-        level: of the head's weights, pooled by maximum.
+        level: of the head's stage, pooled by maximum.
         batch: which sample.
         head: which head.
         count: how many pairs, at most.
         skip_first: whether key 0 is left out.
+        stage: the weights, or a stage that they are multiplied to.
 
     Returns:
-        (query, key, weight), strongest first; none has weight 0.
+        (query, key, number), strongest first; none is 0.
     """
     pairs = []
     for row, column in _strongest_bins(level, count, skip_first=skip_first):
@@ -218,7 +233,7 @@ def strongest_pairs(
             )
         )
         keys = keys[1:] if skip_first and column == 0 else keys
-        block = att.block("weights", batch=batch, head=head, queries=queries, keys=keys).nan_to_num(nan=0.0)
-        query, key = divmod(int(block.argmax()), len(keys))
+        block = att.block(stage, batch=batch, head=head, queries=queries, keys=keys)
+        query, key = divmod(int(_sizes(block).argmax()), len(keys))
         pairs.append((queries[query], keys[key], float(block[query, key])))
-    return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))
+    return sorted(pairs, key=lambda pair: (-abs(pair[2]), pair[0], pair[1]))

@@ -339,24 +339,25 @@ def _strongest(message: Message, request: Reply) -> Reply:
     batch, head, skip = request["batch"], request["head"], request.get("skip_first", False)
     if type(skip) is not bool:
         raise ValueError(f"skip_first is {short(skip)}: give true or false")
-    key, levels = LevelKey(batch, head, "weights", "max"), message.context.levels(request["layer"])
+    stage = request.get("stage", "weights")
+    stage = stage if stage in NORMALIZED else "weights"  # of stages before the weights, the strongest weights
+    key, levels = LevelKey(batch, head, stage, "max"), message.context.levels(request["layer"])
     everything = range(att.shape.Q), range(att.shape.K)
     if levels.find(key) is None:
-        needed = cost.cells(att, batch, head, *everything, "weights")
+        needed = cost.cells(att, batch, head, *everything, stage)
         if needed > cost.AT_ONCE:
-            raise ValueError(f"the strongest pairs are not known yet: {WAIT} of the weights' maximum")
+            of = {"weights": "the weights' maximum"}.get(stage, f"the stage {stage}, pooled by maximum")
+            raise ValueError(f"the strongest pairs are not known yet: {WAIT} of {of}")
         message.budget.spend(needed, "ask for it alone")
-        for _ in levels.build(batch, head):
+        for _ in levels.build(batch, head, stage=stage):
             pass
     kept = levels.find(key)
     if kept is None:
         raise ValueError("the strongest pairs were forgotten: ask again")
     bins = min(count, kept.overview.values.shape[0])
-    unknown = (
-        cost.normalizers(att, batch, head, everything[0], "weights") and bins * kept.overview.query_bin * att.shape.K
-    )
+    unknown = cost.normalizers(att, batch, head, everything[0], stage) and bins * kept.overview.query_bin * att.shape.K
     message.budget.spend(unknown, "the head is to be computed again")
-    return {"pairs": ranking.strongest_pairs(att, kept, batch, head, count=count, skip_first=skip)}
+    return {"pairs": ranking.strongest_pairs(att, kept, batch, head, count=count, skip_first=skip, stage=stage)}
 
 
 def _tokens(message: Message, request: Reply) -> Reply:

@@ -123,7 +123,8 @@ def _check_sample(tokens: list[Any], length: int, name: str, tokenizer: Any) -> 
             )
     if len(tokens) != length:
         raise ValueError(
-            f"{name} has {len(tokens)} strings but there are {length} positions: give one for each"
+            f"{name} has {len(tokens)} string{'s' * (len(tokens) != 1)} but there are {length} positions: "
+            "give one for each"
             f"{never_read(len(tokens), length)}"
         )
     return [str(token) for token in tokens]

@@ -85,7 +85,7 @@ def take(x: Tensor, indices: Indices, axis: int) -> Tensor:
     """Return x at some indices of an axis: a view for a range, a copy for others."""
     if isinstance(indices, range):
         at = slice(indices.start, indices.stop, indices.step)
-        return x[(slice(None),) * axis + (at,)]
+        return x[(slice(None),) * axis + (at,)] if axis else x[at]
     return x.index_select(axis, indices)
 
 

@@ -269,7 +269,7 @@ class TraitBuilders:
     def _survey(self, batch: int) -> Made:
         shown = self._shown
         ids = lambda layer: shown.ids(layer, batch)  # noqa: E731
-        return self._surveys.look(batch, lambda: Survey(shown.layers, batch, ids, shown.kinds))
+        return self._surveys.look(batch, lambda: Survey(shown.layers, batch, ids, shown.kinds, shown.text))
 
     def _stage_heads(self, batch: int, stage: str, query: int | None) -> Made:
         def ask(found: StageSurvey) -> None:

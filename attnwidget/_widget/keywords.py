@@ -81,8 +81,8 @@ class LooksBesideTarget(TypedDict, total=False):
     top_k: SupportsIndex | None
     threshold: float
     direction: Literal["query", "key"]
-    bar: Metric
-    order: Literal["layer", "similar"] | Metric
+    bar: Metric | str  # or one of `kinds`
+    order: Literal["layer", "similar"] | Metric | str
     only_heads: Sequence[float | None] | None
     kinds: KindsLike | None
     combine: Literal["none", "mean", "max"]

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from .._analysis.all_heads import numbers_of_heads
+from .._analysis.head_kinds import HeadText
 from .._engine.base import Part
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelCache, LevelStore
 from .._engine.what_if import WhatIfLayers
 from .._messages.heads_overview import OwnMetrics
 from .._messages.long_answers import LongAnswers
+from .._segments.segments import Segments
 from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack
 from .named_stacks import StackPlace
 from .token_store import TokenStore
+
+# Of a layer and sample the segments of its keys, None without any; and whether a rule such as "sentences" found them.
+SegmentsOf = Callable[[int, int], tuple[Segments | None, bool]]
 
 MAX_COMBINED_SETS = 4  # sets of heads, shown as one, whose levels are kept
 
@@ -54,6 +59,7 @@ class ShownLayers:
         self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
         self.place, self.words, self.target = place, words, target
         self.kinds: OwnMetrics = {}  # metrics of the user's own
+        self.segments_of: SegmentsOf = lambda layer, batch: (None, False)
         self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
         if target is not None:
             self.given = AttentionStack([_of_token(att, target) for att in self.given], self.given.names)
@@ -154,6 +160,12 @@ class ShownLayers:
         if tokens is None:
             return None
         return self._token_store.ids(tokens)
+
+    def text(self, layer: int, batch: int) -> HeadText:
+        """Return what is known of the text of a layer's keys, for metrics of the user's own."""
+        segments, guessed = self.segments_of(layer, batch)
+        tokens = self.tokens("key", layer, batch)
+        return HeadText.of(self.ids(layer, batch), tokens, segments, guessed=guessed)
 
     def has_pieces(self, layer: int) -> bool:
         """Return whether merging tokens into words would change a layer, as far as the first of them tell."""

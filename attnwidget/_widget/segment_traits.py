@@ -60,6 +60,11 @@ class SegmentTraits(TokenTraits):
         except Exception:  # whatever a source raises: the message says it
             return None
 
+    def _known_segments(self, layer: int, batch: int) -> tuple[Segments | None, bool]:
+        """Return the segments of the keys of a layer and sample, and whether a rule found them: for own metrics."""
+        given = self.segments if self.key_segments is None else self.key_segments
+        return self._segments_of("key", (layer, batch)), isinstance(given, str)
+
     def _segments_message(self, side: str) -> dict[str, Any] | None:
         return self._segment_store.message(side, self._shown, self.layer, self.batch, self.asking)
 

@@ -151,8 +151,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
             first, as `AttentionStack.similar` finds them.
         kinds: more metrics of all heads, which `bar` and `order` then may name: functions of
-            `attnwidget.results.HeadRows`, exact rows of some heads, that return a number for each head and row, by
-            name, such as {"mine": function}; or kinds of `find_heads`, by name.
+            `attnwidget.results.HeadRows`, exact rows of some heads with the tokens and segments of their keys, that
+            return a number for each head and row, by name, such as {"mine": function}; or kinds of `find_heads`, by
+            name, such as "lookback", which needs segments.
         only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
             no limit, such as (8, 12, None).
         segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
@@ -445,7 +446,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         batches = None if batch is None else [as_index(batch, self._there_are("batch"), "batch", "batches")]
         rows = None if rows is None else as_size(rows, "rows")
         more = {**self.kinds, **(read_names(kinds, "kinds") if kinds else {})}
-        return all_heads.records(self._shown.layers, self._shown.stack.names, batches, rows, self._shown.ids, more)
+        shown = self._shown
+        return all_heads.records(shown.layers, shown.stack.names, batches, rows, shown.ids, more, shown.text)
 
     @property
     def executor(self) -> Executor | None:
@@ -843,6 +845,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self._masses.forget()
         self._effects.forget()
         self._derived.forget("mass", "head_mass")
+        if self.kinds:  # these may look at segments
+            self._surveys.forget()
+            self._derived.forget("survey")
 
     def _send_segments(self) -> None:
         self._send_soon("segments", "key_segments")
@@ -890,7 +895,7 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         shown, words = self._shown, self.pieces == "words"
         if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
-        self._shown.kinds = self.kinds
+        self._shown.kinds, self._shown.segments_of = self.kinds, weakly(self._known_segments)
         self._builders.use(self._shown)
 
     def _waits_for_evictions(self) -> bool:

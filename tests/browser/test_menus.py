@@ -39,3 +39,19 @@ def test_home_and_end_lead_to_the_first_and_the_last_item_of_every_menu(gallery:
         shown.page.keyboard.press("Escape")
         popup.wait_for(state="detached")
     shown.check()
+
+
+@pytest.mark.parametrize("view", ["heatmap", "stages", "graph", "text"])
+@pytest.mark.parametrize("width", [240, 289, 320])
+def test_no_button_of_the_toolbar_is_cut_where_a_side_bar_leaves_little_room(
+    gallery: Show, width: int, view: Any
+) -> None:
+    shown = gallery(bank(view=view), width=width)
+    root = shown.page.locator(".attnwidget").bounding_box()
+    assert root is not None
+    for button in shown.page.locator(".aw-toolbar button:visible").all():
+        box = button.bounding_box()
+        assert box is not None
+        assert root["x"] - 1 <= box["x"]
+        assert box["x"] + box["width"] <= root["x"] + root["width"] + 1, button.get_attribute("aria-label")
+    shown.screenshot(f"toolbar-{view}-{width}")

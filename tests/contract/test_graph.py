@@ -38,7 +38,7 @@ def test_a_column_has_the_same_rows(wanted: dict[str, Any]) -> None:
 @pytest.mark.parametrize("wanted", GOLDEN["bands"], ids=lambda one: f"{one['links']}, {one['columns']}, {one['side']}")
 def test_bands_lie_alike(wanted: dict[str, Any]) -> None:
     found, stems = bands(LINKS[wanted["links"]], wanted["side"], *lanes(wanted["columns"]))
-    assert [tuple(band.link) for band in found] == [tuple(link) for link, _ in wanted["bands"]]
+    assert [band.link[:4] for band in found] == [tuple(link) for link, _ in wanted["bands"]]
     assert [list(band[1:]) for band in found] == [near(numbers) for _, numbers in wanted["bands"]]
     assert [list(stem) for stem in stems] == [near(stem) for stem in wanted["stems"]]
 
@@ -46,13 +46,13 @@ def test_bands_lie_alike(wanted: dict[str, Any]) -> None:
 @pytest.mark.parametrize("wanted", GOLDEN["curves"], ids=lambda one: f"{one['links']}, {one['columns']}")
 def test_curves_lie_alike(wanted: dict[str, Any]) -> None:
     found = curves(LINKS[wanted["links"]], *lanes(wanted["columns"]))
-    assert [tuple(curve.link) for curve in found] == [tuple(link) for link, _ in wanted["curves"]]
+    assert [curve.link[:4] for curve in found] == [tuple(link) for link, _ in wanted["curves"]]
     assert [list(curve[1:5]) for curve in found] == [near(numbers) for _, numbers in wanted["curves"]]
 
 
 @pytest.mark.parametrize("wanted", GOLDEN["kept"], ids=lambda one: f"{one['links']}, {one['top']}, {one['threshold']}")
 def test_the_same_links_are_kept_and_drawn_last(wanted: dict[str, Any]) -> None:
     links = LINKS[wanted["links"]]
-    kept = [tuple(link) for link in keep_links(links, wanted["top"], wanted["threshold"])]
+    kept = [link[:4] for link in keep_links(links, wanted["top"], wanted["threshold"])]
     assert kept == [tuple(link) for link in wanted["kept"]]
-    assert [tuple(link) for link in strongest_last(links, 3)] == [tuple(link) for link in wanted["strongest"]]
+    assert [link[:4] for link in strongest_last(links, 3)] == [tuple(link) for link in wanted["strongest"]]

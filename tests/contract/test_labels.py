@@ -49,6 +49,7 @@ def test_a_number_is_written_alike_everywhere() -> None:
             cell_number(float(text), "scores"),
             list_number(float(text), "weights"),
             list_number(float(text), "scores"),
+            list_number(float(text), "logit"),
             status_number(float(text)),
         ]
         for text in wanted

@@ -198,7 +198,8 @@ def test_threads_share_queries_and_change_no_number(threads: int, fast: Any, mon
     S = torch.randn(600, 333, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     bins, m, total = torch.full((40, 333), -torch.inf), torch.full((333,), -torch.inf), torch.zeros(333)
-    about = (S.numpy().copy(), 600, bins.numpy(), 3, 16, m.numpy(), total.numpy())
+    base = m.clone()
+    about = (S.numpy().copy(), 600, bins.numpy(), 3, 16, m.numpy(), base.numpy(), total.numpy())
     shared_out(fast.add_maxima, about, 333, limits_of_block(masks.BandLimits(high=50), range(333), range(600)))
     masked = S.masked_fill(torch.arange(600)[:, None] > torch.arange(333) + 50, -torch.inf)
     assert torch.equal(m, masked.amax(0))
@@ -314,7 +315,7 @@ def test_what_cannot_be_compiled_is_told_and_done_without(monkeypatch: pytest.Mo
 
 def test_an_error_that_names_a_file_is_told_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> Any:
-        raise OSError("no room in /home/somebody/cache")
+        raise OSError("no room in /srv/somebody/cache")
 
     monkeypatch.setattr(fused, "find_spec", lambda name: object())
     monkeypatch.setattr(fused, "import_module", fail)

@@ -125,10 +125,10 @@ def test_all_heads_can_be_ordered_by_what_is_lost() -> None:
     w = shown("heads", bar="effect", order="effect")
     found = texts(w)
     assert "Ordered by loss without it, largest first." in found
-    assert "the bar is loss without it, 0 to .61 nats." in found
+    assert "the bar is loss without it, −.61 to .61 nats." in found
     context = FigureContext(w._export_view(), Canvas(3.3, 96, look_of("light")), "light")
     places = [(layer, head) for layer in (0, 1) for head in (0, 1)]
-    assert heads._order(context, heads._survey(w._export_view()), places) == [2, 0, 1, 3]
+    assert heads._order(context, heads._survey(context), places) == [2, 0, 1, 3]
     w.set_trait("effects", None)
     assert not any("loss" in text for text in texts(w))
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from carrying import carrying
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerance import rounding, sums, together
@@ -136,6 +137,31 @@ def test_the_strongest_pairs_no_two_of_a_bin(largest: int, skip_first: bool) -> 
     np.testing.assert_allclose(
         [weight for *_, weight in found], [weight for weight, *_ in wanted], **rounding(att).weights
     )
+
+
+@pytest.mark.parametrize("stage", ["logit", "saliency", "value_norm", "contribution"])
+@pytest.mark.parametrize("largest", [2048, 9])
+@pytest.mark.parametrize("skip_first", [True, False])
+def test_the_largest_pairs_of_what_weights_carry(stage: str, largest: int, skip_first: bool) -> None:
+    torch.manual_seed(2)
+    att = carrying(Attention(2 * torch.randn(70, 8), torch.randn(50, 8), torch.randn(50, 8), is_causal=True))
+    levels = LevelCache(att, largest=largest)
+    list(levels.build(0, 0, stage=stage))
+    kept = levels.find(levels.build(0, 0, stage=stage).key)
+    assert kept is not None
+    found = ranking.strongest_pairs(att, kept, 0, 0, count=12, skip_first=skip_first, stage=stage)
+    numbers = att.block(stage).double().numpy().copy()
+    if skip_first:
+        numbers[:, 0] = 0
+    best: dict[tuple[int, int], tuple[float, int, int]] = {}
+    for query, key in np.ndindex(*numbers.shape):
+        name = (query // kept.overview.query_bin, key // kept.overview.key_bin)
+        best[name] = max(best.get(name, (-1.0, 0, 0)), (abs(numbers[query, key]), query, key))
+    wanted = sorted(best.values(), reverse=True)[:12]
+    assert [(query, key) for query, key, _ in found] == [(query, key) for _, query, key in wanted]
+    values = [value for *_, value in found]
+    np.testing.assert_allclose(values, [numbers[query, key] for query, key, _ in found], **rounding(att)[stage])
+    assert (min(values) < 0) >= (stage == "saliency")
 
 
 def test_pairs_of_nothing_are_none() -> None:

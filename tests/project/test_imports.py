@@ -13,7 +13,8 @@ import pytest
 
 import attnwidget
 
-LATE = {"matplotlib", "transformers", "dask", "numba", "pandas", "safetensors", "PIL", "tokenizers", "scipy"}
+LATE = {"matplotlib", "transformers", "dask", "distributed", "numba", "pandas", "safetensors", "PIL", "tokenizers"}
+LATE |= {"scipy", "sklearn"}
 NOTEBOOK = {"IPython", "ipywidgets", "anywidget", "traitlets"}
 
 USES = {  # what a program does, and which libraries it may not have imported then
@@ -21,6 +22,10 @@ USES = {  # what a program does, and which libraries it may not have imported th
     "from attnwidget import Attention\nimport torch\nAttention(*torch.randn(3, 5, 4)).block('weights')": LATE
     | NOTEBOOK,
     "from attnwidget import AttentionStack, masks, scaling, segments": LATE | NOTEBOOK,
+    "import torch\nfrom torch.nn import TransformerEncoderLayer\nfrom attnwidget import capture\n"
+    "model = TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()\n"
+    "with torch.no_grad(), capture(model) as cap:\n    model(torch.randn(1, 5, 8))\n"
+    "cap.attention[0].block('weights')": LATE - {"safetensors"},  # in which captures are saved
     "import torch\nfrom attnwidget import AttentionWidget\nAttentionWidget(*torch.randn(3, 5, 4))": LATE,
 }
 

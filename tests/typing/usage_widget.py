@@ -6,12 +6,15 @@ these functions is called.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import assert_type
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, ComparisonWidget, capture, compare, segments
+from attnwidget.results import HeadRows
 
 q = k = v = torch.zeros(1, 2, 4, 8)
 mask = torch.ones(4, 4, dtype=torch.bool)
@@ -84,8 +87,16 @@ def looks() -> None:
     AttentionWidget(q, k, stage="weight")  # type: ignore[arg-type]
     AttentionWidget(q, k, color_range="view"), AttentionWidget(q, k, color_range="layer")
     AttentionWidget(q, k, color_range="rows")  # type: ignore[arg-type]
-    AttentionWidget(q, k, order="heads")  # type: ignore[arg-type]
+    AttentionWidget(q, k, kinds={"mine": on_documents}, bar="mine", order="mine")
+    AttentionWidget(q, k, order=3)  # type: ignore[arg-type]
     AttentionWidget(q, k, colour_scale="log")  # type: ignore[call-arg]
+
+
+def on_documents(rows: HeadRows) -> Tensor:
+    """A metric of one's own, which sees tokens and segments."""
+    assert_type(rows.tokens, Sequence[str] | None)
+    (span,) = rows.segments["doc 1"]
+    return rows.weights[..., span.start : span.stop].sum(2)
 
 
 def traits() -> None:

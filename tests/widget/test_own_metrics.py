@@ -11,7 +11,7 @@ import traitlets
 from front_end import FrontEnd
 from torch import Tensor
 
-from attnwidget import Attention, AttentionStack, AttentionWidget
+from attnwidget import Attention, AttentionStack, AttentionWidget, find_heads
 from attnwidget._messages import decoding
 from attnwidget.results import HeadRows
 
@@ -48,6 +48,45 @@ def test_a_function_of_exact_rows_is_a_metric_of_all_heads() -> None:
     assert "Ordered by largest, largest first." in words
     w.only_heads = (None, None, sorted(by_hand(layers))[3])
     assert any(text.get_text().startswith("2 of 6 heads with largest above") for text in w.figure().axes[0].texts)
+
+
+TOKENS = ["<s>", *(f"w{at}" for at in range(1, 7)), ".", *(f"a{at}" for at in range(8, N))]
+
+
+def on_document(rows: HeadRows) -> Tensor:
+    """The weight that the answer's tokens put on those of the document that are words."""
+    assert rows.tokens is not None
+    (document,), (answer,) = rows.segments["document"], rows.segments["answer"]
+    words = [at for at in document if rows.tokens[at].startswith("w")]
+    outside = (rows.queries < answer.start) | (rows.queries >= answer.stop)
+    return rows.weights[..., words].sum(2).masked_fill(outside, torch.nan)
+
+
+def test_a_function_sees_tokens_and_segments_and_is_called_again_when_they_are_others() -> None:
+    layers = stack()
+    given = {"document": (1, 8), "answer": (8, N)}
+    w = AttentionWidget.from_attention(
+        layers, view="heads", tokens=TOKENS, segments=given, kinds={"mine": on_document}, bar="mine"
+    )
+    each = [att.block(head=head) for att in layers for head in range(HEADS)]
+    assert sent(w, "mine") == pytest.approx([float(one[8:, 1:7].sum(1).mean()) for one in each])
+    assert [one["mine"] for one in w.metrics()] == pytest.approx(sent(w, "mine"))
+    w.segments = {"document": (1, 4), "answer": (8, N)}
+    assert sent(w, "mine") == pytest.approx([float(one[8:, 1:4].sum(1).mean()) for one in each])
+    w.segments = {"question": (1, 4)}
+    assert w.survey["problems"]["mine"] == "layer 0: KeyError: 'document'"
+
+
+def test_a_kind_by_name_is_told_the_segments_of_the_widget() -> None:
+    layers = stack()
+    segments = {"context": (1, 8), "answer": (8, N)}
+    w = AttentionWidget.from_attention(layers, view="heads", tokens=TOKENS, segments=segments, kinds=["lookback"])
+    found = find_heads(layers, kind="lookback", segments={"answer": (8, N)}, top=None)
+    wanted = {(one["layer"], one["head"]): one["mean"] for one in found}
+    assert sent(w, "lookback") == pytest.approx(
+        [wanted[layer, head] for layer in range(LAYERS) for head in range(HEADS)]
+    )
+    assert w.survey["problems"] == {}
 
 
 def test_others_can_be_given_later_and_what_named_the_old_ones_goes_back() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._engine.stages import MASKED, NORMALIZED
+from ..._engine.stages import MASKED
 from ..._messages import decoding
 from ..._utils.validation import as_choice
 from .. import colors
@@ -17,7 +17,6 @@ from .sheet import MARGIN, FigureContext
 WIDTHS = (1.0, 100.0)  # inches
 DPI = (10, 2400)
 CAPTION = 11  # pixels of its letters
-OF_WEIGHTS = {"graph": "the graph", "heads": "all heads", "segments": "segments"}
 VIEWS = {
     "heatmap": heatmap.draw,
     "graph": graph.draw,
@@ -43,8 +42,7 @@ def figure_of(view: WidgetView, *, width: float, dpi: float, theme: str | None =
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: the widget shows nothing, or what weights carry where a figure is of weights; width or dpi is out
-            of range, or there is no such theme.
+        ValueError: the widget shows nothing, width or dpi is out of range, or there is no such theme.
         TypeError: width or dpi is no number.
     """
     _check("width", width, WIDTHS, "inches")
@@ -53,24 +51,12 @@ def figure_of(view: WidgetView, *, width: float, dpi: float, theme: str | None =
     traits = view.traits
     if traits.picture.get("values") is None:
         raise ValueError(traits.picture.get("error") or "nothing has been computed yet")
-    _check_stage(view)
     canvas = Canvas(width, dpi, colors.look_of(theme))
     context = FigureContext(view, canvas, theme)
     top = _draw_title(context)
     bottom = VIEWS[traits.view](context, top)
     foot = _draw_footer(context, bottom + 14)
     return canvas.done(min(canvas.width, canvas.reached + MARGIN), foot + MARGIN)
-
-
-def _check_stage(view: WidgetView) -> None:
-    """Raise ValueError where a figure would show weights, and the widget shows what they carry."""
-    traits, what = view.traits, OF_WEIGHTS.get(view.traits.view)
-    is_beside = traits.view == "segments" and traits.segments_show == "effect"
-    if what is not None and traits.stage in NORMALIZED and traits.stage != "weights" and not is_beside:
-        raise ValueError(
-            f'a figure of {what} shows weights, and {traits.stage} is chosen: set w.stage = "weights", or draw '
-            'w.view = "heatmap"'
-        )
 
 
 def _check(name: str, value: Any, bounds: tuple[float, float], unit: str) -> None:
@@ -122,7 +108,8 @@ def _pinned_parts(context: FigureContext) -> list[str]:
             parts += [labels[at].text, f" {at:,}"] if is_named else [f"{side} {at:,}"]
     if traits.query is None or traits.key is None:
         return parts
-    stage = "weights" if traits.view in ("graph", "stages", "compare", "heads") else traits.stage
+    stage = "weights" if traits.view in ("stages", "compare") else traits.stage
+    stage = context.stage if traits.view in ("graph", "heads") else stage
     where = {"queries": traits.query, "keys": traits.key}
     if stage in MASKED and not bool(context.block("allowed", context.head, **where)):
         return [*parts, "   masked"]

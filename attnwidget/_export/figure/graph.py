@@ -1,5 +1,6 @@
 """The graph, drawn: queries on the left, keys on the right, bands as wide as their weights.
 
+Of a stage after the weights a band is as wide as its number is large, in the color of its sign.
 Of the token that is pinned whole rows of weights are drawn, of all other tokens their strongest links. Where rows,
 bands and curves lie is told by `graph_geometry`.
 """
@@ -22,6 +23,7 @@ from ..numbers import head_words, list_number
 from . import graph_geometry as geometry
 from .canvas import LEAST
 from .graph_geometry import APART_LABELS, Lane, Link, Side
+from .legend import legend_name
 from .sheet import SINK, FigureContext
 
 LARGEST_LABEL = 160  # pixels
@@ -32,6 +34,13 @@ WHOLE = 4096  # weights of a token: all of them up to here, else the strongest
 STRONGEST = 64
 LEAST_BAR = 0.01  # weights that have a bar
 BARS_FROM = 460  # pixels of a figure that has bars beside the keys
+HEADINGS = {
+    "weights": "Weight",
+    "contribution": "Contribution",
+    "value_norm": "Value norm",
+    "logit": "Logit",
+    "saliency": "Saliency",
+}  # of numbers beside keys
 PALE = {False: 0.045, True: 0.05}  # of curves behind the bands, on a light page and on a dark one
 
 
@@ -43,6 +52,9 @@ class Scene:
     row: all its weights, of every head that is shown; focus: those of them that are drawn as bands.
     queries, keys: the columns; left, right, top: the corner of the space between them, and its right side.
     fills: the color of each head.
+    curves: the strongest links of all other tokens.
+    unit: the number that is as wide as a band gets, 1 of weights.
+    signs: the colors of numbers above 0 and of those below; None where there are no signs.
     """
 
     side: Side
@@ -55,11 +67,20 @@ class Scene:
     right: float
     top: float
     fills: list[str]
+    curves: list[Link]
+    unit: float
+    signs: tuple[str, str] | None
+
+    def fill(self, link: Link) -> str:
+        """Return the color of a link: of its sign, or of its head where there are no signs."""
+        if self.signs is None:
+            return self.fills[link.head]
+        return self.signs[link.weight < 0]
 
     @property
     def strong(self) -> set[int]:
         """The partners of the pinned token whose labels stand out."""
-        return {link.partner(self.side) for link in self.focus if link.weight >= 0.05}
+        return {link.partner(self.side) for link in self.focus if link.size >= 0.05}
 
 
 def draw(context: FigureContext, top: float) -> float:
@@ -76,7 +97,7 @@ def draw(context: FigureContext, top: float) -> float:
     if _has_bars(context):
         _draw_bars(context, scene, top)
     bottom = scene.top + max(scene.queries.height, scene.keys.height)
-    return _draw_legend(context, bottom + 14, scene.fills, len(context.heads) > 1, scene.pinned is not None)
+    return _draw_legend(context, bottom + 14, scene)
 
 
 def _scene(context: FigureContext, top: float) -> Scene:
@@ -84,6 +105,9 @@ def _scene(context: FigureContext, top: float) -> Scene:
     side: Side = "key" if traits.query is None and traits.key is not None else "query"
     pinned = traits.query if side == "query" else traits.key
     row = [] if pinned is None else _row(context, side, pinned)
+    others = _strongest_links(context, side, pinned)
+    unit = 1.0 if context.stage == "weights" else max((link.size for link in [*row, *others]), default=0.0) or 1.0
+    row, others = ([link._replace(unit=unit) for link in links] for links in (row, others))
     focus = geometry.keep_links(row, traits.top_k, traits.threshold)
     shape = context.selected.shape
     queries, keys = (
@@ -104,18 +128,21 @@ def _scene(context: FigureContext, top: float) -> Scene:
         right=context.right - _labels_width(context, _key_labels(context), keys) - BESIDE - beside_keys,
         top=top,
         fills=[head_colors[at % 12] if several else context.look.data for at in range(len(context.heads))],
+        curves=_above(others, 0 if pinned is not None else traits.threshold),
+        unit=unit,
+        signs=context.sign_colors(context.stage),
     )
 
 
 def _row(context: FigureContext, side: Side, pinned: int) -> list[Link]:
-    """All weights of the pinned token that are above 0, of every head that is shown; of long ones the strongest."""
+    """All numbers of the pinned token but 0, of every head that is shown; of long ones the strongest."""
     links = []
     for at, head in enumerate(context.heads):
-        values = _weights(context, side, pinned, head)
+        values = _numbers(context, side, pinned, head)
         count = len(values) if len(values) <= WHOLE else STRONGEST
-        top = values.topk(count)
-        for weight, other in zip(top.values.tolist(), top.indices.tolist(), strict=True):
-            if weight > 0:
+        top = values.abs().topk(count).indices
+        for weight, other in zip(values[top].tolist(), top.tolist(), strict=True):
+            if weight != 0:
                 query, key = (pinned, other) if side == "query" else (other, pinned)
                 links.append(Link(query, key, at, weight))
         sinks = _sinks(context, head) if side == "query" else None
@@ -126,10 +153,15 @@ def _row(context: FigureContext, side: Side, pinned: int) -> list[Link]:
 
 def _sinks(context: FigureContext, head: int | str) -> list[float] | None:
     """What each query gives to the learned sink, which is drawn as one more key after the others; None without one."""
-    if not context.selected.has_sinks:
+    if not _has_sink(context):
         return None
     found = sink_weights(_head(context, head), range(context.selected.shape.Q))
     return None if found is None else [float(weight) for weight in found.tolist()]
+
+
+def _has_sink(context: FigureContext) -> bool:
+    """Return whether the learned sink is one more key: it is given a weight, and nothing that weights carry."""
+    return context.selected.has_sinks and context.stage == "weights"
 
 
 def _head(context: FigureContext, head: int | str) -> Head:
@@ -139,25 +171,25 @@ def _head(context: FigureContext, head: int | str) -> Head:
 
 def _key_labels(context: FigureContext) -> Sequence[Label]:
     """The labels of the keys, and of the learned sink."""
-    return [*context.keys, Label(SINK, "", False)] if context.selected.has_sinks else context.keys
+    return [*context.keys, Label(SINK, "", False)] if _has_sink(context) else context.keys
 
 
-def _weights(context: FigureContext, side: Side, index: int, head: int | str) -> Tensor:
-    """The weights of one query over all keys, or of one key over all queries, (n,) float64; 0 for what is no number."""
+def _numbers(context: FigureContext, side: Side, index: int, head: int | str) -> Tensor:
+    """The numbers of one query over all keys, or of one key over all queries, (n,) float64; 0 for what is none."""
     if side == "query":
-        values = context.block("weights", head, queries=index)[0]
+        values = context.block(context.stage, head, queries=index)[0]
     else:
-        values = context.block("weights", head, keys=[index])[:, 0]
+        values = context.block(context.stage, head, keys=[index])[:, 0]
     return values.detach().to("cpu", torch.float64).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _kept(context: FigureContext, column: str, side: Side, pinned: int, focus: Sequence[Link]) -> list[int]:
     """The tokens of a column that are not folded away, the most important first."""
     at = 0 if column == "query" else 1
-    strong = sorted(focus, key=lambda link: -link.weight)
+    strong = sorted(focus, key=lambda link: -link.size)
     own = [pinned] if column == side else [link.partner(side) for link in strong]
     pins = [pin[at] for pin in context.traits.pins]
-    own = [*own, context.selected.shape.K] if column == "key" and context.selected.has_sinks else own
+    own = [*own, context.selected.shape.K] if column == "key" and _has_sink(context) else own
     return list(dict.fromkeys([*own, *(-1 if pin is None else pin for pin in pins)]))
 
 
@@ -247,28 +279,29 @@ def _draw_label(
 
 def _draw_curves(context: FigureContext, scene: Scene) -> None:
     """Everybody's strongest links: pale where something is pinned, in the heads' colors where nothing is."""
-    links = _strongest_links(context, scene)
-    drawn = geometry.curves(geometry.strongest_last(links, MOST_CURVES), scene.queries, scene.keys)
+    drawn = geometry.curves(geometry.strongest_last(scene.curves, MOST_CURVES), scene.queries, scene.keys)
     # Where they would cover the whole height more than once, each is paler, so that many tell from few.
     covered = sum(curve.width0 for curve in drawn) / max(scene.queries.height, scene.keys.height)
     is_front = scene.pinned is None
     alpha = 0.35 / max(1.0, sqrt(covered)) if is_front else PALE[context.look.dark]
     for curve in drawn:
-        color = scene.fills[curve.link.head] if is_front else context.look.ink
+        color = scene.fill(curve.link) if is_front else context.look.ink
         _draw_band(context, scene, curve, color, alpha)
 
 
-def _strongest_links(context: FigureContext, scene: Scene) -> list[Link]:
+def _above(links: list[Link], threshold: float) -> list[Link]:
+    return [link for link in links if link.size >= threshold]
+
+
+def _strongest_links(context: FigureContext, side: Side, pinned: int | None) -> list[Link]:
     """Of every token its strongest links, but of the one whose links stand out."""
     traits, shape = context.traits, context.selected.shape
     if shape.Q * shape.K > LINK_CELLS:
         return []
-    is_front = scene.pinned is None
-    count = min(traits.top_k or LINKS, LINKS) if is_front else 1
-    threshold = traits.threshold if is_front else 0
+    count = min(traits.top_k or LINKS, LINKS) if pinned is None else 1
     links = []
     for at, head in enumerate(context.heads):
-        found = strongest(_head(context, head), count=count, side=traits.direction)
+        found = strongest(_head(context, head), count=count, side=traits.direction, stage=context.stage)
         partners = [
             list(zip(*row, strict=True)) for row in zip(found.partners.tolist(), found.weights.tolist(), strict=True)
         ]
@@ -276,7 +309,7 @@ def _strongest_links(context: FigureContext, scene: Scene) -> list[Link]:
             for other, weight in row:
                 query, key = (own, other) if traits.direction == "query" else (other, own)
                 link = Link(query, key, at, weight)
-                if weight > 0 and weight >= threshold and (is_front or link.own(scene.side) != scene.pinned):
+                if weight != 0 and (pinned is None or link.own(side) != pinned):
                     links.append(link)
     return links
 
@@ -299,8 +332,8 @@ def _with_sink(
 def _draw_bands(context: FigureContext, scene: Scene) -> None:
     """The links of the pinned token: heads one below the other where they begin, together where they end."""
     drawn, stems = geometry.bands(scene.focus, scene.side, scene.queries, scene.keys)
-    for band in sorted(drawn, key=lambda band: band.link.weight):
-        _draw_band(context, scene, band, scene.fills[band.link.head], band.opacity)
+    for band in sorted(drawn, key=lambda band: band.link.size):
+        _draw_band(context, scene, band, scene.fill(band.link), band.opacity)
     x = scene.left - STEM if scene.side == "query" else scene.right
     boxes = [(x, scene.top + stem.start, float(STEM), stem.end - stem.start) for stem in stems]
     context.canvas.boxes(boxes, [scene.fills[stem.head] for stem in stems])
@@ -312,14 +345,18 @@ def _draw_band(context: FigureContext, scene: Scene, band: geometry.LinkBand, co
 
 
 def _draw_bars(context: FigureContext, scene: Scene, top: float) -> None:
-    """Beside each key its weight by head, and the mean over the heads."""
+    """Beside each key its number by head, and the mean over the heads; those below 0 to the left of a line."""
     canvas, look, heads, lane = context.canvas, context.look, len(scene.fills), scene.keys
     width = _bars_width(context)
     x = context.right - width - 40
-    canvas.text(x, top + 8, "Weight by head" if heads > 1 else "Weight", size=12, color=look.ink2)
+    what = HEADINGS[context.stage]
+    canvas.text(x, top + 8, f"{what} by head" if heads > 1 else what, size=12, color=look.ink2)
     if heads > 1:
         canvas.text(context.right, top + 8, "Mean", size=12, color=look.ink2, align="right")
-    most = max((link.weight for link in scene.row), default=1.0) or 1.0
+    most = max((link.size for link in scene.row), default=1.0) or 1.0
+    long, zero = (width - 24, x) if scene.signs is None else ((width - 24) / 2, x + (width - 24) / 2)
+    if scene.signs is not None:
+        canvas.boxes([(zero - 0.25, scene.top, 0.5, lane.height)], [look.line])
     thick = min(8.0 if heads == 1 else 3.0, (lane.pitch - 2) / heads - 1)
     of_key: dict[int, list[Link]] = {}
     for link in scene.row:
@@ -330,30 +367,44 @@ def _draw_bars(context: FigureContext, scene: Scene, top: float) -> None:
             continue
         y = scene.top + middle
         for link in links if thick >= 0.5 else ():
-            if link.weight >= LEAST_BAR:
+            if link.size >= LEAST_BAR:
                 offset = (link.head - (heads - 1) / 2) * (thick + 1)
-                bar = (x, y + offset - thick / 2, max(1.5, (width - 24) * link.weight / most), thick)
-                canvas.boxes([bar], [scene.fills[link.head]], 1)
+                wide = max(1.5, long * link.size / most)
+                left = zero - wide if link.weight < 0 else zero
+                shade = scene.fill(link) if heads == 1 else scene.fills[link.head]
+                canvas.boxes([(left, y + offset - thick / 2, wide, thick)], [shade], 1)
         mean = sum(link.weight for link in links) / heads
-        if mean >= 0.0005:
-            color = look.ink if mean >= 0.02 else look.ink3
-            text = list_number(mean, "scores").removeprefix("0")  # three decimals: four would say more than bars do
+        if abs(mean) / scene.unit >= 0.0005:
+            color = look.ink if abs(mean) / scene.unit >= 0.02 else look.ink3
+            # Of weights three decimals: four would say more than bars do.
+            text = list_number(mean, "scores")
+            text = text.removeprefix("0") if context.stage == "weights" else text
             canvas.text(context.right, y, text, size=12 if lane.pitch >= 16 else 10, color=color, align="right")
 
 
-def _draw_legend(context: FigureContext, y: float, fills: Sequence[str], several: bool, pinned: bool) -> float:
-    """Which color is which head, and what a width says."""
+def _draw_legend(context: FigureContext, y: float, scene: Scene) -> float:
+    """Which color is which head or sign, and what a width says."""
     canvas, look, x = context.canvas, context.look, context.left
-    if several:
-        for head, fill in zip(context.heads, fills, strict=True):
-            text = head_words(head, context.traits.facts["head_numbers"])
-            width = 18 + canvas.measure(text, 11) + 16
-            if x + width > context.right:
-                x, y = context.left, y + 18
-            canvas.boxes([(x, y - 2, 12, 12)], [fill], 2.5)
-            canvas.text(x + 18, y + 4, text, size=11, color=look.ink2)
-            x += width
-    parts = ["band width = weight"] if pinned else ["the strongest links of each token, width = weight"]
+    names = [head_words(head, context.traits.facts["head_numbers"]) for head in context.heads]
+    bars = _has_bars(context) or scene.signs is None  # of several heads with signs, bars alone have heads' colors
+    keys = [*zip(names, scene.fills, strict=True)] if len(context.heads) > 1 and bars else []
+    keys += [] if scene.signs is None else [*zip(("above 0", "below 0"), scene.signs, strict=True)]
+    for text, fill in keys:
+        width = 18 + canvas.measure(text, 11) + 16
+        if x + width > context.right:
+            x, y = context.left, y + 18
+        canvas.boxes([(x, y - 2, 12, 12)], [fill], 2.5)
+        canvas.text(x + 18, y + 4, text, size=11, color=look.ink2)
+        x += width
+    if context.stage != "weights":
+        what = "band width" if scene.pinned is not None else "the largest links of each token, width"
+        most = list_number(scene.unit, context.stage)
+        name, end = legend_name(context.stage, context), f"widest {'' if scene.signs is None else '±'}{most}"
+        x, y = (context.left, y + 18) if keys else (x, y)
+        return context.words(x, y + 4, [f"{name}:", f"{what} = size", end], look.ink3) - 10
+    parts = (
+        ["band width = weight"] if scene.pinned is not None else ["the strongest links of each token, width = weight"]
+    )
     if x + canvas.measure(parts[0], 11) > context.right:
         x, y = context.left, y + 18
     if x + canvas.measure(parts[0], 11) > context.right:

@@ -79,12 +79,21 @@ class Lane:
 
 
 class Link(NamedTuple):
-    """One weight that is drawn: `head` is its place among the heads shown."""
+    """One weight that is drawn, or one number of a stage after the weights: `head` is its place among the heads shown.
+
+    unit: the number that is as wide as a band gets, 1 of weights.
+    """
 
     query: int
     key: int
     head: int
     weight: float
+    unit: float = 1.0
+
+    @property
+    def size(self) -> float:
+        """How large it is, 0 to 1, without its sign."""
+        return abs(self.weight) / self.unit
 
     def own(self, side: Side) -> int:
         """Return its query or its key."""
@@ -189,23 +198,23 @@ def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple
         return [], []
     far_sums: dict[int, float] = {}
     for link in shown:
-        far_sums[link.partner(side)] = far_sums.get(link.partner(side), 0.0) + link.weight
+        far_sums[link.partner(side)] = far_sums.get(link.partner(side), 0.0) + link.size
     height = min(FAR_HEIGHT, max(8.0, far.pitch - (ROW - FAR_HEIGHT)))
     scale = min(FULL_FAR, height / max([*far_sums.values(), 1e-9]))
     heads = sorted({link.head for link in shown})
-    sums = [sum(link.weight for link in shown if link.head == head) for head in heads]
+    sums = [sum(link.size for link in shown if link.head == head) for head in heads]
     # The weights that a key receives may sum to more than 1: then the stems share the height of the column.
     apart, whole = APART * (len(heads) - 1), max(queries.height, keys.height)
     full = min(FULL / max(1.0, *sums), max(1.0, whole - apart) / sum(sums))
     tall = sum(sums) * full + apart
     at = max(0.0, min(whole - tall, _there(near, shown[0].own(side)) - tall / 2))  # but inside the picture
-    arrived = {partner: -(weight * scale) / 2 for partner, weight in far_sums.items()}
+    arrived = {partner: -(size * scale) / 2 for partner, size in far_sums.items()}
     made, stems = [], []
     for head in heads:
         start = at
         for link in sorted((one for one in shown if one.head == head), key=lambda link: link.partner(side)):
             to = link.partner(side)
-            widths = link.weight * full, link.weight * scale
+            widths = link.size * full, link.size * scale
             here, there = at + widths[0] / 2, _there(far, to) + arrived[to] + widths[1] / 2
             arrived[to] += widths[1]
             at += widths[0]
@@ -218,7 +227,7 @@ def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple
 def _band(link: Link, ends: tuple[float, float], widths: tuple[float, float], side: Side) -> LinkBand:
     """A band from the pinned token to the other, as it lies from left to right."""
     near, far = (max(THINNEST, width) for width in widths)
-    opacity = min(0.9, 0.35 + 1.1 * link.weight)
+    opacity = min(0.9, 0.35 + 1.1 * link.size)
     if side == "query":
         return LinkBand(link, ends[0], ends[1], near, far, opacity)
     return LinkBand(link, ends[1], ends[0], far, near, opacity)
@@ -237,22 +246,22 @@ def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[LinkBand]:
     for link in links:
         y0, y1 = queries.y(link.query), keys.y(link.key)
         if y0 is not None and y1 is not None:
-            width = max(THINNEST, min(link.weight * 4, most))
+            width = max(THINNEST, min(link.size * 4, most))
             made.append(LinkBand(link, y0, y1, width, width, 0.35))
     return made
 
 
 def strongest_last(links: Iterable[Link], most: int) -> list[Link]:
     """Return the strongest of all links, weakest first, as they are to be drawn."""
-    return sorted(links, key=lambda link: -link.weight)[:most][::-1]
+    return sorted(links, key=lambda link: -link.size)[:most][::-1]
 
 
 def keep_links(links: Iterable[Link], top: int | None, threshold: float) -> list[Link]:
     """Return what of a token's links is kept: of each head the strongest `top`, and none weaker than `threshold`."""
-    strong = [link for link in links if link.weight >= threshold and link.weight > 0]
+    strong = [link for link in links if link.size >= threshold and link.size > 0]
     if top is None:
         return strong
     of_head: dict[int, list[Link]] = {}
     for link in strong:
         of_head.setdefault(link.head, []).append(link)
-    return [link for some in of_head.values() for link in sorted(some, key=lambda link: -link.weight)[:top]]
+    return [link for some in of_head.values() for link in sorted(some, key=lambda link: -link.size)[:top]]

@@ -1,4 +1,8 @@
-"""All heads, drawn: each small and on its own range, with a metric below it; ordered as the widget orders them."""
+"""All heads, drawn: each small and on its own range, with a metric below it; ordered as the widget orders them.
+
+Of a stage after the weights each picture is of its numbers, and there are two more metrics: the sum over the keys of
+the pinned query, or the mean of it over all queries, and the same of sizes.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,16 @@ import torch
 
 from ..._analysis.metrics import NAMES
 from ..._analysis.similar_heads import metric_distances, order_of, picture_distances
+from ..._engine.stages import SIGNED
 from ..._messages import decoding, heads_overview
 from ..._messages.decoding import BLOCKED, NAN
+from ..._messages.heads_of_stage import STAGE_SUMS, StageSurvey
 from .. import colors
 from ..effects import as_loss, loss_text
 from ..numbers import brief_head, numbers_of_all
 from ..view import WidgetView
 from .canvas import LEAST
+from .legend import legend_name
 from .sheet import FigureContext
 
 LARGEST = 58  # pixels of a picture
@@ -26,7 +33,15 @@ HEADER = 22  # above the columns, for the heads'
 BARS_FROM = 18  # pixels of a picture that has a bar below it
 NAMES_FROM = 20  # pixels of a picture with its name below it
 UNDER = 9  # of a picture's bar, and of its name
-WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %", "change": "", "own": ""}
+WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %", "change": "", "own": "", "sum": ""}
+
+
+MANY = {
+    "contribution": "contributions",
+    "value_norm": "value norms",
+    "logit": "logits",
+    "saliency": "saliencies",
+}  # numbers of a stage, as js/src/contract/stages.ts has it
 
 
 class Metric(NamedTuple):
@@ -51,6 +66,8 @@ METRICS = {
     "streaming": Metric("first and near tokens", "share"),
     "recall": Metric("kept by the cache", "share"),
     "effect": Metric("loss without it", "change"),
+    "stage_sum": Metric("sum of the stage", "sum"),
+    "stage_size": Metric("sum of its sizes", "own"),
 }
 
 
@@ -73,12 +90,12 @@ class HeadsLayout:
 
 def draw(context: FigureContext, top: float) -> float:
     """Draw all heads of all layers; return where they end."""
-    survey = _survey(context.view)
+    survey = _survey(context)
     names = [(layer, head) for layer, one in enumerate(survey["layers"]) for head in range(one["heads"])]
-    shares, words = _shares(context, survey)
+    shares, words, signed = _shares(context, survey)
     y = context.words(context.left, top + 6, _caption(context, survey, names, words), context.look.ink2) - 2
     layout = _layout(context, survey, names, y)
-    pictures = [one for sent in survey["pictures"] if sent is not None for one in _decoded(sent)]
+    pictures = _pictures(survey)
     bottom = layout.top
     for (layer, head), place, picture, share in zip(names, layout.places, pictures, shares, strict=True):
         if place is None:
@@ -87,7 +104,7 @@ def draw(context: FigureContext, top: float) -> float:
         x, y = layout.left + column * layout.across, layout.top + row * layout.down
         _picture(context, picture, (x, y, layout.size, layout.size))
         if layout.bars:
-            _bar(context, share, x, y + layout.size + 4, layout.size)
+            _bar(context, share, (x, y + layout.size + 4, layout.size), signed=signed)
         if layout.named:
             name = brief_head(layer, head, context.traits.facts)
             below = y + layout.size + (UNDER if layout.bars else 0) + 7
@@ -111,31 +128,66 @@ def _is_selected(context: FigureContext, layer: int, head: int) -> bool:
     return (layer, head) == (context.traits.layer, context.traits.head)
 
 
-def _survey(view: WidgetView) -> dict[str, Any]:
-    """Return all heads, those that are shown or, where they are not all there yet, computed now."""
+def _survey(context: FigureContext) -> dict[str, Any]:
+    """Return all heads, those that are shown or, where they are not all there yet, computed now; with their stage."""
+    survey = _survey_of_weights(context.view)
+    return survey if context.stage == "weights" else {**survey, "stage": _stage_heads(context)}
+
+
+def _survey_of_weights(view: WidgetView) -> dict[str, Any]:
     known = view.traits.survey
     if known is not None and known["error"] is None and len(known["pictures"]) == len(known["layers"]):
         return known
     batch = view.traits.batch
     ids = lambda layer: view.shown.ids(layer, batch)  # noqa: E731
-    found = heads_overview.Survey(view.shown.layers, batch, ids, view.shown.kinds)
+    found = heads_overview.Survey(view.shown.layers, batch, ids, view.shown.kinds, view.shown.text)
     for _ in found:
         pass
     return found.message()
 
 
-def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float], str]:
-    """Return how full the bar of each head is, and what it is of, in words; nothing where the metric is not there."""
+def _stage_heads(context: FigureContext) -> dict[str, Any]:
+    """Return small pictures and sums of all heads in the stage that is chosen, those of the widget or computed now."""
+    traits, layers = context.traits, context.view.shown.layers
+    known, of = traits.stage_heads, (traits.batch, context.stage, traits.query)
+    is_it = known is not None and known["error"] is None and (known["batch"], known["stage"], known["query"]) == of
+    if known is not None and is_it and len(known["pictures"]) == len(layers):
+        return known
+    found = StageSurvey(layers, traits.batch, context.stage)
+    found.query = traits.query
+    for _ in found:
+        pass
+    return found.message()
+
+
+def _pictures(survey: dict[str, Any]) -> list[tuple[colors.Array, colors.Array] | None]:
+    """Return the picture of each head, in the order of the layers' heads; None of a layer without the stage."""
+    sent = survey.get("stage", survey)["pictures"]
+    found: list[tuple[colors.Array, colors.Array] | None] = []
+    for layer, one in zip(survey["layers"], sent, strict=True):
+        found += [None] * layer["heads"] if one is None else _decoded(one)
+    return found
+
+
+def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float], str, bool]:
+    """Return how full the bar of each head is, what it is of, in words, and whether it has two ways from a middle.
+
+    Nothing where the metric is not there.
+    """
     name = context.traits.bar
     values = _metric(context, survey, name)
     if values is None:
-        return [0.0] * sum(one["heads"] for one in survey["layers"]), ""
+        return [0.0] * sum(one["heads"] for one in survey["layers"]), "", False
     word, kind = METRICS.get(name, Metric(name, "own"))
     there = values[np.isfinite(values)]
+    if bool((there < 0).any()) and kind in ("sum", "change", "own"):
+        return _signed_shares(context, values, name)
+    if name in STAGE_SUMS:
+        word = _sum_words(context, name)
     high = 1.0
     if kind == "bits":
         high = math.log2(max(2, *(one["keys"] for one in survey["layers"])))
-    elif kind in ("tokens", "change", "own"):
+    elif kind in ("tokens", "change", "own", "sum"):
         high = float(there.max(initial=0.0)) or 1.0
     full = {
         "bits": f"{high:.2f}",
@@ -143,10 +195,29 @@ def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float]
         "weight": "1",
         "share": "100",
         "own": f"{high:.3g}",
+        "sum": f"{high:.3g}",
         "change": _loss_words(context, high),
     }[kind]
     shares = np.clip(np.nan_to_num(values / high, nan=0.0), 0, 1).tolist()
-    return shares, f"the bar is {word}, 0 to {full}{WORDS[kind]}"
+    return shares, f"the bar is {word}, 0 to {full}{WORDS[kind]}", False
+
+
+def _signed_shares(context: FigureContext, values: colors.Array, name: str) -> tuple[list[float], str, bool]:
+    """Return the same of a metric that has numbers below 0: from −1 to 1."""
+    word, kind = METRICS.get(name, Metric(name, "own"))
+    word = _sum_words(context, name) if name in STAGE_SUMS else word
+    high = float(np.abs(values[np.isfinite(values)]).max())
+    number = loss_text(high) if kind == "change" else f"{high:.3g}"
+    end = _loss_words(context, high) if kind == "change" else number
+    shares = np.clip(np.nan_to_num(values / high, nan=0.0), -1, 1).tolist()
+    return shares, f"the bar is {word}, −{number} to {end}", True
+
+
+def _sum_words(context: FigureContext, name: str) -> str:
+    """Return what a sum is of, as the widget says it."""
+    what = f"the {'sum' if name == 'stage_sum' else 'sum of the sizes'} of {MANY[context.stage]}"
+    query = context.traits.query
+    return f"{what} over {'the keys, mean over the queries' if query is None else f'the keys of query {query}'}"
 
 
 def _word(name: str) -> str:
@@ -154,7 +225,18 @@ def _word(name: str) -> str:
 
 
 def _metric(context: FigureContext, survey: dict[str, Any], name: str) -> colors.Array | None:
+    if name in STAGE_SUMS:
+        return _stage_metric(context, survey, name)
     return _losses(context, survey) if name == "effect" else _sent_metric(survey, name)
+
+
+def _stage_metric(context: FigureContext, survey: dict[str, Any], name: str) -> colors.Array | None:
+    """Return a sum of each head; None of weights, and sums of what has no signs, which are those of its sizes."""
+    sent = survey.get("stage")
+    if sent is None or (name == "stage_sum" and context.stage not in SIGNED):
+        return None
+    values = decoding.decode(sent["sums" if name == "stage_sum" else "sizes"])
+    return values.astype(np.float64) if np.isfinite(values).any() else None
 
 
 def _sent_metric(survey: dict[str, Any], name: str) -> colors.Array | None:
@@ -202,13 +284,26 @@ def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[i
             "The heads of the layer." if len(layers) == 1 else "Rows are layers, columns are heads." if whole else ""
         )
     sampled = next((one for one in layers if one["heads"] and one["rows"] < one["queries"]), None)
-    parts = [first, f"Each picture on its own color range{';' if words else '.'}", *([f"{words}."] if words else [])]
+    parts = [first, f"{_pictures_words(context)}{';' if words else '.'}", *([f"{words}."] if words else [])]
+    if missing := sum(one is None for one in _pictures(survey)):
+        parts.insert(1, f"{missing:,} heads have no {MANY[context.stage]}: their pictures are empty.")
     shown = len(_shown(context, survey, names))
     if shown < len(names):
         parts.insert(0, f"{shown:,} of {len(names):,} heads{_limits(context, survey)}.")
     if sampled is not None:
         parts.append(f"From {sampled['rows']:,} of {sampled['queries']:,} queries of each, exact.")
     return [part for part in parts if part]
+
+
+def _pictures_words(context: FigureContext) -> str:
+    """Return what the pictures are of."""
+    stage, chosen = context.stage, context.traits.stage
+    if stage == "weights":
+        return (
+            "Each picture on its own color range" if chosen == stage else "Each picture is of weights, on its own range"
+        )
+    signs = ", − to +," if stage in SIGNED else ""
+    return f"{legend_name(stage, context)}: each picture{signs} on its own color range"
 
 
 def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], top: float) -> HeadsLayout:
@@ -279,11 +374,15 @@ def _decoded(sent: dict[str, Any]) -> list[tuple[colors.Array, colors.Array]]:
 
 
 def _picture(
-    context: FigureContext, picture: tuple[colors.Array, colors.Array], box: tuple[float, float, float, float]
+    context: FigureContext, picture: tuple[colors.Array, colors.Array] | None, box: tuple[float, float, float, float]
 ) -> None:
+    look = context.look
+    if picture is None:
+        context.canvas.frame(box, 0.5, look.line)
+        return
     values, kinds = picture
-    table, look = context.table("sequential"), context.look
-    pixels = table[colors.scale_of("sequential", False, 0.0, 1.0).entry(values)]
+    ramp = "diverging" if context.stage in SIGNED else "sequential"
+    pixels = context.table(ramp)[colors.scale_of(ramp, False, 0.0, 1.0).entry(values)]
     pixels[kinds == BLOCKED] = colors.rgb_of(look.page)
     pixels[kinds == NAN] = colors.rgb_of(look.bad)
     context.canvas.image(pixels, box)
@@ -291,10 +390,18 @@ def _picture(
         context.canvas.frame(box, 0.5, look.line)
 
 
-def _bar(context: FigureContext, share: float, x: float, y: float, width: float) -> None:
-    context.canvas.boxes([(x, y, width, 2)], [context.look.line], 1)
-    if share > 0:
-        context.canvas.boxes([(x, y, max(0.5, width * share), 2)], [context.look.ink2], 1)
+def _bar(context: FigureContext, share: float, place: tuple[float, float, float], *, signed: bool) -> None:
+    """Draw a bar under a picture (x, y, width): from its left end, or with signs both ways from its middle."""
+    (x, y, width), look = place, context.look
+    context.canvas.boxes([(x, y, width, 2)], [look.line], 1)
+    room, zero = (width / 2, x + width / 2) if signed else (width, x)
+    if share != 0:
+        long = max(0.5, room * abs(share))
+        above, below = context.sign_colors("logit") or (look.ink2, look.ink2)
+        color = look.ink2 if not signed else above if share > 0 else below
+        context.canvas.boxes([(zero - long if share < 0 else zero, y, long, 2)], [color], 1)
+    if signed:
+        context.canvas.boxes([(zero - 0.25, y - 1, 0.5, 4)], [look.ink2])
 
 
 def _axes(context: FigureContext, survey: dict[str, Any], layout: HeadsLayout) -> None:

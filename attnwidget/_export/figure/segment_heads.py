@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ..._engine.stages import SIGNED
 from ..._messages import decoding
-from ..._messages.segment_reading import aside_columns, read
+from ..._messages.segment_reading import aside_columns, measure_of, read
 from .. import colors
-from ..numbers import brief_head
+from ..numbers import brief_head, list_number
 from .sheet import FigureContext
 
 ROW, MOST_ROWS = 20, 10
@@ -25,7 +26,8 @@ def draw(context: FigureContext, top: float) -> float:
     if sent is None or sent["error"] is not None or sum(sent["heads"]) < 2:
         return top
     places = [(layer, head) for layer, count in enumerate(sent["heads"]) for head in range(count)]
-    values, names, shades = masses(context, sent, context.traits.measure)
+    stage = sent["stage"]
+    values, names, shades = masses(context, sent, measure_of(context.traits.measure, stage))
     kept = [column for column in range(len(names)) if np.isfinite(values[:, column]).any()]
     if not kept:
         return top
@@ -43,14 +45,16 @@ def draw(context: FigureContext, top: float) -> float:
         text = canvas.shorten(names[column] + (" ▾" if is_by else ""), room, 10.5, is_by)
         canvas.text(x, y + 6, text, size=10.5, bold=is_by, color=look.ink if is_by else look.ink2)
     y += HEADER
-    order = np.argsort(-np.nan_to_num(values[:, by], nan=-1.0), kind="stable")
-    high = float(np.nanmax(values[:, kept])) or 1.0
+    order = np.argsort(-np.nan_to_num(values[:, by], nan=-np.inf), kind="stable")
+    high = float(np.nanmax(np.abs(values[:, kept]))) or 1.0
     for place in order[:MOST_ROWS].tolist():
-        _row(context, places[place], values[place], (shown, lefts, by), shades, (y, pitch - GAP, high))
+        _row(context, (places[place], stage), values[place], (shown, lefts, by), shades, (y, pitch - GAP, high))
         y += ROW
     rest = order[MOST_ROWS:]
     if len(rest):
-        words = f"{len(rest):,} more head{'s' * (len(rest) > 1)}, at most {number(float(values[rest[0], by]), 2)}"
+        most = float(values[rest[0], by])
+        end = number(most, 2) if stage == "weights" else list_number(most, stage)
+        words = f"{len(rest):,} more head{'s' * (len(rest) > 1)}, at most {end}"
         y = context.words(context.left + NAME, y + 6, [words], look.ink3) - 6
     if sent["share"] < 1:
         words = f"from {round(100 * sent['share'])} % of the layers so far"
@@ -75,13 +79,13 @@ def masses(context: FigureContext, sent: dict[str, Any], measure: str) -> tuple[
         else {}
     )
     sizes = [*(known.get(name, (0, -1))[0] for name in names), 0]
-    values = read(columns, [*names, ""], sizes, traits.aside, measure)[0][:, :-1]
+    values = read(columns, [*names, ""], sizes, traits.aside, measure, sent["stage"])[0][:, :-1]
     values[:, aside_columns(names, traits.aside)] = np.nan
     return values, names, [colors.segment_color(known.get(name, (0, -1))[1], context.theme) for name in names]
 
 
 def _strongest(values: colors.Array, kept: list[int]) -> int:
-    means = np.nan_to_num(values[:, kept]).mean(0)
+    means = np.abs(np.nan_to_num(values[:, kept])).mean(0)
     return kept[int(means.argmax())]
 
 
@@ -103,13 +107,14 @@ def _lefts(context: FigureContext, shown: list[int], by: int, pitch: float) -> l
 
 def _row(
     context: FigureContext,
-    place: tuple[int, int],
+    of: tuple[tuple[int, int], str],
     values: colors.Array,
     columns: tuple[list[int], list[float], int],
     shades: list[str],
     size: tuple[float, float, float],
 ) -> None:
-    """Draw the name of a head, and a bar in each column."""
+    """Draw the name of a head, and a bar in each column; with signs both ways from a line in its middle."""
+    place, stage = of
     canvas, look, traits = context.canvas, context.look, context.traits
     (shown, lefts, by), (y, wide, high) = columns, size
     is_own = place == (traits.layer, traits.head)
@@ -119,12 +124,16 @@ def _row(
         value = float(values[column])
         if not np.isfinite(value):
             continue
-        bar = max(0.5, wide * min(1.0, value / high))
+        room, zero = (wide / 2, x + wide / 2) if stage in SIGNED else (wide, x)
+        bar = max(0.5, room * min(1.0, abs(value) / high))
         paler = 0.45 if look.dark else 0.58
         shade = shades[column] if column == by else colors.mixed(shades[column], look.page, paler)
-        canvas.boxes([(x, y + 3, bar, 8)], [shade], 1)
+        canvas.boxes([(zero - bar if value < 0 else zero, y + 3, bar, 8)], [shade], 1)
+        if stage in SIGNED:
+            canvas.boxes([(zero - 0.25, y, 0.5, 14)], [look.ink3])
         if column == by:
-            canvas.text(x + wide + NUMBER - 2, y + 7, number(value, 3), size=11, bold=True, align="right")
+            text = number(value, 3) if stage == "weights" else list_number(value, stage)
+            canvas.text(x + wide + NUMBER - 2, y + 7, text, size=11, bold=True, align="right")
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ..._engine.stages import SIGNED
 from ..._messages import decoding
 from ..._messages.segment_answers import spread
 from ..._messages.segment_mass import SINK
-from ..._messages.segment_reading import aside_columns, read
+from ..._messages.segment_reading import aside_columns, measure_name, measure_of, read
 from .. import colors
 from ..effects import is_shown
+from ..numbers import cell_number, list_number
 from . import effects, segment_heads
-from .legend import ramp
+from .legend import legend_name, ramp
 from .segment_heads import number
 from .sheet import FigureContext
 
@@ -29,7 +31,7 @@ BAR, NAMES = 120, 150
 CELL = 34
 SLANTED = 50  # pixels right of the cells, for the name of the last
 DIGITS_FROM = 24  # pixels of a cell with its number in it
-MEASURES = {"mass": "mass", "per_token": "mass per token", "lift": "lift"}
+SLASH_FROM = 10  # of one where nothing is allowed, with a slash in it
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class DrawnMasses:
         tokens: (tokens, columns), shares of what is not set aside, and (tokens,) what is.
         rows: the names of the segments of queries; `row` is the asking one.
         values: (rows, columns) in the measure, `lifts` the same as lift; `aside` (rows,) the mass that is set aside.
+        allowed: (rows, columns), whether any query of the row may attend to the column.
+        stage: what is summed.
+        measure: how it is read; "lift" of weights only.
     """
 
     names: list[str]
@@ -52,6 +57,24 @@ class DrawnMasses:
     values: colors.Array
     lifts: colors.Array
     aside: colors.Array
+    allowed: colors.Array
+    stage: str
+    measure: str
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether there may be numbers below 0."""
+        return self.stage in SIGNED
+
+    @property
+    def most(self) -> float:
+        """How high the axis of the tokens' stacks is: 1 of shares, else the highest of them."""
+        if self.stage == "weights":
+            return 1.0
+        sums = np.nan_to_num(self.tokens[0])
+        return (
+            float(max(np.maximum(sums, 0).sum(1).max(initial=0.0), -np.minimum(sums, 0).sum(1).min(initial=0.0))) or 1.0
+        )
 
 
 def draw(context: FigureContext, top: float) -> float:
@@ -78,15 +101,18 @@ def draw(context: FigureContext, top: float) -> float:
 def _masses(context: FigureContext, sent: dict[str, Any]) -> DrawnMasses:
     traits, names, sizes = context.traits, sent["keys"], sent["key_sizes"]
     parts = {name: decoding.decode_cells(sent[name], None)[0] for name in ("mass", "even", "self", "self_even")}
-    values, _, aside = read(parts, names, sizes, traits.aside, traits.measure)
-    lifts = read(parts, names, sizes, traits.aside, "lift")[0]
+    stage = sent["stage"]
+    measure = measure_of(traits.measure, stage)
+    values, even, aside = read(parts, names, sizes, traits.aside, measure, stage)
+    lifts = read(parts, names, sizes, traits.aside, "lift", stage)[0]
     columns = {name: decoding.decode(sent["columns"][name]) for name in (*parts, "own")}
     own = np.where(columns["own"] < len(names), columns["own"].astype(np.int64), -1)
     spread_out = {name: spread(columns[name], own, columns) for name in ("self", "self_even")}
-    tokens, _, left = read({**columns, **spread_out}, names, sizes, traits.aside, "mass")
+    tokens, _, left = read({**columns, **spread_out}, names, sizes, traits.aside, "mass", stage)
     shades = [colors.segment_color(slot, context.theme) for slot in sent["key_colors"]]
     gone = aside_columns(names, traits.aside)
-    return DrawnMasses(names, shades, gone, (tokens, left), sent["rows"], sent["row"], values, lifts, aside)
+    shown = names, shades, gone, (tokens, left), sent["rows"], sent["row"]
+    return DrawnMasses(*shown, values, lifts, aside, np.nan_to_num(even) > 0, stage, measure)
 
 
 # Token by token.
@@ -95,11 +121,12 @@ def _masses(context: FigureContext, sent: dict[str, Any]) -> DrawnMasses:
 def _columns(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], top: float) -> float:
     """Draw a stack above each token of the asking segment, in lines; return where they end."""
     places = decoding.decode(sent["positions"])[: len(found.tokens[0])].tolist()
-    lines = _lines(context, [context.queries[place].text for place in places])
+    left = context.left + max(26.0, 8 + max(context.canvas.measure(text, 10) for _, text in _ticks(found)))
+    lines = _lines(context, [context.queries[place].text for place in places], left)
     y, at = top, 0
     for line in lines[:MOST_LINES]:
-        x = context.left + 26
-        _axis(context, y + STRIP)
+        x = left
+        _axis(context, found, y + STRIP, left - 8)
         for text, width in line:
             _stack(context, found, at, (x, y + STRIP, width))
             context.canvas.text(x, y + STRIP + STACK + 11, text, size=11, color=context.look.ink)
@@ -107,15 +134,15 @@ def _columns(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], t
         y += STRIP + STACK + LINE
     if at < sent["total"]:
         more = f"{sent['total'] - at:,} more tokens of {sent['asking']}"
-        context.canvas.text(context.left + 26, y, more, size=11, color=context.look.ink3)
+        context.canvas.text(left, y, more, size=11, color=context.look.ink3)
         y += 16
     return y
 
 
-def _lines(context: FigureContext, texts: list[str]) -> list[list[tuple[str, float]]]:
+def _lines(context: FigureContext, texts: list[str], left: float) -> list[list[tuple[str, float]]]:
     """Return the tokens of each line, with the width of each."""
     lines: list[list[tuple[str, float]]] = [[]]
-    room = context.right - context.left - 26
+    room = context.right - left
     used = 0.0
     for text in texts:
         shown = context.canvas.shorten(text, room / 3, 11)
@@ -128,29 +155,50 @@ def _lines(context: FigureContext, texts: list[str]) -> list[list[tuple[str, flo
     return lines
 
 
-def _axis(context: FigureContext, top: float) -> None:
-    for share, text in ((0, "0"), (0.5, ".5"), (1, "1")):
+def _axis(context: FigureContext, found: DrawnMasses, top: float, right: float) -> None:
+    for share, text in _ticks(found):
         y = top + STACK * (1 - share)
-        context.canvas.text(context.left + 18, y, text, size=10, color=context.look.ink3, align="right")
+        context.canvas.text(right, y, text, size=10, color=context.look.ink3, align="right")
+
+
+def _ticks(found: DrawnMasses) -> list[tuple[float, str]]:
+    """Return the numbers of the stacks' axis: 0 to 1 of shares, else to the highest stack, with signs from −m to m."""
+    if found.stage == "weights":
+        return [(0, "0"), (0.5, ".5"), (1, "1")]
+    most = _axis_number(found.most)
+    if found.is_signed:
+        return [(0, f"−{most}"), (0.5, "0"), (1, f"+{most}")]
+    return [(0, "0"), (0.5, _axis_number(found.most / 2)), (1, most)]
+
+
+def _axis_number(value: float) -> str:
+    return f"{value:.2g}".removeprefix("0")
 
 
 def _stack(context: FigureContext, found: DrawnMasses, at: int, place: tuple[float, float, float]) -> None:
-    """Draw the shares of one token, the pinned segment at the bottom, and above them what is set aside."""
+    """Draw the numbers of one token, the pinned segment next to zero, those below 0 under a line.
+
+    Above shares stands what is set aside.
+    """
     x, top, width = place
-    shares, aside = found.tokens[0][at], float(found.tokens[1][at])
+    numbers, aside = found.tokens[0][at], float(found.tokens[1][at])
     pinned = context.traits.segment
     order = sorted(range(len(found.names)), key=lambda column: found.names[column] != pinned)
-    bottom, boxes, shades = top + STACK, [], []
+    zero, tall = (top + STACK / 2, STACK / 2) if found.is_signed else (top + STACK, float(STACK))
+    above, below, boxes, shades = zero, zero, [], []
     for column in order:
-        share = float(np.nan_to_num(shares[column]))
-        if share <= 0:
+        height = tall * float(np.nan_to_num(numbers[column])) / found.most
+        if height == 0:
             continue
         is_pale = pinned is not None and found.names[column] != pinned
         paler = 0.45 if context.look.dark else 0.58
         shades.append(colors.mixed(found.shades[column], context.look.page, paler) if is_pale else found.shades[column])
-        bottom -= STACK * share
-        boxes.append((x, bottom, width, max(0.25, STACK * share - 0.75)))
-    if aside > 0:
+        start, above, below = (above - height, above - height, below) if height > 0 else (below, above, below - height)
+        boxes.append((x, start, width, max(0.25, abs(height) - 0.75)))
+    if found.is_signed:
+        boxes.append((x - 2, zero - 0.75, width + 4, 0.75))
+        shades.append(context.look.ink3)
+    if aside > 0 and found.stage == "weights":
         boxes.append((x, top - 2 - STRIP * min(aside, 1), width, STRIP * min(aside, 1)))
         shades.append(context.look.line)
     if boxes:
@@ -160,10 +208,13 @@ def _stack(context: FigureContext, found: DrawnMasses, at: int, place: tuple[flo
 def _captions(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], y: float) -> float:
     aside = ", ".join(name for name, is_gone in zip(found.names, found.gone, strict=True) if is_gone)
     parts = ["mass by segment, a share of what is not aside"]
+    if found.stage != "weights":
+        where = ["above the line +, below −"] if found.is_signed else []
+        parts = [legend_name(found.stage, context), "summed over the keys of each segment", *where, "no share of 1"]
     if aside or "self" in context.traits.aside:
         own = ["each token itself"] if "self" in context.traits.aside else []
         parts.append(
-            f"aside: {', '.join([*([aside] if aside else []), *own])}, {number(float(found.aside[found.row]))}"
+            f"aside: {', '.join([*([aside] if aside else []), *own])}, {_text(found, float(found.aside[found.row]))}"
         )
     if sent["share"] < 1:
         parts.append(f"from {round(100 * sent['share'])} % of the queries, exact")
@@ -177,30 +228,35 @@ def _list(context: FigureContext, found: DrawnMasses, top: float) -> float:
     """Draw the segments that get most, with their lift; return where they end."""
     values, lifts, canvas, look = found.values[found.row], found.lifts[found.row], context.canvas, context.look
     there = [column for column in range(len(found.names)) if np.isfinite(values[column])]
-    ranked = sorted(there, key=lambda column: -values[column])
-    high = max((float(values[column]) for column in ranked), default=0.0) or 1.0
+    ranked = sorted(there, key=lambda column: -abs(values[column]))
+    high = max((abs(float(values[column])) for column in ranked), default=0.0) or 1.0
     names = min(NAMES, 0.35 * (context.right - context.left))
     bar = min(BAR, context.right - context.left - names - 120)
     x, y = context.left + 10, top + 6
     numbers = x + names + bar + 60
-    canvas.text(numbers, y, MEASURES[context.traits.measure], size=11, color=look.ink3, align="right")
-    if context.traits.measure != "lift":
+    canvas.text(numbers, y, _name(found), size=11, color=look.ink3, align="right")
+    has_lifts = found.stage == "weights" and found.measure != "lift"
+    room, zero = (bar / 2, x + names + bar / 2) if found.is_signed else (bar, x + names)
+    if found.is_signed:
+        canvas.boxes([(zero - 0.25, y + 8, 0.5, 20.0 * min(len(ranked), MOST_ROWS))], [look.ink3])
+    if has_lifts:
         canvas.text(numbers + 48, y, "lift", size=11, color=look.ink3, align="right")
     for column in ranked[:MOST_ROWS]:
         y += 20
         name, bold = found.names[column], found.names[column] == context.traits.segment
         canvas.boxes([(x - 8, y - 6, 3, 12)], [found.shades[column]], 1)
         canvas.text(x, y, canvas.shorten(name, names - 8, 12, bold), size=12, bold=bold)
-        width = max(0.5, bar * float(values[column]) / high)
-        canvas.boxes([(x + names, y - 4, width, 8)], [found.shades[column]], 1.5)
-        canvas.text(numbers, y, number(float(values[column])), size=12, align="right")
-        if context.traits.measure != "lift" and np.isfinite(lifts[column]):
+        value = float(values[column])
+        width = max(0.5, room * abs(value) / high)
+        canvas.boxes([(zero - width if value < 0 else zero, y - 4, width, 8)], [found.shades[column]], 1.5)
+        canvas.text(numbers, y, _text(found, value), size=12, align="right")
+        if has_lifts and np.isfinite(lifts[column]):
             canvas.text(numbers + 48, y, f"×{lifts[column]:.1f}", size=12, color=look.ink3, align="right")
     if len(ranked) > MOST_ROWS:
         y += 18
         rest = sum(float(values[column]) for column in ranked[MOST_ROWS:])
         words = f"{len(ranked) - MOST_ROWS} more segments" + (
-            f", {number(rest)}" if context.traits.measure == "mass" else ""
+            f", {_text(found, rest)}" if found.measure == "mass" else ""
         )
         canvas.text(x, y, words, size=11, color=look.ink3)
     return y + 10
@@ -223,27 +279,59 @@ def _matrix(context: FigureContext, found: DrawnMasses, top: float) -> float:
     )
     left, start = context.left + names, top + 24 + heads
     values = found.values[np.ix_(rows, kept)]
-    high = float(np.nanmax(values, initial=0.0, where=np.isfinite(values))) or 1.0
-    table, scale = context.table("sequential"), colors.scale_of("sequential", False, 0.0, high)
+    high = float(np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))) or 1.0
+    kind = "diverging" if found.is_signed else "sequential"
+    table, scale = context.table(kind), colors.scale_of(kind, False, 0.0, high)
     for i, row in enumerate(rows):
         y = start + i * size
         if size >= 9:
             name = canvas.shorten(found.rows[row], names - 8, min(11, size))
             canvas.text(left - 6, y + size / 2, name, size=min(11, size), align="right", bold=row == found.row)
         shades = [colors.hex_of(table[int(scale.entry(values[i, j]))]) for j in range(len(kept))]
-        canvas.boxes(
-            [(left + j * size, y, size - 1, size - 1) for j in range(len(kept))], shades, 2 if size > 12 else 0
-        )
-        for j, shade in enumerate(shades if size >= DIGITS_FROM else []):
-            is_allowed = np.isfinite(found.lifts[row, kept[j]]) or found.names[kept[j]] == SINK
-            if is_allowed and np.isfinite(values[i, j]):
-                middle = left + (j + 0.5) * size - 0.5, y + size / 2
-                text = number(float(values[i, j]), 2)
-                canvas.text(*middle, text, size=10, align="center", color=colors.ink_on(shade))
+        _cells(context, found, (row, kept), shades, (left, y, size))
     for j, column in enumerate(kept if heads else []):
         x, bold = left + (j + 0.5) * size, found.names[column] == pinned
         name = canvas.shorten(found.names[column], min(104, (context.right - x) / 0.7071 - 12), 11, bold)
         canvas.text(x, start - 6, name, size=11, rotation=45, bold=bold)
     bottom = start + len(rows) * size + 10
-    ticks = [(0.0, "0"), (1.0, number(high, 2))]
-    return ramp(context, "sequential", MEASURES[context.traits.measure].capitalize(), ticks, (left, bottom))[1]
+    end = number(high, 2) if found.stage == "weights" else list_number(high, found.stage)
+    ticks = [(0.0, f"−{end}"), (0.5, "0"), (1.0, f"+{end}")] if found.is_signed else [(0.0, "0"), (1.0, end)]
+    name = measure_name(found.measure, found.stage)
+    name = name if found.stage == "weights" else f"{name} ({legend_name(found.stage, context)})"
+    return ramp(context, kind, name, ticks, (context.left if found.stage != "weights" else left, bottom))[1]
+
+
+def _cells(
+    context: FigureContext,
+    found: DrawnMasses,
+    cells: tuple[int, list[int]],
+    shades: list[str],
+    place: tuple[float, float, float],
+) -> None:
+    """Draw a row of cells (x, y, size of one) with their numbers; where nothing is allowed there is no tile."""
+    (row, columns), (left, y, size) = cells, place
+    allowed = [bool(found.allowed[row, column]) or found.names[column] == SINK for column in columns]
+    boxes = [(left + j * size, y, size - 1, size - 1) for j, is_so in enumerate(allowed) if is_so]
+    if boxes:
+        context.canvas.boxes(boxes, [shades[j] for j, is_so in enumerate(allowed) if is_so], 2 if size > 12 else 0)
+    for j, column in enumerate(columns):
+        x, middle = left + (j + 0.5) * size - 0.5, y + (size - 1) / 2
+        value = float(found.values[row, column])
+        if not allowed[j]:
+            if size >= SLASH_FROM:
+                reach = 0.2 * size
+                line = [(x - reach, middle + reach), (x + reach, middle - reach)]
+                context.canvas.lines([line], 0.75, colors.mixed(context.look.page, context.look.ink, 0.2))
+        elif size >= DIGITS_FROM and np.isfinite(value):
+            text = number(value, 2) if found.stage == "weights" else cell_number(value, found.stage)
+            color = colors.ink_on(shades[j])
+            context.canvas.text(x, middle + 0.5, text, size=10, align="center", color=color)
+
+
+def _name(found: DrawnMasses) -> str:
+    name = measure_name(found.measure, found.stage)
+    return name if name.startswith("‖") else name[:1].lower() + name[1:]
+
+
+def _text(found: DrawnMasses, value: float) -> str:
+    return number(value) if found.stage == "weights" else list_number(value, found.stage)

@@ -7,10 +7,11 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from ..._engine.stages import SIGNED
 from ..._tokens.display import Label, labels_of, patch_labels
 from ...attention import Attention
 from .. import colors
-from ..view import WidgetView
+from ..view import WidgetView, linked_stage
 from .canvas import Canvas
 
 MARGIN = 8  # pixels around everything
@@ -23,6 +24,7 @@ class FigureContext:
     Attributes:
         view, traits, selected: the widget, its traits, and the layer that is selected.
         canvas, look, theme: what is drawn on, and the colors of its theme, with the theme's name.
+        stage: of which stage links, small pictures and sums by segment are.
         left, right: pixels between which there is space.
         head: the head that is drawn; of several as one their name, such as "mean 0 4".
         heads: all heads that are drawn in the graph: those that are chosen, or several as one.
@@ -32,6 +34,7 @@ class FigureContext:
     def __init__(self, view: WidgetView, canvas: Canvas, theme: str) -> None:
         self.view, self.traits, self.selected = view, view.traits, view.selected
         self.canvas, self.look, self.theme = canvas, canvas.look, theme
+        self.stage = linked_stage(view.traits)
         self.left, self.right = float(MARGIN), canvas.width - MARGIN
         shown: int | str = self.traits.picture.get("head", self.traits.head)
         is_drawn = isinstance(shown, str) and self.traits.view not in ("stages", "heads", "compare")
@@ -69,6 +72,11 @@ class FigureContext:
             self.canvas.text(at, y, self.canvas.shorten(text, self.right - at, size), size=size, color=color)
             at += width + 16
         return y + 16
+
+    def sign_colors(self, stage: str) -> tuple[str, str] | None:
+        """Return the colors of numbers above 0 and of those below; None of a stage without signs."""
+        table = self.table("diverging")
+        return (colors.hex_of(table[255]), colors.hex_of(table[0])) if stage in SIGNED else None
 
     def table(self, kind: str) -> colors.Array:
         """Return the 256 colors of a ramp, (256, 3) uint8: "sequential" or "diverging"."""

@@ -1,7 +1,7 @@
 /** One query over its keys, strongest first, or one key over the queries that attend to it: exact numbers and sums. */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
-import { isSigned, wordsOf } from "../contract/stages";
+import { isBySize, isSigned, wordsOf } from "../contract/stages";
 import type { Side } from "../contract/values";
 import type { Over } from "../data/matrix";
 import { type Ranking, shortened } from "../data/rank";
@@ -116,9 +116,13 @@ function isStale({ ui, together }: PanelProps): boolean {
 /** The strongest links of a long head: there is no seeing them in its picture. */
 function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
   const { queryLabels, keyLabels } = ui.store;
+  const stage = ui.store.picture.value?.of.stage ?? "weights";
   return (
     <>
-      <div class="aw-heading">Strongest, without the first token</div>
+      <div class="aw-heading">
+        {stage === "weights" ? "Strongest" : `Largest ${wordsOf(stage)}${isBySize(stage) ? " by size" : ""}`}, without
+        the first token
+      </div>
       {pairs === null ? (
         ui.store.picture.value?.sampled && <p class="aw-prompt">Known when the picture is exact.</p>
       ) : "problem" in pairs ? (
@@ -132,7 +136,7 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
                   <Place labels={queryLabels.value} index={query} /> <i>→</i>{" "}
                   <Place labels={keyLabels.value} index={key} />
                 </span>
-                <span>{listNumber(weight, "weights")}</span>
+                <span>{listNumber(weight, stage)}</span>
               </button>
             </li>
           ))}

@@ -32,6 +32,9 @@ export function legendOf(stage: Stage, facts?: Facts, batch = 0) {
 export const isBySize = (stage: Stage) => stage === "logit" || stage === "saliency";
 export const largestOf = (stage: Stage) => (isBySize(stage) ? "largest by size" : "maximum");
 
+/** What a weight carries: such numbers are often far below 1. */
+export const isCarried = (stage: Stage) => stage === "value_norm" || isBySize(stage);
+
 /** What the sums of a stage over the keys of a segment are called. */
 const SUMS: Partial<Record<Stage, string>> = {
   contribution: "‖v‖ carried",

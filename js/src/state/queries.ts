@@ -3,7 +3,7 @@
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, decode, decodeGrid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
 import type { Reply } from "../contract/requests";
-import { isBySize } from "../contract/stages";
+import { isBySize, linkedStage } from "../contract/stages";
 import type { HeadName, Side, Stage } from "../contract/values";
 import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
 import { type Ranking, rank } from "../data/rank";
@@ -363,11 +363,11 @@ export function strongestSource(
 }
 
 /**
- * Return whether a picture shows the greatest weights of a head too long for its cells: of such a head the strongest
- * are known.
+ * Return whether a picture shows the greatest weights, or numbers of a stage after them, of a head too long for its
+ * cells: of such a head the strongest are known.
  */
 export function hasPairs({ of, queryBin, keyBin }: Picture): boolean {
-  return of.stage === "weights" && of.pool === "max" && queryBin * keyBin > 1;
+  return linkedStage(of.stage) === of.stage && of.pool === "max" && queryBin * keyBin > 1;
 }
 
 /** Bring the exact number of a cell, or the greatest of a bin. */

@@ -1,6 +1,6 @@
 /** Numbers as the reader sees them: true minus signs, weights without a leading zero, nothing small shown as zero. */
 
-import { isSigned } from "../contract/stages";
+import { isCarried, isSigned } from "../contract/stages";
 import type { ColorScaleName, Stage } from "../contract/values";
 
 const MINUS = "−";
@@ -8,6 +8,9 @@ const MINUS = "−";
 const TINY = 1e-4;
 /** From here on too. */
 const HUGE = 1e5;
+/** Below these three decimals show fewer than two digits, and four. */
+const LEAST_OF_3 = 0.00995;
+const LEAST_OF_4 = 0.000995;
 
 /**
  * In a cell: about four characters, as many decimals for a number below zero as for one above. What is below .005 is left
@@ -24,12 +27,13 @@ export function cellNumber(value: number, stage: Stage, most = 2): string {
   return decimals === undefined ? exponential(value, 0) : withoutZero(fixed(value, decimals));
 }
 
-/** In a list: four decimals for weights, three for scores. */
+/** In a list: four decimals for weights, three for scores; of what weights carry, at least two digits. */
 export function listNumber(value: number, stage: Stage): string {
   if (!Number.isFinite(value)) return infinite(value);
   if (value === 0) return "0";
-  const decimals = stage === "weights" ? 4 : 3;
   const size = Math.abs(value);
+  if (isCarried(stage) && size < LEAST_OF_3) return size < LEAST_OF_4 ? exponential(value, 1) : fixed(value, 4);
+  const decimals = stage === "weights" ? 4 : 3;
   if (size < TINY || size >= HUGE || Number(size.toFixed(decimals)) === 0) return exponential(value, 1);
   const text = fixed(value, decimals);
   return stage === "weights" ? withoutZero(text) : text;

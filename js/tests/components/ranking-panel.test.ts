@@ -262,6 +262,23 @@ describe("the strongest pairs", () => {
     expect(asked(host.sent, "strongest")).toMatchObject([{ count: 8, skip_first: true, layer: 4, head: 6 }]);
   });
 
+  test("of a stage that weights carry are its largest numbers, with their signs", async () => {
+    const picture = { ...longPicture(512), stage: "logit" as const };
+    const pairs = [
+      [12, 7, -2.5],
+      [900, 4, 0.00214],
+    ];
+    const { view, host } = await draw(
+      { stage: "logit", picture },
+      { answer: (request) => (request.kind === "strongest" ? { pairs } : longAnswers()(request)) },
+    );
+    expect(asked(host.sent, "strongest")).toMatchObject([{ stage: "logit", skip_first: true }]);
+    expect(view.panel).toContain("Largest logits by size, without the first token");
+    expect(view.all(".aw-pair").map((pair) => pair.textContent?.split(" ").at(-1))).toEqual(
+      expect.arrayContaining([expect.stringContaining("−2.500"), expect.stringContaining("0.0021")]),
+    );
+  });
+
   test("where Python cannot tell, its sentence stands there", async () => {
     const { view } = await draw({}, { answer: longAnswers(() => false) });
     expect(view.panel).toContain("The strongest pairs are known when the picture is exact.");

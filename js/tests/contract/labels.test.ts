@@ -187,6 +187,7 @@ const NUMBERS = [
   ...[4.451, -4.451, 25.18, -25.18, 123.4, 9.995, 99.949, 1234, -1234.5, 12345.678, 99999.5, 100000, 123456, -3.4e38],
   ...[1e-4, 9.9e-5, 0.00009, 0.00005, 0.0004, 3.1e-7, -3.1e-7, 3.124e-7, 2.5e-7, 1.25e-7, 1e-45, 1e21, 1e300, 5e-324],
   ...[0.0005, 0.00049, 0.00051, 0.00025, 0.45, 0.55, 0.0355, 0.1, 0.2, 0.3, 0.7, 1 / 3, 2 / 3, 28.1, -28.1, 50],
+  ...[0.0099, 0.00995, 0.00994, -0.0021, 0.00099, 0.000995, -0.00042, 0.0123],
   ...[Number.NaN, Infinity, -Infinity],
 ];
 
@@ -234,6 +235,7 @@ test("labels and numbers are those that Python draws", () => {
       cellNumber(value, "scores"),
       listNumber(value, "weights"),
       listNumber(value, "scores"),
+      listNumber(value, "logit"),
       statusNumber(value),
     ]),
     legends: LEGENDS.map(([low, high, scale, stage, gap]) => [

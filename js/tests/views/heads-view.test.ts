@@ -129,6 +129,23 @@ describe("pointing", () => {
     expect(view.all(".aw-head-card")).toHaveLength(0);
   });
 
+  test("bars of numbers below 0 go left from a middle line, on the same scale as those above", async () => {
+    const survey = { ...surveyOf([3, 3], METRICS), own: { Mine: floats([4, -8, 2, 0, 0, 3]) } };
+    const { view } = await draw({ survey });
+    const barOf = async (head: number) => {
+      view.point(at(head, 0));
+      await settle();
+      const rows = view.all(".aw-head-metric");
+      const row = rows.find((one) => one.textContent?.startsWith("Mine"))!;
+      const { left, width } = (row.querySelector("i > i") as HTMLElement).style;
+      expect(row.querySelector("i")!.hasAttribute("data-signed")).toBe(true);
+      return [left, width];
+    };
+    expect(await barOf(0)).toEqual(["50%", "25%"]);
+    expect(await barOf(1)).toEqual(["0%", "50%"]);
+    expect(view.all(".aw-head-metric > i:not([data-signed])").length).toBeGreaterThan(2); // nothing below 0: from 0 on
+  });
+
   test("the caption says what the bar is, and of how many rows", async () => {
     const { view, host } = await draw();
     expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Rows are layers, columns are heads.");

@@ -94,6 +94,22 @@ describe("with nothing pinned", () => {
     expect(/[1-9]/.test(view.pixels)).toBe(true);
   });
 
+  test("of a stage that weights carry the largest pairs are drawn, in the colors of their signs", async () => {
+    const picture = { ...longPicture(512), stage: "logit" as const };
+    const pairs = [
+      [9000, 7, -2.5],
+      [4000, 40, 1.25],
+    ];
+    const { view } = await draw(
+      { stage: "logit", picture },
+      { answer: (request) => (request.kind === "strongest" ? { pairs } : longAnswers()(request)) },
+    );
+    expect(view.text(".aw-graph-columns")).toContain("The 2 largest pairs of head 6, without the first token.");
+    expect(view.text(".aw-graph-legend")).toContain("widest ±2.500");
+    const subscripts = tokens(view, "query").map((label) => label.querySelector("sub")?.textContent);
+    expect(subscripts).toEqual(expect.arrayContaining(["9,000", "4,000"]));
+  });
+
   test("pointing at a token asks for its links, and moves nothing", async () => {
     const { view, host } = await draw();
     const places = () => view.column("key").map((label) => label.style.top);

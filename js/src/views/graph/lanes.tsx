@@ -107,7 +107,8 @@ function prompt({ store }: Ui, model: GraphModel): string {
   if (model.isLong.value) {
     const strongest = model.strongest.value;
     if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
-    const pairs = `The ${count(strongest.length)} strongest pairs of ${headWords(store.pictured.value, store.facts.value)}, without the first token.`;
+    const which = store.linkedStage.value === "weights" ? "strongest" : "largest";
+    const pairs = `The ${count(strongest.length)} ${which} pairs of ${headWords(store.pictured.value, store.facts.value)}, without the first token.`;
     return `${pairs} Point at a token to see its links. Click to keep it.`;
   }
   if (store.links.value?.stage !== store.linkedStage.value)

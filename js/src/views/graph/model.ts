@@ -117,14 +117,17 @@ export function graphModel(ui: Ui): GraphModel {
   const all = linesSource(store, kernel, wanted, partners, stop);
   const lines = computed(() => all.value.slice(0, heads.value));
   const strongest = strongestSource(store, kernel, () => isLong.value && !isPinned.value, stop);
+  const stage = store.linkedStage;
   const pairs = computed<readonly Link[]>(() => {
     const head = store.drawnHeads.value.indexOf(store.picture.value?.of.head ?? -1);
-    return isPairs(strongest.value) && head >= 0 ? strongest.value.map((pair) => ({ ...pair, head })) : [];
+    const isOfStage = store.picture.value?.of.stage === stage.value;
+    return isPairs(strongest.value) && isOfStage && head >= 0 ? strongest.value.map((pair) => ({ ...pair, head })) : [];
   });
 
-  const stage = store.linkedStage;
   /** Weights are shares; of another stage the largest number that is known is as wide as a band gets. */
-  const unit = computed(() => (stage.value === "weights" ? null : largestOf(store.links.value, all.value) || 1));
+  const unit = computed(() =>
+    stage.value === "weights" ? null : largestOf(store.links.value, all.value, pairs.value) || 1,
+  );
   const sized = (links: readonly Link[]): readonly Link[] => {
     const most = unit.value;
     return most === null ? links : links.map((link) => ({ ...link, size: Math.abs(link.weight) / most }));
@@ -181,7 +184,7 @@ export function graphModel(ui: Ui): GraphModel {
       const rest = all.value
         .slice(heads.value)
         .map((line, i) => linksOf(line, i % heads.value, store.facts.value.keys));
-      const links = isPinned.value ? rest.flatMap((each) => keepLinks(sized(each), 1, 0)) : pairs.value;
+      const links = isPinned.value ? rest.flatMap((each) => keepLinks(sized(each), 1, 0)) : sized(pairs.value);
       return links.filter((link) => sizeOf(link) >= threshold && (at === null || link[at.side] !== at.index));
     }
     const links = sized(store.drawnHeads.value.flatMap((_, head) => overview(ui, side, head, perToken)));
@@ -243,8 +246,8 @@ export function graphModel(ui: Ui): GraphModel {
 export const hasSink = ({ store }: Ui) => store.facts.value.has_sinks && store.linkedStage.value === "weights";
 
 /** The largest number, by size, among all links and the rows or columns that are known. */
-function largestOf(links: Links | null, lines: readonly (Known | null)[]): number {
-  let most = 0;
+function largestOf(links: Links | null, lines: readonly (Known | null)[], pairs: readonly Link[]): number {
+  let most = pairs.reduce((most, { weight }) => Math.max(most, Math.abs(weight)), 0);
   for (const weight of links?.weights ?? []) most = Math.max(most, Math.abs(weight));
   for (const line of lines) {
     for (const { weight } of knownOf(line, 0)) if (Math.abs(weight) > most) most = Math.abs(weight);

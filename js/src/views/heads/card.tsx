@@ -50,10 +50,11 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
           {shown.map(({ name, word, kind, values, high, median }) => (
             <div class="aw-head-metric" key={name} data-best={name === best?.name || undefined}>
               <span>{word}</span>
-              <i>
-                <i style={{ width: percent(values[place]! / high) }} />
-                {survey.heads.length > 1 && <u style={{ left: percent(median / high) }} />}
-              </i>
+              <Bar
+                value={values[place]!}
+                ends={endsOf(values, high)}
+                median={survey.heads.length > 1 ? median : null}
+              />
               <span>{Number.isFinite(values[place]!) ? metricText(values[place]!, kind) : "none"}</span>
             </div>
           ))}
@@ -67,6 +68,31 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
         </div>
       )}
     </div>
+  );
+}
+
+/** Where a bar begins and where it ends: both ways from a middle line, on one scale, where any head is below 0. */
+function endsOf(values: ArrayLike<number>, high: number): { low: number; high: number } {
+  const least = Array.from(values).reduce((least, value) => (value < least ? value : least), 0);
+  const most = Math.max(high, -least);
+  return { low: least < 0 ? -most : 0, high: most };
+}
+
+interface BarProps {
+  readonly value: number;
+  readonly ends: { readonly low: number; readonly high: number };
+  /** Of all heads; null where there is one. */
+  readonly median: number | null;
+}
+
+function Bar({ value, ends: { low, high }, median }: BarProps) {
+  const at = (value: number) => (value - low) / (high - low);
+  const [from, to] = value < 0 ? [at(value), at(0)] : [at(0), at(value)];
+  return (
+    <i data-signed={low < 0 || undefined}>
+      <i style={{ left: percent(from), width: percent(Math.min(1, to) - Math.max(0, from)) }} />
+      {median !== null && <u style={{ left: percent(at(median)) }} />}
+    </i>
   );
 }
 
