@@ -17,7 +17,7 @@ export default defineConfig({
     maxWorkers: "100%",
     testTimeout: 60_000, // a loaded machine draws slowly
     coverage: {
-      // With `--coverage`: which lines the tests of this folder run; tools/coverage.py prints their share.
+      // With `--coverage`: which lines the tests of this folder run; tools/tested_lines.py prints their share.
       provider: "v8",
       include: ["src/**"],
       reporter: ["json-summary"],

@@ -30,11 +30,14 @@ class Lines(NamedTuple):
 
 
 def of_python(data: Path, package: Path) -> dict[str, Lines]:
-    """Return the lines of each file of a package, by its path in it."""
-    measured = coverage.Coverage(data_file=str(data))
+    """Return the lines of each file of a package, by its path in it, without the files that pyproject.toml omits."""
+    measured = coverage.Coverage(data_file=str(data), config_file=str(ROOT / "pyproject.toml"))
     measured.load()
+    omitted = measured.get_option("run:omit")
     found = {}
     for path in sorted(package.rglob("*.py")):
+        if isinstance(omitted, list) and path.relative_to(package.parent).as_posix() in omitted:
+            continue
         _, statements, _, missing, _ = measured.analysis2(str(path))
         found[path.relative_to(package).as_posix()] = Lines(len(statements), tuple(missing))
     return found

@@ -21,7 +21,7 @@ MAX_KEYS = 64  # in such a list, as js/src/views/segments/list.tsx asks for them
 OF_PLACE = ["asking", "segment_path", "stage"]
 
 Known = dict[str, Any]
-Place = tuple[str | None, tuple[str, ...], str]  # as `_widget.masses.MassPlace`
+Place = tuple[str | tuple[str, ...] | None, tuple[str, ...], str]  # as `_widget.masses.MassPlace`
 
 
 def traits(widget: WidgetView, heads: Sequence[SavedHead]) -> Iterator[SavedTrait]:
@@ -36,7 +36,7 @@ def traits(widget: WidgetView, heads: Sequence[SavedHead]) -> Iterator[SavedTrai
     firsts = {head[:2]: head for head in reversed(heads)}
     samples = list(dict.fromkeys((firsts[head[:2]], place[0]) for head, place in wanted))
     for name, side in (("segments", "query"), ("key_segments", "key")):
-        sent = [((*head[:2], asking), widget.segments(side, head, asking)) for head, asking in samples]
+        sent = [((*head[:2], _listed(asking)), widget.segments(side, head, asking)) for head, asking in samples]
         yield SavedTrait(name, ["layer", "batch", "asking"], sent)
     masses = (((*head, *_key(place)), _mass(widget, head, place)) for head, place in wanted)
     yield SavedTrait("mass", [*SavedHead._fields, *OF_PLACE], masses)
@@ -47,7 +47,12 @@ def traits(widget: WidgetView, heads: Sequence[SavedHead]) -> Iterator[SavedTrai
 
 def _key(place: Place) -> tuple[Any, ...]:
     """Return a place as the values of `OF_PLACE`."""
-    return place[0], list(place[1]), place[2]
+    return _listed(place[0]), list(place[1]), place[2]
+
+
+def _listed(asking: str | tuple[str, ...] | None) -> str | list[str] | None:
+    """Return a path as the trait has it."""
+    return list(asking) if isinstance(asking, tuple) else asking
 
 
 def shown_of(widget: WidgetView) -> SavedHead:
@@ -70,7 +75,8 @@ def _head_mass(widget: WidgetView, head: SavedHead, place: Place) -> Known:
 
 
 def _of(place: Place) -> Known:
-    return {"path": [*place[1]], "asking": place[0] or "", "stage": place[2]}
+    *outer, name = (place[0],) if isinstance(place[0], str) else place[0] or ("",)
+    return {"path": [*place[1]], "asking": name, "asking_path": outer, "stage": place[2]}
 
 
 def _places(widget: WidgetView, head: SavedHead, is_shown: bool) -> list[Place]:
@@ -91,7 +97,8 @@ def place_of(widget: WidgetView) -> Place:
     """Return which segment is asked about, into which one has gone down, and what is summed."""
     traits = widget.traits
     is_summed = traits.view == "segments" and traits.segments_show != "effect" and traits.stage in NORMALIZED
-    return traits.asking, tuple(traits.segment_path), traits.stage if is_summed else "weights"
+    asking = tuple(traits.asking) if isinstance(traits.asking, list) else traits.asking
+    return asking, tuple(traits.segment_path), traits.stage if is_summed else "weights"
 
 
 def requests(widget: WidgetView) -> Iterator[Known]:

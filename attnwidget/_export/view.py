@@ -105,7 +105,7 @@ class TraitsView(Protocol):
     stages: dict[str, Any] | None
     measure: str
     aside: list[str]
-    asking: str | None
+    asking: str | list[str] | None
     segment: str | None
     segment_path: list[str]
     segments_show: str
@@ -161,16 +161,18 @@ class WidgetView(Protocol):
             The reply, and the buffers that it points to.
         """
 
-    def mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> MassPass:
+    def mass(self, head: SavedHead, place: tuple[str | tuple[str, ...] | None, tuple[str, ...], str]) -> MassPass:
         """Return what segments give to segments in a head, by who asks, the path, and what is summed."""
 
-    def head_mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> HeadMasses:
+    def head_mass(
+        self, head: SavedHead, place: tuple[str | tuple[str, ...] | None, tuple[str, ...], str]
+    ) -> HeadMasses:
         """Return what one segment gives to each in all heads, for the sample of a head."""
 
     def places(self, head: SavedHead) -> list[tuple[str | None, tuple[str, ...]]]:
         """Return the segments that can be asked about and gone down into; none where there are no segments."""
 
-    def segments(self, side: str, head: SavedHead, asking: str | None) -> dict[str, Any] | None:
+    def segments(self, side: str, head: SavedHead, asking: str | Sequence[str] | None) -> dict[str, Any] | None:
         """Return the segments of the "query" or "key" side of a sample, as they are sent."""
 
     def recall(self, head: SavedHead) -> dict[str, Any] | None:

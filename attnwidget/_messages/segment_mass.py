@@ -98,6 +98,7 @@ class Wanted:
         path: the segments that one has gone down into.
         asking: the segment whose queries are looked at one by one.
         columns, rows: the segments.
+        asking_path: the segments that the asking one lies in, outermost first; `rows` are what is inside the last.
         stage: what is summed: weights, or a stage after them, whose numbers may have signs and are no shares.
     """
 
@@ -109,6 +110,12 @@ class Wanted:
     columns: Columns
     rows: Rows
     stage: str = "weights"
+    asking_path: tuple[str, ...] = ()
+
+    @property
+    def outermost(self) -> str:
+        """The segment of level 0 that the asking one is, or lies in."""
+        return (*self.asking_path, self.asking)[0]
 
     @property
     def heads(self) -> list[int]:
@@ -140,7 +147,12 @@ class Wanted:
         return {"layer": self.layer, "batch": self.batch, "head": self.head, **self.place()}
 
     def place(self) -> Made:
-        return {"path": list(self.path), "asking": self.asking, "stage": self.stage}
+        return {
+            "path": list(self.path),
+            "asking": self.asking,
+            "asking_path": list(self.asking_path),
+            "stage": self.stage,
+        }
 
 
 class Sums:

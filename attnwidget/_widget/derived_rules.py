@@ -95,7 +95,8 @@ class TraitBuilders:
         sample, head = (at.layer, at.batch), (at.layer, at.batch, at.head)
         all_heads, staged, by_segment = (at.view == view for view in ("heads", "stages", "segments"))
         pinned = at.query is not None and at.key is not None
-        place = (at.asking, tuple(at.segment_path), at.summed_stage) if self._masses.has_segments else ()
+        asking = tuple(at.asking) if isinstance(at.asking, list) else at.asking
+        place = (asking, tuple(at.segment_path), at.summed_stage) if self._masses.has_segments else ()
         in_block = at.view == "heatmap" and at.segment is not None  # of two segments, which is pinned there
         return {
             "facts": DerivedTrait((at.layer,), self.facts, required=True),
@@ -281,10 +282,8 @@ class TraitBuilders:
     def _no_survey(self, error: Exception, batch: int) -> Made | None:
         return self._surveys.failed(error)
 
-    def _mass(
-        self, layer: int, batch: int, head: int | str, asking: str | None, path: tuple[str, ...], stage: str
-    ) -> Made:
-        return self._masses.of_head(self._shown, (layer, batch, head), MassPlace(asking, path, stage))
+    def _mass(self, layer: int, batch: int, head: int | str, *place: Any) -> Made:
+        return self._masses.of_head(self._shown, (layer, batch, head), MassPlace(*place))
 
     def _no_mass(self, error: Exception, layer: int, batch: int, head: int | str, *place: Any) -> Made:
         return self._masses.failed(error, {"layer": layer, "batch": batch, "head": head, **MassPlace(*place).of()})
@@ -292,8 +291,8 @@ class TraitBuilders:
     def _leave_mass(self) -> None:
         self._masses.leave(SEGMENTS)
 
-    def _head_mass(self, layer: int, batch: int, asking: str | None, path: tuple[str, ...], stage: str) -> Made:
-        return self._masses.of_heads(self._shown, (layer, batch), MassPlace(asking, path, stage))
+    def _head_mass(self, layer: int, batch: int, *place: Any) -> Made:
+        return self._masses.of_heads(self._shown, (layer, batch), MassPlace(*place))
 
     def _no_head_mass(self, error: Exception, layer: int, batch: int, *place: Any) -> Made:
         return self._masses.failed(error, {"batch": batch, **MassPlace(*place).of()})

@@ -73,10 +73,12 @@ class ExportView:
         (reply,), buffers = made[0]["replies"], made[1]
         return reply, buffers
 
-    def mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> MassPass:
+    def mass(self, head: SavedHead, place: tuple[str | tuple[str, ...] | None, tuple[str, ...], str]) -> MassPass:
         return self.masses.saved(self.shown, head, MassPlace(*place), keep=self._is_shown(MassPlace(*place), head))
 
-    def head_mass(self, head: SavedHead, place: tuple[str | None, tuple[str, ...], str]) -> HeadMasses:
+    def head_mass(
+        self, head: SavedHead, place: tuple[str | tuple[str, ...] | None, tuple[str, ...], str]
+    ) -> HeadMasses:
         return self.masses.saved_heads(
             self.shown, head[:2], MassPlace(*place), keep=self._is_shown(MassPlace(*place), head)
         )
@@ -88,7 +90,7 @@ class ExportView:
     def places(self, head: SavedHead) -> list[tuple[str | None, tuple[str, ...]]]:
         return self.masses.places(self.shown, head.layer, head.batch)
 
-    def segments(self, side: str, head: SavedHead, asking: str | None) -> dict[str, Any] | None:
+    def segments(self, side: str, head: SavedHead, asking: str | Sequence[str] | None) -> dict[str, Any] | None:
         return self.masses.segments(side, self.shown, head.layer, head.batch, asking)
 
     def recall(self, head: SavedHead) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ class LooksBesideTarget(TypedDict, total=False):
     key_segments: SegmentSource
     measure: Literal["mass", "per_token", "lift"]
     aside: Iterable[str]
-    asking: str | None
+    asking: str | Sequence[str] | None
     segment: str | None
     segment_path: Iterable[str]
     segments_show: Literal["attention", "effect"]

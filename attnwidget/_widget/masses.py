@@ -19,7 +19,7 @@ from .._utils.failures import log_told, sentence_of
 from .._utils.scheduler import Scheduler, in_slices
 from .exact_pass import SEGMENTS, SEGMENTS_OF_HEADS
 from .layers import ShownLayers
-from .segment_store import SegmentStore, columns_of, rows_of
+from .segment_store import Asking, SegmentStore, asked_in, columns_of, own_color_at, path_of, rows_of
 
 MAX_KEPT = 16  # passes
 MAX_AT_ONCE = 1 << 28  # weights of a head, up to which all are computed where no event loop runs
@@ -33,13 +33,14 @@ log = logging.getLogger(__name__)
 class MassPlace(NamedTuple):
     """Which segment is asked about, into which one has gone down, and what is summed."""
 
-    asking: str | None
+    asking: str | tuple[str, ...] | None
     path: tuple[str, ...]
     stage: str = "weights"
 
     def of(self) -> Made:
         """Return it as messages say it."""
-        return {"path": list(self.path), "asking": self.asking or "", "stage": self.stage}
+        *outer, name = path_of(self.asking) or ("",)
+        return {"path": list(self.path), "asking": name, "asking_path": outer, "stage": self.stage}
 
 
 class Masses:
@@ -129,9 +130,7 @@ class Masses:
         inside = [name for name in keys.distinct if len(keys.inside(name).distinct) > 1]
         return [(None, ()), *((name, ()) for name in queries.distinct), *((None, (name,)) for name in inside)]
 
-    def segments(
-        self, side: str, shown: ShownLayers, layer: int, batch: int, asking: str | None
-    ) -> dict[str, Any] | None:
+    def segments(self, side: str, shown: ShownLayers, layer: int, batch: int, asking: Asking) -> dict[str, Any] | None:
         """Return the segments of one side as they are sent."""
         return self._store.message(side, shown, layer, batch, asking)
 
@@ -206,12 +205,13 @@ class Masses:
         if both is None:
             raise ValueError('there are no segments: give segments=, such as "sentences"')
         queries, keys = both
-        name = place.asking if place.asking in queries.distinct else queries.answer
-        columns = columns_of(keys, place.path, partial(self._colors, keys, str(name)))
-        return Wanted(layer, batch, head, place.path, str(name), columns, rows_of(queries), place.stage)
+        outer, name = asked_in(queries, place.asking)
+        asked = [*outer, name]
+        columns = columns_of(keys, place.path, partial(self._colors, keys, asked))
+        return Wanted(layer, batch, head, place.path, name, columns, rows_of(queries, outer), place.stage, outer)
 
-    def _colors(self, keys: Segments, asking: str, names: Sequence[str], path: Sequence[str]) -> list[int]:
-        return self._store.colors(names, asking, (keys.entries, tuple(path)))
+    def _colors(self, keys: Segments, asked: Sequence[str], names: Sequence[str], path: Sequence[str]) -> list[int]:
+        return self._store.colors(names, own_color_at(asked, path), (keys.entries, tuple(path)))
 
     def _next(self) -> int:
         self._number += 1
@@ -258,12 +258,12 @@ class Masses:
         if not isinstance(found, HeadMasses) or found.wanted.path or found.wanted.stage != "weights":
             return
         wanted, columns = found.wanted, found.wanted.columns
-        if not self._store.choose(columns.names, wanted.asking, columns.text, found.strongest()):
+        if not self._store.choose(columns.names, wanted.outermost, columns.text, found.strongest()):
             return
-        colors = self._store.colors(columns.names, wanted.asking, columns.text)
+        colors = self._store.colors(columns.names, wanted.outermost, columns.text)
         kept: list[MassPass | HeadMasses] = [*self._passes.values(), *self._of_heads.values()]
         for one in kept:
-            if one.wanted.columns.text == columns.text and one.wanted.asking == wanted.asking:
+            if one.wanted.columns.text == columns.text and one.wanted.outermost == wanted.outermost:
                 one.wanted.columns.colors[:] = colors
         self._recolored()
         shown = self._shown.get("mass")

@@ -148,9 +148,7 @@ class SegmentStore:
 
     # Messages.
 
-    def message(
-        self, side: str, shown: ShownLayers, layer: int, batch: int, asking: str | None
-    ) -> dict[str, Any] | None:
+    def message(self, side: str, shown: ShownLayers, layer: int, batch: int, asking: Asking) -> dict[str, Any] | None:
         """Return the segments of one side for the front-end; of the keys None where they are those of the queries."""
         try:
             found = self.of(side, shown, layer, batch)
@@ -160,10 +158,11 @@ class SegmentStore:
         except Exception as error:  # whatever a source raises: the page says it
             return {"error": sentence_of(error)}
 
-    def colors_of_text(self, found: Segments, asking: str | None) -> list[int]:
+    def colors_of_text(self, found: Segments, asking: Asking) -> list[int]:
         """Return the colors of the segments of level 0."""
-        wanted = asking if asking in found.distinct else found.answer
-        return self.colors(found.distinct, str(wanted), (found.entries, ()))
+        outermost = (path_of(asking) or ("",))[0]
+        wanted = outermost if outermost in found.distinct else found.answer
+        return self.colors(found.distinct, wanted, (found.entries, ()))
 
     def is_new(self, name: str, message: Any) -> bool:
         """Return whether the front-end has others under this name; from now on it has these."""
@@ -294,6 +293,7 @@ def colors_of(names: Sequence[str], asking: str, chosen: set[int] | None = None)
 
 
 Colors = Callable[[Sequence[str], Sequence[str]], list[int]]
+Asking = str | Sequence[str] | None  # a name, or the path of a nested one
 
 
 def columns_of(found: Segments, path: Sequence[str], colors: Colors) -> Columns:
@@ -329,16 +329,51 @@ def columns_of(found: Segments, path: Sequence[str], colors: Colors) -> Columns:
             labels[held] = len(names)
             names.append(name)
     sizes = np.bincount(labels, minlength=len(names)).tolist()
-    shades = [*colors(inner.distinct, path), *[GRAY] * (len(names) - len(inner.distinct))]
-    rest_of = f"rest of {path[-1]}"
-    shades = [GRAY if name == rest_of else shade for name, shade in zip(names, shades, strict=True)]
+    own_names = [name for name in inner.distinct if name != f"rest of {path[-1]}"]
+    known = dict(zip(own_names, colors(own_names, path), strict=True))
+    shades = [known.get(name, GRAY) for name in names]
     inside = [*inside_counts(inner), *[0] * (len(names) - len(inner.distinct))]
     return Columns(names, sizes, shades, labels, text, inside, outside)
 
 
-def rows_of(found: Segments) -> Rows:
-    """Return the segments of the queries, on level 0."""
-    labels, names = found.labels(), found.distinct
+def asked_in(found: Segments, asking: Asking) -> tuple[tuple[str, ...], str]:
+    """Return the segment whose queries are looked at, as what it lies in and its name; the answer where it is none.
+
+    Args:
+        found: the segments of the queries.
+        asking: its name, or its path from the outermost on; None: the answer.
+    """
+    *path, name = path_of(asking) or (found.answer,)
+    try:
+        there = name in rows_of(found, path).names
+    except (KeyError, ValueError):
+        there = False
+    return (tuple(path), name) if there else ((), found.answer)
+
+
+def path_of(asking: Asking) -> tuple[str, ...]:
+    """Return the path of a segment from the outermost on; empty of None."""
+    return () if asking is None else (asking,) if isinstance(asking, str) else tuple(asking)
+
+
+def own_color_at(asked: Sequence[str], path: Sequence[str]) -> str:
+    """Return which segment inside a path the asking one is, or lies in: it has their own gray; "" where none is.
+
+    >>> own_color_at(["documents", "doc 3"], []), own_color_at(["answer"], ["documents"])
+    ('documents', '')
+    """
+    return asked[len(path)] if len(asked) > len(path) and [*asked[: len(path)]] == [*path] else ""
+
+
+def rows_of(found: Segments, path: Sequence[str] = ()) -> Rows:
+    """Return the segments of the queries at a place, as `columns_of` returns those of the keys.
+
+    Raises:
+        KeyError: there is no such segment.
+        ValueError: there is nothing inside it.
+    """
+    columns = columns_of(found, path, lambda names, _: [GRAY] * len(names))
+    labels, names = columns.labels, columns.names
     order = np.argsort(labels, kind="stable")
     edges = np.searchsorted(labels[order], np.arange(len(names) + 1))
     return Rows([*names], [order[start:stop] for start, stop in pairwise(edges.tolist())])

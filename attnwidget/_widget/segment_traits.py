@@ -11,11 +11,27 @@ from .._messages.segment_mass import SINK
 from .._segments.named import FIRST, TEMPLATE
 from .._segments.segments import Segments
 from .._utils.validation import nearest, told
-from .segment_store import SegmentStore, columns_of
+from .segment_store import SegmentStore, asked_in, columns_of, path_of, rows_of
 from .token_traits import TokenTraits
-from .traits import Choice, Names, Text, WrongValue, refusing
+from .traits import Choice, Names, Text, WrongType, WrongValue, refusing
 
 NO_SEGMENTS = 'there are no segments: give segments= as well, such as "sentences"'
+
+
+class NameOrPath(traitlets.TraitType[Any, Any]):
+    """The name of a segment, or the names that lead to a nested one, outermost first; or None."""
+
+    default_value: Any = None
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        names: list[Any] = [value] if isinstance(value, str) else [*value] if isinstance(value, list | tuple) else []
+        if not names or not all(isinstance(name, str) for name in names):
+            advice = "give a name, or the names that lead to a nested segment, such as ['documents', 'doc 1']"
+            raise WrongType(f"{self.name} is {told(value)}: {advice}")
+        sendable = [name.encode("utf-8", "replace").decode() for name in names]
+        return sendable[0] if len(sendable) == 1 else sendable
 
 
 class TextOrNone(Text):
@@ -45,7 +61,7 @@ class SegmentTraits(TokenTraits):
     aside = Names((FIRST, TEMPLATE), help="Segments that are set aside; also 'sink' and 'self'.").tag(
         sync=True, role="look"
     )
-    asking = TextOrNone(help="The segment whose attention is looked at; None: the answer.").tag(
+    asking = NameOrPath(help="The segment whose attention is looked at, by name or path; None: the answer.").tag(
         sync=True, role="numbers"
     )
     segment = TextOrNone(help="The pinned segment, or None.").tag(sync=True, role="selection")
@@ -81,9 +97,11 @@ class SegmentTraits(TokenTraits):
         return value
 
     @traitlets.validate("asking")
-    def _asking_is_there(self, proposal: Any) -> str | None:
-        name = proposal["value"]
-        return name if name is None else self._one_of(name, "asking", self._needed("query").distinct)
+    def _asking_is_there(self, proposal: Any) -> Any:
+        path = path_of(proposal["value"])
+        for depth, name in enumerate(path):
+            self._one_of(name, "asking", self._row_names(path[:depth]))
+        return proposal["value"]
 
     @traitlets.validate("segment")
     def _segment_is_there(self, proposal: Any) -> str | None:
@@ -117,6 +135,17 @@ class SegmentTraits(TokenTraits):
             raise WrongValue(f"segment_path is {told(list(path))}: {error.args[0]}") from None
         return [*columns.names, *([SINK] if self._shown.layers[layer].has_sinks else [])]
 
+    def _row_names(self, path: Sequence[str]) -> list[str]:
+        """Return the names of the segments of the queries inside a path.
+
+        Raises:
+            WrongValue: there is nothing inside.
+        """
+        try:
+            return rows_of(self._needed("query"), path).names
+        except (KeyError, ValueError) as error:
+            raise WrongValue(f"asking is inside {told(list(path))}: {error.args[0]}") from None
+
     def _is_column(self, name: str | None, path: Sequence[str], at: tuple[int, int] | None = None) -> bool:
         try:
             return name is None or name in self._column_names(path, at)
@@ -140,7 +169,8 @@ class SegmentTraits(TokenTraits):
         queries, path = self._segments_of("query", at), [*self.segment_path]
         if path and not self._has_place(path, at):
             path = []
-        asking = None if queries is None or self.asking not in queries.distinct else self.asking
+        asked = path_of(self.asking)
+        asking = None if queries is None or asked_in(queries, asked) != (asked[:-1], *asked[-1:]) else self.asking
         segment = self.segment if self._is_column(self.segment, path, at) else None
         return {"asking": asking, "segment_path": path, "segment": segment}
 

@@ -38,7 +38,7 @@ class Selection(NamedTuple):
     key: int | None
     direction: str
     top_k: int | None
-    asking: str | None
+    asking: str | list[str] | None
     segment: str | None
     segment_path: list[str]
     segments_show: str

@@ -164,7 +164,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             "per_token", that for each of its keys; "lift", mass against that of even attention.
         aside: segments that are set aside, so that mass is a share of the rest: their names, "sink" (the first token
             and the learned sink), "self" (each query's own key).
-        asking: the segment whose attention is looked at; None: the answer, else the last.
+        asking: the segment whose attention is looked at, by name, of a nested one by the names that lead to it, such as
+            ["documents", "doc 3"]; None: the answer, else the last.
         segment: the pinned segment of the keys, or None.
         segment_path: segments whose own segments are shown, such as ["documents", "doc 3"].
         segments_show: what the view "segments" shows: "attention"; or "effect", what is lost of the next token's

@@ -142,6 +142,20 @@ def test_query_focused_is_less_that_of_the_null_query(rules: dict[str, Any]) -> 
         assert found[head]["mean"] == pytest.approx(np.mean(wanted), rel=WITHIN, abs=WITHIN)
 
 
+def test_of_a_query_in_two_runs_the_tokens_between_do_not_count() -> None:
+    att, runs = made({"is_causal": True}), [(20, 22), (25, 27)]
+    documents = [*range(2, 6), *range(6, 9), *range(10, 12)]
+    given = {**SEGMENTS, "query": runs}
+    even = att.what_if({"scale": 0.0})
+    found = by_head(find_heads(att, kind="query_focused", segments=given, null=even, top=None))
+    for head in range(4):
+        wanted = []
+        for batch in range(2):
+            (P, _), (E, _) = dense(att, batch, head), dense(even, batch, head)
+            wanted.append(np.mean([P[row, documents].sum() - E[row, documents].sum() for row in (20, 21, 25, 26)]))
+        assert found[head]["mean"] == pytest.approx(np.mean(wanted), rel=WITHIN, abs=WITHIN)
+
+
 def test_lookback_and_receiver_are_those_of_the_published_code() -> None:
     """Their shapes, not their text: rows of a generation step by step; NaN where sentences are too near."""
     P, _ = dense(made({"is_causal": True}), 0, 2)
@@ -174,6 +188,11 @@ def test_rows_that_are_padding_or_empty_do_not_count() -> None:
     alone = Attention(q[..., 2:, :], k[..., 2:, :], is_causal=True)
     for kind in ("sink", "streaming"):
         padded, cut = (find_heads(att, kind=kind, first=1, window=1)[0] for att in (left, alone))
+        assert padded["mean"] == pytest.approx(cut["mean"], rel=WITHIN, abs=WITHIN)
+    right = Attention(q, k, mask=torch.tensor([[1, 1, 1, 1, 0, 0]]).bool(), mask_dims="bk", is_causal=True)
+    alone = Attention(q[..., :4, :], k[..., :4, :], is_causal=True)  # after it, padding attends to real keys
+    for kind in ("sink", "streaming"):
+        padded, cut = (find_heads(att, kind=kind, first=1, window=1, threshold=0.2)[0] for att in (right, alone))
         assert padded["mean"] == pytest.approx(cut["mean"], rel=WITHIN, abs=WITHIN)
 
 

@@ -194,3 +194,17 @@ def test_what_a_cache_keeps_is_chosen_by_a_slider(gallery: Show) -> None:
     shown.page.wait_for_function("() => document.querySelector('.aw-budget').textContent.includes('40 of 64 keys')")
     assert shown.widgets[0].what_if == {"keep": {"policy": "window", "budget": 40}}
     shown.check()
+
+
+@pytest.mark.parametrize("width", [360, 900])
+def test_the_pictures_stand_right_below_how_to_read_them(gallery: Show, width: int) -> None:
+    shown = gallery(bank(), width=width)
+    shown.wait_for_lines()
+    gap = shown.page.evaluate(
+        """() => {
+          const of = (part) => document.querySelector(`.aw-all-heads > ${part}`).getBoundingClientRect();
+          return of(".aw-heads-frame").top - of(".aw-prompt").bottom;
+        }"""
+    )
+    assert gap == pytest.approx(12, abs=0.5)
+    shown.screenshot(f"heads-gap-{width}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from gallery import Gallery
+from test_axe import found, look
 
 from attnwidget import AttentionWidget
 
@@ -132,6 +133,40 @@ def test_the_mark_leaves_with_the_next_pin(gallery: Show) -> None:
     shown.page.get_by_role("button", name="‹ segments").click()  # the way back stays
     shown.page.wait_for_selector(".aw-seg-row[title='doc 2']")
     assert w.view == "segments"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "contrast"])
+def test_axe_finds_nothing_in_a_marked_text(gallery: Show, theme: str) -> None:
+    shown = gallery(made(SHORT), width=600, height=1800)
+    shown.finish()
+    shown.wait_for_lines()
+    go_down(shown, "doc 2")
+    choose_view(shown, "Text")
+    wait_for_marked(shown, "key", 200)
+    look(shown, theme)
+    assert found(shown) == []
+    shown.screenshot(f"segments-text-marked-{theme}-600")
+
+
+def test_in_forced_colors_the_marks_are_told_by_their_stripes(gallery: Show) -> None:
+    shown = gallery(made(SHORT), width=600, height=1800, forced_colors="active")
+    shown.finish()
+    shown.wait_for_lines()
+    go_down(shown, "doc 2")
+    choose_view(shown, "Text")
+    wait_for_marked(shown, "key", 200)
+    wide = shown.page.evaluate(
+        """() => [...document.querySelectorAll(".aw-line-segment")].map((stripe) =>
+             [stripe.hasAttribute("data-marked"), stripe.getBoundingClientRect().width,
+              getComputedStyle(stripe).backgroundColor])"""
+    )
+    marked_ones = [color for is_marked, width, color in wide if is_marked and width > 4]
+    others = [color for is_marked, width, color in wide if not is_marked and width < 4]
+    assert marked_ones
+    assert others
+    assert set(marked_ones) != set(others)
+    shown.screenshot("segments-text-marked-forced")
+    shown.check()
 
 
 def test_the_heatmap_is_at_the_block_also_after_the_text(gallery: Show) -> None:

@@ -253,9 +253,87 @@ def test_what_lies_inside_a_segment_is_pinned_by_its_path(offline_page: OfflineP
     shown.leave()
     shown.settle()
     assert f"Mass {mass:.4f}".replace(" 0.", " .") in panel(shown)
-    name(shown, "doc 2", "query").click()  # the queries' side is asked for by its outermost segments
+    name(shown, "doc 2", "query").click()  # asked about on its own level
     shown.wait_for_lines()
-    assert w.asking == "documents"
+    assert w.asking == ["documents", "doc 2"]
+    weights = weights_of(w, range(61, 128))
+    mass = float(weights[:, 128:168].sum() / weights[:, 1:].sum())
+    assert mass == 0.0, "what follows is masked"
+    name(shown, "doc 1", "key").click()
+    shown.wait_for_lines()
+    mass = float((weights[:, 23:61].sum(1)).mean() / weights[:, 1:].sum(1).mean())
+    shown.leave()
+    shown.settle()
+    assert f"Mass {mass:.4f}".replace(" 0.", " .") in panel(shown)
+    assert f"doc 2 61–127 → doc 1 23–60 mass {mass:.6f}" in status(shown)
+
+
+COLORS = """() => {
+  const of = (found, name, color) => Object.fromEntries([...document.querySelectorAll(found)]
+    .map((node) => [name(node), color(node)]).filter(([name]) => /^doc [0-9]$/.test(name)));
+  const back = (node) => node.style.background || getComputedStyle(node).backgroundColor;
+  const title = (node) => node.title;
+  return {
+    rows: of("button.aw-seg-row:not(.aw-seg-key)", title, (node) => back(node.querySelector(".aw-seg-mark"))),
+    stripes: of(".aw-line-segment", title, back),
+    graph: of(".aw-graph-segment", title, back),
+  };
+}"""
+
+
+def test_nested_segments_have_the_same_colors_on_both_axes_and_in_all_views(offline_page: OfflinePages) -> None:
+    place: dict[str, Any] = {"segment_path": ["documents"], "asking": ["documents", "doc 4"], "segment": "doc 2"}
+    shown = show(offline_page, made(segments=NESTED, **place), width=900)
+    shown.wait_for_lines()
+    found = {side: [] for side in ("query", "key")}  # type: dict[str, list[str | None]]
+    left = shown.page.locator("[data-aw=picture]").bounding_box()["x"]  # type: ignore[index]
+    for path in shown.page.locator(".aw-figure .aw-segment-bars path").all():
+        box = path.bounding_box()
+        if box is not None:
+            found["query" if box["x"] < left else "key"].append(path.get_attribute("data-slot"))
+    assert sorted(map(str, found["query"])) == sorted(map(str, found["key"])) == ["-1", "0", "1", "2", "3", "7"]
+    names = names_of(shown)
+    assert all(names.count(f"doc {at}") == 2 for at in range(1, 6)), names
+    shown.screenshot("segments-in-heatmap-inside")
+    shown.check()
+
+    views: dict[str, dict[str, str]] = {}
+    for view, part in (("text", "stripes"), ("graph", "graph"), ("segments", "rows")):
+        w = made(segments=NESTED, view=view, query=270, **place)
+        other = show(offline_page, w, width=900, height=3000)
+        other.finish()
+        other.wait_for_lines()
+        views[view] = other.page.evaluate(COLORS)[part]
+        other.screenshot(f"segments-inside-{view}")
+    assert set(views["segments"]) == {f"doc {at}" for at in range(1, 6)}
+    assert set(views["graph"]) <= set(views["segments"])
+    assert len(set(views["segments"].values())) == 5
+    for view, colors in views.items():
+        assert colors, view
+        assert colors == {name: views["segments"][name] for name in colors}, view
+
+
+def test_pins_of_nested_segments_survive_going_up_and_down(offline_page: OfflinePages) -> None:
+    w = made(segments=NESTED, view="segments", asking=["documents", "doc 4"])
+    shown = show(offline_page, w, width=900, height=2400)
+    shown.finish()
+    shown.wait_for_lines()
+    page = shown.page
+
+    def click(name: str) -> None:
+        page.locator(f".aw-seg-row[title='{name}']").click()
+        shown.wait_for_lines()
+
+    click("documents")
+    click("documents")
+    click("doc 2")
+    assert (w.segment_path, w.segment) == (["documents"], "doc 2")
+    page.locator(".aw-seg-up").click()
+    shown.wait_for_lines()
+    assert (w.segment_path, w.segment, w.asking) == ([], "documents", ["documents", "doc 4"])
+    click("documents")
+    assert (w.segment_path, w.segment, w.asking) == (["documents"], "doc 2", ["documents", "doc 4"])
+    assert page.locator(".aw-seg-row[aria-current]").get_attribute("title") == "doc 2"
 
 
 def test_a_margin_is_clicked_where_names_have_no_room(offline_page: OfflinePages) -> None:

@@ -356,12 +356,20 @@ def test_what_it_does_not_compute_is_left_to_the_present_pass(att: Attention, co
     assert sum(counted.values()) == 0
 
 
+NO_FOLDER = (
+    "import numba.core.caching as c\n"
+    "for one in vars(c).values():\n"
+    "    if hasattr(one, '_locator_classes'):\n"
+    "        one._locator_classes = []\n"
+)
+
+
 @needs_numba
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ("import numba.core.caching as c; c.CacheImpl._locator_classes = []", "False ready"),  # no folder to keep it in
+        (NO_FOLDER, "False ready"),
         ("import os; os.environ['NUMBA_DISABLE_JIT'] = '1'", "- failed: RuntimeError: NUMBA_DISABLE_JIT is set"),
     ],
 )
@@ -380,11 +388,11 @@ def test_where_numba_keeps_or_compiles_nothing(before: str, said: str) -> None:
 def test_a_program_that_ends_soon_ends_well() -> None:
     """It does not wait for a compiler that nobody has use for, nor is one killed in its midst."""
     program = (
-        "import sys, torch, threading\nfrom attnwidget import Attention\n"
+        "import torch\nfrom attnwidget import Attention\nfrom attnwidget._engine.fused import ACCELERATOR, State\n"
         "Attention(*torch.randn(2, 4096, 2)).overview()\n"
-        "print(any(thread.name == 'attnwidget-compile' for thread in threading.enumerate()), 'numba' in sys.modules)\n"
+        "print(ACCELERATOR.state in (State.COMPILING, State.READY))\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != fused.VARIABLE}
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert found.stderr == ""
-    assert found.stdout.split()[0] == "True"
+    assert found.stdout.split() == ["True"]

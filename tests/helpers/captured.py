@@ -66,6 +66,8 @@ SEQUENCES = {
 
 def build(kind: Kind, implementation: str) -> Any:
     """A model with the same random weights whatever its implementation, and a config of its own."""
+    if implementation == "sdpa" and not kind.model._supports_sdpa:  # T5 of older versions
+        pytest.skip(f"{kind.model.__name__} of transformers {transformers.__version__} has no sdpa")
     torch.manual_seed(0)
     model = kind.model._from_config(copy.deepcopy(kind.config), attn_implementation=implementation)
     return model.eval()

@@ -49,6 +49,16 @@ def test_messages_that_are_quoted_are_those_of_the_page() -> None:
     assert all(len(row) == 3 and row[2] for row in rows("Without a kernel")), "each has its remedy"
 
 
+def test_messages_that_troubleshooting_quotes_are_those_that_are_said() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    of_others = {"Error displaying widget: model not found", "Failed to load ESM", "anywidget: module not found"}
+    quoted = set(re.findall(r'"([^"`]+)"', page.replace('`keep="overview"`', ""))) - of_others
+    package = (path.read_text(encoding="utf-8") for path in (ROOT / "attnwidget" / "_capture").rglob("*.py"))
+    said = SOURCES + "".join(package)
+    assert len(quoted) >= 5
+    assert sorted(text for text in quoted if text not in said) == []
+
+
 def test_sizes_are_those_of_what_was_built() -> None:
     (told,) = re.findall(r"Script, its views and style are (\d+) KB", PAGE)
     built = sum((STATIC / name).stat().st_size for name in ("widget.js", "parts.json", "widget.css"))

@@ -29,6 +29,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     data.write()
     summary = tmp_path / "coverage-summary.json"
     summary.write_text(json.dumps({"total": {"lines": {"total": 8, "covered": 6}}}))
+    (tmp_path / "pyproject.toml").write_text('[tool.coverage.run]\nomit = ["attnwidget/_engine/compiled.py"]\n')
     monkeypatch.setattr(tested_lines, "ROOT", tmp_path)
     monkeypatch.setattr(tested_lines, "PYTHON", tmp_path / ".coverage")
     monkeypatch.setattr(tested_lines, "FRONT_END", summary)
@@ -48,6 +49,21 @@ def test_a_line_of_the_engine_that_no_test_ran_is_named(measured: Path, capsys: 
 def test_lines_elsewhere_are_counted_and_excused(measured: Path) -> None:
     (measured / "attnwidget/_engine/sums.py").write_text("def total(x):\n    return sum(x)\n")
     assert tested_lines.main() == 0
+
+
+def test_a_file_that_is_omitted_is_not_missed(measured: Path) -> None:
+    (measured / "attnwidget/_engine/sums.py").write_text("def total(x):\n    return sum(x)\n")
+    (measured / "attnwidget/_engine/compiled.py").write_text("compiled = 1\n")
+    assert tested_lines.main() == 0
+    (measured / "attnwidget/_engine/other.py").write_text("never = 1\n")
+    assert tested_lines.main() == 1
+
+
+def test_what_pyproject_omits_is_there() -> None:
+    found = tested_lines.of_python(ROOT / "none.coverage", ROOT / "attnwidget")
+    assert "_engine/softmax.py" in found
+    assert "_engine/fused_kernels.py" not in found
+    assert (ROOT / "attnwidget/_engine/fused_kernels.py").is_file()
 
 
 def test_lines_in_a_row_are_told_as_one() -> None:

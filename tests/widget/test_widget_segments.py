@@ -252,6 +252,45 @@ def test_seventy_thousand_segments_are_three_levels_and_no_message_is_large(fron
         w.segment_path = path
 
 
+def test_a_nested_segment_is_asked_about_on_its_own_level() -> None:
+    w = widget()
+    w.asking = ["documents", "doc 2"]
+    assert (mass(w)["asking"], mass(w)["asking_path"]) == ("doc 2", ["documents"])
+    assert mass(w)["rows"] == ["doc 1", "doc 2", "outside documents", "first token"]
+    weights = w.attention[0].block("weights", head=0).double()  # type: ignore[index]
+    columns = {"first token": slice(0, 1), "documents": slice(1, 8), "question": slice(8, 10), "answer": slice(10, 14)}
+    for row, name in enumerate(mass(w)["rows"]):
+        own = {"doc 1": [*range(1, 4)], "doc 2": [*range(4, 8)], "first token": [0]}.get(name, [*range(8, 14)])
+        for column, held in enumerate(columns.values()):
+            expected = weights[own, held].sum(1).mean()
+            np.testing.assert_allclose(decode(mass(w)["mass"])[row, column], expected, atol=sums(N)["atol"], rtol=1e-5)
+    assert decode(mass(w)["positions"]).tolist() == [4, 5, 6, 7]
+    np.testing.assert_allclose(decode(w.head_mass["mass"])[0, 1], weights[4:8, 1:8].sum(1).mean(), **sums(N))
+    assert w.head_mass["asking_path"] == ["documents"]
+
+    colors = dict(zip(mass(w)["keys"], mass(w)["key_colors"], strict=True))
+    assert (colors["documents"], colors["answer"]) == (7, 1), "the gray of the asking one is that of what it lies in"
+    w.segment_path = ["documents"]
+    colors = dict(zip(mass(w)["keys"], mass(w)["key_colors"], strict=True))
+    assert (colors["doc 1"], colors["doc 2"]) == (0, 7)
+
+    w.asking = ["question"]
+    assert w.asking == "question", "one name is no path"
+    with pytest.raises(ValueError, match="asking is 'doc 9'"):
+        w.asking = ["documents", "doc 9"]
+    with pytest.raises(ValueError, match="there is nothing inside 'answer'"):
+        w.asking = ["answer", "doc 1"]
+    for wrong in ([], 3, ["documents", 1], {"documents": "doc 1"}):
+        with pytest.raises((ValueError, TypeError), match="asking"):
+            w.asking = wrong  # type: ignore[assignment]
+    w.set_state({"asking": ["documents", "doc 1"]})
+    assert w.asking == ["documents", "doc 1"]
+    w.set_state({"asking": ["documents", "doc 7"]})  # of another text: the page is told that it is not there
+    assert w.asking == ["documents", "doc 1"]
+    w.segments = {"question": (1, 5), "answer": (5, 14)}
+    assert w.asking is None
+
+
 def test_keys_of_another_text_are_no_querys_own_even_where_there_are_as_many() -> None:
     texts = {"tokens": [f"a{i}" for i in range(N)], "key_tokens": [f"b{i}" for i in range(N)]}
     w = widget(NESTED, key_segments={"doc": (1, 6), "question": (6, N)}, **texts)

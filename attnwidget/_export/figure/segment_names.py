@@ -126,11 +126,10 @@ def names(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis
     canvas, look, traits = context.canvas, context.look, context.traits
     cell, out = place.cell / matrix.query_bin, BESIDE + STRIP + 4
     named, held = axes[0].named(cell)
-    for one, y in _spread(named, lambda at: place.y + at * cell, APART, traits.asking):
-        text, bold = (
-            canvas.shorten(one.name, _most(context), NAME, one.name == traits.asking),
-            one.name == traits.asking,
-        )
+    asking = traits.asking if traits.asking is None or isinstance(traits.asking, str) else traits.asking[-1]
+    for one, y in _spread(named, lambda at: place.y + at * cell, APART, asking):
+        bold = one.name == asking
+        text = canvas.shorten(one.name, _most(context), NAME, bold)
         canvas.text(place.x - out, y, text, size=NAME, color=look.ink2, align="right", bold=bold)
     x = place.x - out - max((_width(context, one.name) for one in named), default=0.0) - 4
     for one in held:

@@ -3,7 +3,7 @@
 import type { Side } from "../contract/values";
 import { levelsOf } from "../data/segments";
 import { isNamedAxis, type Plot } from "../state/plot";
-import { axisSegments, freeBlock, lookAt, pinnedBlock, pinnedSegment } from "../state/segment-axes";
+import { askedOf, askingFor, axisSegments, freeBlock, lookAt, pinnedBlock, pinnedSegment } from "../state/segment-axes";
 import type { KeyLine, Ui } from "../state/ui";
 
 /** Return the keys of segments, as far as they do anything now; they come before those of cells. */
@@ -58,7 +58,8 @@ function isOnNames({ store, unit }: Ui, plot: Plot): boolean {
 function moveBlock(ui: Ui, side: Side, by: number): void {
   const { store } = ui;
   const [rows, columns] = [namesOn(ui, "query"), namesOn(ui, "key")];
-  const asking = store.segments.value?.answer ?? rows.at(-1);
+  const path = askedOf(store)?.path ?? [];
+  const asking = path.length === 0 ? (store.segments.value?.answer ?? rows.at(-1)) : rows.at(-1);
   const at = (names: readonly string[], name: string | null | undefined, along: Side) => {
     if (name == null || !names.includes(name)) return null;
     const moved = names.indexOf(name) + (side === along ? by : 0);
@@ -66,7 +67,8 @@ function moveBlock(ui: Ui, side: Side, by: number): void {
   };
   const query = at(rows, pinnedSegment(store, "query")?.name, "query");
   const key = at(columns, pinnedSegment(store, "key")?.name, "key");
-  if (store.asking.value !== (query ?? asking)) store.show({ asking: query ?? asking ?? null });
+  const name = query ?? asking;
+  if (askedOf(store)?.name !== name) store.show({ asking: name === undefined ? null : askingFor(path, name) });
   if (store.segment.value !== (key ?? columns[0])) store.select({ segment: key ?? columns[0] ?? null });
 }
 

@@ -174,7 +174,7 @@ function Margins({ ui, size }: { ui: Ui; size: { width: number; height: number }
         const axis = axisSegments(ui.store, side);
         if (axis === null) return null;
         const view = { perToken: long / axis.segments.length, offset: 0, size: long };
-        const { pieces } = piecesInView(axis.tree, view, { apart: GAPS_FROM * unit, path: axis.path, levels: 1 });
+        const { pieces } = piecesInView(axis.tree, view, { apart: GAPS_FROM * unit, paths: axis.open, levels: 1 });
         return (
           <div class="aw-segment-margin" aria-hidden="true" key={side} style={box}>
             <MarginBars

@@ -41,7 +41,7 @@ export const axisView = ({ pitch, offset, size }: Axis): AxisView => ({ perToken
 export function piecesOn({ ui, plot, cells, figure, axis }: Omit<NamesProps, "side">) {
   const zoomed = plot.viewport.value.k > 1;
   const levels = zoomed ? Number.POSITIVE_INFINITY : (figure.names?.levels ?? 1);
-  return piecesInView(axis.tree, axisView(cells), { apart: GAPS_FROM * ui.unit.value, path: axis.path, levels });
+  return piecesInView(axis.tree, axisView(cells), { apart: GAPS_FROM * ui.unit.value, paths: axis.open, levels });
 }
 
 /** Draw the names of the segments of one axis: those that have room, what is pinned and pointed at always. */

@@ -478,6 +478,8 @@ export interface MassMessage extends Partial<MassesMessage> {
   head: HeadName;
   path: string[];
   asking: string;
+  /** What the asking segment lies in, outermost first. */
+  asking_path?: string[];
   /** What is summed; weights where nothing is said. */
   stage?: Stage;
   /** Python's sentence, and then nothing below. */
@@ -511,6 +513,8 @@ export interface HeadMassMessage extends Partial<MassesMessage> {
   batch: number;
   path: string[];
   asking: string;
+  /** What the asking segment lies in, outermost first. */
+  asking_path?: string[];
   stage?: Stage;
   error: string | null;
   /** The columns that are here, (L·H, C). */

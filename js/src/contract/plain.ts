@@ -188,7 +188,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   image: orNone(isImage),
   measure: orNone(isOneOf("mass", "per_token", "lift")),
   aside: orNone(isListOf(isText)),
-  asking: orNone(isText),
+  asking: orNone((value) => isText(value) || isListOf(isText)(value)),
   segment: orNone(isText),
   segment_path: orNone(isListOf(isText)),
   segments_show: orNone(isOneOf("attention", "effect")),

@@ -113,7 +113,8 @@ export interface Traits {
   /** Names of columns that are set aside; also "sink", the first token and the learned sink, and "self", the own key. */
   aside?: string[];
   /** The segment whose attention is looked at; null: the answer. */
-  asking?: string | null;
+  /** A name, or the names that lead to a nested segment. */
+  asking?: string | readonly string[] | null;
   /** The pinned segment of the keys. */
   segment?: string | null;
   /** The segments that one has gone down into. */

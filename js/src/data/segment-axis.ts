@@ -96,19 +96,19 @@ export function placeOf(node: SegmentNode, { perToken, offset }: AxisView): Plac
 }
 
 /**
- * Return the pieces in view. One is told apart into those inside it where all of these are `apart` long, and where the
+ * Return the pieces in view. One is told apart into those inside it where all of these are `apart` long, and where a
  * path leads through it, but at most `levels` deep.
  */
 export function piecesInView(
   tree: readonly SegmentNode[],
   view: AxisView,
-  { apart, path, levels }: { apart: number; path: readonly string[]; levels: number },
+  { apart, paths, levels }: { apart: number; paths: Paths; levels: number },
 ): AxisPieces {
   const pieces: Placed[] = [];
   const around: Placed[] = [];
   const isOpen = (node: SegmentNode) => {
     if (node.children.length === 0 || node.level >= levels) return false;
-    if (node.path.length < path.length && [...node.path, node.name].every((name, at) => name === path[at])) return true;
+    if (isOn(paths, node)) return true;
     return node.least > 0 && node.least * view.perToken >= apart;
   };
   const add = (nodes: readonly SegmentNode[]) => {
@@ -203,6 +203,7 @@ export function slotsBelow(
   segments: Segments,
   path: readonly string[],
   known: { readonly keys: readonly string[]; readonly colors: readonly number[] } | null,
+  asked: readonly string[] = [],
 ): (node: SegmentNode) => number {
   if (path.length === 0) {
     const slots = new Map(segments.distinct.map((name, at) => [name, segments.colors[at]!]));
@@ -211,7 +212,7 @@ export function slotsBelow(
   const slots =
     known !== null
       ? new Map(known.keys.map((name, at) => [name, known.colors[at]!]))
-      : inOrder(namesBelow(treeOf(segments), path));
+      : inOrder(namesBelow(treeOf(segments), path), ownAt(asked, path));
   return (node) => {
     const names = [...node.path, node.name];
     const isInside = names.length > path.length && path.every((name, at) => names[at] === name);
@@ -219,24 +220,53 @@ export function slotsBelow(
   };
 }
 
-/** Colors in order of appearance; where they do not suffice, Python says who has them. */
-function inOrder(names: readonly string[]): Map<string, number> {
-  return new Map(names.length > COLORS ? [] : names.map((name, at) => [name, at]));
+/** Colors in order of appearance as Python hands them out; what is asked about, or holds that, has the last one. */
+function inOrder(names: readonly string[], own: string | null): Map<string, number> {
+  const colored = names.filter((name) => name !== own && !RESERVED.has(name)).slice(0, COLORS);
+  const slots = new Map(colored.map((name, at) => [name, at]));
+  return own === null ? slots : slots.set(own, COLORS);
+}
+
+/** Without an author: they have no color. */
+const RESERVED = new Set(["first token", "template", "padding", "other"]);
+
+/** The segment inside a path that is asked about, or that the asking one lies in. */
+function ownAt(asked: readonly string[], path: readonly string[]): string | null {
+  return path.every((name, at) => asked[at] === name) ? (asked[path.length] ?? null) : null;
 }
 
 function namesBelow(tree: readonly SegmentNode[], path: readonly string[]): string[] {
-  let nodes = tree;
-  for (const part of path) nodes = nodes.filter(({ name }) => name === part).flatMap(({ children }) => children);
-  return [...new Set(nodes.filter(({ isRest }) => !isRest).map(({ name }) => name))];
+  return [
+    ...new Set(
+      nodesBelow(tree, path)
+        .filter(({ isRest }) => !isRest)
+        .map(({ name }) => name),
+    ),
+  ];
 }
 
-/** Return the pieces of a text one after the other, those below a path told apart. */
-export function piecesAlong(tree: readonly SegmentNode[], path: readonly string[]): SegmentNode[] {
-  return tree.flatMap((node) => {
-    const isOnPath = [...node.path, node.name].every((name, at) => name === path[at]);
-    return isOnPath && node.children.length > 0 ? piecesAlong(node.children, path) : [node];
-  });
+/** Return the pieces inside the last segment of a path. */
+export function nodesBelow(tree: readonly SegmentNode[], path: readonly string[]): readonly SegmentNode[] {
+  let nodes = tree;
+  for (const part of path) nodes = nodes.filter(({ name }) => name === part).flatMap(({ children }) => children);
+  return nodes;
 }
+
+/** Return the pieces of a text one after the other, those below paths told apart. */
+export function piecesAlong(tree: readonly SegmentNode[], paths: Paths): SegmentNode[] {
+  return tree.flatMap((node) =>
+    isOn(paths, node) && node.children.length > 0 ? piecesAlong(node.children, paths) : [node],
+  );
+}
+
+/** Segments, each by the names that lead to it, that are told apart into those inside them. */
+export type Paths = readonly (readonly string[])[];
+
+/** Return whether a path leads through a piece. */
+export const isOn = (paths: Paths, { path, name }: SegmentNode): boolean =>
+  paths.some(
+    (one) => one.length > path.length && one[path.length] === name && path.every((part, at) => part === one[at]),
+  );
 
 /** Return the piece that each of some positions is in, in order; null where one is in none. */
 export function piecesAt(pieces: readonly SegmentNode[], positions: readonly number[]): (SegmentNode | null)[] {

@@ -51,6 +51,7 @@ export interface Mass {
   readonly of: { readonly layer: number; readonly batch: number; readonly head: HeadName };
   readonly path: readonly string[];
   readonly asking: string;
+  readonly askingPath: readonly string[];
   /** What is summed. */
   readonly stage: Stage;
   readonly error: string | null;
@@ -82,6 +83,7 @@ export interface HeadMass {
   readonly batch: number;
   readonly path: readonly string[];
   readonly asking: string;
+  readonly askingPath: readonly string[];
   readonly stage: Stage;
   readonly error: string | null;
   readonly keys: readonly string[];
@@ -130,7 +132,7 @@ export async function decodeSegments(message: SegmentsMessage | NoSegmentsMessag
 }
 
 export async function decodeMass(message: MassMessage): Promise<Mass> {
-  const { id, layer, batch, head, path, asking, stage = "weights", error } = message;
+  const { id, layer, batch, head, path, asking, asking_path: askingPath = [], stage = "weights", error } = message;
   const {
     keys = [],
     key_sizes: keySizes = [],
@@ -144,6 +146,7 @@ export async function decodeMass(message: MassMessage): Promise<Mass> {
     of: { layer, batch, head },
     path,
     asking,
+    askingPath,
     stage,
     keys,
     keySizes,
@@ -183,11 +186,12 @@ export async function decodeMass(message: MassMessage): Promise<Mass> {
 }
 
 export async function decodeHeadMass(message: HeadMassMessage): Promise<HeadMass> {
-  const { id, batch, path, asking, stage = "weights", error, keys = [], total = 0, share = 1 } = message;
+  const { id, batch, path, asking, asking_path: askingPath = [], stage = "weights", error } = message;
+  const { keys = [], total = 0, share = 1 } = message;
   const heads = (message.heads ?? []).flatMap((count, layer) =>
     Array.from({ length: count }, (_, head) => ({ layer, head })),
   );
-  const said = { id, batch, path, asking, stage, keys, heads, total, share };
+  const said = { id, batch, path, asking, askingPath, stage, keys, heads, total, share };
   if (error != null) return { ...said, looked: NO_WHOLES, masses: NO_MASSES, sums: NO_MASSES, error };
   const [looked, masses, sums] = await Promise.all([
     wholes(message.looked, message.heads?.length ?? 0),

@@ -124,6 +124,7 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
     ["show", "menus"],
     ["color", "much"],
     ["pool", "much"],
+    ["aside", "more than there is"], // of a pinned block, whose mass is a share of the rest
   ],
   compare: [
     ["against", "nothing"],

@@ -2,7 +2,7 @@
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import type { Side } from "../contract/values";
-import { type SegmentNode, slotsBelow, treeOf } from "../data/segment-axis";
+import { isOn, type Paths, type SegmentNode, slotsBelow, treeOf } from "../data/segment-axis";
 import type { Mass, Segments } from "../data/segment-data";
 import { leftOf, readingAt, restOf } from "../data/segments";
 import type { Span } from "../geometry/viewport";
@@ -16,31 +16,54 @@ import type { Ui } from "./ui";
 export interface AxisSegments {
   readonly segments: Segments;
   readonly tree: readonly SegmentNode[];
-  /** One is told apart into those inside it where it lies on this path. */
+  /** What the segments lie in that can be pinned on this side: those inside the last of the path. */
   readonly path: readonly string[];
+  /** One is told apart into those inside it where it lies on a path of either side. */
+  readonly open: Paths;
   /** The color slot of a piece, −1 for gray. */
   slot(node: SegmentNode): number;
 }
 
-const slots = new WeakMap<Segments, { path: string; mass: Mass | null; slot: (node: SegmentNode) => number }>();
+const slots = new WeakMap<Segments, { of: string; mass: Mass | null; slot: (node: SegmentNode) => number }>();
 
 /** Return the segments of a side; null where there are none, or none that fit the picture. */
-export function axisSegments({ segments, keySegments, picture, segment_path, mass }: Store, side: Side) {
+export function axisSegments(store: Store, side: Side) {
+  const { segments, keySegments, picture, segment_path, mass } = store;
   const found = (side === "query" ? segments : keySegments).value;
   const shown = picture.value;
   const length = side === "query" ? shown?.queries : shown?.keys;
   if (found === null || found.error !== null || found.length !== length || found.names.length === 0) return null;
-  const path = side === "query" ? [] : (segment_path.value ?? []);
-  const of = mass.value !== null && same(mass.value.path, path) ? mass.value : null;
-  return { segments: found, tree: treeOf(found), path, slot: slotOn(found, path, of) } satisfies AxisSegments;
+  const asked = askedOf(store);
+  const [own, inKeys] = [asked?.path ?? [], segment_path.value ?? []];
+  const of = mass.value !== null && same(mass.value.path, inKeys) ? mass.value : null;
+  const path = side === "query" ? own : inKeys;
+  const slot = slotOn(found, inKeys, of, asked === null ? [] : [...own, asked.name]);
+  return { segments: found, tree: treeOf(found), path, open: [own, inKeys], slot } satisfies AxisSegments;
 }
 
-function slotOn(segments: Segments, path: readonly string[], mass: Mass | null): (node: SegmentNode) => number {
+/** Return the segment whose attention was chosen, and what it lies in; null where none was. */
+export function askedOf({ asking }: Store): { readonly path: readonly string[]; readonly name: string } | null {
+  const names = typeof asking.value === "string" ? [asking.value] : (asking.value ?? []);
+  const name = names.at(-1);
+  return name === undefined ? null : { path: names.slice(0, -1), name };
+}
+
+/** Return what `asking` is for a segment. */
+export const askingFor = (path: readonly string[], name: string): string | readonly string[] =>
+  path.length === 0 ? name : [...path, name];
+
+function slotOn(
+  segments: Segments,
+  path: readonly string[],
+  mass: Mass | null,
+  asked: readonly string[],
+): (node: SegmentNode) => number {
   const known = slots.get(segments);
-  if (known?.path === path.join("\n") && known.mass === mass) return known.slot;
+  const of = JSON.stringify([path, asked]);
+  if (known?.of === of && known.mass === mass) return known.slot;
   const colors = mass === null || mass.error !== null ? null : { keys: mass.keys, colors: mass.keyColors };
-  const slot = slotsBelow(segments, path, colors);
-  slots.set(segments, { path: path.join("\n"), mass, slot });
+  const slot = slotsBelow(segments, path, colors, asked);
+  slots.set(segments, { of, mass, slot });
   return slot;
 }
 
@@ -54,7 +77,7 @@ export function segmentAt(axis: AxisSegments | null, position: number): { node: 
     const next = nodes.find(({ start, stop }) => position >= start && position < stop);
     if (next === undefined) break;
     found = next;
-    if (!(axis.path[next.level] === next.name) || next.children.length === 0) break;
+    if (!isOn(axis.open, next) || next.children.length === 0) break;
     nodes = next.children;
   }
   return axis === null || found === null ? null : { node: found, slot: axis.slot(found) };
@@ -73,7 +96,7 @@ export interface PinnedSegment {
 /** Return the segment that is pinned on one side; of the queries the asking one, once it was chosen. */
 export function pinnedSegment(store: Store, side: Side): PinnedSegment | null {
   const axis = axisSegments(store, side);
-  const name = side === "query" ? store.asking.value : store.segment.value;
+  const name = side === "query" ? askedOf(store)?.name : store.segment.value;
   if (axis === null || name == null) return null;
   const spans = spansOf(axis.tree, axis.path, name);
   return spans.length === 0 ? null : { path: axis.path, name, spans };
@@ -102,11 +125,12 @@ export function pinnedBlock(store: Store): PinnedBlock | null {
   return query === null || key === null ? null : { query, key };
 }
 
-/** Pin a segment on its side, or free it; of the queries the outermost that it lies in: attention is asked for by these. */
+/** Pin a segment on its side, or free it: that of the queries is the one that is asked about. */
 export function pinSegment({ store }: Ui, side: Side, { name, path }: SegmentNode): void {
   if (side === "query") {
-    const outermost = path[0] ?? name;
-    store.show({ asking: store.asking.value === outermost ? null : outermost });
+    const now = askedOf(store);
+    const isAsked = now !== null && now.name === name && same(now.path, path);
+    store.show({ asking: isAsked ? null : askingFor(path, name) });
     return;
   }
   const pinned = pinnedSegment(store, "key");
@@ -120,11 +144,10 @@ export function pinSegment({ store }: Ui, side: Side, { name, path }: SegmentNod
 /** Pin what is clicked; what is pinned on both sides leads to its cells, what is pinned alone is freed. */
 export function clickSegment(ui: Ui, side: Side, node: SegmentNode): void {
   const { store } = ui;
-  const outermost = side === "query" && node.path.length > 0 ? { ...node, name: node.path[0]!, path: [] } : node;
   const block = pinnedBlock(store);
   if (store.query.value !== null || store.key.value !== null) store.select({ query: null, key: null });
-  if (block !== null && isPinned(block[side], outermost)) lookAt(ui, block);
-  else pinSegment(ui, side, outermost);
+  if (block !== null && isPinned(block[side], node)) lookAt(ui, block);
+  else pinSegment(ui, side, node);
 }
 
 /** Bring the cells of a block into view: of a segment in several places its longest. */
@@ -155,7 +178,7 @@ function cellOf(store: Store): { mass: Mass; row: number; column: number } | nul
   if (block === null || mass === null || mass.error !== null || picture === null) return null;
   const { layer, batch, head } = picture.of;
   if (mass.of.layer !== layer || mass.of.batch !== batch || mass.of.head !== head) return null;
-  if (!same(mass.path, block.key.path)) return null;
+  if (!same(mass.path, block.key.path) || !same(mass.askingPath, block.query.path)) return null;
   const [row, column] = [mass.rows.indexOf(block.query.name), mass.keys.indexOf(block.key.name)];
   return row < 0 || column < 0 ? null : { mass, row, column };
 }

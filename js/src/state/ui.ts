@@ -146,6 +146,8 @@ export interface Ui {
   /** The view from which one went down to the cells of a block, and what that is called: the way back. */
   readonly cameFrom: Signal<{ readonly view: ViewName; readonly block: string } | null>;
   readonly leftSegments: Signal<LeftSegments | null>;
+  /** The segment that was last pinned inside others, by the path of these: of going down again. */
+  readonly insidePins: Map<string, string>;
   /** The cells that one went down to. */
   readonly marked: Signal<MarkedBlock | null>;
   /** What stands along the axes of the heatmap; null: segments where there are some and tokens have no room. */
@@ -249,6 +251,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     effectProblem: signal<{ readonly key: string; readonly text: string } | null>(null),
     cameFrom: signal<{ readonly view: ViewName; readonly block: string } | null>(null),
     leftSegments: signal<LeftSegments | null>(null),
+    insidePins: new Map(),
     marked: markedBlock(store, stop),
     axisNames: signal<"tokens" | "segments" | null>(null),
     shownNames: signal<"tokens" | "segments" | null>(null),

@@ -47,7 +47,7 @@ async function many(count: number, tokens: number): Promise<Segments> {
 
 const view = (perToken: number, offset = 0, size = 400) => ({ perToken, offset, size });
 const names = (placed: readonly { node: { name: string } }[]) => placed.map(({ node }) => node.name);
-const WHOLE = { apart: 12, path: [], levels: 9 };
+const WHOLE = { apart: 12, paths: [], levels: 9 };
 
 describe("treeOf", () => {
   test("has the pieces inside another, and what is in none of these", async () => {
@@ -87,7 +87,7 @@ describe("piecesInView", () => {
 
   test("goes along the path however short the pieces are, and no deeper than it may", async () => {
     const tree = treeOf(await nested());
-    expect(names(piecesInView(tree, view(0.1), { ...WHOLE, path: ["documents"] }).around)).toEqual(["documents"]);
+    expect(names(piecesInView(tree, view(0.1), { ...WHOLE, paths: [["documents"]] }).around)).toEqual(["documents"]);
     expect(names(piecesInView(tree, view(4), { ...WHOLE, levels: 0 }).pieces)).toEqual([
       "first token",
       "documents",
@@ -166,6 +166,16 @@ describe("slotsBelow", () => {
     expect([first!, documents!, answer!].map(slot)).toEqual([-1, -1, -1]);
   });
 
+  test("what is asked about has the last color, and no other takes one from it", async () => {
+    const segments = await nested();
+    const documents = treeOf(segments)[1]!;
+    const slot = slotsBelow(segments, ["documents"], null, ["documents", "doc 2"]);
+    expect(documents.children.map(slot)).toEqual([0, 7, 1, -1]);
+    expect(documents.children.map(slotsBelow(segments, ["documents"], null, ["answer", "doc 2"]))).toEqual([
+      0, 1, 2, -1,
+    ]);
+  });
+
   test("Python says who has them, where it has", async () => {
     const segments = await nested();
     const known = { keys: ["doc 1", "doc 2", "doc 3", "outside documents"], colors: [-1, 3, 4, -1] };
@@ -176,7 +186,7 @@ describe("slotsBelow", () => {
 test("the pieces of a text, one after the other, and which of them positions are in", async () => {
   const tree = treeOf(await nested());
   expect(piecesAlong(tree, []).map(({ name }) => name)).toEqual(["first token", "documents", "answer"]);
-  const inside = piecesAlong(tree, ["documents"]);
+  const inside = piecesAlong(tree, [["documents"]]);
   expect(inside.map(({ name }) => name)).toEqual([
     "first token",
     "doc 1",

@@ -354,6 +354,72 @@ describe("keys", () => {
   });
 });
 
+describe("nested segments", () => {
+  const NESTED = massOf({
+    ...{ asking: "sentence 2", asking_path: ["doc 1"] },
+    ...{ rows: ["sentence 1", "sentence 2", "outside doc 1", "first token"], row_sizes: [2, 1, 4, 1], row: 1 },
+    ...{ row_spans: wholes([1, 3, 3, 4, 4, 8, 0, 1]), looked: wholes([2, 1, 4, 1]), positions: wholes([3]), total: 1 },
+  });
+  const rows = (view: View) => view.all<HTMLButtonElement>(".aw-seg-labels > button").slice(0, 3);
+
+  test("the asking row leads inside, another is asked about on its level", async () => {
+    const { view, set } = await draw({ mass: massOf({ asking: "doc 1", row: 1 }), asking: "doc 1" });
+    rows(view)
+      .find(({ title }) => title === "doc 1")!
+      .click();
+    expect(set()).toMatchObject({ asking: ["doc 1", "sentence 1"] });
+    const inside = await draw({ mass: NESTED, asking: ["doc 1", "sentence 2"] });
+    const names = rows(inside.view);
+    expect(names.map(({ title }) => title)).toEqual(["sentence 1", "sentence 2", "outside doc 1"]);
+    names[0]!.click();
+    expect(inside.set()).toMatchObject({ asking: ["doc 1", "sentence 1"] });
+  });
+
+  test("the menu leads inside and around, Esc too once nothing is pinned", async () => {
+    const { view, set } = await draw({ mass: NESTED, asking: ["doc 1", "sentence 2"] });
+    view.find<HTMLButtonElement>(".aw-seg-heading .aw-menu > button").click();
+    await settle();
+    view.button(/^‹ doc 1/).click();
+    expect(set()).toMatchObject({ asking: "doc 1" });
+    const again = await draw({ mass: NESTED, asking: ["doc 1", "sentence 2"] });
+    await again.view.press("Escape");
+    expect(again.set()).toMatchObject({ asking: "doc 1" });
+    const outer = await draw({ mass: massOf({ asking: "doc 1", row: 1 }), asking: "doc 1" });
+    outer.view.find<HTMLButtonElement>(".aw-seg-heading .aw-menu > button").click();
+    await settle();
+    outer.view.button(/^inside doc 1/).click();
+    expect(outer.set()).toMatchObject({ asking: ["doc 1", "sentence 1"] });
+  });
+
+  test("going down to cells marks the queries of the nested segment", async () => {
+    const { view } = await draw({ mass: NESTED, asking: ["doc 1", "sentence 2"], segment: "question" });
+    view
+      .all<HTMLButtonElement>("button.aw-seg-row")
+      .find(({ title }) => title === "question")!
+      .click();
+    await settle();
+    view.button("Text").click();
+    await settle(400);
+    expect(view.legend).toContain("marked: sentence 2 3 → question 4–5");
+    expect(view.all(".aw-line[data-marked=query] .aw-word").map((word) => word.dataset.at)).toEqual(["3"]);
+  });
+
+  test("a row has the color of its segment in the text", async () => {
+    const inside = { segment_path: ["doc 1"], asking: ["doc 1", "sentence 2"] };
+    const path = { path: ["doc 1"], keys: ["sentence 1", "sentence 2", "outside doc 1", "first token"] };
+    const colors = { key_colors: [0, 7, -1, -1], asking_path: ["doc 1"], asking: "sentence 2" };
+    const mass = massOf({ ...path, ...colors, rows: path.keys, row: 1 });
+    const { view } = await draw({ ...inside, mass, head_mass: headMassOf({ ...path, ...colors }) });
+    const edges = view.all(".aw-seg-edge").map((edge) => edge.style.background);
+    expect(edges.slice(0, 3)).toEqual(edges.slice(3, 6));
+    expect(new Set(edges).size).toBe(3);
+    view.button("Text").click();
+    await settle(400);
+    const stripes = view.all(".aw-line-segment").map((stripe) => [stripe.title, stripe.style.background]);
+    expect(Object.fromEntries(stripes)).toMatchObject({ "sentence 1": edges[0], "sentence 2": edges[1] });
+  });
+});
+
 describe("the matrix and the heads", () => {
   test("names, numbers of what is set aside, and no tile where nothing is allowed", async () => {
     const { view } = await draw();
@@ -393,6 +459,23 @@ describe("what is set aside, and the reading", () => {
     await settle();
     expect(host.saved.at(-1)).toEqual({ aside: ["first token", "template", "question"] });
     expect(list(view)).not.toContain("question");
+  });
+
+  test("the heatmap says what a pinned block is without, and lets that be chosen; without a block there is no choice", async () => {
+    const { view, host } = await draw({ view: "heatmap", asking: "answer", segment: "doc 1", head_mass: null });
+    expect(view.panel).toContain("set aside: first token .1250");
+    view.button("More").click();
+    await settle();
+    view.button(/^question/).click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ aside: ["first token", "template", "question"] });
+    expect(view.panel).toContain("set aside: first token, question .2500");
+    const none = await draw({ view: "heatmap", mass: null, head_mass: null });
+    none.view.button("More").click();
+    await settle();
+    const choices = none.view.all(".aw-popup button").map((one) => one.textContent);
+    expect(choices.length).toBeGreaterThan(2);
+    expect(choices).not.toContain("question");
   });
 
   test("everything set aside: the strip is full, and it is said", async () => {

@@ -151,7 +151,7 @@ function GraphMargin(props: { ui: Ui; side: Side; lane: Lane; frame: Frame; top:
 
 /** Where the bars stand: of a folded column beside the tokens that are there. */
 function marginBars(axis: AxisSegments, lane: Lane): { node: SegmentNode; from: number; to: number }[] {
-  const pieces = piecesAlong(axis.tree, axis.path);
+  const pieces = piecesAlong(axis.tree, axis.open);
   if (lane.rows.length === 0) {
     return pieces.map((node) => ({ node, from: node.start * lane.pitch, to: node.stop * lane.pitch }));
   }

@@ -41,6 +41,9 @@ export function heads(ui: Ui): View {
   const ends = [
     effect(() => place(ui, state, parts)),
     effect(() => {
+      parts.runs.hidden = state.metric.value?.kind !== "nats"; // else there is nothing to keep room for
+    }),
+    effect(() => {
       const [at, survey, both] = [state.layout.value, store.survey.value, ui.paints.value];
       void detail.value;
       void ui.theme.value;
@@ -135,7 +138,7 @@ function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: Heads
   frame.append(layers.node, scroller, card.node);
   node.append(caption.node, runs.node, frame, problem.node, live);
   const views = [caption, runs, names, layers, card, problem, marks];
-  return { node, frame, scroller, board, canvas, live, layers: layers.node, card: card.node, views };
+  return { node, frame, scroller, board, canvas, live, layers: layers.node, card: card.node, runs: runs.node, views };
 }
 
 /** Put everything where the layout says. */

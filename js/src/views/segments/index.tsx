@@ -153,7 +153,7 @@ function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement, rooms: Readonly
 function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
   const now = model.mass.value;
   if (now === null) return null;
-  const isAnswer = now.asking === "answer";
+  const isAnswer = now.asking === "answer" && now.askingPath.length === 0;
   const asks = <Menu name="Asking" value={now.asking} side="left" sections={[askingSection(ui)]} />;
   const pins = [model.pinned.value, model.second.value].filter((column) => column >= 0);
   return (

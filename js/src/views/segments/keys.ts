@@ -4,6 +4,7 @@ import { headLines, pressKey } from "../../components/keyboard";
 import { type EffectOrder, ORDERS } from "../../data/effects";
 import { MEASURES } from "../../data/segments";
 import { askRuns } from "../../state/effects";
+import { askedOf } from "../../state/segment-axes";
 import type { KeyLine, Ui } from "../../state/ui";
 import { tokenBeyond } from "./layout";
 import type { SegmentsModel, Spot } from "./model";
@@ -31,8 +32,9 @@ function commonLines(ui: Ui, model: SegmentsModel, reading?: KeyLine): KeyLine[]
   const inside = (model.mass.value?.path.length ?? 0) > 0;
   const pinned = model.pinned.value >= 0 || model.token.value >= 0;
   const lines: KeyLine[] = [];
-  if (inside || pinned) {
-    const does = inside ? "one level up" : "free what is pinned";
+  const isNested = (askedOf(ui.store)?.path.length ?? 0) > 0;
+  if (inside || pinned || isNested) {
+    const does = inside || !pinned ? "one level up" : "free what is pinned";
     lines.push({ shown: "Esc", does, keys: { Escape: up, Backspace: up } });
   }
   const readings = { shown: "r", does: "next reading: mass, per token, lift", keys: { r: next } };

@@ -4,10 +4,12 @@ import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
 import { Ramp } from "../../components/legend";
+import { nodesBelow } from "../../data/segment-axis";
 import { largestSize } from "../../data/segments";
 import type { Paints } from "../../draw/color-mapper";
 import { segmentStyle } from "../../draw/segment-colors";
 import { type Measure as TextMeasure, textMeasure } from "../../state/plot";
+import { axisSegments } from "../../state/segment-axes";
 import type { Ui } from "../../state/ui";
 import { legendTicks } from "../../text/format";
 import { shorten } from "../../text/tokens";
@@ -15,7 +17,7 @@ import { watchMatrixKeys } from "./keys";
 import { layMatrix, type MatrixLayout } from "./matrix-layout";
 import type { SegmentsModel, Spot } from "./model";
 import { axisText, cellText, inWords, measureWord, shareText } from "./numbers";
-import { ask, pinCell, pinColumn } from "./pins";
+import { openRow, pinCell, pinColumn } from "./pins";
 import { watchSpots } from "./pointing";
 import { cleared, styleOf } from "./style";
 
@@ -219,8 +221,8 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
   const pinnedColumn = columns.indexOf(model.pinned.value);
   const hoverRow = hovered?.part === "matrix" ? rows.indexOf(hovered.row ?? -1) : -1;
   const hoverColumn = hovered === null ? -1 : columns.indexOf(hovered.column);
-  const color = (name: string) =>
-    segmentStyle(now.keyColors[now.keys.indexOf(name)] ?? slotOfRow(model, name), ui.theme.value);
+  const color = (slot: number) => segmentStyle(slot, ui.theme.value);
+  const rowColor = slotsOfRows(ui, now.askingPath);
   const shownRow = (index: number) => isNamed(at, index, pinnedRow);
   const shownColumn = (index: number) => isNamed(at, index, pinnedColumn);
   const side = at.pitch - at.gap;
@@ -252,7 +254,7 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
                 top: px(at.top + index * at.pitch),
                 width: px(3 * at.unit),
                 height: px(side),
-                background: color(now.rows[row]!),
+                background: color(rowColor(now.rows[row]!)),
               }}
             />
           )}
@@ -269,7 +271,7 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
                 right: px(at.width - at.left + (index === pinnedRow ? 7 : 12) * at.unit),
                 transform: "translateY(-50%)",
               }}
-              onClick={() => ask(ui, now.rows[row]!)}
+              onClick={() => openRow(ui, row)}
             >
               <bdi>
                 {shorten(now.rows[row]!, at.rowRoom, (text) => measure(text, FONT, index === pinnedRow ? 600 : 400))}
@@ -298,7 +300,7 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
                 top: px(at.top - 6 * at.unit),
                 width: px(side),
                 height: px(3 * at.unit),
-                background: color(now.keys[column]!),
+                background: color(now.keyColors[column] ?? -1),
               }}
             />
           )}
@@ -331,10 +333,13 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
   );
 }
 
-const slotOfRow = (model: SegmentsModel, name: string) => {
-  const segments = model.segments.value;
-  return segments === null ? -1 : (segments.colors[segments.distinct.indexOf(name)] ?? -1);
-};
+/** Return what tells the color of a row: that of the segment in all views. */
+function slotsOfRows({ store }: Ui, path: readonly string[]): (name: string) => number {
+  const axis = axisSegments(store, "query");
+  const nodes = axis === null ? [] : nodesBelow(axis.tree, path);
+  const slots = new Map(nodes.map((node) => [node.name, axis!.slot(node)]));
+  return (name) => slots.get(name) ?? -1;
+}
 
 /** Every so many names stand there, and the pinned one, beside which the others step back. */
 function isNamed({ every, pitch, unit }: MatrixLayout, index: number, pinned: number): boolean {

@@ -4,9 +4,19 @@ import type { Section } from "../../components/menu";
 import { sumWord } from "../../contract/stages";
 import type { Measure } from "../../contract/values";
 import { type EffectOrder, ORDERS } from "../../data/effects";
-import { LEARNED_SINK, leftOf, MEASURE_WORDS, MEASURES, measureOf, SELF, SINKS } from "../../data/segments";
+import {
+  LEARNED_SINK,
+  leftOf,
+  MEASURE_WORDS,
+  MEASURES,
+  measureOf,
+  piecesBelow,
+  SELF,
+  SINKS,
+} from "../../data/segments";
 import type { Ui } from "../../state/ui";
 import { tokenName } from "../../text/tokens";
+import { ask, askAround, askInside } from "./pins";
 
 const NOTES: Readonly<Record<Measure, string>> = {
   mass: "mean weight on a segment's keys",
@@ -109,12 +119,25 @@ export function effectOrderSection(ui: Ui): Section {
   };
 }
 
-/** Return the segments whose attention can be looked at. */
-export function askingSection({ store }: Ui): Section {
-  const now = store.mass.value;
+/** Return the segments whose attention can be looked at, with the ways to what is inside one and around it. */
+export function askingSection(ui: Ui): Section {
+  const now = ui.store.mass.value;
+  const path = now?.askingPath ?? [];
+  const segments = ui.store.segments.value;
+  const own = [...path, now?.asking ?? ""];
+  const up = path.length > 0 ? [{ value: AROUND, name: `‹ ${path.at(-1)}`, note: "as a whole" }] : [];
+  const isDivided = segments !== null && piecesBelow(segments, own).length > 0;
+  const down = isDivided ? [{ value: INSIDE, name: `inside ${now?.asking} ›`, note: "its segments" }] : [];
   return {
-    value: now?.asking ?? "",
-    choices: (now?.rows ?? []).map((name) => ({ value: name, name })),
-    choose: (asking) => store.show({ asking }),
+    value: `=${now?.asking ?? ""}`,
+    choices: [...up, ...(now?.rows ?? []).map((name) => ({ value: `=${name}`, name })), ...down],
+    choose(value) {
+      if (value === AROUND) askAround(ui);
+      else if (value === INSIDE) askInside(ui, own);
+      else ask(ui, value.slice(1));
+    },
   };
 }
+
+const AROUND = "around";
+const INSIDE = "inside";

@@ -57,6 +57,8 @@ export interface SegmentsModel {
   /** The pinned column, −1 for none, and a second one on top of it. */
   readonly pinned: ReadonlySignal<number>;
   readonly second: Signal<number>;
+  /** What was pinned inside a place that one went up from, by its path: going down again finds it. */
+  readonly lastInside: Map<string, string>;
   /** The pinned token's number among those of the asking segment, −1 for none. */
   readonly token: ReadonlySignal<number>;
   readonly hover: Signal<Spot | null>;
@@ -107,6 +109,7 @@ export function segmentsModel(ui: Ui): SegmentsModel {
   const signs = { stage, shares, signed: computed(() => isSigned(stage.value)) };
   return {
     ...{ mass, measure, left, pinned, second, matrix, ...signs, ...tokens, ...headParts },
+    lastInside: ui.insidePins,
     segments: computed(() => (store.segments.value?.error === null ? store.segments.value : null)),
     token: computed(() => {
       const at = store.query.value;
@@ -216,6 +219,7 @@ function headTable(ui: Ui, { mass, left, measure, pinned }: HeadParts) {
   const sent = computed<HeadMass | null>(() => {
     const [now, heads] = [mass.value, store.headMass.value];
     if (now === null || heads === null || heads.error !== null || heads.asking !== now.asking) return null;
+    if (heads.askingPath.join("\n") !== now.askingPath.join("\n")) return null;
     if (heads.stage !== now.stage) return null;
     return heads.path.join("\n") === now.path.join("\n") ? heads : null;
   });

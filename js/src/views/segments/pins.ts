@@ -2,6 +2,7 @@
 
 import type { Mass } from "../../data/segment-data";
 import { type Piece, piecesBelow } from "../../data/segments";
+import { askedOf, askingFor } from "../../state/segment-axes";
 import type { Ui } from "../../state/ui";
 import type { SegmentsModel } from "./model";
 
@@ -46,9 +47,40 @@ export function pinStack(ui: Ui, model: SegmentsModel, at: number, column: numbe
   if (column !== model.pinned.value) pinColumn(ui, model, column);
 }
 
-/** Look at the attention of another segment. */
-export function ask({ store }: Ui, name: string): void {
-  if ((store.asking.value ?? store.mass.value?.asking) !== name) store.show({ asking: name });
+/** Look at the attention of another segment beside the asking one. */
+export function ask(ui: Ui, name: string): void {
+  const now = ui.store.mass.value;
+  if (now !== null && !isAsked(ui, name)) ui.store.show({ asking: askingFor(now.askingPath, name) });
+}
+
+/** Whether a segment of the rows is the asking one, or was chosen to be. */
+function isAsked({ store }: Ui, name: string): boolean {
+  const now = store.mass.value;
+  const { path, name: chosen } = askedOf(store) ?? { path: now?.askingPath ?? [], name: now?.asking };
+  return chosen === name && path.join("\n") === (now?.askingPath ?? []).join("\n");
+}
+
+/** Ask about a row; the asking one leads to those inside it. */
+export function openRow(ui: Ui, row: number): void {
+  const now = ui.store.mass.value;
+  const name = now?.rows[row];
+  if (now === null || name === undefined) return;
+  if (!isAsked(ui, name)) ask(ui, name);
+  else askInside(ui, [...now.askingPath, name]);
+}
+
+/** Ask about the first segment inside another; false where there are none. */
+export function askInside({ store }: Ui, path: readonly string[]): boolean {
+  const segments = store.segments.value;
+  const first = segments === null ? undefined : piecesBelow(segments, path)[0];
+  if (first !== undefined) store.show({ asking: [...path, first.name] });
+  return first !== undefined;
+}
+
+/** Ask about what the asking segment lies in. */
+export function askAround({ store }: Ui): void {
+  const path = askedOf(store)?.path ?? [];
+  if (path.length > 0) store.show({ asking: askingFor(path.slice(0, -1), path.at(-1)!) });
 }
 
 /** Pin a row and a column; where both are pinned it leads down. */
@@ -56,7 +88,7 @@ export function pinCell(ui: Ui, model: SegmentsModel, row: number, column: numbe
   const now = model.mass.value;
   if (now === null) return;
   const name = now.rows[row]!;
-  if (name !== (ui.store.asking.value ?? now.asking)) ask(ui, name);
+  if (!isAsked(ui, name)) ask(ui, name);
   else if (column === model.pinned.value) {
     goDown(ui, model, column);
     return;
@@ -83,13 +115,15 @@ export function goDown(ui: Ui, model: SegmentsModel, column: number): void {
   if (now === null || name === undefined || inKeys === null || isOutdated(ui, now)) return;
   const path = [...now.path, name];
   if (isDivided(now, column) ?? piecesBelow(inKeys, path).length > 0) {
-    store.select({ segment: null });
+    const inside = model.lastInside.get(path.join("\n")) ?? null;
+    if (inside === null) store.select({ segment: null });
     store.show({ segment_path: path });
+    if (inside !== null) store.select({ segment: inside });
     return;
   }
   const asking = store.segments.value ?? inKeys;
   const keys = sent(now.keySpans, column) ?? spanOf(named(piecesBelow(inKeys, now.path), name));
-  const queries = sent(now.rowSpans, now.row) ?? spanOf(named(piecesBelow(asking), now.asking));
+  const queries = sent(now.rowSpans, now.row) ?? spanOf(named(piecesBelow(asking, now.askingPath), now.asking));
   if (keys === null || queries === null || keys.stop === 0) return; // a learned sink has no cells, nor what is outside
   ui.cameFrom.value = { view: "segments", block: `${now.asking} → ${name}` };
   ui.marked.value = { queries, keys, from: now.asking, to: name, side: "key" };
@@ -121,9 +155,12 @@ export function goUp(ui: Ui, model: SegmentsModel): void {
   const { store } = ui;
   const path = store.segment_path.value ?? [];
   if (path.length > 0) {
+    const pinned = store.segment.value;
+    if (pinned != null) model.lastInside.set(path.join("\n"), pinned);
     store.show({ segment_path: path.slice(0, -1) });
     store.select({ segment: path.at(-1) ?? null });
   } else if (model.second.value >= 0) model.second.value = -1;
   else if (model.token.value >= 0) store.select({ query: null, key: null });
   else if (store.segment.value !== null) store.select({ segment: null });
+  else askAround(ui);
 }

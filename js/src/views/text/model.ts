@@ -199,7 +199,7 @@ function segmentsOf({ store }: Ui, { sides }: Passage, tokens: readonly Placed[]
   const axis = axisSegments(store, sides.at(-1)!);
   if (axis === null) return null;
   const pieces = piecesAt(
-    piecesAlong(axis.tree, axis.path),
+    piecesAlong(axis.tree, axis.open),
     tokens.map(({ position }) => position),
   );
   const begins = new Set<number>();
