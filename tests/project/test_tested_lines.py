@@ -59,8 +59,8 @@ def test_a_file_that_is_omitted_is_not_missed(measured: Path) -> None:
     assert tested_lines.main() == 1
 
 
-def test_what_pyproject_omits_is_there() -> None:
-    found = tested_lines.of_python(ROOT / "none.coverage", ROOT / "attnwidget")
+def test_what_pyproject_omits_is_there(tmp_path: Path) -> None:
+    found = tested_lines.of_python(tmp_path / "none.coverage", ROOT / "attnwidget")
     assert "_engine/softmax.py" in found
     assert "_engine/fused_kernels.py" not in found
     assert (ROOT / "attnwidget/_engine/fused_kernels.py").is_file()
