@@ -107,5 +107,7 @@ def way_on_unseen(model: nn.Module | None) -> str:
 
 def under_transform() -> bool:
     """Return whether a transform of `torch.func` is running this, such as vmap, whose tensors may not outlive it."""
-    innermost = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
-    return innermost is not None and innermost() is not None
+    return _innermost is not None and _innermost() is not None
+
+
+_innermost = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)

@@ -58,7 +58,7 @@ class _LatestUpdate(threading.local):
 
 
 _latest = _LatestUpdate()
-_known: weakref.WeakKeyDictionary[Any, GrownKeys] = weakref.WeakKeyDictionary()  # by the layer of the cache
+_known: dict[int, tuple[weakref.ref[Any], GrownKeys]] = {}  # by the identity of the cache's layer
 _numbers = itertools.count()
 
 
@@ -103,13 +103,16 @@ def _length_so_far(layer: Any) -> int | None:
 def _noting(update: Callable[..., Any], length_before: Callable[[Any], int | None]) -> Callable[..., Any]:
     @functools.wraps(update)
     def noting(self: Any, key_states: Any, *arguments: Any, **keywords: Any) -> Any:
-        _latest.grown = before = None
+        _latest.grown = None
         start: int | None = None
+        known: tuple[weakref.ref[Any], GrownKeys] | None = None
+        before: GrownKeys | None = None
         with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
             try:
-                start, before = length_before(self), _known.get(self)
-                if before is not None and not (before.are(self.keys) and before.length == start):
-                    before = None
+                start, known = length_before(self), _known.get(id(self))
+                if known is not None:
+                    is_own, last = known[0]() is self, known[1]
+                    before = last if is_own and last.length == start and last.are(self.keys) else None
             except Exception:  # a layer of a kind that is not known here: its keys are compared
                 before = None
         result = update(self, key_states, *arguments, **keywords)
@@ -117,7 +120,7 @@ def _noting(update: Callable[..., Any], length_before: Callable[[Any], int | Non
             with torch._C.DisableTorchFunction():
                 try:
                     if result[0] is self.keys and not self.keys.is_inference():
-                        _note(self, before, start, start + int(key_states.shape[-2]))
+                        _note(self, known, before, start + key_states.shape[-2])
                 except Exception:
                     _latest.grown = None
         return result
@@ -125,13 +128,35 @@ def _noting(update: Callable[..., Any], length_before: Callable[[Any], int | Non
     return noting
 
 
-def _note(layer: Any, before: GrownKeys | None, start: int, length: int) -> None:
-    """Note what an update has made: a tensor of all keys, or new keys in a buffer, which is one change of it."""
+def _note(layer: Any, known: tuple[weakref.ref[Any], GrownKeys] | None, before: GrownKeys | None, length: int) -> None:
+    """Note what an update has made: a tensor of all keys, or new keys in a buffer, which is one change of it.
+
+    Args:
+        layer: of the cache.
+        known: what was noted of a layer with this identity.
+        before: of that the keys, if these are the first of those that it has now.
+        length: how many there are.
+    """
     keys: Tensor = layer.keys
+    version, room, number = keys._version, keys.shape[-2], next(_numbers)
     if before is not None and before.keys() is keys:
-        continues = keys._version == before.version + 1 and length <= keys.shape[-2]
+        continues = version == before.version + 1 and length <= room
     else:
-        continues = before is not None and length == keys.shape[-2]
-    number = next(_numbers)
-    known = before.number if before is not None and continues else None
-    _known[layer] = _latest.grown = GrownKeys(weakref.ref(keys), keys._version, length, number, known)
+        continues = before is not None and length == room
+    own = known[0] if known is not None and known[0]() is layer else weakref.ref(layer, _forget(id(layer)))
+    grown = GrownKeys(
+        weakref.ref(keys), version, length, number, None if before is None or not continues else before.number
+    )
+    _known[id(layer)] = own, grown
+    _latest.grown = grown
+
+
+def _forget(key: int) -> Callable[[Any], None]:
+    """Return what forgets a cache's layer when that is gone, unless another has come in its place."""
+
+    def forget(gone: weakref.ref[Any]) -> None:
+        known = _known.get(key)
+        if known is not None and known[0] is gone:
+            del _known[key]
+
+    return forget

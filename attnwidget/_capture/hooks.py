@@ -28,6 +28,7 @@ from .matching import BeamSearch, RecordMatcher
 from .observed_call import ObservedCall, Unreadable
 from .output_edits import EditRefused, OutputEdit, edit_in_place, kernel_output, with_edit
 from .records import OutputCallback
+from .repeated_steps import NotedCall
 from .traced_tensors import Caller
 from .tracing import ScoreTracer
 from .transformers import InterfaceWrapper, SearchWrapper
@@ -179,7 +180,7 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                     result = function(module, *arguments, **keywords)
             else:
                 result = function(module, *arguments, **keywords)
-            if any(callbacks):
+            if any(callbacks) and not (len(callbacks) == 1 and _is_taken_by(callbacks[0], result)):
                 result = _with_edits(function, result, module, arguments, keywords, callbacks)
         finally:
             _thread.depth -= 1
@@ -187,6 +188,16 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
 
     reporting.reports_calls = True  # type: ignore[attr-defined]
     return reporting
+
+
+def _is_taken_by(callback: Any, result: Any) -> bool:
+    """Report what a call of transformers' interface returned, if it repeats another: without gradients or dropout."""
+    if type(callback) is not NotedCall:
+        return False
+    try:
+        return callback.take_result(result)
+    except REPORTING_ERRORS:
+        return True
 
 
 def _with_edits(

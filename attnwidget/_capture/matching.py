@@ -39,7 +39,10 @@ TextOf = Callable[
 
 def in_backward() -> bool:
     """Return whether a backward pass is running this."""
-    return bool(getattr(torch._C, "_current_graph_task_id", lambda: -1)() != -1)
+    return _current_graph() != -1
+
+
+_current_graph: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
 def as_autocast(call: ObservedCall) -> ObservedCall:
@@ -121,6 +124,7 @@ class _ThreadPasses(threading.local):
     added: Record | None = None  # that its last call was added to
     rejects = 0  # how many searches that try tokens and reject some are running
     search: list[list[int]] | None = None  # of each token of a beam search, the numbers of the calls that gave it
+    opening: tuple[str, RepeatedStep] | None = None  # the layer whose call was noted first in a step, and that call
 
 
 class BeamSearch:
@@ -215,6 +219,10 @@ class RecordMatcher:
     def running_step(self) -> ModelCall | None:
         """Return the call of the model that is running in this thread."""
         return None if self._thread.forward is None else self._thread.forward.step
+
+    def has_opened(self, name: str) -> bool:
+        """Return whether a step of a text began with the call of this module in this thread."""
+        return self._thread.opening is not None and self._thread.opening[0] == name
 
     @property
     def last_added(self) -> Record | None:
@@ -330,7 +338,12 @@ class RecordMatcher:
             return
         found = record.repeated_step(implementation, arguments, settings)
         if found is not None:
-            forward.repeated.append(found)
+            self._note(forward, name, found)
+
+    def _note(self, forward: ForwardPass, name: str, step: RepeatedStep) -> None:
+        if not forward.repeated:
+            self._thread.opening = name, step
+        forward.repeated.append(step)
 
     def repeat(
         self,
@@ -342,17 +355,26 @@ class RecordMatcher:
     ) -> OutputCallback | None:
         """Record a call of transformers' interface that is like that of an earlier layer in this step; None if not.
 
+        The first layer's call is one like that of the step before, if the cache says that it has one new token.
+
         Args:
             name: of the module.
             implementation, arguments, settings: with which the interface was called, after the module.
             text_of: returns what stands at the positions of a module's call, as `TextWatcher.text_of` does.
         """
         forward = self._thread.forward
-        if forward is None or not forward.repeated or forward.records is None or name in forward.calls or in_backward():
+        if forward is None or name in forward.calls or in_backward():
             return None
-        record = forward.records.get(name)
-        step = next((one for one in forward.repeated if one.is_like(implementation, arguments, settings)), None)
-        if record is None or step is None:
+        opens = forward.records is None
+        records = self._thread.last if opens else forward.records
+        record = None if records is None else records.get(name)
+        if records is None or record is None:
+            return None
+        if opens:
+            step = self._next_step(forward, name, implementation, arguments, settings)
+        else:
+            step = _first_like(forward.repeated, implementation, arguments, settings)
+        if step is None:
             return None
         q, k, v, _ = arguments
         grown = record.repeating(step, k)
@@ -363,10 +385,28 @@ class RecordMatcher:
             if not memory.has_room(step.nbytes, k.device):
                 return None
             memory.add(step.nbytes)
+        if opens:
+            forward.records, forward.how = records, Continuation(list(range(q.shape[0])))
+            records.has_whole |= not forward.step.part
+            self._note(forward, name, step)
         forward.calls[name] = 1
         self._thread.added = record
         text = None if text_of is None else text_of(name, q.shape[0], 1, k.shape[2])
         return record.repeat(NotedCall(step, text, (q, k, v)), k, grown)
+
+    def _next_step(
+        self,
+        forward: ForwardPass,
+        name: str,
+        implementation: Any,
+        arguments: Sequence[Any],
+        settings: Mapping[str, Any],
+    ) -> RepeatedStep | None:
+        """Return what the layers of a pass may repeat that begins as the step of a text before it did; None if not."""
+        layer, before = self._thread.opening or ("", None)
+        if before is None or layer != name:
+            return None
+        return before.next_one(implementation, arguments, settings, self._keeper.mask, forward.step)
 
     def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""
@@ -499,6 +539,16 @@ def keep_what_is_filled(call: ObservedCall, mask: Any, *, continues: bool) -> bo
         call.v = None if call.v is None else call.v[:, :, :used]
         call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
     return told
+
+
+def _first_like(
+    steps: Sequence[RepeatedStep], implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
+) -> RepeatedStep | None:
+    """Return the first of some steps that a call of transformers' interface is like; None if none is."""
+    for one in steps:
+        if one.is_like(implementation, arguments, settings):
+            return one
+    return None
 
 
 def _record_of(records: ForwardRecords, name: str) -> Record | None:

@@ -288,7 +288,8 @@ class Recorder(ModelCalls):
             with torch._C.DisableTorchFunction():
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
             if found is not None:
-                self._provenance.rest(name, module)
+                if not self.matcher.has_opened(name):  # the first stays watched: it tells of a new text
+                    self._provenance.rest(name, module)
                 return found if self._goes_as_before(name) else self._followed(found)
         read = functools.partial(read_call, implementation, module, *arguments, **settings)
         callback = self.record_call(name, read)

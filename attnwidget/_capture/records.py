@@ -346,7 +346,7 @@ class Record:
         self._grown, self._unconfirmed = grown, UncomparedKeys(keys, grown.version, grown.length)
         self._noted.append(call)
         self._attention = None
-        return call.take_output
+        return call
 
     def join_noted(self) -> None:
         """Join the calls that were only noted so far."""
@@ -569,12 +569,11 @@ class Record:
             return UNVERIFIED
         if self._lost_keys:
             return KEYS_CHANGED
+        if changed := [*self._changed, *self._changed_in_place()]:  # so that its outputs may be other ones too
+            return CHANGED_IN_PLACE.format(" and ".join(changed))
         if any(map(bool, self._differences)) or self._kept_is_contradicted():
             return CONTRADICTED
-        if self._is_too_coarse:
-            return TOO_COARSE.format(f"keeping it in {self._keeper.dtype}")
-        changed = [*self._changed, *self._changed_in_place()]
-        return CHANGED_IN_PLACE.format(" and ".join(changed)) if changed else None
+        return TOO_COARSE.format(f"keeping it in {self._keeper.dtype}") if self._is_too_coarse else None
 
     def _kept(self) -> dict[str, GrowingTensor]:
         return {"q": self.q, "k": self.k} | ({} if self.v is None else {"v": self.v})
@@ -721,9 +720,8 @@ def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
 
 
 def _keeps_all(keeper: TensorKeeper) -> bool:
-    """Return whether all of q, k and v is kept, as it is."""
-    as_it_is = keeper.clone and keeper.device is None and keeper.dtype is None
-    return as_it_is and keeper.values and keeper.queries is None
+    """Return whether all of q, k and v is kept, as it is; the model's own of a first call are copied when it grows."""
+    return keeper.device is None and keeper.dtype is None and keeper.values and keeper.queries is None
 
 
 def _what_is_known_of_keys(call: ObservedCall) -> GrownKeys | SeenKeys | None:

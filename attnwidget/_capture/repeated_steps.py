@@ -8,16 +8,23 @@ many. A call that is unlike in any of this is read as any other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .call_rules import CallRules
-from .lineage import RecordedCall
+from .._rules.row_spans import Spans
+from .call_rules import CallRules, KeptMask
+from .lineage import ModelCall, RecordedCall
 from .text import CallText
+
+# Keywords of transformers' interface of which `transformers.read_call` makes a call; all others it leaves alone.
+READ = (
+    "scaling", "softcap", "is_causal", "sliding_window", "position_bias", "dropout", "cache", "s_aux", "sinks",
+    "cu_seq_lens_q",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,15 +65,54 @@ class RepeatedStep:
         """Return whether a call of transformers' interface is alike, as far as its arguments tell."""
         if implementation != self.implementation or len(arguments) != 4 or arguments[3] is not self.mask:
             return False
-        q, k, v = arguments[:3]
+        q, k, v, _ = arguments
+        return (
+            (q.shape, k.shape, v.shape) == self.shapes
+            and self._is_plain(q, k, v)
+            and _are_same(self.settings, settings)
+        )
+
+    def _is_plain(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Return whether a call's tensors are of the same kinds, and torch computes with them as it did."""
         return (
             type(q) is type(k) is type(v) is Tensor
-            and (q.shape, k.shape, v.shape) == self.shapes
             and kinds_of(q, k, v) == self.kinds
-            and _are_same(self.settings, settings)
             and not (torch.is_grad_enabled() or torch.is_inference_mode_enabled())
             and not torch.is_autocast_enabled(q.device.type)
         )
+
+    def next_one(
+        self,
+        implementation: Any,
+        arguments: Sequence[Any],
+        settings: Mapping[str, Any],
+        mask_of: Callable[[Tensor], KeptMask],
+        step: ModelCall,
+    ) -> RepeatedStep | None:
+        """Return the step of the same layer one token later, should its cache say so; None if it may be another.
+
+        Args:
+            implementation, arguments, settings: of the layer's call, as `is_like` takes them.
+            mask_of: returns a mask in its smallest form.
+            step: the call of the model.
+        """
+        if implementation != self.implementation or len(arguments) != 4:
+            return None
+        q, k, v, mask = arguments
+        if not self._is_plain(q, k, v) or q.shape != self.shapes[0] or not _are_read_alike(self.settings, settings):
+            return None
+        kept, keys = None, self.keys + 1
+        if isinstance(mask, Tensor):
+            kept = mask_of(mask) if mask.ndim == 4 and mask.shape[3] == k.shape[2] else None
+            if not isinstance(kept, Spans) or kept.reach[0] != keys:
+                return None
+        elif mask is not None or k.shape[2] != keys:
+            return None
+        if self.rules.bias is not None or self.rules.is_causal or type(self.rules.mask) is not type(kept):
+            return None
+        how: dict[str, Any] = {"mask": mask, "settings": settings, "shapes": (q.shape, k.shape, v.shape), "keys": keys}
+        how |= {"rules": CallRules(1, keys, 0, False, kept, None), "recorded": replace(self.recorded, step=step)}
+        return replace(self, queries=self.queries + 1, **how)
 
 
 def kinds_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
@@ -80,6 +126,11 @@ def _are_same(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
         return settings == others
     except (RuntimeError, TypeError, ValueError):  # of more numbers than one: neither True nor False
         return False
+
+
+def _are_read_alike(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Return whether two calls' settings are read as the same, whatever else is among them, such as positions."""
+    return _are_same(*({name: x for name in READ if (x := one.get(name)) is not None} for one in (settings, others)))
 
 
 class NotedCall:
@@ -101,11 +152,21 @@ class NotedCall:
         parts = q, k.narrow(2, new, 1), v.narrow(2, new, 1)
         self.copies = (torch.cat(parts, 1),) if step.in_one else tuple(x.clone() for x in parts)
 
-    def take_output(self, output: Any) -> None:
+    def __call__(self, output: Any) -> None:
         """Keep a copy of the output; one that has not the shape (B, H, 1, Dv) counts as not seen."""
         (B, H, _, _), _, (_, _, _, size) = self.step.shapes
         if isinstance(output, Tensor) and output.shape == (B, H, 1, size):
             self.output = output.clone()
+
+    def take_result(self, result: Any) -> bool:
+        """Keep a copy of the output in what transformers' interface returned; False if that is of another form."""
+        output = result[0] if type(result) is tuple and len(result) == 2 else result
+        (B, H, _, _), _, (_, _, _, size) = self.step.shapes
+        if type(output) is not Tensor or output.shape != (B, 1, H, size):
+            return False
+        with torch._C.DisableTorchFunction():
+            self.output = output.clone().transpose(1, 2)
+        return True
 
     @staticmethod
     def joined(calls: Sequence[NotedCall]) -> list[Tensor]:

@@ -177,6 +177,8 @@ def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., A
     @functools.wraps(look_up)
     def looked_up(self: Any, implementation: Any, *default: Any, **named: Any) -> Any:
         found = look_up(self, implementation, *default, **named)
+        if hasattr(found, "reports_calls"):  # of a look-up within this one
+            return found
         known = wrapped.get((implementation, id(found)))
         if known is None:
             known = wrapped[implementation, id(found)] = found, wrap(implementation, found)

@@ -71,6 +71,13 @@ def test_steps_that_are_what_they_tell_are_shown(keeping: str, search: str) -> N
     assert len(cap.attention) == 2
 
 
+@pytest.mark.parametrize("search", ["dynamic", "static"])
+def test_a_step_of_the_first_layer_whose_output_is_another_is_not_shown(search: str) -> None:
+    cap = kept(changed_from(keys=16, layer=0), **SEARCHES[search])
+    assert OTHER in cap.skipped["model.layers.0.self_attn"]
+    assert list(cap.calls) == ["model.layers.1.self_attn"]
+
+
 @pytest.mark.parametrize("late", [0, 3])
 def test_it_is_seen_in_any_step_of_a_text_whose_outputs_are_verified_in_parts(
     late: int, monkeypatch: pytest.MonkeyPatch

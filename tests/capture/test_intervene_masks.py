@@ -314,6 +314,10 @@ def test_each_step_has_its_rows(edit: Any, name: str, cache: str, padded: str | 
         ({"mask": bools(30, 30)}, r"mask has shape \(30, 30\), and .* had 17 queries and 17 keys"),
         ({"keep": {"policy": "tova", "budget": 4}}, "decided by all queries from the first key on"),
         ({"keep": {"policy": "heavy_hitters", "budget": 4}}, "or the policy 'window'"),
+        (
+            {"keep": {"policy": "snapkv", "budget": 4, "observe": 2, "prompt": 8}},
+            "decided by all queries from the first key on",
+        ),
         ({"keep": {"policy": "window", "budget": 0.5}}, "give how many keys, budget=8"),
     ],
 )

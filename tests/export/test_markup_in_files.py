@@ -75,3 +75,11 @@ def test_a_still_is_a_picture_and_no_markup(view: str) -> None:
             assert {tag for tag, _ in tags.found} <= OWN_TAGS
             assert not [name for _, told in tags.found for name in told if name.startswith("on")]
         assert kind in {"text/html", "text/plain", "image/png", "application/vnd.jupyter.widget-view+json"}
+
+
+def test_a_drawn_text_is_one_line_that_every_file_can_hold() -> None:
+    from attnwidget._export.figure.canvas import drawn_text
+
+    drawn = drawn_text("a\x00b\n\x1bc\ud800")
+    assert drawn.isprintable()
+    assert drawn.encode("utf-8")

@@ -257,3 +257,8 @@ def test_tiles_of_a_stage_that_is_not_there_are_refused_with_the_reason(front_en
     request = {"id": "1", "kind": "tiles", **WHERE, "stage": "contribution", "pool": "max", "view": "a"}
     (reply,) = front_end.ask(w, {**request, "tiles": [[0, 0, 0, 0]]})
     assert reply["error"] == "there is no v, so no contribution: give Attention(q, k, v)"
+
+
+def test_a_number_that_no_float_holds_is_refused_in_python_too() -> None:
+    with pytest.raises(ValueError, match="give a number that a float holds"):
+        Attention(*torch.zeros(2, 3, 4), scale=10**400)

@@ -23,6 +23,7 @@ from .stream import LinearMap, NormCall, StreamWatcher, Terms, Way
 
 NO_ROWS = torch.zeros(0, device="cpu")  # of an output whose way is known
 CHOICES = 8  # tokens, of those that are most likely next
+IN_GROUP = 64  # logits of which the largest is looked for first
 MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
 NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
 NO_PRODUCT = "the logits are not what one linear map makes of the residual stream"
@@ -40,6 +41,19 @@ OTHER_WAY = (
 NO_ROOM = "its gradient was not kept: the capture holds as much as limit= allows"
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadScale:
+    """What the final norm was given for one token of each sample, of which its scale is read when it is asked for."""
+
+    norm: NormFacts
+    given: Tensor  # (B, 1, d_model), a copy
+
+    def read(self) -> Tensor:
+        """Return what the norm divided by, (B, 1)."""
+        with _aside():
+            return self.norm.scale(self.given)
+
+
 @dataclass
 class CallFacts:
     """What one call of the model has shown beside its attention.
@@ -49,7 +63,7 @@ class CallFacts:
     readout: what the model reads in the end; in words, why that is not known.
     terms: by which way what an attention adds is in that; those that are not named are not in it as a sum.
     not_followed: attentions of which that is not known.
-    scale: (B, Q) what the final norm divided by; None without one.
+    scale: (B, Q) what the final norm divided by, perhaps not read yet: see `norm_scale`; None without one.
     scales: (B, Q) what norms on the way to it divided by, by their calls.
     likely: (B, n, 8) the most likely next tokens at the last n positions, the first the most.
     logits: (B, n, vocabulary) with their graph, where gradients are asked for.
@@ -60,10 +74,17 @@ class CallFacts:
     readout: LogitReadout | str = NOT_WHOLE
     terms: Terms = field(default_factory=dict)
     not_followed: set[str] = field(default_factory=set)
-    scale: Tensor | None = None
+    scale: Tensor | UnreadScale | None = None
     scales: dict[str, Tensor] = field(default_factory=dict)
     likely: Tensor | None = None
     logits: Tensor | None = None
+
+    @property
+    def norm_scale(self) -> Tensor | None:
+        """Return what the final norm divided by, (B, Q); None without one."""
+        if isinstance(self.scale, UnreadScale):
+            self.scale = self.scale.read()
+        return self.scale
 
 
 class FollowedCall:
@@ -537,12 +558,22 @@ def logits_of(output: Any) -> Tensor | None:
 def _most_likely(logits: Tensor) -> Tensor:
     """Return the most likely tokens at each position, or of many logits at the last alone: (B, n, up to 8)."""
     some = logits if logits.numel() <= MOST_LOGITS else logits[:, -1:]
-    return some.topk(min(CHOICES, some.shape[2])).indices
+    size, count = some.shape[2], some.shape[2] // IN_GROUP
+    if count < 2 * CHOICES:
+        return some.topk(min(CHOICES, size)).indices
+    groups = some[..., : count * IN_GROUP].unflatten(2, (count, IN_GROUP))
+    best = groups.amax(3).topk(CHOICES).indices  # the most likely tokens are in the groups with the largest maxima
+    tokens = (best[..., None] * IN_GROUP + torch.arange(IN_GROUP, device=best.device)).flatten(2)
+    rest = torch.arange(count * IN_GROUP, size, device=best.device).expand(*tokens.shape[:2], -1)
+    tokens = torch.cat([tokens, rest], 2)
+    return tokens.gather(2, some.gather(2, tokens).topk(CHOICES).indices)
 
 
-def _scale_of(known: _Structure, given: Tensor) -> Tensor | None:
-    """Return what the final norm divides by at each position of what it was given."""
+def _scale_of(known: _Structure, given: Tensor) -> Tensor | UnreadScale | None:
+    """Return what the final norm divides by at each position of what it was given; of one token it is read later."""
     norm = known.readout.norm
+    if norm is not None and given.ndim == 3 and given.shape[1] == 1:
+        return UnreadScale(norm, given.detach().clone())
     return None if norm is None else _by_sample(norm.scale(given))
 
 
@@ -560,9 +591,16 @@ def _may_be_norm(module: nn.Module) -> bool:
     return bool(own) or "norm" in type(module).__name__.lower()
 
 
-@contextlib.contextmanager
-def _aside() -> Iterator[None]:
+def _aside() -> contextlib.AbstractContextManager[Any]:
     """Compute beside the model: without gradients, inference mode, and modes that watch."""
+    if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return _switched_off()
+    plain: contextlib.AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    return plain
+
+
+@contextlib.contextmanager
+def _switched_off() -> Iterator[None]:
     with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
         yield
 
@@ -575,7 +613,10 @@ def _hook(
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not wanted(module):
             return
-        with contextlib.suppress(Exception), _aside():
-            note(module, args, output)
+        try:
+            with _aside():
+                note(module, args, output)
+        except Exception:
+            return
 
     return hook

@@ -124,7 +124,7 @@ def _logit_of(
 
 def _scale_of(facts: CallFacts, readout: LogitReadout) -> Tensor | None:
     """Return what the norms that a readout goes through have divided by, (B, Q); None where that is not known."""
-    scales = [facts.scales.get(one) for one in readout.way] + ([] if readout.norm is None else [facts.scale])
+    scales = [facts.scales.get(one) for one in readout.way] + ([] if readout.norm is None else [facts.norm_scale])
     found = [one for one in scales if one is not None]
     return functools.reduce(torch.mul, found) if len(found) == len(scales) else None
 

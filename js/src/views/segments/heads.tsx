@@ -98,6 +98,7 @@ export function headsPart(
       if (at === null) return;
       node.style.width = px(at.width + scrollbar.value);
       scroller.style.height = px(at.view);
+      scroller.toggleAttribute("data-fits", at.rows * at.pitch <= at.view);
       sheet.style.height = px(at.rows * at.pitch);
     }),
     effect(() => {

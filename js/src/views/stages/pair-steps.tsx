@@ -572,9 +572,15 @@ function CarriedRows({ ui: { store }, pair }: StepProps) {
   return (
     <>
       {pair.carried.map(([stage, all, each]) => (
-        <Row key={stage} name={CARRIED[stage][0]} formula={CARRIED[stage][1]} result={score(all)} unit={wordOf(stage)}>
+        <Row
+          key={stage}
+          name={CARRIED[stage][0]}
+          formula={CARRIED[stage][1]}
+          result={listNumber(all ?? Number.NaN, stage)}
+          unit={wordOf(stage)}
+        >
           <p>
-            {weight(pair.weight)} × {score(each)}
+            {weight(pair.weight)} × {listNumber(each ?? Number.NaN, stage)}
             {stage === "logit" && `: ${legendOf(stage, store.facts.value, pair.batch)}`}
           </p>
         </Row>
