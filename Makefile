@@ -110,7 +110,7 @@ format: $(VENV)/.dev
 	$(NPM) run format
 
 clean:
-	rm -rf $(VENV) $(PEERS) .matrix js/node_modules js/dist attnwidget/static dist build site docs/notebooks test-artifacts
+	rm -rf $(VENV) $(PEERS) .matrix js/node_modules js/dist attnwidget/static dist build site jupyter_execute docs/notebooks test-artifacts
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find attnwidget tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -38,9 +38,12 @@ def as_path(path: str | os.PathLike[str], example: str) -> Path:
     if "\0" in str(found):
         raise ValueError(f'path holds a NUL character: give the name of a file, such as "{example}"')
     try:
-        return found.expanduser().resolve()
+        found = found.expanduser().resolve()
+        if os.path.islink(found):  # from Python 3.13 on no error comes of it
+            raise OSError("its links go round in a circle")
     except (OSError, RuntimeError) as error:  # nobody's home, or links that go round in a circle
         raise ValueError(f'{path} leads nowhere ({error}): give the name of a file, such as "{example}"') from error
+    return found
 
 
 def writable(path: str | os.PathLike[str], example: str) -> Path:
