@@ -497,3 +497,34 @@ def test_every_tensor_that_is_made_says_on_which_device() -> None:
     assert len(made) > 40
     keywords = {where: {keyword.arg for keyword in call.keywords} for where, call in made}
     assert [where for where, named in keywords.items() if not named & {"device", None}] == []
+
+
+def modes_held_at_a_yield() -> Iterator[str]:
+    """Yield where a generator of the package holds a mode while it rests, so that its caller computes in it."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef) or any(
+                "contextmanager" in ast.unparse(x) for x in node.decorator_list
+            ):
+                continue
+            for block in ast.walk(node):
+                held = ", ".join(ast.unparse(one) for one in block.items) if isinstance(block, ast.With) else ""
+                rests = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(block))
+                if rests and any(
+                    mode in held for mode in ("exact(", "full(", "no_grad", "inference_mode", "DisableTorch")
+                ):
+                    yield f"{path.name}:{block.lineno}: with {held}"
+
+
+def test_no_generator_rests_in_a_mode_of_its_own() -> None:
+    assert list(modes_held_at_a_yield()) == []
+
+
+def test_gradients_are_as_they_were_after_several_heads_recalled_side_by_side() -> None:
+    att = Attention(*torch.randn(3, 1, 2, 40, 8), is_causal=True)
+    w = AttentionWidget.from_attention(att, what_if={"keep": {"policy": "window", "budget": 12}}, heads=[0, 1])
+    w.combine = "mean"
+    assert torch.is_grad_enabled()
+    w.combine = "max"
+    w.close()
+    assert torch.is_grad_enabled()

@@ -138,7 +138,8 @@ def recalling(head: Head) -> Generator[tuple[range, Tensor | None], None, None]:
                 yield rows, None
         before, after = each
         with exact(fewer.device):
-            yield rows, _recall(before, after)
+            recall = _recall(before, after)
+        yield rows, recall
 
 
 def _recall(before: LogSumExp, after: LogSumExp) -> Tensor:

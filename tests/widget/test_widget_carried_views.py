@@ -137,16 +137,6 @@ def test_a_layer_without_the_stage_shows_no_heads_of_it() -> None:
     assert w.head_mass["heads"] == [4, 0]
 
 
-@pytest.mark.parametrize("view", ["graph", "heads", "segments"])
-def test_a_figure_of_weights_is_refused_under_another_stage(view: str) -> None:
-    pytest.importorskip("matplotlib")
-    w = widget(view=view, stage="logit")
-    with pytest.raises(ValueError, match="shows weights, and logit is chosen: set"):
-        w.figure()
-    w.stage = "weights"
-    w.figure()
-
-
 def test_the_small_png_of_segments_names_the_sums() -> None:
     from attnwidget._export.preview import preview_of
 

@@ -433,8 +433,8 @@ def test_an_interrupt_of_finish_loses_nothing(front_end: FrontEnd, monkeypatch: 
     whole = levels.pooled
     steps = iter(range(10**6))
 
-    def interrupted(*about: Any) -> Iterator[Any]:
-        found = whole(*about)
+    def interrupted(*about: Any, **options: Any) -> Iterator[Any]:
+        found = whole(*about, **options)
         while True:
             if next(steps) == 20:
                 raise KeyboardInterrupt
