@@ -96,7 +96,9 @@ def test_a_notebook_that_was_saved_with_its_state_draws_and_says_that_nobody_ans
         """() => {
           const canvas = document.querySelector(".attnwidget .aw-graph canvas, .attnwidget canvas[data-aw=picture]");
           const { width, height } = canvas;
-          const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+          const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+          copy.drawImage(canvas, 0, 0);
+          const { data } = copy.getImageData(0, 0, width, height);
           return document.querySelector(".aw-lanes, .aw-graph") !== null && data.some((value) => value > 0);
         }"""
     )
