@@ -217,3 +217,18 @@ test("what this front-end itself holds fits", () => {
     for (const name of ["facts", "heads", "pins", "grid", "color_range"] as const)
       expect(fitsTrait(name, odd), `${name} ${JSON.stringify(odd)}`).toBe(false);
 });
+
+test("pins are pairs of positions, each of which may be left out", () => {
+  for (const pins of [
+    [],
+    [[1, 2]],
+    [
+      [0, null],
+      [null, 3],
+    ],
+  ])
+    expect(fitsTrait("pins", pins)).toBe(true);
+  for (const pin of [[1], [1, 2, 3], ["1", 2], [-1, 0], [0.5, 1], { 0: 1, 1: 2, length: 2 }, null]) {
+    expect(fitsTrait("pins", [[1, 2], pin])).toBe(false);
+  }
+});
