@@ -13,7 +13,7 @@ from .._engine import cost
 from .._engine.base import Head
 from .._engine.logsumexp import LogSumExp
 from .._engine.matmul import exact, exactly, exp_
-from .._engine.softmax import Softmax, normalizing, run_to_end, sink_weights
+from .._engine.softmax import Softmax, normalizing, passing, run_to_end, sink_weights
 from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .._rules.rules import whole
 from .._utils.indexing import as_index, cuts
@@ -147,13 +147,7 @@ def _rows(head: Head, queries: range) -> Generator[int, None, tuple[Tensor, Tens
 def _worth(head: Head, steps: Generator[int, None, LogSumExp]) -> Generator[int, None, LogSumExp]:
     """Run steps that yield cells; yields how many cells they are worth here."""
     worth = worth_of_statistics(head)
-    while True:
-        try:
-            cells = next(steps)
-        except StopIteration as end:
-            found: LogSumExp = end.value
-            return found
-        yield cells * worth
+    return passing(steps, lambda cells: cells * worth)
 
 
 def _log(weights: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from .overview import POOLS, Overview, PooledRegion, pooled, tile
 from .parts import needed_for
 from .pooling import larger_by_size, pool_first
 from .regions import Region, TileAddress, as_levels
-from .softmax import run_to_end
+from .softmax import passing, run_to_end
 from .stages import BY_SIZE, NORMALIZED, new
 from .stripe_choice import takes_fused_pass
 
@@ -302,13 +302,7 @@ def _beside_first(
 
 def _shares(steps: Generator[float, None, T], before: float, here: float) -> Generator[float, None, T]:
     """Go through steps that yield their own share, and yield that of the whole: `before`, and up to `here` of it."""
-    while True:
-        try:
-            part = next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        yield before + here * part
+    return passing(steps, lambda part: before + here * part)
 
 
 class LevelBuild:

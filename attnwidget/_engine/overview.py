@@ -27,7 +27,7 @@ from .logsumexp import LogSumExp
 from .matmul import exact
 from .pooling import AllowedCounts, bins_within, count_cells, counting, larger_by_size
 from .regions import Region, TileAddress, bins, tile_region
-from .softmax import is_finite, normalizing, run_to_end
+from .softmax import is_finite, normalizing, passing, run_to_end
 from .sources import CARRIED
 from .stages import NORMALIZED, QUERIES, allowed_cells, excludes, new, streamed
 from .stripe_choice import Stripes
@@ -575,10 +575,4 @@ class PassProgress:
 
     def through(self, done: int, steps: Generator[int, None, T]) -> Generator[tuple[int, float], None, T]:
         """Go through steps that yield how many cells they computed, and yield the progress instead."""
-        while True:
-            try:
-                cells = next(steps)
-            except StopIteration as end:
-                found: T = end.value
-                return found
-            yield done, self.share(cells)
+        return passing(steps, lambda cells: (done, self.share(cells)))

@@ -21,6 +21,8 @@ from .sources import CARRIED
 from .stages import KEYS, QUERIES, blocks, exponentials, masked, new, plain, streamed, valued, values
 
 T = TypeVar("T")
+Y = TypeVar("Y")
+R = TypeVar("R")
 
 SMALL = 60.0  # |score|: e^±60, and sums of a million of them, are normal numbers of float32
 
@@ -180,6 +182,16 @@ def normalizers(head: Head, queries: Indices) -> LogSumExp:
 def head_logsumexp(head: Head) -> LogSumExp:
     """Return the log-normalizers of all queries of a head, from now on remembered."""
     return normalizers(head, range(head.att.shape.Q))
+
+
+def passing(steps: Generator[Y, None, T], told: Callable[[Y], R]) -> Generator[R, None, T]:
+    """Run a generator, yield what is told of each thing that it yields, and return what it returns."""
+    while True:
+        try:
+            made = next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
+        yield told(made)
 
 
 def run_to_end(steps: Generator[Any, None, T]) -> T:

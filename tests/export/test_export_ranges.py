@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from figure_text import texts
 
 from attnwidget import AttentionWidget
 from attnwidget._export import colors, preview
@@ -22,12 +21,6 @@ def two_heads(n: int = 6, **show: Any) -> AttentionWidget:
     """Head 0 attends evenly, head 1 to single keys: on its own range head 0 looks as strong."""
     q, k = torch.randn(2, 1, 2, n, 8, generator=torch.Generator().manual_seed(3))
     return AttentionWidget(q * torch.tensor([0.05, 9.0])[:, None, None], k, **show)
-
-
-def texts(w: AttentionWidget) -> list[str]:
-    page = io.BytesIO()
-    w.figure().savefig(page, format="svg")
-    return re.findall(r"<text [^>]*>([^<]*)</text>", page.getvalue().decode())
 
 
 def strongest(w: AttentionWidget) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from figure_text import texts
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._export import colors
@@ -32,12 +31,6 @@ def parts(w: AttentionWidget) -> list[drawing.DrawnPart]:
     comparison = drawing._comparison(w._export_view())
     assert comparison is not None
     return drawing._parts(context, comparison)
-
-
-def texts(w: AttentionWidget) -> list[str]:
-    page = io.StringIO()
-    w.figure().savefig(page, format="svg")
-    return re.findall(r"<text [^>]*>([^<]*)</text>", page.getvalue())
 
 
 def on(values: torch.Tensor, most: Any) -> list[list[int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from typing import Any
 
 import pytest
 import torch
+from figure_text import texts
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, segments
 from attnwidget._export import preview
@@ -67,12 +67,6 @@ def shown(view: str = "segments", **more: Any) -> AttentionWidget:
     w.set_trait("effect_details", [{**detail, "before": -0.207784, "after": -2.587784}])
     w.view = view
     return w
-
-
-def texts(w: AttentionWidget, **size: Any) -> list[str]:
-    page = io.StringIO()
-    w.figure(**size).savefig(page, format="svg")
-    return re.findall(r"<text [^>]*>([^<]*)</text>", page.getvalue())
 
 
 @pytest.mark.parametrize("width", [3.3, 7.0])

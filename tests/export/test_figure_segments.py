@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from typing import Any
 
 import pytest
 import torch
+from figure_text import page, texts
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attnwidget import AttentionWidget, segments
@@ -43,16 +43,6 @@ SEGMENTS = {"system": (1, 4), "doc 1": (4, 11), "question": (11, 16), "answer": 
 def widget(given: Any = SEGMENTS, **show: Any) -> AttentionWidget:
     q, k, v = torch.randn(3, 1, 2, len(WORDS), 8, generator=torch.Generator().manual_seed(1))
     return AttentionWidget(q, k, v, is_causal=True, **{"tokens": WORDS, "segments": given, "view": "segments", **show})
-
-
-def page(w: AttentionWidget, **keywords: Any) -> str:
-    into = io.BytesIO()
-    w.figure(**keywords).savefig(into, format="svg")
-    return into.getvalue().decode()
-
-
-def texts(w: AttentionWidget, **keywords: Any) -> list[str]:
-    return re.findall(r"<text [^>]*>([^<]*)</text>", page(w, **keywords))
 
 
 def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from captured import GPT2, batch, build
+from figure_text import page, texts
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, Capture, capture
 from attnwidget._export import colors
@@ -36,16 +35,6 @@ def shown(cap: Capture, **show: Any) -> AttentionWidget:
     w = cap.widget(**{"layer": 1, "batch": 1, **segments, **show})
     w.finish()
     return w
-
-
-def page(w: AttentionWidget, **keywords: Any) -> str:
-    into = io.BytesIO()
-    w.figure(**keywords).savefig(into, format="svg")
-    return into.getvalue().decode()
-
-
-def texts(w: AttentionWidget, **keywords: Any) -> list[str]:
-    return re.findall(r"<text [^>]*>([^<]*)</text>", page(w, **keywords))
 
 
 def ends(theme: str) -> tuple[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from typing import Any
 
 import pytest
 import torch
+from figure_text import texts
 
 from attnwidget import AttentionWidget
 
@@ -17,12 +17,6 @@ pytest.importorskip("matplotlib")
 def widget(n: int, sinks: Any = 1.0, **show: Any) -> AttentionWidget:
     q, k, v = torch.randn(3, 1, 3, n, 8, generator=torch.Generator().manual_seed(1))
     return AttentionWidget(q, k, v, sinks=sinks, **{"is_causal": True, **show})
-
-
-def texts(w: AttentionWidget) -> list[str]:
-    page = io.StringIO()
-    w.figure().savefig(page, format="svg")
-    return re.findall(r"<text [^>]*>([^<]*)</text>", page.getvalue())
 
 
 @pytest.mark.parametrize("view", ["heatmap", "graph"])
