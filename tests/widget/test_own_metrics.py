@@ -46,7 +46,8 @@ def test_a_function_of_exact_rows_is_a_metric_of_all_heads() -> None:
     assert "kinds" not in w.get_state()
     words = [text.get_text() for text in w.figure().axes[0].texts]
     assert "Ordered by largest, largest first." in words
-    w.only_heads = (None, None, sorted(by_hand(layers))[3])
+    least = sorted(by_hand(layers))[3:5]
+    w.only_heads = (None, None, sum(least) / 2)  # between two heads: one head's own value would hang on its last bit
     assert any(text.get_text().startswith("2 of 6 heads with largest above") for text in w.figure().axes[0].texts)
 
 
