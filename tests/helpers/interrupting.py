@@ -1,0 +1,58 @@
+"""Interrupts at any line of the package, as the signal of a kernel's interrupt makes them."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at one line of the package that is run, as the signal of a kernel's interrupt does.
+
+    Args:
+        line: the number of the line, counted as lines are run.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.line, self.run = line, 0
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if "attnwidget" not in frame.f_globals.get("__name__", "") or frame.f_code.co_name == "_telling_of_interrupts":
+            return None
+        if event == "line":
+            self.run += 1
+            # Python runs no signal's handler between a block and the release of its lock, which is traced as the line
+            # of its `with`, and none at a `try`, which does nothing.
+            statement = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+            if self.run >= self.line > 0 and not statement.startswith(("with ", "try:")):
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[None]:
+    """Interrupt what runs within at a line, if it comes so far."""
+    before = sys.gettrace()
+    sys.settrace(InterruptAt(line))
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+def lines_of(act: Callable[[], None]) -> int:
+    """Return how many lines of the package something runs."""
+    counter, before = InterruptAt(-1), sys.gettrace()
+    sys.settrace(counter)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return counter.run
