@@ -67,6 +67,14 @@ def test_a_script_gives_its_figures_by_the_shared_helper(name: str) -> None:
     assert "SystemExit(main())" in ends or "sys.exit(main())" in ends
 
 
+def test_the_pages_of_other_tools_are_made_by_what_their_environment_has() -> None:
+    """benchmarks/requirements.txt brings torch and numpy, and neither this package nor what it needs."""
+    tree = ast.parse((BENCHMARKS / "peer_pages.py").read_text(encoding="utf-8"))
+    modules = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert {name.partition(".")[0] for name in modules} - sys.stdlib_module_names == {"torch"}
+
+
 # What a script gives.
 
 
