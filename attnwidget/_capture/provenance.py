@@ -236,8 +236,9 @@ class Provenance:
             if inner or not self._may_rest or not running or running[-1].module is not module:
                 return  # one that holds others may be running when it is to be watched again
             running.pop()
-            for hook in self._hooks.pop(id(module), ()):
+            for hook in self._hooks[id(module)]:
                 hook.remove()
+            del self._hooks[id(module)]
             self._followed.discard(id(module))
             self._resting[name] = module
 
@@ -270,8 +271,9 @@ class Provenance:
             if sys.exc_info()[0] is not None:
                 return entered
             for key in entered.difference(self._asked, *list(self._entered.values())):
-                for hook in self._hooks.pop(key, ()):
+                for hook in self._hooks.get(key, ()):
                     hook.remove()
+                self._hooks.pop(key, None)  # last: what an interrupt leaves is found when the block ends
         return entered
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -1,17 +1,22 @@
-"""Interrupts at any line of the package, as the signal of a kernel's interrupt makes them."""
+"""Interrupts at any line of the package, by the signal that a kernel's interrupt sends."""
 
 from __future__ import annotations
 
 import linecache
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+# Python promises no more: an interrupt may come after a block and before the first line of what ends it. A finalizer
+# swallows what is raised in it.
+UNPROTECTED = ("_telling_of_interrupts", "__exit__", "forget_collected")
+
 
 class InterruptAt:
-    """Raises KeyboardInterrupt at one line of the package that is run, as the signal of a kernel's interrupt does.
+    """Sends the signal of a kernel's interrupt at one line of the package that is run.
 
     Args:
         line: the number of the line, counted as lines are run.
@@ -21,16 +26,18 @@ class InterruptAt:
         self.line, self.run = line, 0
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if "attnwidget" not in frame.f_globals.get("__name__", "") or frame.f_code.co_name == "_telling_of_interrupts":
+        if "attnwidget" not in frame.f_globals.get("__name__", "") or frame.f_code.co_name in UNPROTECTED:
             return None
         if event == "line":
             self.run += 1
             # Python runs no signal's handler between a block and the release of its lock, which is traced as the line
-            # of its `with`, and none at a `try`, which does nothing.
+            # of its `with`, and none at a `try` or an `except`, which only tell what comes. Where an exception is
+            # being handled, one that is raised by what traces would leave it handled for ever.
             statement = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-            if self.run >= self.line > 0 and not statement.startswith(("with ", "try:")):
+            skipped = statement.startswith(("with ", "try:", "except")) or sys.exc_info()[0] is not None
+            if self.run >= self.line > 0 and not skipped:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
         return self
 
 

@@ -290,7 +290,8 @@ class OutputWatcher:
             self._is_resting, self._watches_all = True, False
             norms = frozenset[int]() if whole or self._structure is None else self._structure.modules
             for key in [key for key in self._hooks if key not in norms]:
-                self._hooks.pop(key).remove()
+                self._hooks[key].remove()
+                del self._hooks[key]
 
     def begin(self, facts: CallFacts) -> None:
         """Begin a forward pass of the model itself, whose facts are to be found."""
