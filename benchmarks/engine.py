@@ -206,7 +206,7 @@ def exact_pass() -> dict[str, float]:
 
 def apart(*arguments: str) -> Any:
     command = [sys.executable, __file__, *arguments, "--threads", str(torch.get_num_threads())]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
 def memory_of(name: str, length: int) -> float:
