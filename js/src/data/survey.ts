@@ -215,6 +215,10 @@ export function strongestOf(survey: Survey, place: number): { metric: HeadMetric
   return best;
 }
 
+/** Whether a metric orders the heads: it is known of one at least, as effects are once the model has run. */
+export const isOrdered = (survey: Survey, order: string) =>
+  survey.metrics.some(({ name, values }) => name === order && values.some((value) => Number.isFinite(value)));
+
 /**
  * Return the places in the order in which they are drawn: as they are, or the largest number first, those without one
  * last.
@@ -374,7 +378,7 @@ export function layoutHeads(
   const room = width / unit;
   const places = orderOf(survey, order, like).filter((place) => shown === null || shown(place));
   const where: [number, number][] = survey.heads.map(() => [...HIDDEN]);
-  const inOrder = order === "similar" || shown !== null || survey.metrics.some(({ name }) => name === order);
+  const inOrder = order === "similar" || shown !== null || isOrdered(survey, order);
   const alone = survey.layers.length === 1;
   const left = inOrder || alone ? 0 : GUTTER;
   let columns = Math.max(1, ...survey.layers.map(({ heads }) => heads));

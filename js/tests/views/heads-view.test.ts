@@ -251,6 +251,13 @@ describe("opening", () => {
 });
 
 describe("bar and order", () => {
+  test("what is known of no head orders none, and is not said to", async () => {
+    const survey = surveyOf([3, 3], { ...METRICS, mean_distance: Array(6).fill(Number.NaN) });
+    const { view } = await draw({ survey, order: "mean_distance" });
+    expect(view.text(".aw-all-heads > .aw-prompt")).not.toContain("Ordered by");
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Rows are layers");
+  });
+
   test("the menus set both", async () => {
     const { view, host } = await draw();
     view.button("Bar entropy").click();

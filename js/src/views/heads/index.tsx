@@ -13,6 +13,7 @@ import {
   type HeadOf,
   type HeadsLayout,
   hasSigns,
+  isOrdered,
   isTinted,
   metricText,
   nameOf,
@@ -227,7 +228,7 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
     return ui.kernel.away.value ? null : <>The kernel computes all heads when this view opens.</>;
   }
   const order = store.order.value;
-  const known = survey.metrics.some(({ name }) => name === order);
+  const known = isOrdered(survey, order);
   const rows = survey.layers.filter(({ heads }) => heads > 0);
   const sampled = rows.find(({ rows: looked, queries }) => looked < queries);
   const many = survey.layers.length > 1;
