@@ -53,6 +53,7 @@ CASES: dict[str, Callable[[str], Attention]] = {
     "mask of bools": lambda on: Attention(*tensors(on), mask=matrix(on) < 0.3),
     "function": lambda on: Attention(*tensors(on), mask=lambda b, h, q, k: (q + 2 * k) % 7 > 2),
     "bias": lambda on: Attention(*tensors(on), bias=matrix(on), is_causal=True),
+    "bias alone": lambda on: Attention(*tensors(on), bias=matrix(on)),
     "bfloat16": lambda on: Attention(*(x.bfloat16() for x in tensors(on)), is_causal=True),
     "another scale": lambda on: Attention(*tensors(on), scale=0.7),
 }
@@ -86,6 +87,27 @@ def test_it_is_the_mean_of_the_dense_matrix(calls: list[tuple[int, ...]]) -> Non
     assert len(calls) == 2  # 512 queries and the rest, 50 bins each
 
 
+@pytest.mark.parametrize("case", ["plain", "causal", "window", "fewer keys", "padding", "bias"])
+def test_the_columns_of_a_mean_are_what_keys_receive(case: str, calls: list[tuple[int, ...]]) -> None:
+    """Column sums come of the same calls: of up to as many keys as there are bins, one by one."""
+
+    def received(att: Attention, size: int) -> torch.Tensor:
+        found = att.overview(pool="mean", size=size)
+        rows = torch.tensor([len(part) for part in torch.arange(att.shape.Q).split(found.query_bin)])
+        return (found.values.double() * rows[:, None]).sum(0)  # a mean over the keys of a bin, a sum over queries
+
+    att = CASES[case]("cpu")
+    weights = att.block().double()
+    for size in (N, 100):
+        calls.clear()
+        found = received(att, size)
+        assert calls
+        bins = weights.sum(0).split(-(-att.shape.K // size))
+        expected = torch.stack([part.mean() for part in bins])
+        assert_close(found, expected, rtol=2e-6, atol=1e-6)
+        assert_close(found, streamed(CASES[case], lambda one, size=size: received(one, size)), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("without", [(), ("sink", "self")])
 @pytest.mark.parametrize("case", [name for name in CASES if not name.startswith("fewer")])
 def test_masses_of_segments_are_those_of_streamed_blocks(
@@ -100,6 +122,20 @@ def test_masses_of_segments_are_those_of_streamed_blocks(
     assert calls or case == "all padding"
     assert_close(found, expected, rtol=1e-5, atol=1e-7, equal_nan=True)
     assert float((found - expected).nan_to_num().abs().max()) <= 1e-6
+
+
+def test_masses_where_no_query_has_a_key_of_its_own(calls: list[tuple[int, ...]]) -> None:
+    """As between two texts: each key counts in its segment."""
+    asking = segments({"question": (0, 200)}, length=300)
+    named = segments({"one": (0, 100), "two": (130, 400)}, length=N)
+
+    def build(on: str) -> Attention:
+        return Attention(*tensors(on, 300, N))
+
+    found = build("cpu").by_segment(asking, named, without="self").values
+    assert calls
+    assert_close(found, streamed(build, lambda att: att.by_segment(asking, named, without="self").values))
+    assert float(found[..., -2:].nan_to_num().abs().max()) > 0.1
 
 
 def test_a_querys_own_key_is_apart_to_the_last_digits(calls: list[tuple[int, ...]]) -> None:
