@@ -74,6 +74,11 @@ def test_the_heads_that_read_the_pinned_segment_stand_below() -> None:
     assert drawn == [name for _, name in sorted(best, reverse=True)[:10]]
     assert {f"{value:.3f}"[1:] for value, _ in sorted(best, reverse=True)[:10]} <= {*written}
     assert any(text.startswith("4 more heads, at most .") for text in written)
+    assert "set aside: first token" in written
+    w.aside = ["self"]
+    assert "set aside: own key" in texts(w)
+    w.aside = []
+    assert not any(text.startswith("set aside") for text in texts(w))
     alone = AttentionWidget(q[0, 0, 0], k[0, 0, 0], tokens=WORDS, segments=SEGMENTS, view="segments")
     assert not any(text.startswith("Which heads") for text in texts(alone))
 
@@ -152,3 +157,27 @@ def test_without_segments_the_way_to_them_is_told() -> None:
     w = widget(None)
     with pytest.raises(ValueError, match="there are no segments: give segments="):
         w.figure()
+
+
+def strips(shown: AttentionWidget) -> list[str]:
+    """The colors beside the heatmap, those of the keys last."""
+    from attnwidget._export import colors
+
+    drawn = page(shown)
+    slots = {colors.segment_color(slot, "light") for slot in range(8)}
+    return [color for color in re.findall(r"fill: (#[0-9a-f]{6})", drawn) if color in slots]
+
+
+@pytest.mark.parametrize("view", ["segments", "heatmap"])
+def test_inside_a_segment_the_heatmap_has_the_colors_of_those_inside(view: str) -> None:
+    from attnwidget._export import colors
+
+    w = long_heatmap(view=view, segment_path=["documents"])
+    w.view = "heatmap"
+    first, second, *others = (colors.segment_color(slot, "light") for slot in (0, 1, 2, 3, 7))
+    assert {*strips(w)} == {first, second}, "doc 1 and doc 2; all else is gray"
+    assert strips(w).count(first) == strips(w).count(second) == 2, "on either axis"
+    w.segment_path = []
+    assert {*strips(w)} >= {first, second, *others[:1]}, "the outermost ones have theirs again"
+    narrow = long_heatmap(segment_path=["documents"])
+    assert {first, second} <= set(re.findall("#[0-9a-f]{6}", page(narrow, width=1.5))), "also without room for names"

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..._engine.stages import SIGNED
 from ..._messages import decoding
-from ..._messages.segment_reading import aside_columns, measure_of, read
+from ..._messages.segment_reading import SELF, aside_columns, measure_of, read
 from .. import colors
 from ..numbers import brief_head, list_number
 from .sheet import FigureContext
@@ -59,7 +59,17 @@ def draw(context: FigureContext, top: float) -> float:
     if sent["share"] < 1:
         words = f"from {round(100 * sent['share'])} % of the layers so far"
         y = context.words(context.left + NAME, y + 6, [words], look.ink3) - 6
-    return y
+    return _aside(context, names, y)
+
+
+def _aside(context: FigureContext, names: list[str], y: float) -> float:
+    """Say what is set aside; return where that ends."""
+    gone = aside_columns(names, context.traits.aside)
+    words = [name for name, is_gone in zip(names, gone, strict=True) if is_gone]
+    words += ["own key"] * (SELF in context.traits.aside)
+    if not words:
+        return y
+    return context.words(context.left + NAME, y + 6, [f"set aside: {', '.join(words)}"], context.look.ink3) - 6
 
 
 def masses(context: FigureContext, sent: dict[str, Any], measure: str) -> tuple[colors.Array, list[str], list[str]]:

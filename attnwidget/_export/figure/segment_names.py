@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -33,15 +33,24 @@ class SegmentPiece(NamedTuple):
 
 
 class SegmentAxis(NamedTuple):
-    """The segments of one side: outermost ones, and those that have others inside, with these."""
+    """The segments of one side: outermost ones, and those inside others; `is_open` where one has gone down to these."""
 
     pieces: list[SegmentPiece]
     inner: list[SegmentPiece]
+    is_open: bool = False
+    has_room: bool = True  # for names of what is inside
+
+    def drawn(self) -> list[SegmentPiece]:
+        """Return the pieces that have a color and borders: in the place of an open one those inside it."""
+        if not self.is_open:
+            return self.pieces
+        held = [one for one in self.pieces if any(one.start <= piece.start < one.stop for piece in self.inner)]
+        return [*held, *(one for one in self.pieces if one not in held), *self.inner]
 
     def named(self, cell: float) -> tuple[list[SegmentPiece], list[SegmentPiece]]:
         """Return which pieces have names, and which brackets: what is inside, where it has room, and what holds it."""
-        fits = self.inner and all((one.stop - one.start) * cell >= APART for one in self.inner)
-        if not fits:
+        is_apart = all((one.stop - one.start) * cell >= APART for one in self.inner)
+        if not (self.inner and self.has_room and (self.is_open or is_apart)):
             return self.pieces, []
         held = [one for one in self.pieces if any(one.start <= piece.start < one.stop for piece in self.inner)]
         alone = [one for one in self.pieces if one not in held]
@@ -60,16 +69,49 @@ def segment_axes(context: FigureContext) -> tuple[SegmentAxis, SegmentAxis] | No
 
 
 def _axis(context: FigureContext, sent: dict[str, Any]) -> SegmentAxis:
-    starts, stops, levels = (decoding.decode(sent[name]).tolist() for name in ("starts", "stops", "levels"))
-    shades = dict(zip(sent["distinct"], sent["colors"], strict=True))
+    path = tuple(context.traits.segment_path)
+    outermost = dict(zip(sent["distinct"], sent["colors"], strict=True))
+    below = _colors_below(context, path) if path else {}
+    opened = {one for one in (path, _asked_inside(context)) if one}
     pieces: list[SegmentPiece] = []
     inner: list[SegmentPiece] = []
+    for names, start, stop in _paths(sent):
+        slot = below.get(names[len(path)], -1) if path and len(names) > len(path) and names[: len(path)] == path else -1
+        shade = colors.segment_color(slot if path else outermost.get(names[0], -1), context.theme)
+        piece = SegmentPiece(names[-1], start, stop, shade)
+        if len(names) == 1:
+            pieces.append(piece)
+        elif names[:-1] in opened if opened else len(names) == 2:
+            inner.append(piece)
+    has_room = context.right - context.left >= BRACKETS_FROM
+    return SegmentAxis(pieces, inner, bool(opened and inner), has_room)
+
+
+def _paths(sent: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int, int]]:
+    """Yield of each piece the names that lead to it, its own last, and where it is."""
+    names: tuple[str, ...] = ()
+    starts, stops, levels = (decoding.decode(sent[name]).tolist() for name in ("starts", "stops", "levels"))
     for name, start, stop, level in zip(sent["names"], starts, stops, levels, strict=True):
-        if level == 0:
-            pieces.append(SegmentPiece(name, start, stop, colors.segment_color(shades.get(name, -1), context.theme)))
-        elif level == 1:
-            inner.append(SegmentPiece(name, start, stop, pieces[-1].color))
-    return SegmentAxis(pieces, inner if context.right - context.left >= BRACKETS_FROM else [])
+        names = (*names[:level], name)
+        yield names, start, stop
+
+
+def _asked_inside(context: FigureContext) -> tuple[str, ...]:
+    """Return what the segment that is asked about lies in."""
+    asking = context.traits.asking
+    return () if asking is None or isinstance(asking, str) else tuple(asking[:-1])
+
+
+def _colors_below(context: FigureContext, path: tuple[str, ...]) -> dict[str, int]:
+    """Return the color slot of each segment inside a path, as the widget hands them out."""
+    known = context.traits.mass
+    if known is None or known["error"] is not None or tuple(known["path"]) != path:
+        traits = context.traits
+        asking = tuple(traits.asking) if isinstance(traits.asking, list) else traits.asking
+        head = SavedHead(traits.layer, traits.batch, traits.head)
+        columns = context.view.mass(head, (asking, path, "weights")).wanted.columns
+        return dict(zip(columns.names, columns.colors, strict=True))
+    return dict(zip(known["keys"], known["key_colors"], strict=True))
 
 
 def rooms(
@@ -103,20 +145,23 @@ def lines(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis
     """Draw lines at the borders of segments, and their colors beside the picture."""
     canvas, look = context.canvas, context.look
     queries, keys = (place.cell / matrix.query_bin, place.cell / matrix.key_bin)
+    down, across = (axis.drawn() for axis in axes)
     edges = [
         [(place.x, place.y + one.start * queries), (place.x + place.width, place.y + one.start * queries)]
-        for one in axes[0].pieces[1:]
+        for one in down
+        if one.start > 0
     ] + [
         [(place.x + one.start * keys, place.y), (place.x + one.start * keys, place.y + place.height)]
-        for one in axes[1].pieces[1:]
+        for one in across
+        if one.start > 0
     ]
     if edges:
         canvas.lines(edges, 0.75, look.ink, 0.28)
     out = BESIDE + STRIP
-    for one in axes[0].pieces:
+    for one in down:
         tall = max(0.75, (one.stop - one.start) * queries - 0.75)
         canvas.boxes([(place.x - out, place.y + one.start * queries, STRIP, tall)], [one.color], 1)
-    for one in axes[1].pieces:
+    for one in across:
         wide = max(0.75, (one.stop - one.start) * keys - 0.75)
         canvas.boxes([(place.x + one.start * keys, place.y - out, wide, STRIP)], [one.color], 1)
 

@@ -118,7 +118,7 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
     if ("against" in changes && !("against_at" in changes)) {
       asked.against_at = (find("against_at", asked) ?? null) as HeadPlace | null; // each side looks where it looked
     }
-    const next = fitted(asked, (of) => find("facts", of) as Traits["facts"] | undefined);
+    let next = fitted(asked, (of) => find("facts", of) as Traits["facts"] | undefined);
     const heads = next.heads ?? [];
     const bySegment = next.view === "segments" && find("mass", traits) !== undefined && "stage" in changes;
     const asks = bySegment || "asking" in changes || "segment_path" in changes;
@@ -133,17 +133,34 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
       refuse(sentence("What you chose"));
       return Object.fromEntries(Object.keys(changes).map((name) => [name, traits[name as TraitName]]));
     }
+    const outer = outermost(next);
+    if (find("mass", next) === undefined && find("mass", outer) !== undefined) {
+      refuse(sentence(`Of this head only the outermost segments are in the file. What lies inside ${insideOf(next)}`));
+      next = outer;
+    }
     traits = next;
     const names = Object.keys(saved.derived) as TraitName[];
     const followed = Object.fromEntries(names.map((name) => [name, find(name, next) ?? null]));
     const own = Object.fromEntries(SELECTED.map((name) => [name, next[name]]));
-    return { ...own, ...followed, links: await linksOf(next, saved.links) };
+    const place = { asking: next.asking, segment_path: next.segment_path };
+    return { ...own, ...(outer === next ? place : {}), ...followed, links: await linksOf(next, saved.links) };
   }
 
   return { answer, take };
 }
 
 const SELECTED = traitsThatAre("selection");
+
+/** The same with the outermost segments: every head that was saved has these. */
+function outermost(of: Partial<Traits>): Partial<Traits> {
+  return { ...of, asking: null, segment_path: [], segment: of.segment_path?.[0] ?? of.segment ?? null };
+}
+
+/** What a place lies in, in words: where one has gone down, or else what is asked about. */
+function insideOf({ segment_path: path = [], asking }: Partial<Traits>): string {
+  const last = path?.at(-1) ?? (Array.isArray(asking) ? asking.at(-1) : asking);
+  return String(last ?? "them");
+}
 
 /** A selection as Python makes it: `head` is one of `heads`, (`query`, `key`) the last pin, all of them there. */
 function fitted(next: Partial<Traits>, factsOf: (of: Partial<Traits>) => Traits["facts"] | undefined): Partial<Traits> {

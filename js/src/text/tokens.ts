@@ -80,6 +80,35 @@ export function shorten(text: string, max: number, measure: (text: string) => nu
 }
 
 /**
+ * Shorten names that stand side by side, so that they stay told apart: two that would read the same keep their ends, and
+ * where these are the same too, or nothing fits, each has its number, 1 for the first of `numbers`.
+ */
+export function shortenApart(
+  names: readonly string[],
+  rooms: readonly number[],
+  measure: (text: string, at: number) => number,
+  numbers: readonly number[] = names.map((_, at) => at),
+): string[] {
+  const whole = names.map((name, at) => shorten(name, rooms[at]!, (text) => measure(text, at)));
+  const ends = whole.map((text, at) =>
+    isClear(whole, at) || names[at] === text ? text : endOf(names[at]!, rooms[at]!, (end) => measure(end, at)),
+  );
+  return ends.map((text, at) => (isClear(ends, at) || names[at] === text ? text : `#${numbers[at]! + 1}`));
+}
+
+/** Whether a text says anything, and no other says the same. */
+const isClear = (texts: readonly string[], at: number) =>
+  texts[at] !== ELLIPSIS && texts.every((text, other) => other === at || text !== texts[at]);
+
+/** Return as much of the end of a text as has room. */
+function endOf(text: string, max: number, measure: (text: string) => number): string {
+  const clusters = graphemes(text.slice(-512));
+  let kept = clusters.length;
+  while (kept > 0 && measure(ELLIPSIS + clusters.slice(-kept).join("")) > max) kept--;
+  return kept > 0 ? ELLIPSIS + clusters.slice(-kept).join("") : ELLIPSIS;
+}
+
+/**
  * Byte-level if words or runs begin with such a space or line break, and nothing occurs that such a vocabulary cannot
  * write, or no text would hold. Ġ and Ċ alone, or among letters, are somebody's own.
  */

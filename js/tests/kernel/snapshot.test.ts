@@ -87,6 +87,22 @@ describe("segments", () => {
     expect(await take?.({ segment: "sentence 1" })).toMatchObject({ segment: "sentence 1", mass: { id: 4 } });
   });
 
+  test("inside a segment, another head that has only the outermost ones shows these, and says so", async () => {
+    const plain = file();
+    const other = { [keyOf([0, 0, 2, null, []])]: massOf({ id: 5, head: 2 }) };
+    const { by } = plain.derived.mass!;
+    const mass = { by, values: { ...masses, ...other } };
+    const { take, refused } = openFile({ ...plain, derived: { ...plain.derived, mass } });
+    await take?.({ segment_path: ["doc 1"], segment: "sentence 1" });
+    const at = { segment_path: [], asking: null, segment: "doc 1" };
+    expect(await take?.({ head: 2 })).toMatchObject({ head: 2, mass: { id: 5 }, ...at });
+    expect(refused).toEqual([
+      "Of this head only the outermost segments are in the file. What lies inside doc 1 was not saved: open the notebook to compute it.",
+    ]);
+    expect(await take?.({ head: 0 })).toMatchObject({ head: 0, mass: { id: massOf().id } });
+    expect(refused.length).toBe(1);
+  });
+
   test("what was not saved is said, and put back", async () => {
     const { take, refused } = openFile(file());
     expect(await take?.({ asking: "doc 1" })).toEqual({ asking: null });

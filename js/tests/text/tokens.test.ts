@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { labels } from "../../src/text/labels";
-import { display, shorten, tokenName } from "../../src/text/tokens";
+import { display, shorten, shortenApart, tokenName } from "../../src/text/tokens";
 
 const text = (token: string) => display(token).text;
 
@@ -226,5 +226,35 @@ describe("shorten", () => {
     const shown = shorten(`start${"x".repeat(1_000_000)}end`, 9, measure);
     expect(shown).toBe("star…xend");
     expect(longest).toBeLessThan(2000);
+  });
+});
+
+describe("names side by side stay told apart", () => {
+  const wide = (text: string) => 10 * [...text].length;
+  const apart = (names: string[], room: number, numbers?: number[]) =>
+    shortenApart(
+      names,
+      names.map(() => room),
+      wide,
+      numbers,
+    );
+
+  test("what fits is whole; what differs once shortened keeps both ends", () => {
+    expect(apart(["doc 1", "answer"], 60)).toEqual(["doc 1", "answer"]);
+    expect(apart(["the first passage", "another"], 60)).toEqual(["the…ge", "ano…er"]);
+  });
+
+  test("what would read the same keeps its end", () => {
+    expect(apart(["passage 112", "passage 212"], 50)).toEqual(["… 112", "… 212"]);
+  });
+
+  test("where the ends are the same too, or nothing has room, each has its number", () => {
+    expect(apart(["a long name, one, of it", "a long name, two, of it"], 50, [6, 9])).toEqual(["#7", "#10"]);
+    expect(apart(["passage 112", "passage 213"], 5)).toEqual(["#1", "#2"]);
+    expect(apart(["one passage of it", "one passage of it"], 50)).toEqual(["#1", "#2"]);
+  });
+
+  test("a name that is whole stays whole beside another that reads the same", () => {
+    expect(apart(["on…of", "one of many kinds of"], 50)).toEqual(["on…of", "…s of"]);
   });
 });

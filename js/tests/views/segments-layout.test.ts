@@ -12,6 +12,7 @@ import {
   tokenAt,
   tokenBeyond,
 } from "../../src/views/segments/layout";
+import { layMatrix } from "../../src/views/segments/matrix-layout";
 
 const texts = (words: string) => {
   const tokens = words.split(" ");
@@ -108,4 +109,16 @@ describe("bands", () => {
     expect(bands.at(-1)!.columns).toHaveLength(191);
     expect(bands.flatMap(({ columns }) => columns).sort((a, b) => a - b)).toEqual(all);
   });
+});
+
+test("beside a matrix that is alone in its row there is room for what is set aside, however many columns it has", () => {
+  const names = (count: number) => Array.from({ length: count }, () => 60);
+  for (const room of [560, 584, 600]) {
+    for (let count = 2; count <= 220; count++) {
+      const shared = { rows: names(count), columns: names(count), room, unit: 1, aside: true, narrow: false };
+      const { aside, width } = layMatrix({ ...shared, beside: false });
+      expect(aside + 40).toBeLessThanOrEqual(room);
+      expect(width).toBeLessThanOrEqual(room);
+    }
+  }
 });

@@ -9,13 +9,14 @@ import { nameOf } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
 import { ownRange, type Paints } from "../../draw/color-mapper";
 import { segmentStyle } from "../../draw/segment-colors";
-import { textMeasure } from "../../state/plot";
+import { type Measure as TextMeasure, textMeasure } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { type HeadsLayout, layHeads } from "./heads-layout";
 import { watchHeadKeys } from "./keys";
 import { keepScroll } from "./left";
 import type { HeadTable, SegmentsModel, Spot } from "./model";
+import { asideNames, headerTexts } from "./names";
 import { axisText, inWords, measureWord, readingText, shareText } from "./numbers";
 import { headPictures } from "./pictures";
 import { pinColumn, pinHead } from "./pins";
@@ -79,7 +80,9 @@ export function headsPart(
   };
   const visible = computed(() => model.headOrder.value.slice(shown.value.start, shown.value.stop));
   const pictures = headPictures(ui, model, visible);
-  const header = mount(part("aw-seg-header"), () => <Header ui={ui} model={model} state={state} />);
+  const header = mount(part("aw-seg-header"), () => (
+    <Header ui={ui} model={model} state={state} measure={textWide.value} />
+  ));
   const marks = mount(part("aw-seg-words"), () => <Marks ui={ui} model={model} state={state} />);
   const foot = mount(part("aw-seg-foot"), () => <Foot ui={ui} model={model} state={state} />);
   sheet.append(canvas, marks.node);
@@ -310,10 +313,11 @@ interface PartProps {
 }
 
 /** The names of the columns: a click sorts by one, the next click the other way round. */
-function Header({ ui, model, state }: PartProps) {
+function Header({ ui, model, state, measure }: PartProps & { readonly measure: TextMeasure }) {
   const at = state.layout.value;
   const now = model.mass.value;
   if (at === null || now === null || at.narrow) return null;
+  const texts = headerTexts(at, now.keys, model.pinned.value, measure);
   return (
     <>
       {at.columns.map((column, index) => {
@@ -337,7 +341,7 @@ function Header({ ui, model, state }: PartProps) {
             }}
           >
             <span class={pinned ? "aw-pill" : ""}>
-              <bdi>{name}</bdi>
+              <bdi>{texts[index]}</bdi>
             </span>
             {pinned && (
               <svg viewBox="0 0 8 6" aria-hidden="true" data-up={model.reversed.value || undefined}>
@@ -408,27 +412,30 @@ function Marks({ ui, model, state }: PartProps) {
 const threeDigits = (value: number) => (Number.isNaN(value) ? "–" : value.toFixed(3).replace(/^0/, ""));
 
 /** How many heads are below, and how far their largest goes. */
-function Foot({ model, state }: PartProps) {
+function Foot({ ui, model, state }: PartProps) {
   const at = state.layout.value;
   const table = model.heads.value;
-  if (at === null || table === null) return <span>The kernel looks at all heads.</span>;
+  if (at === null || table === null) {
+    if (ui.store.facts.value.saved === undefined) return <span>The kernel looks at all heads.</span>;
+    return <span>The other heads were not saved here: open the notebook to compute them.</span>;
+  }
   const { stop } = state.shown.value;
   const below = model.headOrder.value.slice(stop);
   const values = model.pinned.value < 0 ? [] : below.map((row) => model.headReading(table, row, model.pinned.value));
   const text = `${count(below.length)} more ${below.length === 1 ? "head" : "heads"}`;
   const most = values.reduce((high, value) => (value > high ? value : high), Number.NEGATIVE_INFINITY);
   const measure = model.measure.value;
+  const aside = asideNames(model).join(", ");
+  const bound = measure === "mass" ? shareText(most, model.stage.value) : readingText(most, measure, model.stage.value);
+  const isBounded = values.length > 0 && !model.reversed.value && Number.isFinite(most);
+  const said = [
+    ...(table.share < 1 ? [`${Math.floor(100 * table.share)} % of all heads so far`] : []),
+    ...(below.length > 0 ? [isBounded ? `${text}, at most ${bound}` : text] : []),
+    ...(aside !== "" ? [`set aside: ${aside}`] : []),
+  ];
   return (
     <>
-      <span style={{ marginLeft: px(at.pictureLeft) }}>
-        {table.share < 1 && `${Math.floor(100 * table.share)} % of all heads so far${below.length > 0 ? "; " : ""}`}
-        {below.length > 0 && text}
-        {below.length > 0 &&
-          values.length > 0 &&
-          !model.reversed.value &&
-          Number.isFinite(most) &&
-          `, at most ${measure === "mass" ? shareText(most, model.stage.value) : readingText(most, measure, model.stage.value)}`}
-      </span>
+      <span style={{ marginLeft: px(at.pictureLeft) }}>{said.join("; ")}</span>
       {model.shares.value && (
         <span class="aw-seg-key-even">
           <u /> even attention

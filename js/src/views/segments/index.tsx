@@ -63,7 +63,7 @@ export function segments(ui: Ui): View {
       // What stands in the place of the pictures is found where they are.
       message.node.hidden = state.value === "there";
       message.node.dataset.aw = state.value === "there" ? "" : "picture";
-      message.node.setAttribute("aria-label", state.value === "waiting" ? "Segments are computed" : "No segments");
+      message.node.setAttribute("aria-label", waitingLabel(ui, state.value));
     }),
     effect(() => {
       ui.segmentReading.value = readingOf(model);
@@ -240,6 +240,13 @@ function Alone({ model }: { model: SegmentsModel }) {
 
 // --- states ---------------------------------------------------------------------------------------------------------------
 
+const waitingLabel = ({ store }: Ui, state: State) =>
+  state !== "waiting"
+    ? "No segments"
+    : store.facts.value.saved === undefined
+      ? "Segments are computed"
+      : "Not in this file";
+
 type State = "none" | "error" | "waiting" | "there";
 
 function stateOf({ store }: Ui): State {
@@ -250,11 +257,17 @@ function stateOf({ store }: Ui): State {
 
 const CALL = 'w.segments = "sentences"';
 
+const NOT_SAVED =
+  "The attention between segments was not saved for this head. Choose another head, or open the notebook to compute it.";
+
 /** What stands in the place of the pictures: no segments, or none that fit. */
 function Problem({ ui, state }: { ui: Ui; state: State }) {
   const { store, kernel } = ui;
   if (state === "there") return null;
-  if (state === "waiting") return <div class="aw-seg-waiting" />;
+  if (state === "waiting") {
+    if (store.facts.value.saved === undefined) return <div class="aw-seg-waiting" />;
+    return <Message sign="empty" title="Not in this file" text={NOT_SAVED} />;
+  }
   if (state === "error") {
     const text = store.segments.value?.error ?? store.mass.value?.error ?? "";
     return <Message sign="error" title="These segments cannot be shown" text={text} />;

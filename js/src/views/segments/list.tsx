@@ -1,17 +1,19 @@
 /** The ranked list beside the tokens: what the pinned token, or the whole answer, attends to. */
 
 import { computed, effect, signal } from "@preact/signals-core";
-import { mount, part, Token, type View } from "../../components/dom";
+import { mount, part, px, Token, type View } from "../../components/dom";
 import { sumWord } from "../../contract/stages";
 import { byLargest, largestSize, meanOf, rankAmong, sumOf } from "../../data/segments";
 import { nameOf } from "../../data/survey";
 import { segmentStyle } from "../../draw/segment-colors";
 import { KernelError } from "../../kernel/kernel";
+import { type Measure as TextMeasure, textMeasure } from "../../state/plot";
 import { stableComputed } from "../../state/queries";
 import { askKeys, type SegmentKeys } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import type { RestRow, SegmentsModel } from "./model";
+import { asideNames, listNames } from "./names";
 import { inWords, liftText, measureWord, readingText } from "./numbers";
 import { pinColumn } from "./pins";
 
@@ -56,7 +58,10 @@ export function listPart(ui: Ui, model: SegmentsModel): View {
   const unfolded = computed(() =>
     wanted.value !== null && keys.value?.of === JSON.stringify(wanted.value) ? keys.value.found : null,
   );
-  const view = mount(part("aw-seg-list", "panel"), () => <List ui={ui} model={model} keys={unfolded.value} />);
+  const textWide = textMeasure(ui);
+  const view = mount(part("aw-seg-list", "panel"), () => (
+    <List ui={ui} model={model} keys={unfolded.value} textWide={textWide.value} />
+  ));
   return {
     node: view.node,
     dispose() {
@@ -73,7 +78,17 @@ export function subjectOf(model: SegmentsModel): { token: number; row: RestRow |
   return { token, row: token >= 0 ? model.tokenRow(token) : model.whole.value };
 }
 
-function List({ ui, model, keys }: { ui: Ui; model: SegmentsModel; keys: Keys["found"] | null }) {
+function List({
+  ui,
+  model,
+  keys,
+  textWide,
+}: {
+  ui: Ui;
+  model: SegmentsModel;
+  keys: Keys["found"] | null;
+  textWide: TextMeasure;
+}) {
   const now = model.mass.value;
   const { token, row } = subjectOf(model);
   if (now === null) return null;
@@ -109,7 +124,7 @@ function List({ ui, model, keys }: { ui: Ui; model: SegmentsModel; keys: Keys["f
             <span title={measureWord(measure, now.stage)}>{shortWord(model)}</span>
             <span>{otherWord(model)}</span>
           </div>
-          <Rows ui={ui} model={model} row={row} keys={token === model.token.value ? keys : null} />
+          <Rows ui={ui} model={model} row={row} keys={token === model.token.value ? keys : null} textWide={textWide} />
         </>
       )}
       <AllHeads ui={ui} model={model} />
@@ -124,7 +139,7 @@ interface RowsProps {
   readonly keys: Keys["found"] | null;
 }
 
-function Rows({ ui, model, row, keys }: RowsProps) {
+function Rows({ ui, model, row, keys, textWide }: RowsProps & { textWide: TextMeasure }) {
   const now = model.mass.value!;
   const measure = model.measure.value;
   const value = (column: number) => model.reading(row, column);
@@ -135,19 +150,26 @@ function Rows({ ui, model, row, keys }: RowsProps) {
   const others = order.filter((column) => !shown.includes(column));
   const scale = largestSize(shown.flatMap((column) => [value(column), model.even(row, column)])) || 1;
   const sums = others.reduce((sum, column) => sum + (value(column) || 0), 0);
-  const { without, self } = model.left.value;
   const aside = row.rest.aside[row.row]!;
-  const names = [...without.map((column) => now.keys[column]!), ...(self ? [] : ["own key"])];
+  const names = asideNames(model);
+  const isPill = (at: number) => shown[at] === model.pinned.value || shown[at] === model.second.value;
+  const { wide, texts } = listNames(
+    ui,
+    shown.map((column) => now.keys[column]!),
+    isPill,
+    textWide,
+  );
   return (
     <ol
+      style={{ "--aw-seg-name": px(wide) }}
       class="aw-seg-rows"
       data-measure={measure}
       data-sums={!model.shares.value || undefined}
       aria-label={`${measureWord(measure, now.stage)} by segment`}
     >
-      {shown.map((column) => (
+      {shown.map((column, at) => (
         <>
-          <Row key={column} {...{ ui, model, row, column, scale }} />
+          <Row key={column} {...{ ui, model, row, column, scale }} text={texts[at]!} />
           {column === model.pinned.value && typeof keys === "string" && (
             <li key="keys" class="aw-seg-row aw-seg-key aw-seg-rest" title={keys}>
               <span />
@@ -177,7 +199,9 @@ function Rows({ ui, model, row, keys }: RowsProps) {
   );
 }
 
-function Row({ ui, model, row, column, scale }: Omit<RowsProps, "keys"> & { column: number; scale: number }) {
+type RowProps = Omit<RowsProps, "keys"> & { column: number; scale: number; text: string };
+
+function Row({ ui, model, row, column, scale, text }: RowProps) {
   const now = model.mass.value!;
   const measure = model.measure.value;
   const value = model.reading(row, column);
@@ -213,7 +237,7 @@ function Row({ ui, model, row, column, scale }: Omit<RowsProps, "keys"> & { colu
       >
         <i class="aw-seg-mark" style={{ background: color }} />
         <span class={pinned ? "aw-seg-name aw-pill" : second ? "aw-seg-name aw-seg-outline" : "aw-seg-name"}>
-          <bdi>{name}</bdi>
+          <bdi>{text}</bdi>
         </span>
         <span class="aw-seg-bar">
           <Bar value={value} {...{ model, scale, color }} />

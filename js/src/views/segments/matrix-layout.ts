@@ -9,7 +9,9 @@ const NAMES_FROM = 14;
 const MARGINS_FROM = 4;
 const MOST_ROW_NAME = 96;
 const MOST_COLUMN_NAME = 96;
+/** For the numbers of what is set aside; and for its slanted name, where nothing is beside it. */
 const ASIDE = 26;
+const ASIDE_NAME = 34;
 
 export interface MatrixLayout {
   readonly unit: number;
@@ -40,16 +42,20 @@ interface Wanted {
   readonly unit: number;
   readonly aside: boolean;
   readonly narrow: boolean;
+  /** Whether there is a gap on its right, into which what is set aside may reach. */
+  readonly beside: boolean;
 }
 
 /** Lay out a matrix of named rows and columns in a room. */
-export function layMatrix({ rows, columns, room, unit, aside, narrow }: Wanted): MatrixLayout {
+export function layMatrix({ rows, columns, room, unit, aside, narrow, beside }: Wanted): MatrixLayout {
   const rowRoom = Math.min(MOST_ROW_NAME * unit, Math.max(0, ...rows));
   const left = rowRoom + 18 * unit;
   const longest = Math.min(MOST_COLUMN_NAME * unit, Math.max(0, ...columns));
   const many = Math.max(1, rows.length, columns.length);
   const beyond = Math.min(longest, 60 * unit) * 0.6; // slanted names of the last columns
-  const own = narrow ? Math.min(NARROW_ROOM * unit, room - left) : room - left - (aside ? ASIDE * unit : beyond);
+  const own = narrow
+    ? Math.min(NARROW_ROOM * unit, room - left)
+    : room - left - (aside ? (ASIDE + (beside ? 0 : ASIDE_NAME)) * unit : beyond);
   const pitch = Math.max(1, Math.min(CELL * unit, Math.floor(own / many)));
   const top = Math.min(96 * unit, longest * Math.SQRT1_2 + 24 * unit);
   const wide = columns.length * pitch;
@@ -61,7 +67,7 @@ export function layMatrix({ rows, columns, room, unit, aside, narrow }: Wanted):
     columns: columns.length,
     left,
     top,
-    width: Math.min(room, left + wide + (aside ? ASIDE * unit + 34 * unit : beyond)),
+    width: Math.min(room, left + wide + (aside ? (ASIDE + ASIDE_NAME) * unit : beyond)),
     height: top + rows.length * pitch,
     aside: aside && !narrow ? left + wide + 12 * unit : 0,
     rowRoom,

@@ -52,6 +52,7 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
       unit: ui.unit.value,
       aside: model.left.value.without.length > 0 || !model.left.value.self,
       narrow: ui.mode.value === "narrow",
+      beside: ui.mode.value === "beside" || ui.mode.value === "wide",
     });
   });
   const most = computed(() => largestSize(numbersOf(model)));
