@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -264,6 +265,29 @@ def test_other_kinds_of_checkpoints_are_refused_before_anything_is_edited() -> N
         model(text().requires_grad_())
     with intervene(model, {0: "zero"}):
         model(text().requires_grad_()).sum().backward()
+
+
+def test_a_checkpoint_that_hooks_begin_is_refused() -> None:
+    """As `torch.distributed` has it: no function of torch is on the stack while the layer runs."""
+    generator = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+    model, begun = Layers(by_sdpa), []
+    layer = model.layers[1]
+
+    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+        early = (True,) if "early_stop" in signature(generator).parameters else ()
+        begun.append(
+            generator(layer.forward, True, torch.utils.checkpoint.noop_context_fn, "default", False, *early, *args)
+        )
+        next(begun[-1])
+
+    layer.register_forward_pre_hook(before)
+    layer.register_forward_hook(lambda *_: next(begun[-1], None))
+    model(text().requires_grad_()).sum().backward()
+    with intervene(model, {0: "zero"}):
+        model(text().requires_grad_()).sum().backward()
+    with pytest.raises(ValueError, match="gradient checkpointing"), intervene(model, {1: "zero"}):
+        model(text().requires_grad_())
+    begun[-1].close()
 
 
 @pytest.mark.parametrize("how", HOW)

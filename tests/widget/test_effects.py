@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import gc
 import json
+import re
+import struct
 import weakref
+import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -227,6 +231,11 @@ def test_files_and_notebooks_keep_the_results(cap: Capture, model: Any, tmp_path
     assert len(json.dumps(sent)) < 64 * 1024
     path = w.to_html(tmp_path / "effects.html")
     assert path.stat().st_size < 4 << 20
+    (data,) = re.findall(r'id="attnwidget-data">([^<]*)</script>', path.read_text(encoding="utf-8"))
+    kept = zlib.decompress(base64.b64decode(data))
+    state = json.loads(kept[4 : 4 + struct.unpack("<I", kept[:4])[0]])["state"]
+    assert {name: state[name] for name in sent} == json.loads(json.dumps(sent))
+    assert None not in state["effects"]["heads"]["lost"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ of the block of the intervention, after its end, in any thread.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import types
 from collections.abc import Iterator
@@ -96,7 +97,22 @@ def surroundings() -> Surroundings:
             found.parts.append(_recomputation(*kept))
         elif _has_own_backward(frame) or (is_torchs and _is_checkpoint(frame) and torch.is_grad_enabled()):
             found.is_unknown = True
+    found.is_unknown |= _is_kept_elsewhere(found.parts)
     return found
+
+
+_autograd: Any = getattr(torch._C, "_autograd", None)
+_top_hooks: Any = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+
+
+def _is_kept_elsewhere(parts: list[Recomputation]) -> bool:
+    """Return whether tensors are kept for a checkpoint of torch that is none of these, as one that hooks have begun."""
+    hooks = _top_hooks(True)
+    pack: Any = hooks[0] if hooks else None
+    if getattr(pack, "__module__", "") != checkpoint.__name__ or not pack.__qualname__.startswith("_checkpoint_hook."):
+        return False
+    known = inspect.getclosurevars(pack).nonlocals.get("frame")
+    return not any(getattr(known, "recompute_fn", None) is part for part in parts)
 
 
 def _frames() -> Iterator[types.FrameType]:
