@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from interrupting import interrupted_at, lines_of
 from torch import Tensor, nn
 
 import attnwidget
@@ -528,3 +529,20 @@ def test_gradients_are_as_they_were_after_several_heads_recalled_side_by_side() 
     w.combine = "max"
     w.close()
     assert torch.is_grad_enabled()
+
+
+def test_an_interrupt_at_any_line_leaves_the_caller_in_the_modes_it_was_in() -> None:
+    backend = torch.backends.mkldnn.matmul
+    before, att = backend.fp32_precision, Attention(*torch.randn(3, 9, 4))
+    lines = lines_of(lambda: att.block(keys=3))
+    assert lines > 50
+    try:
+        for line in range(1, lines + 1):
+            backend.fp32_precision = "bf16"
+            with interrupted_at(line):
+                att.block(keys=3)
+            assert torch.is_grad_enabled(), f"after line {line}"
+            att.block(keys=3)  # what an interrupt leaves undone, the next block does
+            assert backend.fp32_precision == "bf16", f"after line {line}"
+    finally:
+        backend.fp32_precision = before

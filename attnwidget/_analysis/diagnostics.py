@@ -106,6 +106,11 @@ def _found(steps: Iterator[Finding | None]) -> Generator[None, None, list[Findin
     return found
 
 
+def _pieces(att: AttentionBase) -> list[range]:
+    """Return the queries in pieces, whose whole rows are held together: of long rows only a few."""
+    return list(cuts(range(att.shape.Q), 1, max(1, min(QUERIES, CELLS_AT_ONCE // max(att.shape.K, 1)))))
+
+
 def is_long(att: AttentionBase) -> bool:
     """Return whether scores and weights of only some rows are examined; masks are always counted whole."""
     return att.shape.Q * att.shape.K > MAX_CELLS
@@ -283,7 +288,7 @@ def _finite_minus(head: Head) -> Iterator[Finding | None]:
     if not att.rules.biases or (head.sink is not None and head.sink > FAR_BELOW):
         return  # a learned sink takes the weight
     rows = []
-    for queries in sampled_rows(att) if is_long(att) else cuts(range(att.shape.Q), 1, QUERIES):
+    for queries in sampled_rows(att) if is_long(att) else _pieces(att):
         top = exact_block(att, head.block(queries), "masked", None).amax(1)
         yield None
         places = ((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0]
@@ -360,7 +365,7 @@ def _given_weights(head: Head) -> Iterator[Finding | None]:
     if att.source.gives != "weights":
         return
     by_row, by_column = [], torch.zeros(att.shape.K, dtype=att.result_dtype, device=att.device)
-    for rows in cuts(range(att.shape.Q), 1, QUERIES):
+    for rows in _pieces(att):
         block = exact_block(att, head.block(rows), "weights", None)
         by_row.append(block.sum(1))
         by_column += block.sum(0)

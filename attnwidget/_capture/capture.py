@@ -19,6 +19,7 @@ from .._analysis.output_path import OutputPath
 from .._segments.chat import is_chat
 from .._segments.segments import Segments
 from .._utils.indexing import as_index
+from .._utils.interrupts import surely
 from .._widget.keywords import CaptureKeywords, Tokens, list_keywords
 from .._widget.named_stacks import LabeledStack
 from .._widget.widget import AttentionWidget
@@ -991,7 +992,8 @@ class Capture(Forward):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         assert self._recorder is not None
-        self._recorder.end()
+        surely(self._recorder.stop)
+        self._recorder.settle()
         if kind is None:
             self._recorder.check()
 

@@ -49,17 +49,19 @@ class AttentionModules:
     def watched(self) -> Iterator[None]:
         """Note which of them run inside the block; each is watched until its first call."""
         scripted = [one for one in self._candidates.values() if _is_scripted(one)]
-        self._handles = {
-            key: module.register_forward_pre_hook(self._note)
-            for key, module in self._candidates.items()
-            if not _is_scripted(module)
-        }
+        self._handles = {}
         with contextlib.ExitStack() as stack:
             if scripted:  # these take no hooks of their own
                 stack.callback(register_module_forward_pre_hook(self._note).remove)
-            for handle in self._handles.values():
-                stack.callback(handle.remove)
+            stack.callback(self._remove_all)
+            for key, module in self._candidates.items():
+                if not _is_scripted(module):
+                    self._handles[key] = module.register_forward_pre_hook(self._note)
             yield
+
+    def _remove_all(self) -> None:
+        for handle in self._handles.values():
+            handle.remove()
 
     def _note(self, module: nn.Module, *_: Any) -> None:
         if id(module) in self._candidates:

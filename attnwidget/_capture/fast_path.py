@@ -72,8 +72,6 @@ def _zeros_after(layer: nn.Module, padded: Tensor) -> Iterator[None]:
     def write(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
         return output.masked_fill(padded[..., None], 0.0) if threading.get_ident() == thread else None
 
-    handle = layer.register_forward_hook(write)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(layer.register_forward_hook(write).remove)
         yield
-    finally:
-        handle.remove()

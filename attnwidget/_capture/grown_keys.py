@@ -224,9 +224,9 @@ def _note(
 def _forget(key: int) -> Callable[[Any], None]:
     """Return what forgets a cache's layer when that is gone, unless another has come in its place."""
 
-    def forget(gone: weakref.ref[Any]) -> None:
+    def forget_collected(gone: weakref.ref[Any]) -> None:
         known = _known.get(key)
         if known is not None and known[0] is gone:
             del _known[key]
 
-    return forget
+    return forget_collected

@@ -178,10 +178,7 @@ def calling_function() -> str:
 @contextlib.contextmanager
 def forward_hooks(model: nn.Module, begins: Callable[[], None], ends: Callable[[], None]) -> Iterator[None]:
     """Call `begins` and `ends` where the model's forward passes do."""
-    before = model.register_forward_pre_hook(lambda *_: begins(), prepend=True)
-    after = model.register_forward_hook(lambda *_: ends(), always_call=True)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(lambda *_: begins(), prepend=True).remove)
+        stack.callback(model.register_forward_hook(lambda *_: ends(), always_call=True).remove)
         yield
-    finally:
-        before.remove()
-        after.remove()

@@ -208,10 +208,10 @@ class Provenance:
     @contextlib.contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch the modules of a model inside the block."""
-        for module in modules(model):
-            if _may_compute_attention(module):
-                self._watch(module)
         try:
+            for module in modules(model):
+                if _may_compute_attention(module):
+                    self._watch(module)
             yield
         finally:
             for hooks in self._hooks.values():
@@ -222,9 +222,9 @@ class Provenance:
 
     def _watch(self, module: nn.Module) -> None:
         # Functions, and not methods, for a model may be copied with its hooks.
-        before = module.register_forward_pre_hook(_calling(self._enter), with_kwargs=True)
-        after = module.register_forward_hook(lambda module, *_: self._leave(module), always_call=True)
-        self._hooks[id(module)] = [before, after]
+        hooks = self._hooks[id(module)] = []  # there before the first is put on: an interrupt may come at any line
+        hooks.append(module.register_forward_pre_hook(_calling(self._enter), with_kwargs=True))
+        hooks.append(module.register_forward_hook(lambda module, *_: self._leave(module), always_call=True))
 
     def rest(self, name: str, module: nn.Module) -> None:
         """Watch a module no more until `wake`: its calls go on as those before, so that nothing is asked of it."""
@@ -236,8 +236,9 @@ class Provenance:
             if inner or not self._may_rest or not running or running[-1].module is not module:
                 return  # one that holds others may be running when it is to be watched again
             running.pop()
-            for hook in self._hooks.pop(id(module), ()):
+            for hook in self._hooks[id(module)]:
                 hook.remove()
+            del self._hooks[id(module)]
             self._followed.discard(id(module))
             self._resting[name] = module
 
@@ -270,8 +271,9 @@ class Provenance:
             if sys.exc_info()[0] is not None:
                 return entered
             for key in entered.difference(self._asked, *list(self._entered.values())):
-                for hook in self._hooks.pop(key, ()):
+                for hook in self._hooks.get(key, ()):
                     hook.remove()
+                self._hooks.pop(key, None)  # last: what an interrupt leaves is found when the block ends
         return entered
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -226,24 +226,18 @@ class TextWatcher:
         with contextlib.ExitStack() as stack:
             for module, reads, after in self._watched():
                 with contextlib.suppress(Exception):  # a scripted module takes no hooks
-                    handle = (
-                        module.register_forward_hook(_quiet(reads), with_kwargs=True)
-                        if after
-                        else module.register_forward_pre_hook(_quiet(reads), with_kwargs=True)
-                    )
-                    stack.callback(handle.remove)
+                    register: Any = module.register_forward_hook if after else module.register_forward_pre_hook
+                    stack.callback(register(_quiet(reads), with_kwargs=True).remove)
             stack.enter_context(self._root_hooks())
             yield
 
     @contextlib.contextmanager
     def _root_hooks(self) -> Iterator[None]:
-        before = self.model.register_forward_pre_hook(_quiet(self._begin), prepend=True, with_kwargs=True)
-        after = self.model.register_forward_hook(_quiet(self._end), with_kwargs=True, always_call=True)
-        try:
+        begin, end = _quiet(self._begin), _quiet(self._end)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.model.register_forward_pre_hook(begin, prepend=True, with_kwargs=True).remove)
+            stack.callback(self.model.register_forward_hook(end, with_kwargs=True, always_call=True).remove)
             yield
-        finally:
-            before.remove()
-            after.remove()
 
     def _watched(self) -> Iterator[tuple[nn.Module, Callable[..., None], bool]]:
         """Yield the modules whose calls are read, with what reads them, and whether after the call."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._utils.interrupts import interrupts_put_off
 from . import hooks
 from .advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, with_way_on
 from .carried.outputs import CallFacts, OutputWatcher
@@ -82,36 +83,42 @@ class Recorder(ModelCalls):
             if self.model is not None:
                 self._names = module_names(self.model)
                 self._refuse_unknown_names(self.model)
-                if not self._open:
-                    stack.enter_context(self._provenance.watching(self.model))
-                    self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
-                    stack.enter_context(self.texts.open())
-                    stack.enter_context(self._outputs.watching(self.model, self._names))
-                    stack.enter_context(forward_hooks(self.model, self._forward_began, self._forward_ended))
-                    for name, part in parts_of(self.model):
-                        begin = functools.partial(self.matcher.begin, part=name)
-                        stack.enter_context(forward_hooks(part, begin, self.matcher.end))
             if not self._open:
-                self._thread = threading.get_ident()
-                self._watched = WatchedModules(self.model)
-                hooks.add_listener(self)
-                stack.callback(hooks.remove_listener, self)
-                if self.model is not None:
-                    self._attention_modules = AttentionModules(self.model, self._names)
-                    stack.enter_context(self._attention_modules.watched())
-                if self.model is None or self._watched:
-                    self._watcher = stack.enter_context(hooks.watch_functions(self))
-                    self._watch_parts(stack)
-            if not self._open:
-                self._outputs.is_ready()
+                with interrupts_put_off():
+                    self._start_watching(stack)
             self._open.append(stack.pop_all())
+
+    def _start_watching(self, stack: contextlib.ExitStack) -> None:
+        if self.model is not None:
+            stack.enter_context(self._provenance.watching(self.model))
+            self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
+            stack.enter_context(self.texts.open())
+            stack.enter_context(self._outputs.watching(self.model, self._names))
+            stack.enter_context(forward_hooks(self.model, self._forward_began, self._forward_ended))
+            for name, part in parts_of(self.model):
+                begin = functools.partial(self.matcher.begin, part=name)
+                stack.enter_context(forward_hooks(part, begin, self.matcher.end))
+        self._thread = threading.get_ident()
+        self._watched = WatchedModules(self.model)
+        hooks.add_listener(self)
+        stack.callback(hooks.remove_listener, self)
+        if self.model is not None:
+            self._attention_modules = AttentionModules(self.model, self._names)
+            stack.enter_context(self._attention_modules.watched())
+        if self.model is None or self._watched:
+            self._watcher = stack.enter_context(hooks.watch_functions(self))
+            self._watch_parts(stack)
+        self._outputs.is_ready()
 
     def _watch_parts(self, stack: contextlib.ExitStack) -> None:
         """Prepare to stop watching torch's functions in parts of the model that call transformers' interface."""
-        self._parts = None
         if self.model is not None and self._watcher is not None:
             self._parts = UnwatchedParts(self._watcher, self.model)
-            stack.callback(self._parts.remove)
+            stack.callback(self._forget_parts, self._parts)
+
+    def _forget_parts(self, parts: UnwatchedParts) -> None:
+        parts.remove()
+        self._parts = None
 
     def _refuse_unknown_names(self, model: nn.Module) -> None:
         """Refuse a layer's name that no module has, before the model has run, which may take long."""
@@ -158,15 +165,19 @@ class Recorder(ModelCalls):
             self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
         if self._watcher is not None and not self._watched:  # where another mode was above it when that turned out
             self._watcher.exit_early()
-        elif self._parts is not None and self.matcher.running_step is None and self._watched.has_news():
-            self._parts.find(self._watched)
+        elif self._parts is not None and self.matcher.running_step is None and threading.get_ident() == self._thread:
+            if self._watched.has_news():
+                self._parts.find(self._watched)
 
-    def end(self) -> None:
-        """Stop recording, and verify the records when the outermost block ends."""
+    def stop(self) -> None:
+        """Stop recording: take all hooks off the model, when the outermost block ends."""
         self._outputs.end()  # where the model was interrupted, which runs no hooks
         if self._parts is not None and self._parts.is_interrupted and sys.exc_info()[0] is None:
             self.skipped.setdefault(type(self.model).__name__, INTERRUPTED)
         self._open.pop().close()
+
+    def settle(self) -> None:
+        """Verify the records, when the outermost block has ended."""
         if not self._open:
             self.matcher.settle()
             self.matcher.drop_unwanted()

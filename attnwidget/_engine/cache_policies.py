@@ -116,8 +116,6 @@ def policy_mask(att: AttentionBase, policy: CachePolicy) -> Mask:
             f"{policy} goes by the place of each query among the keys, which is not known in {att!r}: give "
             "self-attention, or a mask as the policy"
         )
-    if att.source.gives != "scores":
-        raise ValueError("only weights were given, so it is not known what is left of a row: give Attention(q, k)")
     places = torch.tensor(list(own), dtype=torch.int64, device="cpu")
     if policy.name != "window" and (len(places) != att.shape.K or int(places[0]) != 0):
         raise ValueError(

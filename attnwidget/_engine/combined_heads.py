@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, TypeVar
@@ -51,9 +51,6 @@ class CombinedHeads:
     def tensors(self) -> dict[str, Tensor]:
         sinks = {} if self.att.sinks is None else {"sinks": self.att.sinks}
         return {**self.att.source.tensors(), **sinks, **self.att.rules.tensors()}
-
-    def changed(self, change: Callable[[Tensor], Tensor]) -> CombinedHeads:
-        return self
 
     def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
         return tuple(Head(self.att, batch, one) for one in self.heads)

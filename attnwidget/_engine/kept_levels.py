@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
@@ -93,9 +93,6 @@ class KeptLevels(TensorSource):
     def tensors(self) -> dict[str, Tensor]:
         names = ("values", "allowed", "log_normalizers", "metric_sums", "metric_counts", "sinks")
         return {name: x for name in names if (x := getattr(self, name)) is not None}
-
-    def changed(self, change: Callable[[Tensor], Tensor]) -> KeptLevels:
-        raise self.refusal("what it would be under other rules is")
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         yield from ()

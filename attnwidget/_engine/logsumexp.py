@@ -96,9 +96,6 @@ class LogSumExpCache:
         self._numbers: dict[tuple[int, int], tuple[Versions, float]] = {}
         self._rows: OrderedDict[tuple[int, int], _KnownRows] = OrderedDict()
 
-    def __reduce__(self) -> tuple[type[LogSumExpCache], tuple[()]]:
-        return LogSumExpCache, ()  # a copy starts afresh
-
     @property
     def nbytes(self) -> int:
         """How many bytes the log-normalizers take."""

@@ -7,11 +7,12 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from math import e as EULER
 from math import inf, log2
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -47,47 +48,60 @@ def exactly(device: torch.device, steps: Generator[Y, None, R]) -> Generator[Y, 
 @contextmanager
 def full(device: torch.device) -> Iterator[None]:
     """Compute in the precision of the tensors, whatever the caller lowers it to."""
-    with ExitStack() as stack:
+    user = _User()
+    try:
+        _keep_float32(user)
         if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
-        _keep_float32(stack)
-        yield
+            with torch.autocast(device.type, enabled=False):
+                yield
+        else:
+            yield
+    finally:
+        try:
+            _bring_back(user)
+        except BaseException:
+            _bring_back(user)  # an interrupt may come in the middle of that as well
+            raise
+
+
+class _User:
+    """A block that computes: only weakly held, so that one that an interrupt ended anywhere counts no longer."""
+
+    __slots__ = ("__weakref__",)
 
 
 _precision = threading.Lock()
-_changed: list[Any] = []  # how to bring back what the caller had
-_users = 0  # blocks that compute, of all threads
+_changed: list[Callable[[], Any]] = []  # how to bring back what the caller had
+_users: WeakSet[_User] = WeakSet()  # of all threads
 
 
-def _keep_float32(stack: ExitStack) -> None:
-    """Turn off TF32 and bfloat16 products, which are off by 1e-3, until the last thread that computes closes its stack.
+def _keep_float32(user: _User) -> None:
+    """Turn off TF32 and bfloat16 products, which are off by 1e-3, until the last thread that computes is done.
 
     These settings are those of the process: a thread that ends may not bring them back for one that still computes.
     """
-    global _users
     with _precision:
-        _users += 1
-        if _users == 1 or not _changed:
+        if not _users or not _changed:
             _changed.extend(_turned_off())
-    stack.callback(_bring_back)
+        _users.add(user)
 
 
-def _bring_back() -> None:
-    global _users
+def _bring_back(user: _User) -> None:
     with _precision:
-        _users -= 1
-        while _users == 0 and _changed:
-            _changed.pop()()
+        _users.discard(user)
+        while not _users and _changed:
+            _changed[-1]()
+            del _changed[-1]
 
 
 def _turned_off() -> Iterator[Callable[[], Any]]:
-    """Turn off what the caller has turned on, and yield how to bring it back."""
+    """Turn off what the caller has turned on, and yield, before each, how to bring it back."""
     backends: list[Any] = [torch.backends.cuda.matmul]
     backends += [getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv")]
     if not hasattr(backends[0], "fp32_precision"):  # torch before 2.9
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
         yield partial(torch.set_float32_matmul_precision, before)
+        torch.set_float32_matmul_precision("highest")
         return
     for backend in backends:
         if backend.fp32_precision not in ("none", "ieee"):

@@ -25,7 +25,7 @@ from . import softmax
 from .base import AttentionBase, Head, Shape
 from .matmul import Scratch
 from .sources import SourceRows
-from .stages import allowed_cells, streamed
+from .stages import allowed_cells, new, streamed
 
 ROWS_AT_ONCE, KEYS_AT_ONCE = 1024, 4096  # pieces that are computed at once
 FEW_WORDS = 16  # words, whose rows are computed at once
@@ -95,15 +95,12 @@ class MergedWords:
         """Return the mean of what the sink takes from the pieces of each word; 0 of an empty one."""
         rows, of_row = pieces_of(self.queries.of(batch), positions(queries, self.pieces.device))
         if not len(rows):
-            return None
+            return new(self.pieces, len(queries)).zero_() if self.has_sinks else None
         found = softmax.sink_weights(Head(self.pieces, batch, head), compact(rows))
         if found is None:
             return None
         total = found.new_zeros(len(queries)).index_add_(0, of_row, found)
         return total / torch.bincount(of_row, minlength=len(queries)).clamp_min(1)
-
-    def changed(self, change: Callable[[Tensor], Tensor]) -> MergedWords:
-        return self
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         yield from ()
@@ -124,8 +121,6 @@ class MergedWords:
         found = torch.zeros(len(queries), len(keys), dtype=torch.int32, device=q_idx.device)
         for at in cuts(range(len(rows)), 1, ROWS_AT_ONCE):
             some = rows[at.start : at.stop]
-            if not len(columns):
-                break
             cells = Block(int(b), int(h), compact(some), compact(columns))
             allowed = whole(allowed_cells(self.pieces, cells), some, columns, q_idx.device).int()
             by_key = torch.zeros(len(some), len(keys), dtype=torch.int32, device=q_idx.device)

@@ -193,11 +193,6 @@ class OverviewPass:
             raise RuntimeError("the pass is not finished: go on with it, or start another")
         return self._result
 
-    @property
-    def finished(self) -> bool:
-        """Whether the result is there."""
-        return self._result is not None
-
     def __iter__(self) -> OverviewPass:
         return self
 

@@ -55,9 +55,6 @@ class Source(Protocol):
     def tensors(self) -> dict[str, Tensor]:
         """Return what it is read from, by the user's name for it; the first has (batch, head, query, …)."""
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Source:
-        """Return a source of the same tensors, each with a change made to it; of another attention, as it is."""
-
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         """Compute what blocks of some queries need, so that none has to wait; yield the cells of each part."""
 
@@ -123,6 +120,7 @@ class Products(TensorSource):
         return {"q": self.q, "k": self.k}
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Products:
+        """Return the products of the same tensors, each with a change made to it."""
         return Products(change(self.q), change(self.k))
 
 
@@ -152,6 +150,7 @@ class Given(TensorSource):
         return {self.gives: self.matrix}
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Given:
+        """Return the same matrix with a change made to it."""
         return Given(change(self.matrix), self.gives)
 
 

@@ -16,7 +16,7 @@ from ..masks import LONGEST_WINDOW, NO_KEYS, KeyBounds, Mask, causal_lower_right
 from .base import AttentionBase
 from .cache_policies import policy_mask, read_policy, with_keys
 from .kept_levels import KeptLevels
-from .sources import Source
+from .sources import Given, Products, Source
 
 KEEP = ("policy", "budget", "sinks", "recent", "prompt", "observe")
 CAUSAL = (False, True, "lower right")
@@ -30,6 +30,7 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
     changes = read(att, changes)
     source, v = att.source, att.v
     if "dtype" in changes:
+        assert isinstance(source, Products | Given)  # what gives weights alone was refused
         source, v = rounded(source, v, changes["dtype"])
     found = att.replaced(changed(att, changes), source, v)
     if changes and found.carries is not None:
@@ -200,7 +201,7 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
 # Number types.
 
 
-def rounded(source: Source, v: Tensor | None, dtype: str) -> tuple[Source, Tensor | None]:
+def rounded(source: Products | Given, v: Tensor | None, dtype: str) -> tuple[Source, Tensor | None]:
     """Return a source and values as another type holds them, in their own type: what follows stays as exact.
 
     int8 is symmetric, a scale for each token: round(x / s) · s with s = max |x| / 127 (Dettmers et al. 2022, §2.1).

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from allocations import PeakBytes
 from tolerance import approx, rounding, together
 
 from attnwidget import Attention, load_sample, masks
@@ -119,6 +120,22 @@ def test_given_weights() -> None:
     assert kinds(Attention.from_weights(torch.dropout(weights, 0.5, train=True))) == ["rows do not sum to 1"]
     emptied = weights.masked_fill(torch.arange(Q)[:, None] == 3, 0)
     assert Attention.from_weights(emptied).check() == []
+
+
+@pytest.mark.parametrize("of", ["words", "given weights", "a large finite number"])
+def test_of_long_rows_only_a_few_are_held_together(of: str) -> None:
+    source = torch.Generator().manual_seed(5)
+    if of == "words":
+        q, k = torch.randn(2, 9000, 4, generator=source)
+        att = Attention(q, k, is_causal=True).merge([("▁a", "▁b", "c")[at % 3] for at in range(9000)])
+    elif of == "given weights":
+        att = Attention.from_weights(torch.rand(512, 8192, generator=source).softmax(1))
+    else:
+        q, k = torch.randn(512, 2, generator=source), torch.randn(8192, 2, generator=source)
+        att = Attention(q, k, bias=torch.where(torch.arange(8192) % 9 == 0, -1e9, 0.0)[None])
+    with PeakBytes() as held:
+        assert att.check() == []
+    assert held.peak < att.shape.K * 512 * 4  # bytes of the rows of one block of queries
 
 
 def test_saturated_and_uniform_rows() -> None:

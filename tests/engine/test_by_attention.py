@@ -53,6 +53,7 @@ CASES: dict[str, Callable[[str], Attention]] = {
     "mask of bools": lambda on: Attention(*tensors(on), mask=matrix(on) < 0.3),
     "function": lambda on: Attention(*tensors(on), mask=lambda b, h, q, k: (q + 2 * k) % 7 > 2),
     "bias": lambda on: Attention(*tensors(on), bias=matrix(on), is_causal=True),
+    "bias alone": lambda on: Attention(*tensors(on), bias=matrix(on)),
     "bfloat16": lambda on: Attention(*(x.bfloat16() for x in tensors(on)), is_causal=True),
     "another scale": lambda on: Attention(*tensors(on), scale=0.7),
 }
@@ -100,6 +101,20 @@ def test_masses_of_segments_are_those_of_streamed_blocks(
     assert calls or case == "all padding"
     assert_close(found, expected, rtol=1e-5, atol=1e-7, equal_nan=True)
     assert float((found - expected).nan_to_num().abs().max()) <= 1e-6
+
+
+def test_masses_where_no_query_has_a_key_of_its_own(calls: list[tuple[int, ...]]) -> None:
+    """As between two texts: each key counts in its segment."""
+    asking = segments({"question": (0, 200)}, length=300)
+    named = segments({"one": (0, 100), "two": (130, 400)}, length=N)
+
+    def build(on: str) -> Attention:
+        return Attention(*tensors(on, 300, N))
+
+    found = build("cpu").by_segment(asking, named, without="self").values
+    assert calls
+    assert_close(found, streamed(build, lambda att: att.by_segment(asking, named, without="self").values))
+    assert float(found[..., -2:].nan_to_num().abs().max()) > 0.1
 
 
 def test_a_querys_own_key_is_apart_to_the_last_digits(calls: list[tuple[int, ...]]) -> None:

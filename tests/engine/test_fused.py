@@ -324,6 +324,42 @@ def test_an_error_that_names_a_file_is_told_without_it(monkeypatch: pytest.Monke
     assert broken.failure == "OSError"
 
 
+def test_a_program_that_may_begin_no_thread_any_more_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python begins none once its last words are said: then it is as if nobody had asked."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.delenv(fused.VARIABLE, raising=False)
+    monkeypatch.setattr(fused, "find_spec", lambda name: object())
+    monkeypatch.setattr(fused, "import_module", lambda name: name)
+    late = Accelerator("kernels")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert late.of_pass(fused.LEAST_CELLS) is None
+        assert late.state is State.UNASKED
+    assert late.wait() == "kernels"
+
+
+def test_nothing_is_compiled_for_a_program_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> Any:
+        raise AssertionError("nobody has use for it")
+
+    ended = threading.Thread(target=lambda: None)
+    ended.start()
+    ended.join()
+    monkeypatch.setattr(fused, "find_spec", lambda name: object())
+    monkeypatch.setattr(fused, "import_module", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "main_thread", lambda: ended)
+        late = Accelerator("kernels")
+        late.begin(0.01)
+        thread = late._thread
+        assert thread is not None
+        thread.join()
+    assert (late.state, late.failure) == (State.UNASKED, "")
+
+
 def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(fused.VARIABLE, raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)  # as Python has it where an import is forbidden

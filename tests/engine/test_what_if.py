@@ -77,6 +77,9 @@ def test_changes_can_follow_changes_and_be_copied() -> None:
     again = copy.deepcopy(dropped)
     torch.testing.assert_close(again.block(), dropped.block())
     assert "without 1 key" in repr(dropped)
+    effects = {effect.name: effect.blocks for effect in dropped.explain(3, 0).effects}
+    assert effects.pop("dropped keys")
+    assert not any(effects.values())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
@@ -86,6 +89,15 @@ def test_number_types_round_the_tensors_alone(dtype: str) -> None:
     assert torch.equal(found.block(), expected.block())  # the same kernels, of the same numbers
     assert torch.equal(found.output(), expected.output())
     assert not torch.equal(found.block(), made().block())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_scores_in_hand_are_rounded_as_they_are(dtype: str) -> None:
+    scores = torch.randn(5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
+    found = Attention.from_scores(scores).what_if({"dtype": dtype})
+    torch.testing.assert_close(found.block("scores"), round_to(scores, dtype))
+    torch.testing.assert_close(found.block(), Attention.from_scores(round_to(scores, dtype)).block())
+    assert float((found.block("scores") - scores).abs().max()) > 1e-4  # float16 has 11 bits
 
 
 def test_eight_bits_have_a_scale_for_each_token() -> None:

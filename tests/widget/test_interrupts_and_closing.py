@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import linecache
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from front_end import FrontEnd, decode_cells
+from interrupting import interrupted_at, lines_of
 from tolerance import rounding
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
@@ -24,61 +22,16 @@ from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelBuild
 from attnwidget._messages import requests
 from attnwidget._messages.comparison import ExactComparison
+from attnwidget._utils.scheduler import Scheduler
+from attnwidget._widget import comparison_pass, eviction_pass, exact_pass, recall_pass
 from attnwidget._widget.derived import INTERRUPTED
+from attnwidget._widget.eviction_pass import EVICTIONS
 
 LONG = 8200  # tokens: the picture comes sampled first
 
 
 def tensors(*shape: int) -> list[torch.Tensor]:
     return list(torch.randn(3, *shape))
-
-
-class InterruptAt:
-    """Raises KeyboardInterrupt at one line of the package that is run, as the signal of a kernel's interrupt does.
-
-    Args:
-        line: the number of the line, counted as lines are run.
-    """
-
-    def __init__(self, line: int) -> None:
-        self.line, self.run = line, 0
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if "attnwidget" not in frame.f_globals.get("__name__", "") or frame.f_code.co_name == "_telling_of_interrupts":
-            return None
-        if event == "line":
-            self.run += 1
-            # Python runs no signal's handler between a block and the release of its lock, which is traced as the line
-            # of its `with`.
-            statement = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-            if self.run >= self.line > 0 and not statement.startswith("with "):
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self
-
-
-@contextmanager
-def interrupted_at(line: int) -> Iterator[None]:
-    """Interrupt what runs within at a line, if it comes so far."""
-    before = sys.gettrace()
-    sys.settrace(InterruptAt(line))
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
-
-
-def lines_of(act: Callable[[], None]) -> int:
-    """Return how many lines of the package something runs."""
-    counter, before = InterruptAt(-1), sys.gettrace()
-    sys.settrace(counter)
-    try:
-        act()
-    finally:
-        sys.settrace(before)
-    return counter.run
 
 
 def assert_shows_what_is_selected(w: AttentionWidget) -> None:
@@ -377,6 +330,57 @@ def test_they_go_where_a_loop_runs_too(make: Callable[[], AttentionWidget]) -> N
 
     with no_collector():
         assert [end() for end in asyncio.run(in_a_kernel())] == [None, None, None]
+
+
+def stages_of_a_long_head() -> AttentionWidget:
+    return AttentionWidget(*torch.randn(2, 900, 4), view="stages")
+
+
+def evictions() -> AttentionWidget:
+    keep = {"policy": "heavy_hitters", "budget": 40}
+    return AttentionWidget(*torch.randn(2, 300, 4), is_causal=True, what_if={"keep": keep})
+
+
+def recall() -> AttentionWidget:
+    keep = {"policy": "window", "budget": 40}
+    return AttentionWidget(*torch.randn(2, 900, 4), is_causal=True, what_if={"keep": keep})
+
+
+def long_comparison() -> AttentionWidget:
+    return compare(Attention(*torch.randn(2, 900, 4)), Attention(*torch.randn(2, 900, 4)))
+
+
+@pytest.mark.parametrize(
+    ("make", "job"),
+    [
+        (long, exact_pass.PASS),
+        (stages_of_a_long_head, exact_pass.EXACT_STAGES),
+        (evictions, EVICTIONS),
+        (recall, recall_pass.RECALL),
+        (long_comparison, comparison_pass.JOB),
+    ],
+)
+def test_a_closed_widget_takes_no_further_step(
+    make: Callable[[], AttentionWidget], job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost, "AT_ONCE", 1000)
+    monkeypatch.setattr(eviction_pass, "MAX_CELLS_AT_ONCE", 0)
+    monkeypatch.setattr(recall_pass, "FIRST_SECONDS", -1.0)
+    steps: list[None] = []
+    step = Scheduler._step
+
+    async def in_a_kernel() -> None:
+        w = make()
+        assert job in w._scheduler.names
+        w.close()
+        assert w._scheduler.names == []
+        monkeypatch.setattr(Scheduler, "_step", lambda scheduler: [steps.append(None), step(scheduler)][1])
+        w._scheduler._not_before = 0.0
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+
+    asyncio.run(in_a_kernel())
+    assert len(steps) <= 1  # what was due on the loop finds nothing to do
 
 
 def test_what_was_shown_before_goes_when_others_are_shown() -> None:

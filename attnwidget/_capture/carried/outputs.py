@@ -185,25 +185,26 @@ class OutputWatcher:
     @contextlib.contextmanager
     def watching(self, model: nn.Module, names: Mapping[int, str]) -> Iterator[None]:
         """Watch a model, whose modules have these names by identity, inside the block."""
-        self._model, self._names = model, names
-        ended = model.register_forward_hook(_hook(self._model_ended))
-        path = recall(model)
-        self._shows_all, self._state = None, state_of(model) if path is None else None
-        if path is None:
-            self._watch_modules()
-        else:
-            self._expect(path)
-        try:
+        self._model, self._names, self._shows_all, self._state = model, names, None, None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end_watching, model)
+            stack.callback(model.register_forward_hook(_hook(self._model_ended)).remove)
+            path = recall(model)
+            if path is None:
+                self._state = state_of(model)
+                self._watch_modules()
+            else:
+                self._expect(path)
             yield
-        finally:
-            ended.remove()
-            waiting, self._running.waiting = self._running.waiting, None
-            if waiting is not None:
-                with _aside():
-                    waiting.find()
-            self._rest(whole=True)
-            self._remember(model)
-            self._model = self._recalled = None
+
+    def _end_watching(self, model: nn.Module) -> None:
+        waiting, self._running.waiting = self._running.waiting, None
+        if waiting is not None:
+            with _aside():
+                waiting.find()
+        self._rest(whole=True)
+        self._remember(model)
+        self._model = self._recalled = None
 
     def _remember(self, model: nn.Module) -> None:
         """Keep the way for later captures of the model, if all of it was found."""
@@ -301,7 +302,8 @@ class OutputWatcher:
             self._is_resting, self._watches_all = True, False
             norms = frozenset[int]() if whole or self._structure is None else self._structure.modules
             for key in [key for key in self._hooks if key not in norms]:
-                self._hooks.pop(key).remove()
+                self._hooks[key].remove()
+                del self._hooks[key]
 
     def begin(self, facts: CallFacts) -> None:
         """Begin a forward pass of the model itself, whose facts are to be found."""

@@ -381,12 +381,10 @@ def _length_of_cache(cache: Any) -> int | None:
 def _forward_hooks(
     part: nn.Module, began: Callable[[nn.Module, Mapping[str, Any]], None], ended: Callable[[], None]
 ) -> Iterator[None]:
-    before = part.register_forward_pre_hook(
-        lambda module, args, kwargs=types.MappingProxyType({}): began(module, kwargs), with_kwargs=True, prepend=True
-    )
-    after = part.register_forward_hook(lambda *_: ended(), always_call=True)
-    try:
+    def begins(module: nn.Module, args: Any, kwargs: Mapping[str, Any] = types.MappingProxyType({})) -> None:
+        began(module, kwargs)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(part.register_forward_pre_hook(begins, with_kwargs=True, prepend=True).remove)
+        stack.callback(part.register_forward_hook(lambda *_: ended(), always_call=True).remove)
         yield
-    finally:
-        before.remove()
-        after.remove()

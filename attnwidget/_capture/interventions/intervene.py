@@ -13,6 +13,7 @@ from torch import nn
 
 from ..._analysis.effect import Effect
 from ..._segments.segments import Segments
+from ..._utils.interrupts import interrupts_put_off, surely
 from ..._utils.validation import told
 from ..model_calls import module_of
 from .comparing import TargetLike, effect_of_run, words_of_edits
@@ -197,7 +198,8 @@ class Run:
     def __enter__(self) -> Run:
         with contextlib.ExitStack() as stack:
             if not self._open:
-                self._begin(stack)
+                with interrupts_put_off():
+                    self._begin(stack)
             self._open.append(stack.pop_all())
         return self
 
@@ -219,7 +221,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._open.pop().close()
+        surely(lambda: self._open.pop().close())
         if self._open or kind is not None or self._editor is None:
             return
         why = self._why_not_edited(self._editor)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..._analysis.effect import divergences, log_probabilities
+from ..._utils.interrupts import surely
 from ..limit import free_bytes
 from ..options import read_options
 from ..recorder import Recorder
@@ -122,7 +123,8 @@ class EditedRuns:
             try:
                 self._one()
             finally:
-                recorder.end()
+                surely(recorder.stop)
+            recorder.settle()
         self.layers = tuple(_layers(recorder, self._cross))
         if not self.layers:
             kind = "cross-attention" if self._cross else "self-attention"

@@ -1,0 +1,65 @@
+"""Interrupts at any line of the package, by the signal that a kernel's interrupt sends."""
+
+from __future__ import annotations
+
+import linecache
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+# Python promises no more: an interrupt may come after a block and before the first line of what ends it. A finalizer
+# swallows what is raised in it.
+UNPROTECTED = ("_telling_of_interrupts", "__exit__", "forget_collected")
+
+
+class InterruptAt:
+    """Sends the signal of a kernel's interrupt at one line of the package that is run.
+
+    Args:
+        line: the number of the line, counted as lines are run.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.line, self.run = line, 0
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if "attnwidget" not in frame.f_globals.get("__name__", "") or frame.f_code.co_name in UNPROTECTED:
+            return None
+        if event == "line":
+            self.run += 1
+            # Python runs no signal's handler between a block and the release of its lock, which is traced as the line
+            # of its `with`, and none at a `try` or an `except`, which only tell what comes. Where an exception is
+            # being handled, one that is raised by what traces would leave it handled for ever.
+            statement = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+            skipped = statement.startswith(("with ", "try:", "except")) or sys.exc_info()[0] is not None
+            if self.run >= self.line > 0 and not skipped:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[None]:
+    """Interrupt what runs within at a line, if it comes so far."""
+    before = sys.gettrace()
+    sys.settrace(InterruptAt(line))
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+def lines_of(act: Callable[[], None]) -> int:
+    """Return how many lines of the package something runs."""
+    counter, before = InterruptAt(-1), sys.gettrace()
+    sys.settrace(counter)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return counter.run
