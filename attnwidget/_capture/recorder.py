@@ -165,9 +165,8 @@ class Recorder(ModelCalls):
             self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
         if self._watcher is not None and not self._watched:  # where another mode was above it when that turned out
             self._watcher.exit_early()
-        elif self._parts is not None and self.matcher.running_step is None and threading.get_ident() == self._thread:
-            if self._watched.has_news():
-                self._parts.find(self._watched)
+        elif self._parts is not None and self.matcher.running_step is None:
+            self._parts.find(self._watched)
 
     def stop(self) -> None:
         """Stop recording: take all hooks off the model, when the outermost block ends."""

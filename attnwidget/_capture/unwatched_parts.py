@@ -49,11 +49,13 @@ class UnwatchedParts:
         self._resting: nn.Module | None = None  # the part that runs
 
     def find(self, watched: WatchedModules) -> None:
-        """Put hooks on the parts in which no module is left that may have to be watched.
+        """Put hooks on the parts in which no module is left that may have to be watched, if there is news of any.
 
         Args:
             watched: the modules of the model.
         """
+        if threading.get_ident() != self._thread or not watched.has_news():
+            return
         found = {id(part): part for part in _parts(self._model, watched)}
         for key in [key for key in self._hooks if key not in found]:
             self._take_off(key)
