@@ -105,8 +105,13 @@ def test_translations_that_are_scored_from_one_encoder_share_it() -> None:
 def test_rejected_tokens_leave_the_map(name: str) -> None:
     model, ids = build(DECODERS[name], "sdpa"), batch()["input_ids"][:1]
     how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
-    with torch.no_grad(), capture(model) as cap:
-        found = model.generate(ids, prompt_lookup_num_tokens=3, **how)
+    try:
+        with torch.no_grad(), capture(model) as cap:
+            found = model.generate(ids, prompt_lookup_num_tokens=3, **how)
+    except ValueError as error:
+        if "Cannot `crop`" not in str(error):
+            raise
+        pytest.skip(f"transformers {transformers.__version__} cannot do it: a window's cache cannot be cropped")
     assert len(cap) == 1
     assert_equal(cap.attention, Eager(build(DECODERS[name], "eager"), found[:, :-1]).attentions)
 

@@ -44,6 +44,8 @@ def captured(model: nn.Module, **how: Any) -> Capture:
 
 
 def in_parallel(rank: int, mesh: Any, path: Path) -> None:
+    from torch.distributed.tensor import DTensor  # here, for not every torch has it
+
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     if not HAS_ACCELERATE:  # which transformers asks for wherever a device is named, and does not use for this
         transformers.integrations.accelerate.is_accelerate_available = lambda: True
@@ -51,6 +53,10 @@ def in_parallel(rank: int, mesh: Any, path: Path) -> None:
         how = {"tp_plan": "auto", "attn_implementation": "eager"}
         model = transformers.AutoModelForCausalLM.from_pretrained(path / kind, **how).eval()
         whole, cap = captured(build(kind)), captured(model, strict=False)
+        if not any(isinstance(one, DTensor) for one in model.parameters()):  # a transformers that splits them itself
+            assert "its parameters are not split by torch" in "".join(map(str, cap.skipped.values()))
+            (path / "refused").touch()
+            return
         assert len(cap.attention) == len(whole.attention) == 2, kind
         assert cap.skipped == {}, kind
         for att, expected in zip(cap.attention, whole.attention, strict=True):
@@ -69,6 +75,8 @@ def test_heads_of_a_tensor_parallel_plan_have_the_models_numbers(tmp_path: Path)
     for kind in MODELS:
         build(kind).save_pretrained(tmp_path / kind)
     run(in_parallel, tmp_path)
+    if (tmp_path / "refused").exists():
+        pytest.skip(f"transformers {transformers.__version__} splits its tensors without torch: refused, and said so")
     joined, whole = Capture.load(tmp_path / "run-*.safetensors"), captured(build("llama"))
     assert all(
         torch.allclose(weights(one), weights(other), atol=1e-5)
