@@ -2,8 +2,9 @@
 
 To compare the keys of each new token with all that are kept reads them all once more, in each layer. While a capture is
 open, the layers of transformers' caches note what an update makes of which tensor, and torch counts changes in place:
-where a layer held the very tensor of the call before, unchanged since, the keys of that call are the first of this one.
-Whatever else puts keys together, or makes a tensor whose changes torch does not count, is compared.
+where a layer held the very tensor of the call before, unchanged since, the keys of that call are the first of this one;
+where the cache has a window, the last of them are. Whatever else puts keys together, or makes a tensor whose changes
+torch does not count, is compared.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,12 +46,26 @@ class GrownKeys(SeenKeys):
     Attributes:
         length: how many of the positions are filled.
         number: of this update, among all.
-        before: the number of the update whose keys are the first of these; None: it is not known.
+        before: the number of the update whose last keys are the first of these; None: it is not known.
+        kept: how many keys of that update they are.
+        cuts: whether the cache has a window, so that the next update may leave the first of these out.
+        held: what the layer holds of them for its next update.
+        held_version: how often that had been changed in place.
+        counter: where the layer counts its keys, if that is a tensor, and how often that had been changed.
     """
 
     length: int
     number: int
     before: int | None
+    kept: int
+    cuts: bool
+    held: weakref.ref[Tensor]
+    held_version: int
+    counter: tuple[weakref.ref[Tensor], int] | None = None
+
+    def are_held(self, keys: Any) -> bool:
+        """Return whether a tensor is what the layer held, unchanged."""
+        return isinstance(keys, Tensor) and self.held() is keys and keys._version == self.held_version
 
 
 class _LatestUpdate(threading.local):
@@ -74,12 +89,12 @@ class CacheWrapper:
     def __init__(self) -> None:
         module = sys.modules.get("transformers.cache_utils")
         self._own: list[tuple[Any, Callable[..., Any]]] = []
-        for name, length_before in (("DynamicLayer", _length_of_all), ("StaticLayer", _length_so_far)):
+        for name, lengths in LENGTHS.items():
             kind = getattr(module, name, None)
             update = vars(kind).get("update") if isinstance(kind, type) else None
             if kind is not None and callable(update):
                 self._own.append((kind, update))
-                kind.update = _noting(update, length_before)
+                kind.update = _noting(update, lengths, cuts="Sliding" in name)
 
     def remove(self) -> None:
         """Put transformers' own functions back."""
@@ -88,39 +103,74 @@ class CacheWrapper:
         _latest.grown = None
 
 
-def _length_of_all(layer: Any) -> int:
-    """Return how many keys a layer holds that joins old and new ones in a new tensor."""
+class Lengths(NamedTuple):
+    """What an update makes of the keys that a cache's layer holds.
+
+    before: how many the layer says to hold.
+    kept: how many of these, the last, are the first of what it returns.
+    after: how many keys it returns that are filled.
+    """
+
+    before: int
+    kept: int
+    after: int
+
+
+def _joined(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
+    """Return the lengths of a layer that joins old and new keys in a new tensor."""
     keys = getattr(layer, "keys", None)
-    return int(keys.shape[-2]) if isinstance(keys, Tensor) and keys.ndim == 4 else 0
+    held = keys.shape[-2] if isinstance(keys, Tensor) and keys.ndim == 4 else 0
+    return None if getattr(layer, "record_past", False) else Lengths(held, held, held + new)
 
 
-def _length_so_far(layer: Any) -> int | None:
-    """Return how many keys a layer has written into its buffer; None where it does not tell."""
-    length = getattr(layer, "cumulative_length", None)
-    return None if length is None else int(length)
+def _written(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
+    """Return the lengths of a layer that writes new keys into its buffer."""
+    counter: Tensor = layer.cumulative_length
+    counted = None if last is None else last.counter
+    if last is not None and counted is not None and counted[0]() is counter and counter._version == counted[1]:
+        return Lengths(last.length, last.length, last.length + new)  # to read the counter takes longer
+    held = int(counter)
+    return Lengths(held, held, held + new)
 
 
-def _noting(update: Callable[..., Any], length_before: Callable[[Any], int | None]) -> Callable[..., Any]:
+def _written_in_window(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
+    """Return the lengths of a layer that writes into a buffer as long as its window, and moves that on by each key."""
+    held, room = layer.cumulative_length_int, layer.max_cache_len
+    if held >= room:
+        return Lengths(room, room - 1, room) if new == 1 else None
+    return Lengths(held, held, held + new) if held + new <= room or not held else None
+
+
+LengthsOf = Callable[[Any, int, GrownKeys | None], Lengths | None]
+LENGTHS: dict[str, LengthsOf] = {
+    "DynamicLayer": _joined,
+    "StaticLayer": _written,
+    "DynamicSlidingWindowLayer": _joined,
+    "StaticSlidingWindowLayer": _written_in_window,
+}
+
+
+def _noting(update: Callable[..., Any], lengths_of: LengthsOf, cuts: bool) -> Callable[..., Any]:
     @functools.wraps(update)
     def noting(self: Any, key_states: Any, *arguments: Any, **keywords: Any) -> Any:
         _latest.grown = None
-        start: int | None = None
+        lengths: Lengths | None = None
         known: tuple[weakref.ref[Any], GrownKeys] | None = None
         before: GrownKeys | None = None
         with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
             try:
-                start, known = length_before(self), _known.get(id(self))
-                if known is not None:
-                    is_own, last = known[0]() is self, known[1]
-                    before = last if is_own and last.length == start and last.are(self.keys) else None
+                known = _known.get(id(self))
+                last = known[1] if known is not None and known[0]() is self else None
+                lengths = lengths_of(self, key_states.shape[-2], last)
+                if last is not None and lengths is not None and last.are_held(self.keys):
+                    before = last if lengths.before == min(last.length, self.keys.shape[-2]) else None
             except Exception:  # a layer of a kind that is not known here: its keys are compared
-                before = None
+                lengths = None
         result = update(self, key_states, *arguments, **keywords)
-        if start is not None:
+        if lengths is not None:
             with torch._C.DisableTorchFunction():
                 try:
-                    if result[0] is self.keys and not self.keys.is_inference():
-                        _note(self, known, before, start + key_states.shape[-2])
+                    _note(self, result[0], known, before, lengths, cuts)
                 except Exception:
                     _latest.grown = None
         return result
@@ -128,25 +178,45 @@ def _noting(update: Callable[..., Any], length_before: Callable[[Any], int | Non
     return noting
 
 
-def _note(layer: Any, known: tuple[weakref.ref[Any], GrownKeys] | None, before: GrownKeys | None, length: int) -> None:
+def _note(
+    layer: Any,
+    keys: Tensor,
+    known: tuple[weakref.ref[Any], GrownKeys] | None,
+    before: GrownKeys | None,
+    lengths: Lengths,
+    cuts: bool,
+) -> None:
     """Note what an update has made: a tensor of all keys, or new keys in a buffer, which is one change of it.
 
     Args:
         layer: of the cache.
+        keys: that it has returned.
         known: what was noted of a layer with this identity.
-        before: of that the keys, if these are the first of those that it has now.
-        length: how many there are.
+        before: of that the keys, if the layer has held them, unchanged.
+        lengths: what the update was to make.
+        cuts: whether the layer has a window.
     """
-    keys: Tensor = layer.keys
-    version, room, number = keys._version, keys.shape[-2], next(_numbers)
-    if before is not None and before.keys() is keys:
-        continues = version == before.version + 1 and length <= room
+    held: Tensor = layer.keys
+    if held.is_inference() or (keys is not held and not cuts):
+        return
+    version, number = held._version, next(_numbers)
+    if before is None or before.held() is held:
+        continues = before is not None and version == before.held_version + 1 and lengths.after <= keys.shape[-2]
+        continues = continues and keys is held
     else:
-        continues = before is not None and length == room
+        continues = lengths.after == keys.shape[-2] and (keys is held or held._base is keys)
+    if before is not None and before.length < lengths.kept:
+        continues = False
     own = known[0] if known is not None and known[0]() is layer else weakref.ref(layer, _forget(id(layer)))
-    grown = GrownKeys(
-        weakref.ref(keys), version, length, number, None if before is None or not continues else before.number
-    )
+    of_keys = weakref.ref(keys)
+    of_held, own_version = (of_keys, version) if keys is held else (weakref.ref(held), keys._version)
+    previous = before.number if before is not None and continues else None
+    counter = getattr(layer, "cumulative_length", None)
+    counted = None
+    if isinstance(counter, Tensor) and not cuts and not counter.is_inference():
+        counted = weakref.ref(counter), counter._version
+    how = lengths.after, number, previous, lengths.kept, cuts, of_held, version, counted
+    grown = GrownKeys(of_keys, own_version, *how)
     _known[id(layer)] = own, grown
     _latest.grown = grown
 

@@ -352,7 +352,7 @@ def watch_functions(listener: Listener) -> Iterator[FunctionWatcher]:
         yield watcher
     finally:
         watcher.finish()
-        if not watcher.exited:
+        if not watcher.exited and not watcher.rests:
             watcher.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
@@ -360,6 +360,7 @@ class FunctionWatcher(WatchingMode):
     """Reports calls of torch's attention functions in the thread that entered it."""
 
     exited = False
+    rests = False  # whether it watches no more until `resume`
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
@@ -422,12 +423,35 @@ class FunctionWatcher(WatchingMode):
     def exit_early(self) -> None:
         """Stop watching for good, if this is the last mode that was entered, but for one that follows outputs."""
         above = torch.overrides._get_current_function_mode()
-        if not self.exited and above is self:
+        if self.rests:
+            self.rests, self.exited = False, True
+        elif not self.exited and above is self:
             self.__exit__(None, None, None)
             self.exited = True
         elif not self.exited and isinstance(above, WatchingMode) and not isinstance(above, FunctionWatcher):
             with above.suspended():
                 self.exit_early()
+
+    def rest(self) -> bool:
+        """Stop watching until `resume`, if no scores or weights are followed, and no mode but ours was entered later.
+
+        Returns:
+            Whether it did.
+        """
+        if self.exited or self.rests or _thread.heads or self._tracer.follows_any:
+            return False
+        with _without_mode_above():
+            self.rests = torch.overrides._get_current_function_mode() is self
+            if self.rests:
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return self.rests
+
+    def resume(self) -> None:
+        """Go on watching after `rest`."""
+        if self.rests:
+            self.rests = False
+            with _without_mode_above():
+                self.__enter__()  # type: ignore[no-untyped-call]
 
     def finish(self) -> None:
         """Report what was begun and not completed."""
@@ -530,6 +554,14 @@ class FunctionWatcher(WatchingMode):
         mask = None if mask is None else mask[None] if len(mask) == 1 else _split_heads(mask)
         q, k = _split_heads(q), _split_heads(k.mT)
         self._without_values = ObservedCall(q, k, None, scale, mask=mask, inputs=_thread.inputs)
+
+
+def _without_mode_above() -> contextlib.AbstractContextManager[None]:
+    """Suspend the last mode inside the block, if it follows outputs."""
+    above = torch.overrides._get_current_function_mode()
+    if isinstance(above, WatchingMode) and not isinstance(above, FunctionWatcher):
+        return above.suspended()
+    return contextlib.nullcontext()
 
 
 @functools.cache

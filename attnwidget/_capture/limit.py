@@ -115,6 +115,13 @@ class MemoryLimit:
         self.reached = True
         return False
 
+    def take(self, count: int, device: torch.device) -> bool:
+        """Count bytes that are to be kept, if there is room for them; return whether there is."""
+        there = self.has_room(count, device)
+        if there:
+            self.add(count)
+        return there
+
     def add(self, count: int) -> None:
         """Count bytes that are kept; those that are dropped are negative."""
         self.kept += count

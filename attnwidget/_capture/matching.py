@@ -16,15 +16,16 @@ from torch import Tensor
 
 from .._rules.row_spans import Spans
 from .context_parallel import Sample, processes, refuse_keys_in_turn, refuse_keys_of_others
+from .grown_keys import grown_keys
 from .kept_tensors import TensorKeeper
 from .limit import OverLimit
 from .lineage import ENDED, ChosenRows, ModelCall, is_unchanged
 from .observed_call import ObservedCall, Unreadable
 from .records import Continuation, OutputCallback, Record
-from .repeated_steps import NotedCall, RepeatedStep
+from .repeated_steps import RepeatedStep
 from .selection import with_heads
 from .text import CallText
-from .verified_together import verify
+from .verified_together import verify, verify_aside
 
 LATER = (
     "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
@@ -124,7 +125,12 @@ class _ThreadPasses(threading.local):
     added: Record | None = None  # that its last call was added to
     rejects = 0  # how many searches that try tokens and reject some are running
     search: list[list[int]] | None = None  # of each token of a beam search, the numbers of the calls that gave it
-    opening: tuple[str, RepeatedStep] | None = None  # the layer whose call was noted first in a step, and that call
+    opening: str | None = None  # the layer whose call was noted first in a step
+
+    def __init__(self) -> None:
+        self.kinds: dict[
+            str, RepeatedStep
+        ] = {}  # the calls that were noted in a step before others like them, by layer
 
 
 class BeamSearch:
@@ -213,6 +219,8 @@ class RecordMatcher:
             return
         self._thread.forward = None
         with self._lock:
+            if forward.repeated and forward.records is not None and not self._keeper.values:
+                verify_aside(check for record in forward.records.values() for check in record.pop_checks())
             self._keeper.forget_masks()
 
     @property
@@ -222,7 +230,7 @@ class RecordMatcher:
 
     def has_opened(self, name: str) -> bool:
         """Return whether a step of a text began with the call of this module in this thread."""
-        return self._thread.opening is not None and self._thread.opening[0] == name
+        return self._thread.opening == name
 
     @property
     def last_added(self) -> Record | None:
@@ -341,8 +349,12 @@ class RecordMatcher:
             self._note(forward, name, found)
 
     def _note(self, forward: ForwardPass, name: str, step: RepeatedStep) -> None:
+        """Note a call that others in this pass may repeat, and that one token later of its own layer."""
         if not forward.repeated:
-            self._thread.opening = name, step
+            if self._thread.opening != name:
+                self._thread.kinds.clear()
+            self._thread.opening = name
+        self._thread.kinds[name] = step
         forward.repeated.append(step)
 
     def repeat(
@@ -362,37 +374,36 @@ class RecordMatcher:
             implementation, arguments, settings: with which the interface was called, after the module.
             text_of: returns what stands at the positions of a module's call, as `TextWatcher.text_of` does.
         """
-        forward = self._thread.forward
+        thread = self._thread
+        forward = thread.forward
         if forward is None or name in forward.calls or in_backward():
             return None
         opens = forward.records is None
-        records = self._thread.last if opens else forward.records
+        records = thread.last if opens else forward.records
         record = None if records is None else records.get(name)
         if records is None or record is None:
             return None
-        if opens:
+        step = None if opens else _first_like(forward.repeated, implementation, arguments, settings)
+        grown = None if step is None else record.repeating(step, arguments[1])
+        is_new = grown is None
+        if is_new and (opens or forward.repeated):
             step = self._next_step(forward, name, implementation, arguments, settings)
-        else:
-            step = _first_like(forward.repeated, implementation, arguments, settings)
-        if step is None:
+            grown = None if step is None else record.repeating(step, arguments[1])
+        if step is None or grown is None:
             return None
         q, k, v, _ = arguments
-        grown = record.repeating(step, k)
-        if grown is None:
-            return None
         with self._lock:
-            memory = self._keeper.memory
-            if not memory.has_room(step.nbytes, k.device):
+            if not self._keeper.memory.take(step.nbytes, k.device):
                 return None
-            memory.add(step.nbytes)
         if opens:
             forward.records, forward.how = records, Continuation(list(range(q.shape[0])))
             records.has_whole |= not forward.step.part
+        if is_new:
             self._note(forward, name, step)
         forward.calls[name] = 1
-        self._thread.added = record
+        thread.added = record
         text = None if text_of is None else text_of(name, q.shape[0], 1, k.shape[2])
-        return record.repeat(NotedCall(step, text, (q, k, v)), k, grown)
+        return record.repeat(step, text, (q, k, v), grown)
 
     def _next_step(
         self,
@@ -402,11 +413,12 @@ class RecordMatcher:
         arguments: Sequence[Any],
         settings: Mapping[str, Any],
     ) -> RepeatedStep | None:
-        """Return what the layers of a pass may repeat that begins as the step of a text before it did; None if not."""
-        layer, before = self._thread.opening or ("", None)
-        if before is None or layer != name:
+        """Return the call that a layer noted in the step before, one token later; None if it is no such layer."""
+        before = self._thread.kinds.get(name)
+        if before is None or (not forward.repeated and self._thread.opening != name) or len(arguments) != 4:
             return None
-        return before.next_one(implementation, arguments, settings, self._keeper.mask, forward.step)
+        grown = grown_keys(arguments[1])
+        return before.next_one(implementation, arguments, settings, grown, self._keeper.mask, forward.step)
 
     def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
         """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""

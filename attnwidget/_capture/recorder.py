@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -35,6 +36,7 @@ from .reduced import ReducedRecord
 from .selection import HeadSelection, LayerSelection
 from .traced_tensors import Caller
 from .transformers import read_call
+from .unwatched_parts import INTERRUPTED, UnwatchedParts
 from .watching import NOT_FOLLOWED, WatchedModules
 
 
@@ -71,6 +73,7 @@ class Recorder(ModelCalls):
             gradients=options.gradients, memory=self._memory, device=options.device, dtype=options.dtype
         )
         self.texts: TextWatcher | None = None  # reads what the model reads
+        self._parts: UnwatchedParts | None = None  # of the model, that need not be watched
         self._thread: int | None = None  # in which it watches
         self._ran_elsewhere = False  # whether the model was called in another thread
 
@@ -104,7 +107,18 @@ class Recorder(ModelCalls):
             stack.enter_context(self._attention_modules.watched())
         if self.model is None or self._watched:
             self._watcher = stack.enter_context(hooks.watch_functions(self))
+            self._watch_parts(stack)
         self._outputs.is_ready()
+
+    def _watch_parts(self, stack: contextlib.ExitStack) -> None:
+        """Prepare to stop watching torch's functions in parts of the model that call transformers' interface."""
+        if self.model is not None and self._watcher is not None:
+            self._parts = UnwatchedParts(self._watcher, self.model)
+            stack.callback(self._forget_parts, self._parts)
+
+    def _forget_parts(self, parts: UnwatchedParts) -> None:
+        parts.remove()
+        self._parts = None
 
     def _refuse_unknown_names(self, model: nn.Module) -> None:
         """Refuse a layer's name that no module has, before the model has run, which may take long."""
@@ -134,6 +148,8 @@ class Recorder(ModelCalls):
         if threading.get_ident() != self._thread:
             self._ran_elsewhere = True
             self._provenance.wake(for_good=True)
+        if self._parts is not None:
+            self._parts.begin_anew()
         self.matcher.begin()
         step = self.matcher.running_step
         if step is not None and self._follows_outputs:
@@ -149,10 +165,14 @@ class Recorder(ModelCalls):
             self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
         if self._watcher is not None and not self._watched:  # where another mode was above it when that turned out
             self._watcher.exit_early()
+        elif self._parts is not None and self.matcher.running_step is None:
+            self._parts.find(self._watched)
 
     def stop(self) -> None:
         """Stop recording: take all hooks off the model, when the outermost block ends."""
         self._outputs.end()  # where the model was interrupted, which runs no hooks
+        if self._parts is not None and self._parts.is_interrupted and sys.exc_info()[0] is None:
+            self.skipped.setdefault(type(self.model).__name__, INTERRUPTED)
         self._open.pop().close()
 
     def settle(self) -> None:

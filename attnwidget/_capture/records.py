@@ -25,7 +25,7 @@ from .lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unc
 from .observed_call import EAGER, ObservedCall
 from .parts import QUERIES, take_part
 from .repeated_steps import NotedCall, RepeatedStep, kinds_of
-from .text import RecordText
+from .text import CallText, RecordText
 from .verification import ComparedRows, OutputSample, differs, is_changed_by_rounding, rows_to_compare, sample_output
 from .verified_together import SMALL, OutputCheck, verify
 
@@ -135,7 +135,8 @@ class Record:
         self._rearranged = False  # whether rows of the calls have changed places
         self._is_too_coarse = False  # whether the type in which it is kept changes its weights
         self._outputs = KeptOutputs()
-        self._keeps_outputs = _keeps_all(keeper) and heads is None
+        self._keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
+        self._repeats = _keeps_all(keeper) and heads is None  # whether its calls may be like those of other layers
         self._versions = self._count_changes()
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
         self._grown = _what_is_known_of_keys(call)  # in the last call, by which those that continue them are known
@@ -201,8 +202,8 @@ class Record:
         past, stop = (K, total) if self.cross else (K - Q, total - dropped)
         if not 0 < past <= stop or (self.cross and past != total) or dropped >= self.queries:
             return None
-        known = not dropped and past == total and self._holds_first_keys_of(call)
-        if known and self._is_confirmed:
+        known = not dropped and self._holds_first_keys_of(call)
+        if known and self._is_confirmed and past == total and not (call.grown and call.grown.cuts):
             return Continuation(list(range(B)))
         now = self._keeper.converted(call.k.narrow(2, 0, past))
         order = _order_of(self._running_keys(stop - past, stop), now, None if wanted is None else wanted.order)
@@ -220,7 +221,9 @@ class Record:
         last, now = self._grown, call.grown
         if not isinstance(last, GrownKeys):
             return last is not None and last.are(call.k)
-        return now is not None and now.length == call.k.shape[2] and now.before == last.number
+        if now is None or now.length != call.k.shape[2] or now.before != last.number:
+            return False
+        return now.kept == call.k.shape[2] - call.q.shape[2]
 
     def confirm_keys(self) -> None:
         """Compare the keys that were last with those that are kept, where the cache alone has told that they continue.
@@ -231,6 +234,7 @@ class Record:
         if last is None or last.keys._version != last.version:
             return
         kept = self.k.trim() if self._key_rows is None else self._running_keys(0, self.k.length)
+        kept = kept if last.length == self.k.length else kept.narrow(2, self.k.length - last.length, last.length)
         self._lost_keys |= not torch.equal(kept, self._keeper.converted(last.keys.narrow(2, 0, last.length)))
 
     def continued_earlier(self, call: ObservedCall) -> Continuation | None:
@@ -259,7 +263,8 @@ class Record:
         K, new = call.k.shape[2], call.q.shape[2]
         past = K if self.cross else K - new
         first = self.k.length - past
-        is_uncompared = self._is_confirmed and self._holds_first_keys_of(call)
+        is_cut = call.grown is not None and call.grown.cuts  # for which all keys were compared just now
+        is_uncompared = self._is_confirmed and not is_cut and self._holds_first_keys_of(call)
         self._unconfirmed = UncomparedKeys(call.k, call.k._version, K) if is_uncompared else None
         self._grown = _what_is_known_of_keys(call)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
@@ -292,17 +297,23 @@ class Record:
         q, k, v, mask = arguments
         rules, keys = self.call_rules[-1], self.k.length
         told = mask is None or isinstance(mask, Tensor)
-        if not told or rules.queries != 1 or (rules.first, rules.keys) != (0, keys) or settings.get("dropout"):
+        if not told or rules.queries != 1 or rules.first + rules.keys != keys or settings.get("dropout"):
+            return None
+        if rules.keys != last.length or (rules.first and not last.cuts):
             return None
         shapes, kinds = (q.shape, k.shape, v.shape), kinds_of(q, k, v)
-        how = keys, self.queries - 1, self.scale, self.softcap, rules, self._lineage.last_call
-        in_one = len(set(kinds)) == 2 and q.shape[3] == v.shape[3]  # one type, one device
-        nbytes = self._keeper.size_of_positions((q, k, v), 1)
-        return RepeatedStep(implementation, mask, settings, shapes, kinds, *how, nbytes, in_one)
+        how: tuple[Any, ...] = rules.first, rules.keys, self.queries - 1, self.scale, self.softcap, rules
+        how = *how, self._lineage.last_call
+        in_one = len(set(kinds)) == 2 and (q.shape[3] == v.shape[3] or self.v is None)  # one type, one device
+        given = (q, k, v) if self._keeper.values else (q, k, None)
+        kept = tuple(None if x is None else (*x.shape[:2], x.shape[3], x.dtype, x.device) for x in given)
+        size = self._keeper.size_of_positions(given, 1)
+        how = *how, kept, q.device.type, size, in_one, self._keeper.values, last.cuts
+        return RepeatedStep(implementation, mask, settings, shapes, kinds, *how)
 
     @property
     def _can_repeat(self) -> bool:
-        plain = self._keeps_outputs and self.sinks is None and not self.cross
+        plain = self._repeats and self.sinks is None and not self.cross
         return plain and self._key_rows is None and self._is_confirmed
 
     def repeating(self, step: RepeatedStep, keys: Tensor) -> GrownKeys | None:
@@ -315,38 +326,55 @@ class Record:
         last, now = self._grown, grown_keys(keys)
         if now is None or not isinstance(last, GrownKeys) or now.before != last.number or not self._can_repeat:
             return None
-        (B, H, _, D), (_, G, *_), (*_, size) = step.shapes
-        q, k, v, of_q, of_k, of_v = step.kinds
-        kept = vars(self)  # which does not join what is noted
+        own = vars(self)  # which does not join what is noted
+        q, k, v, noted = own["q"], own["k"], own["v"], len(self._noted)
         continues = (
-            (last.length, now.length, self._queries_with_noted) == (step.keys - 1, step.keys, step.queries)
+            now.length == step.keys
+            and now.kept == step.keys - 1
+            and k.length + noted == step.first + step.keys - 1
+            and q.length + noted == step.queries
+            and now.cuts is step.cuts
             and (self.scale, self.softcap) == (step.scale, step.softcap)
-            and kept["q"].kind == (B, H, D, q, of_q)
-            and kept["k"].kind == (B, G, D, k, of_k)
-            and kept["v"].kind == (B, G, size, v, of_v)
+            and (q.kind, k.kind, None if v is None else v.kind) == step.kept
         )
         return now if continues else None
 
-    @property
-    def _queries_with_noted(self) -> int:
-        """How many queries there are, where all are kept."""
-        length: int = vars(self)["q"].length
-        return length + len(self._noted)
-
-    def repeat(self, call: NotedCall, keys: Tensor, grown: GrownKeys) -> OutputCallback:
+    def repeat(
+        self, step: RepeatedStep, text: CallText | None, given: Sequence[Tensor], grown: GrownKeys
+    ) -> OutputCallback:
         """Note a call that is like that of another layer; return what takes its output.
 
         Args:
-            call: with copies of what is kept of it.
-            keys: all of the call.
+            step: which it repeats.
+            text: what stands at its position.
+            given: q, k and v, the latter two with all keys.
             grown: as `repeating` returned it.
         """
         if len(self._noted) >= AT_ONCE:
             self.join_noted()
+        call, keys = NotedCall(step, text, given), given[1]
+        if not step.keeps_values:
+            q = call.copies[0] if not step.in_one else call.copies[0][:, : step.shapes[0][1]]
+            call.verify = functools.partial(self.check_later, step, q, *given[1:])
         self._grown, self._unconfirmed = grown, UncomparedKeys(keys, grown.version, grown.length)
         self._noted.append(call)
         self._attention = None
         return call
+
+    def check_later(self, step: RepeatedStep, q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> bool:
+        """Have the output of a call whose values are not kept verified with those of other layers; False if it cannot.
+
+        Args:
+            step: of the call.
+            q: (B, H, 1, D), a copy.
+            k, v: with all keys, as the model has them, which change no more before the model's call has ended.
+            output: (B, H, 1, Dv).
+        """
+        sample = sample_output(output, q, k, v, [0])
+        if sample is None:
+            return False
+        self._checks.append(self._check(rows_to_compare(sample, q, k, v, slice(0, step.keys)), step.rules))
+        return True
 
     def join_noted(self) -> None:
         """Join the calls that were only noted so far."""
@@ -354,14 +382,19 @@ class Record:
             return
         noted, self._noted = self._noted, []
         first = self.queries
-        for kept, x in zip((self.q, self.k, self.v), NotedCall.joined(noted), strict=True):
+        parts = iter(NotedCall.joined(noted))
+        for kept in (self.q, self.k, self.v):
             if kept is not None:
-                kept.take_over(x)
+                kept.take_over(next(parts))
         for i, one in enumerate(noted):
             self.text.append(one.text, one.step.shapes[0][0], 1)
             self.call_rules.append(one.step.rules)
             self._lineage.append_call(one.step.recorded)
-            self._outputs.take_over(first + i, one.output)
+            if self.v is not None or not one.has_output:
+                self._outputs.take_over(first + i, one.output)
+        if noted[0].step.cuts:
+            places = torch.tensor([one.step.first for one in noted], device=self.k.device)
+            self._lost_keys |= not torch.equal(self.k.view().index_select(2, places), next(parts))
         if len(self._outputs) >= AT_ONCE and self._lineage.in_place:
             self._verify_outputs()
 
@@ -504,11 +537,15 @@ class Record:
     def _check(self, rows: ComparedRows, rules: CallRules) -> OutputCheck:
         return OutputCheck(rows, rules, self.scale, self.softcap, self.sinks, self._differences)
 
+    def pop_checks(self) -> list[OutputCheck]:
+        """Return what waits to be verified with other layers, and keep it no longer."""
+        checks, self._checks = self._checks, []
+        return checks
+
     def _verify_checks(self) -> None:
         """Verify what waits for other layers."""
-        checks, self._checks = self._checks, []
         with torch.no_grad():
-            verify(checks)
+            verify(self.pop_checks())
 
     def _verify_outputs(self) -> None:
         """Verify calls by the outputs that were kept of them, against what is kept of q, k, v and their rules."""
@@ -720,8 +757,8 @@ def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
 
 
 def _keeps_all(keeper: TensorKeeper) -> bool:
-    """Return whether all of q, k and v is kept, as it is; the model's own of a first call are copied when it grows."""
-    return keeper.device is None and keeper.dtype is None and keeper.values and keeper.queries is None
+    """Return whether all that is kept is whole, as it is; the model's own of a first call are copied when it grows."""
+    return keeper.device is None and keeper.dtype is None and keeper.queries is None
 
 
 def _what_is_known_of_keys(call: ObservedCall) -> GrownKeys | SeenKeys | None:

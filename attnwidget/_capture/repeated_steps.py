@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .._rules.row_spans import Spans
 from .call_rules import CallRules, KeptMask
+from .grown_keys import GrownKeys
 from .lineage import ModelCall, RecordedCall
 from .text import CallText
 
@@ -37,14 +38,20 @@ class RepeatedStep:
         settings: the other keywords.
         shapes: of q, k and v as they were given.
         kinds: their types and devices.
+        first: where its keys begin among all of the record.
         keys: how many keys are filled, the new one too.
         queries: how many queries the records had before.
         scale: of the scores.
         softcap: of the scaled scores.
         rules: of the call.
         recorded: the call of the model that it is a part of.
+        kept: what the records of q, k and v have in common, as `GrowingTensor.kind` tells it.
+        device: the kind of the device.
         nbytes: how many bytes the new positions of q, k and v take.
         in_one: whether these can be copied into one tensor.
+        keeps_values: whether v is kept.
+        cuts: whether the cache has a window, so that a key may be seen for the last time.
+        row: what the mask was, if that of the next token is the same with one more key.
     """
 
     implementation: Any
@@ -52,33 +59,32 @@ class RepeatedStep:
     settings: Mapping[str, Any]
     shapes: tuple[torch.Size, ...]
     kinds: tuple[Any, ...]
+    first: int
     keys: int
     queries: int
     scale: float | None
     softcap: float | None
     rules: CallRules
     recorded: RecordedCall
+    kept: tuple[Any, ...]
+    device: str
     nbytes: int
     in_one: bool
+    keeps_values: bool
+    cuts: bool
+    row: Tensor | None = None
 
     def is_like(self, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]) -> bool:
         """Return whether a call of transformers' interface is alike, as far as its arguments tell."""
-        if implementation != self.implementation or len(arguments) != 4 or arguments[3] is not self.mask:
+        if len(arguments) != 4 or arguments[3] is not self.mask or implementation != self.implementation:
             return False
         q, k, v, _ = arguments
         return (
-            (q.shape, k.shape, v.shape) == self.shapes
-            and self._is_plain(q, k, v)
-            and _are_same(self.settings, settings)
-        )
-
-    def _is_plain(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
-        """Return whether a call's tensors are of the same kinds, and torch computes with them as it did."""
-        return (
             type(q) is type(k) is type(v) is Tensor
-            and kinds_of(q, k, v) == self.kinds
-            and not (torch.is_grad_enabled() or torch.is_inference_mode_enabled())
-            and not torch.is_autocast_enabled(q.device.type)
+            and (q.shape, k.shape, v.shape) == self.shapes
+            and (q.dtype, k.dtype, v.dtype, q.device, k.device, v.device) == self.kinds
+            and _is_plain(self.device)
+            and _are_same(self.settings, settings)
         )
 
     def next_one(
@@ -86,6 +92,7 @@ class RepeatedStep:
         implementation: Any,
         arguments: Sequence[Any],
         settings: Mapping[str, Any],
+        grown: GrownKeys | None,
         mask_of: Callable[[Tensor], KeptMask],
         step: ModelCall,
     ) -> RepeatedStep | None:
@@ -93,26 +100,74 @@ class RepeatedStep:
 
         Args:
             implementation, arguments, settings: of the layer's call, as `is_like` takes them.
+            grown: what the cache tells of its keys.
             mask_of: returns a mask in its smallest form.
             step: the call of the model.
         """
+        if grown is None or grown.kept != grown.length - 1 or grown.cuts is not self.cuts:
+            return None
         if implementation != self.implementation or len(arguments) != 4:
             return None
         q, k, v, mask = arguments
-        if not self._is_plain(q, k, v) or q.shape != self.shapes[0] or not _are_read_alike(self.settings, settings):
+        is_plain = type(q) is type(k) is type(v) is Tensor and kinds_of(q, k, v) == self.kinds
+        if not is_plain or not _is_plain(self.device) or q.shape != self.shapes[0]:
             return None
-        kept, keys = None, self.keys + 1
-        if isinstance(mask, Tensor):
-            kept = mask_of(mask) if mask.ndim == 4 and mask.shape[3] == k.shape[2] else None
-            if not isinstance(kept, Spans) or kept.reach[0] != keys:
-                return None
-        elif mask is not None or k.shape[2] != keys:
+        if not _are_read_alike(self.settings, settings):
             return None
+        keys = grown.length
+        first = self.first + self.keys + 1 - keys
+        found = self._next_mask(mask, mask_of, k.shape[2], keys, first)
+        if found is None or not self.first <= first <= self.first + 1:
+            return None
+        kept, row = found
         if self.rules.bias is not None or self.rules.is_causal or type(self.rules.mask) is not type(kept):
             return None
         how: dict[str, Any] = {"mask": mask, "settings": settings, "shapes": (q.shape, k.shape, v.shape), "keys": keys}
-        how |= {"rules": CallRules(1, keys, 0, False, kept, None), "recorded": replace(self.recorded, step=step)}
+        rules = CallRules(1, keys, first, False, kept, None)
+        how |= {"first": first, "rules": rules, "row": row, "recorded": replace(self.recorded, step=step)}
         return replace(self, queries=self.queries + 1, **how)
+
+    def _next_mask(
+        self, mask: Any, mask_of: Callable[[Tensor], KeptMask], room: int, keys: int, first: int
+    ) -> tuple[Spans | None, Tensor | None] | None:
+        """Return the mask of the next token in its smallest form, and `row`; None if it does not go up to its key.
+
+        Args:
+            mask: that was given.
+            mask_of: as `next_one` takes it.
+            room: how many keys were given.
+            keys: how many of them are filled.
+            first: where they begin among all of the record.
+        """
+        if not isinstance(mask, Tensor):
+            return (None, None) if mask is None and room == keys else None
+        known = self._with_one_more(mask, keys) if first == self.first else None
+        if known is not None:
+            return known, self.row
+        kept = mask_of(mask) if mask.ndim == 4 and mask.shape[3] == room else None
+        if not isinstance(kept, Spans) or kept.reach[0] != keys:
+            return None
+        return kept, _row_of(mask, kept, keys)
+
+    def _with_one_more(self, mask: Tensor, keys: int) -> Spans | None:
+        """Return a mask in its smallest form, if it is that of the token before with one more key in every row."""
+        row, before = self.row, self.rules.mask
+        if row is None or not isinstance(before, Spans) or row.shape != mask.shape or row.dtype is not mask.dtype:
+            return None
+        row.select(3, keys - 1).fill_(True)
+        return Spans(before.starts, before.stops + 1) if torch.equal(row, mask) else None
+
+
+def _row_of(mask: Tensor, kept: Spans, keys: int) -> Tensor | None:
+    """Return a copy of a mask of one query, if each of its rows ends with the last key that is filled; else None."""
+    if mask.dtype is not torch.bool or mask.shape[2] != 1:
+        return None
+    return mask.clone() if bool((kept.stops == keys).all()) else None
+
+
+def _is_plain(device: str) -> bool:
+    """Return whether torch computes on a device without gradients, inference mode and autocast."""
+    return not (torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(device))
 
 
 def kinds_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
@@ -122,6 +177,8 @@ def kinds_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
 
 def _are_same(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Return whether settings have the same names and values; tensors that are not the very same are not compared."""
+    if settings is others:
+        return True
     try:
         return settings == others
     except (RuntimeError, TypeError, ValueError):  # of more numbers than one: neither True nor False
@@ -140,23 +197,32 @@ class NotedCall:
         step: what it has in common with that of other layers.
         text: what stands at its position.
         given: q, k and v, the latter two with all keys.
+
+    Attributes:
+        verify: where v is not kept, what takes the output, to be verified by q, k and v as they are now.
     """
 
-    __slots__ = ("copies", "output", "step", "text")
+    __slots__ = ("copies", "has_output", "output", "step", "text", "verify")
 
     def __init__(self, step: RepeatedStep, text: CallText | None, given: Sequence[Tensor]) -> None:
         self.step, self.text = step, text
-        self.output: Tensor | None = None  # (B, H, 1, Dv); None: it has not been seen
+        self.verify: Callable[[Tensor], bool] | None = None
+        self.output: Tensor | None = None  # (B, H, 1, Dv), until it is verified
+        self.has_output = False
         q, k, v = given
         new = step.keys - 1
-        parts = q, k.narrow(2, new, 1), v.narrow(2, new, 1)
+        parts = [q, k.narrow(2, new, 1)]
+        if step.keeps_values:
+            parts.append(v.narrow(2, new, 1))
+        if step.cuts:
+            parts.append(k.narrow(2, 0, 1))
         self.copies = (torch.cat(parts, 1),) if step.in_one else tuple(x.clone() for x in parts)
 
     def __call__(self, output: Any) -> None:
         """Keep a copy of the output; one that has not the shape (B, H, 1, Dv) counts as not seen."""
         (B, H, _, _), _, (_, _, _, size) = self.step.shapes
         if isinstance(output, Tensor) and output.shape == (B, H, 1, size):
-            self.output = output.clone()
+            self._keep(output)
 
     def take_result(self, result: Any) -> bool:
         """Keep a copy of the output in what transformers' interface returned; False if that is of another form."""
@@ -165,11 +231,25 @@ class NotedCall:
         if type(output) is not Tensor or output.shape != (B, 1, H, size):
             return False
         with torch._C.DisableTorchFunction():
-            self.output = output.clone().transpose(1, 2)
+            self._keep(output.transpose(1, 2))
         return True
+
+    def _keep(self, output: Tensor) -> None:
+        if self.verify is None:
+            self.output, self.has_output = output.clone(memory_format=torch.contiguous_format), True
+        else:
+            verify, self.verify = self.verify, None  # with which q, k and v are no longer held
+            self.has_output = verify(output)
 
     @staticmethod
     def joined(calls: Sequence[NotedCall]) -> list[Tensor]:
-        """Return the new positions of q, k and v of calls of one layer, (B, heads, calls, size)."""
+        """Return the new positions of q, k, v, where it is kept, and the first keys of calls of one layer.
+
+        Each is (B, heads, calls, size); the latter are there where the cache has a window.
+        """
         together = [torch.cat(own, 2) for own in zip(*(one.copies for one in calls), strict=True)]
-        return together if len(together) > 1 else list(together[0].split([n[1] for n in calls[0].step.shapes], 1))
+        if len(together) > 1:
+            return together
+        step = calls[0].step
+        (_, H, *_), (_, G, *_), _ = step.shapes
+        return list(together[0].split([H, G, *([G] if step.keeps_values else []), *([G] if step.cuts else [])], 1))

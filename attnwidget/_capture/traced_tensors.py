@@ -101,6 +101,11 @@ class TracedTensors:
     def _note(self, x: Tensor, found: Traced) -> None:
         self._traced[x] = found, _version(x)
 
+    @property
+    def follows_any(self) -> bool:
+        """Whether there are scores or weights that have not met values yet."""
+        return bool(self._traced) or bool(self._waiting)
+
     def of(self, x: Any) -> Traced | None:
         """Return what is known of a tensor; None if it is neither scores nor weights nor made of them."""
         found = self._traced.get(x) if isinstance(x, Tensor) and self._traced else None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .call_rules import CallRules
@@ -52,6 +53,12 @@ def verify(checks: Iterable[OutputCheck]) -> None:
             how: dict[str, Any] = {"scale": one.scale, "softcap": one.softcap, "sinks": one.sinks, "rules": one.rules}
             for check, found in zip(some, differ([check.rows for check in some], **how), strict=True):
                 check.found.append(found)
+
+
+def verify_aside(checks: Iterable[OutputCheck]) -> None:
+    """Compare outputs as `verify` does, beside a model that runs: without gradients, and modes that watch."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        verify(checks)
 
 
 def _together(checks: list[OutputCheck]) -> Iterator[list[OutputCheck]]:

@@ -40,10 +40,15 @@ class WatchedModules:
         self._kinds = {id(one): _kind_of(one) for one in found}
         self._left = set(self._kinds.values())
         self._called: set[int] = set()
+        self._has_news = False
 
     def __bool__(self) -> bool:
         """Return whether there are any of which it is not known."""
         return bool(self._left)
+
+    def is_left(self, module: nn.Module) -> bool:
+        """Return whether it is not known of a module that it leaves its attention to the interface."""
+        return self._kinds.get(id(module)) in self._left
 
     def called_interface(self, module: nn.Module) -> bool:
         """Note that a module has called transformers' interface; return whether that is news of its kind."""
@@ -55,7 +60,13 @@ class WatchedModules:
         self._called.add(id(module))
         is_news = kind in self._left
         self._left.discard(kind)
+        self._has_news |= is_news
         return is_news
+
+    def has_news(self) -> bool:
+        """Return whether any kind has turned out to call the interface since this was asked last."""
+        found, self._has_news = self._has_news, False
+        return found
 
     def missed(self, ran: Collection[int]) -> list[int]:
         """Return which modules, by identity, have run without having been watched, though they may have had to be.

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from captured import DECODERS, GPT2, Eager, assert_equal, batch, build, in_both
+from captured import DECODERS, GPT2, Eager, assert_equal, batch, build, in_both, weights
+from tolerance import sums
 from torch import Tensor, nn
 
 from attnwidget import capture
@@ -160,6 +161,31 @@ def test_a_forward_replaced_on_a_class_after_a_capture_is_seen(gpt2: Any) -> Non
     with torch.no_grad(), capture(gpt2) as cap:
         gpt2(**inputs)
     assert_equal(cap.attention, Eager(build(GPT2, "eager"), **inputs).attentions)
+
+
+def without_rotation(self: Any, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    """Attend to all positions, as Llama's module might without its interface."""
+    q, k, v = (
+        project(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        for project in (self.q_proj, self.k_proj, self.v_proj)
+    )
+    k, v = (x.repeat_interleave(self.num_key_value_groups, 1) for x in (k, v))
+    self.seen = ((q @ k.mT) * self.scaling).softmax(-1)
+    return self.o_proj((self.seen @ v).transpose(1, 2).flatten(2)), self.seen
+
+
+def test_a_forward_replaced_on_a_class_that_was_not_watched_before_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = build(DECODERS["Llama"], "sdpa"), batch()["input_ids"]
+    layers = [layer.self_attn for layer in model.model.layers]
+    for replaced in (False, True):  # the code of the class is searched by the first capture
+        if replaced:
+            monkeypatch.setattr(type(layers[0]), "forward", without_rotation)
+        with torch.no_grad(), capture(model) as cap:
+            model(ids)
+        assert cap.skipped == {}
+        assert len(cap.calls) == len(layers)
+    for att, layer in zip(cap.attention, layers, strict=True):
+        torch.testing.assert_close(weights(att), layer.seen, **sums(64), check_dtype=False)
 
 
 def in_a_kernel(self: Any, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:

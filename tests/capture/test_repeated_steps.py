@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from captured import DECODERS, GPT2, build
 from torch import Tensor, nn
 
 from attnwidget import capture
-from attnwidget._capture.carried.outputs import _most_likely
+from attnwidget._capture.carried.likely import most_likely
+from attnwidget._capture.grown_keys import GrownKeys
 from attnwidget._capture.lineage import ModelCall
 from attnwidget._capture.matching import RecordMatcher
 from attnwidget._capture.model_calls import NOT_WATCHED
@@ -20,7 +23,6 @@ from attnwidget._capture.repeated_steps import NotedCall, RepeatedStep
 transformers = pytest.importorskip("transformers")
 
 C = 8
-WINDOWED = ("Mistral", "Gemma 2")  # whose caches drop keys, so that each layer's call is read by itself
 
 
 class Either(nn.Module):
@@ -96,7 +98,7 @@ def test_a_text_in_steps_is_the_same_as_at_once(name: str, monkeypatch: pytest.M
     monkeypatch.setattr(NotedCall, "__init__", lambda *given: (noted.append(1), note(*given))[1])
     with torch.no_grad(), capture(model) as steps:
         whole = model.generate(ids, max_new_tokens=9, min_new_tokens=9, do_sample=False)
-    assert bool(noted) == (name not in WINDOWED)
+    assert noted
     with torch.no_grad(), capture(model) as once:
         model(whole[:, :-1])
     for one, other in zip(steps.attention, once.attention, strict=True):
@@ -170,14 +172,19 @@ def step_of_a_text() -> tuple[RepeatedStep, dict[str, Any]]:
     model, found = TextOrContext().eval(), []
     with torch.no_grad(), capture(model) as cap:
         read_a_text(model)
-        found.append(cap._recorder.matcher._thread.opening)
-    (_, step) = found[0]
+        found.append(cap._recorder.matcher._thread.kinds["layers.0"])
+    step = found[0]
     q, k, v = (torch.zeros(n if i == 0 else (*n[:2], n[2] + 1, n[3])) for i, n in enumerate(step.shapes))
-    return step, {"implementation": "sdpa", "arguments": (q, k, v, None), "settings": {**step.settings}}
+    ref = weakref.ref(k)
+    grown = GrownKeys(ref, 0, k.shape[2], 9, 8, k.shape[2] - 1, False, ref, 0)
+    return step, {"implementation": "sdpa", "arguments": (q, k, v, None), "settings": {**step.settings}, "grown": grown}
 
 
 UNLIKE: dict[str, Any] = {
     "nothing": lambda how: how,
+    "a cache that tells nothing": lambda how: {**how, "grown": None},
+    "two new keys": lambda how: {**how, "grown": replace(how["grown"], kept=how["grown"].kept - 1)},
+    "a cache with a window": lambda how: {**how, "grown": replace(how["grown"], cuts=True)},
     "implementation": lambda how: {**how, "implementation": "eager"},
     "scale": lambda how: {**how, "settings": {**how["settings"], "scaling": 2.0}},
     "window": lambda how: {**how, "settings": {**how["settings"], "sliding_window": 3}},
@@ -206,12 +213,12 @@ def test_a_step_that_is_unlike_the_one_before_is_not_taken_for_the_next(unlike: 
 @pytest.mark.parametrize("shape", [(1, 1, 50_257), (2, 3, 2_000), (1, 2, 1_151), (1, 1, 1_023), (2, 2, 50)])
 def test_the_most_likely_tokens_are_those_of_topk(shape: tuple[int, ...]) -> None:
     logits = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    assert torch.equal(_most_likely(logits), logits.topk(8).indices)
+    assert torch.equal(most_likely(logits), logits.topk(8).indices)
     rounded = logits.round()  # of equal ones any
-    assert torch.equal(rounded.gather(2, _most_likely(rounded)), rounded.topk(8).values)
+    assert torch.equal(rounded.gather(2, most_likely(rounded)), rounded.topk(8).values)
     blocked = torch.full(shape, -torch.inf)
     blocked[..., -1] = 0
-    assert (_most_likely(blocked)[..., 0] == shape[2] - 1).all()
+    assert (most_likely(blocked)[..., 0] == shape[2] - 1).all()
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama"])

@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from ..limit import MemoryLimit
 from ..module_walk import modules, own_parameters
 from .known_paths import RecalledPath, RowsOfProjections, hooks_so_far, path_of_model, recall, remember, state_of
+from .likely import LogitsOfSteps, note_likely
 from .projections import HeadOutputs, Projection, is_linear
 from .readout import LogitReadout, NormFacts, Unembedding, read_norm
 from .stream import LinearMap, NormCall, StreamWatcher, Terms, Way
 
 NO_ROWS = torch.zeros(0, device="cpu")  # of an output whose way is known
-CHOICES = 8  # tokens, of those that are most likely next
-IN_GROUP = 64  # logits of which the largest is looked for first
-MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
 NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
 NO_PRODUCT = "the logits are not what one linear map makes of the residual stream"
 NO_NORM = "what stands between the residual stream and the logits is no LayerNorm or RMSNorm that is known"
@@ -65,7 +63,7 @@ class CallFacts:
     not_followed: attentions of which that is not known.
     scale: (B, Q) what the final norm divided by, perhaps not read yet: see `norm_scale`; None without one.
     scales: (B, Q) what norms on the way to it divided by, by their calls.
-    likely: (B, n, 8) the most likely next tokens at the last n positions, the first the most.
+    likely: (B, n, 8) the most likely next tokens at the last n positions, perhaps not found yet: see `next_tokens`.
     logits: (B, n, vocabulary) with their graph, where gradients are asked for.
     """
 
@@ -76,8 +74,17 @@ class CallFacts:
     not_followed: set[str] = field(default_factory=set)
     scale: Tensor | UnreadScale | None = None
     scales: dict[str, Tensor] = field(default_factory=dict)
-    likely: Tensor | None = None
+    likely: Tensor | LogitsOfSteps | None = None
     logits: Tensor | None = None
+
+    @property
+    def next_tokens(self) -> Tensor | None:
+        """Return the most likely next tokens at the last n positions, (B, n, 8), the first the most."""
+        if isinstance(self.likely, LogitsOfSteps):
+            with _aside():
+                self.likely.find()
+        assert not isinstance(self.likely, LogitsOfSteps)
+        return self.likely
 
     @property
     def norm_scale(self) -> Tensor | None:
@@ -131,6 +138,7 @@ class _RunningPass(threading.local):
         self.rows: RowsOfProjections | None = None  # by which it is confirmed
         self.norm_rows: tuple[Tensor, ...] = ()  # the last row that the final norm was given, and that it gave
         self.norms: dict[str, NormFacts] = {}  # on the way of what attention adds, by their calls
+        self.waiting: LogitsOfSteps | None = None  # of the calls before
         self.calls: Counter[int] = Counter()  # how often each norm was called, by its identity
 
 
@@ -190,6 +198,10 @@ class OutputWatcher:
             yield
 
     def _end_watching(self, model: nn.Module) -> None:
+        waiting, self._running.waiting = self._running.waiting, None
+        if waiting is not None:
+            with _aside():
+                waiting.find()
         self._rest(whole=True)
         self._remember(model)
         self._model = self._recalled = None
@@ -490,7 +502,7 @@ class OutputWatcher:
             facts.scale = _scale_of(known, running.normed)
         whole = logits if logits.ndim == 3 else logits[None] if logits.ndim == 2 else None
         if whole is not None:
-            facts.likely = _most_likely(whole.detach())
+            running.waiting = note_likely(facts, whole.detach(), running.waiting)
         self._note_whole(facts, is_read=self._structure is not None and self._structure.is_confirmed)
 
     def _note_whole(self, facts: CallFacts, *, is_read: bool = True) -> None:
@@ -555,20 +567,6 @@ def logits_of(output: Any) -> Tensor | None:
         found = output[0]
     found = output if found is None else found
     return found if isinstance(found, Tensor) and found.ndim in (2, 3) and found.is_floating_point() else None
-
-
-def _most_likely(logits: Tensor) -> Tensor:
-    """Return the most likely tokens at each position, or of many logits at the last alone: (B, n, up to 8)."""
-    some = logits if logits.numel() <= MOST_LOGITS else logits[:, -1:]
-    size, count = some.shape[2], some.shape[2] // IN_GROUP
-    if count < 2 * CHOICES:
-        return some.topk(min(CHOICES, size)).indices
-    groups = some[..., : count * IN_GROUP].unflatten(2, (count, IN_GROUP))
-    best = groups.amax(3).topk(CHOICES).indices  # the most likely tokens are in the groups with the largest maxima
-    tokens = (best[..., None] * IN_GROUP + torch.arange(IN_GROUP, device=best.device)).flatten(2)
-    rest = torch.arange(count * IN_GROUP, size, device=best.device).expand(*tokens.shape[:2], -1)
-    tokens = torch.cat([tokens, rest], 2)
-    return tokens.gather(2, some.gather(2, tokens).topk(CHOICES).indices)
 
 
 def _scale_of(known: _Structure, given: Tensor) -> Tensor | UnreadScale | None:

@@ -113,7 +113,7 @@ def _logit_of(
             return {}
         scale = torch.cat([part for part in parts if part is not None], 1)
         found["scale"] = scale if positions is None else scale[:, list(positions)]
-    likely = facts[-1].likely
+    likely = facts[-1].next_tokens
     if likely is not None:
         choices = _last_likely(likely, calls[-1], real)
         if choices is None:
