@@ -61,11 +61,10 @@ class UnwatchedParts:
             self._take_off(key)
         for key, part in found.items():
             if key not in self._hooks:
-                before = part.register_forward_pre_hook(lambda module, _: self._begin(module))
-                after = part.register_forward_hook(lambda module, *_: self._end(module), always_call=True)
-                self._hooks[key] = [before.remove, after.remove]
                 inside = modules(part)
-                self._states[key] = inside, _state(inside)
+                self._states[key], put_on = (inside, _state(inside)), self._hooks.setdefault(key, [])
+                put_on.append(part.register_forward_pre_hook(lambda module, _: self._begin(module)).remove)
+                put_on.append(part.register_forward_hook(lambda module, *_: self._end(module), always_call=True).remove)
 
     @property
     def is_interrupted(self) -> bool:
@@ -84,9 +83,9 @@ class UnwatchedParts:
             self._watcher.resume()
 
     def _take_off(self, key: int) -> None:
-        del self._states[key]
-        for remove in self._hooks.pop(key):
+        for remove in self._hooks[key]:
             remove()
+        del self._hooks[key], self._states[key]
 
     def _begin(self, part: nn.Module) -> None:
         if self._resting is not None:
