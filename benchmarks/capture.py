@@ -199,7 +199,7 @@ def memory(which: str) -> dict[str, float]:
 def apart(*arguments: str) -> Any:
     """In a process of its own."""
     command = [sys.executable, __file__, *arguments, "--threads", str(torch.get_num_threads())]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
 def main() -> int:

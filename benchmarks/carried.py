@@ -58,7 +58,7 @@ def measure(length: int, way: str) -> dict[str, float]:
 
 def in_a_process(length: int, way: str, threads: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", str(length), way, "--threads", str(threads)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -71,7 +71,8 @@ def pages(lengths: list[int], folder: Path) -> dict[str, str]:
         found[f"{length} tokens"] = COMPLETE["attnwidget"]
         if (PEERS / "bin" / "python").exists():
             code = OF_PEER.format(folder=str(Path(__file__).parent), length=length)
-            asked = subprocess.run([PEERS / "bin" / "python", "-c", code], check=True, capture_output=True, text=True)
+            command = [PEERS / "bin" / "python", "-c", code]
+            asked = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             made[f"{length} tokens, treescope"] = asked.stdout
             found[f"{length} tokens, treescope"] = COMPLETE["treescope"]
     for i, html in enumerate(made.values()):

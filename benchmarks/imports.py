@@ -46,7 +46,7 @@ def seconds(case: str, before: str, bytecode: str) -> tuple[float, float]:
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONPATH": os.fspath(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-c", CODE.format(before=before, case=case)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
     torch, own = map(float, said.split())
     return torch, own
 

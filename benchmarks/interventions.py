@@ -116,7 +116,7 @@ def memory(which: str, tokens: int) -> float:
 def apart(*arguments: str) -> Any:
     """The same in a process of its own."""
     found = subprocess.run(
-        [sys.executable, __file__, *arguments], check=True, capture_output=True, text=True, timeout=1800
+        [sys.executable, __file__, *arguments], check=True, stdout=subprocess.PIPE, text=True, timeout=1800
     )
     return json.loads(found.stdout.splitlines()[-1])
 

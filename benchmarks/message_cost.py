@@ -339,7 +339,7 @@ def main() -> int:
     for name in CASES:
         if wanted.only in name:
             command = [sys.executable, __file__, "--case", name, "--patience", str(wanted.patience)]
-            made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             rows[name] = json.loads(made.splitlines()[-1])
     print(table(rows))
     over = over_budget(rows)

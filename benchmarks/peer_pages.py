@@ -1,7 +1,8 @@
 """Makes pages with one tool's picture of one head; peers.py starts a process of it for each tool and length.
 
-Runs in the peers' environment, attnwidget in its own. Each line on standard input is the path of a page to be made;
-each line on standard output says in JSON how long the tool's own call took.
+Runs in the peers' environment, attnwidget in its own: only torch is in both, so all else is imported by its tool. Each
+line on standard input is the path of a page to be made; each line on standard output says in JSON how long the tool's
+own call took.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from wire import SCRIPT
 
 ROOT = Path(__file__).parents[1]
 HEAD_SIZE = 64
@@ -64,6 +64,7 @@ def attnwidget(given: Head) -> Tool:
     import comm
     from comm.base_comm import BaseComm
     from gallery import portable, state_of
+    from wire import SCRIPT
 
     from attnwidget import AttentionWidget
     from attnwidget._utils.assets import bundled, whole_script

@@ -427,6 +427,15 @@ def figures(result: dict[str, Any]) -> list[Figure]:
     return listed
 
 
+def not_measured(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the tools that failed at every length, and why at the first: not slow, but not there."""
+    found: dict[str, str] = {}
+    for row in rows:
+        if row["failed"]:
+            found.setdefault(row["tool"], row["failed"])
+    return {tool: why for tool, why in found.items() if all(row["failed"] for row in rows if row["tool"] == tool)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the numbers here too")
@@ -465,7 +474,10 @@ def main() -> int:
     }
     report(result)
     status = finish(chosen.json, figures(result), result)
-    return 1 if any(row["failed"] for row in result["rows"] if row["tool"] == OURS) else status
+    never = not_measured(bench.rows)
+    for tool, why in never.items():
+        print(f"NOT MEASURED {tool}: {why}")
+    return 1 if never or any(row["failed"] for row in result["rows"] if row["tool"] == OURS) else status
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def measure_time(pattern: str, runs: int) -> dict[str, list[float]]:
 
 def measure_memory(pattern: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--memory-of", pattern, "--threads", str(torch.get_num_threads())]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     found: dict[str, float] = json.loads(said.splitlines()[-1])
     return found
 
@@ -303,7 +303,7 @@ def measure_long(lengths: Sequence[int]) -> tuple[dict[int, dict[str, Any]], lis
     for tokens in lengths:
         command = [sys.executable, __file__, "--long-of", str(tokens), "--threads", str(torch.get_num_threads())]
         rows[tokens] = json.loads(
-            subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]
         )
     over = [
         f"{tokens:,}: {name} is {row[name]:,.0f} bytes, the budget is {budget:,.0f}"

@@ -12,13 +12,14 @@ from .observed_call import ObservedCall, Unreadable
 from .provenance import Invocation
 
 ONE_PROCESS = "capture the model in one process, which has all positions"
+PARTS = "or keep its parts by position and lay them together, as docs/scale.md shows"
 OF_TORCH = (
     "it runs inside torch's context_parallel, where this process has a part of the queries, and a part of the keys at "
-    f"a time, which are no attention of their own: {ONE_PROCESS}, outside of context_parallel"
+    f"a time, which are no attention of their own: {ONE_PROCESS}, outside of context_parallel, {PARTS}"
 )
 SPREAD = (
     "its q, k and v are spread over {size} processes by their positions (a DTensor with Shard({axis})), so that this "
-    f"process has a part of the queries, and of the keys: {ONE_PROCESS}"
+    f"process has a part of the queries, and of the keys: {ONE_PROCESS}, {PARTS}"
 )
 DISTRIBUTED = (
     "its q, k and v are DTensors, of which this process may have a part: have its projections give local tensors, as "
@@ -36,7 +37,7 @@ GATHERED = (
 )
 RING = (
     "it attends with the same queries to one part of the keys after the other, in one of {size} processes, as context "
-    f"parallel does with keys that go round in a ring: no part is what the model attends to: {ONE_PROCESS}"
+    f"parallel does with keys that go round in a ring: no part is what the model attends to: {ONE_PROCESS}, {PARTS}"
 )
 OLDER = "torch.distributed.tensor.experimental._attention"  # up to torch 2.8
 SAMPLE = 256  # numbers by which tensors are told apart

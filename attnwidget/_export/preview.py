@@ -31,6 +31,7 @@ from .._tokens.characters import one_line
 from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
 from . import colors
+from .compared import is_comparison, names_of, part_of, placed, places_of, range_of_change
 from .effects import as_loss, edited, is_shown, loss_text, losses_of
 from .glyphs import STEPS, height, written
 from .numbers import in_model, legend_name, legend_ticks
@@ -101,6 +102,8 @@ def preview_of(widget: WidgetView) -> Still | None:
     try:
         if traits.view == "segments" and traits.mass is not None and traits.mass["error"] is None:
             return (_still_of_effects(widget) if is_shown(traits) else None) or _still_of_segments(widget, traits.mass)
+        if traits.view == "compare" and _is_compared(traits):
+            return _still_of_change(widget)
         matrix = with_range(of_picture(widget.picture), traits)
         return still_of(
             matrix,
@@ -113,6 +116,34 @@ def preview_of(widget: WidgetView) -> Still | None:
     except Exception:  # displaying a widget must not fail for want of a picture of it
         log.warning("the small picture beside a widget could not be drawn", exc_info=True)
         return None
+
+
+def _is_compared(traits: Any) -> bool:
+    return is_comparison(traits) and traits.comparison is not None and not traits.comparison["error"]
+
+
+def _still_of_change(widget: WidgetView) -> Still:
+    """Return what changes from A to B, at the places that both have."""
+    traits: Any = widget.traits
+    comparison = traits.comparison
+    matrix, places = part_of(comparison, "change"), places_of(comparison)
+    of_a = _words_of(widget, matrix)
+    labels = [
+        texts if some is None or not texts else [texts[at] for at in some]
+        for texts, some in zip((of_a.queries, of_a.keys), places, strict=True)
+    ]
+    query, key = placed((traits.query, traits.key), places) or (None, None)
+    padded = of_a.padded if of_a.padded is None or places[0] is None else of_a.padded[places[0]]
+    shared = f"{comparison['queries']:,} × {comparison['keys']:,} places that both have"
+    lines = [" · ".join(names_of(traits)), *of_a.lines, *([] if places == (None, None) else [shared])]
+    return still_of(
+        matrix,
+        Words(labels[0], labels[1], query, key, lines, "B − A", padded, "masked in both"),
+        color_scale="linear",
+        color_range=range_of_change(traits.color_range),
+        palette=traits.palette,
+        theme=traits.theme,
+    )
 
 
 def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None:
@@ -201,7 +232,8 @@ def _place_of(widget: WidgetView) -> str:
     traits, shape = widget.traits, widget.selected.shape
     head, numbers = traits.picture.get("head", traits.head), traits.facts.get("head_numbers")
     of_model = in_model([head], numbers) if isinstance(head, int) else ""
-    parts = [traits.stack, f"layer {traits.layer}" if len(widget.shown.stack) > 1 else ""]
+    alone = names_of(traits)[0] if is_comparison(traits) and traits.view != "compare" else ""  # of two
+    parts = [alone, traits.stack, f"layer {traits.layer}" if len(widget.shown.stack) > 1 else ""]
     parts += [f"head {head}{of_model}" if shape.H > 1 or numbers else "", f"{shape.Q:,} × {shape.K:,}"]
     return " · ".join(part for part in parts if part)
 

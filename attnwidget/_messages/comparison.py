@@ -34,7 +34,7 @@ from .picture import PICTURE_SIZE
 Made = dict[str, Any]
 
 MOST_AT_ONCE = 4  # times what a head may cost at once, that a picture of both may
-CELLS_AT_ONCE = 1 << 20  # of each side, where the largest change is looked for
+CELLS_AT_ONCE = 1 << 18  # of each side, where the largest change is looked for
 NAMED = ("query", "queries")  # for errors
 SIDES = 3  # pictures that are sent together: A, B and the difference
 MAX_EXACT_CELLS = encoding.BUDGET // (SIDES * 4)  # up to here all three are sent as float32

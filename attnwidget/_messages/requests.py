@@ -44,7 +44,7 @@ from .tiles import MAX_SAMPLED_CELLS, MAX_TILES_PER_REQUEST, Address, region
 
 MAX_CELLS = 65_536  # of one `cells` reply
 MAX_LINE = 60_000  # numbers of one row or column: as float32 they fit a message
-CELLS_AT_ONCE = 1 << 20  # of a bin, in which its peak is looked for
+CELLS_AT_ONCE = 1 << 18  # of a bin, in which its peak is looked for
 MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
 MAX_REQUESTS = 64  # in one message
 FULL_REPLY = 768 * 1024  # bytes of answers from which on no more are given: one is a quarter of a MiB at most

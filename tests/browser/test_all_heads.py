@@ -208,3 +208,21 @@ def test_the_pictures_stand_right_below_how_to_read_them(gallery: Show, width: i
     )
     assert gap == pytest.approx(12, abs=0.5)
     shown.screenshot(f"heads-gap-{width}")
+
+
+def balance(rows: Any) -> Any:
+    """Of scores that are 0 but for the first key's: the log of its weight against another key's."""
+    return (rows.weights[..., 0] / rows.weights[..., 1]).log()
+
+
+@pytest.mark.parametrize(("host", "width"), [("plain-light", 900), ("plain-dark", 900), ("plain-dark", 360)])
+def test_bars_of_ones_own_metric_go_both_ways_from_zero(gallery: Show, host: str, width: int) -> None:
+    """The heads' numbers are −3 to 4: those below 0 have ink left of the middle of their bar alone."""
+    scores = torch.zeros(1, 8, 16, 16)
+    scores[0, :, :, 0] = torch.arange(8)[:, None] - 3.0
+    att = Attention.from_scores(scores)
+    w = AttentionWidget.from_attention(att, view="heads", bar="balance", kinds={"balance": balance})
+    shown = gallery(w, host=host, width=width, device_scale_factor=1)
+    shown.wait_for_lines()
+    assert "the bar is balance, −4.000 to 4.000" in shown.page.locator(".aw-all-heads .aw-prompt").inner_text()
+    shown.screenshot(f"heads-own-signed-{width}-{host}")

@@ -157,7 +157,9 @@ def some_positions(rank: int, mesh: Any, _: Path) -> None:
     own = whole.clone()
     with context_parallel(mesh, buffers=[own], buffer_seq_dims=[1]):
         assert own.shape[1] == N // PROCESSES
-        assert "it runs inside torch's context_parallel" in refused(WrittenOut(), own)
+        said = refused(WrittenOut(), own)
+        assert "it runs inside torch's context_parallel" in said
+        assert "or keep its parts by position and lay them together, as docs/scale.md shows" in said
     unaffected(whole)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -461,6 +462,81 @@ def test_a_batch_that_takes_too_much_memory_is_made_smaller() -> None:
     assert not records.is_partial
     assert max(sizes) > 4
     assert sizes[-1] == 2
+
+
+def test_a_run_has_no_more_samples_than_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids, sizes = model_of(), ids_of(), []
+    model.transformer.wte.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    found = []
+    for free in (2**40, 1):
+        monkeypatch.setattr("attnwidget._capture.interventions.runs.free_bytes", lambda device, free=free: free)
+        sizes.clear()
+        found.append(sweep(model, ids, target=7))
+        assert (max(sizes) > 4) is (free > 1)
+    for one, alone in zip(*found, strict=True):
+        assert one["after"] == pytest.approx(alone["after"], rel=1e-9)
+
+
+def test_the_time_left_is_that_of_the_runs_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of the model takes 5 seconds, by a clock of its own."""
+    model, now, seen = model_of(), [100.0], []
+
+    def runs(*_: Any) -> None:
+        now[0] += 5
+
+    monkeypatch.setattr("attnwidget._capture.interventions.sweep.time", SimpleNamespace(monotonic=lambda: now[0]))
+    model.register_forward_hook(runs)
+    sweep(model, ids_of(), target=7, at_once=1, progress=lambda *one: seen.append(one))
+    assert [one[:2] for one in seen] == [(done, 8) for done in range(1, 9)]
+    lefts = [left for _, _, left in seen]
+    assert lefts[-1] == pytest.approx(0)
+    for (done, _, left), after in zip(seen[1:-1], lefts[2:], strict=True):
+        assert left == pytest.approx(5 * (8 - done), rel=0.5)  # with one run more at first, without edits
+        assert after < left
+
+
+def test_a_progress_bar_goes_from_what_is_done_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[Any] = []
+
+    class Bar:
+        def __init__(self, **keywords: Any) -> None:
+            self.told, self.updates, self.is_closed = keywords, 0, False
+            bars.append(self)
+
+        def update(self, count: int) -> None:
+            self.updates += count
+            if len(bars) == 1:
+                raise KeyboardInterrupt
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    monkeypatch.setattr("attnwidget._capture.interventions.sweep.progress_bar", lambda: Bar)
+    with pytest.warns(UserWarning, match="it is partial"):
+        found = sweep(model_of(), ids_of(), target=7, at_once=3, progress=True)
+    done = len(found)
+    assert 0 < done < 8
+    found.resume(progress=True)
+    assert [(one.told["initial"], one.told["total"], one.updates) for one in bars] == [
+        (0, 8, done),
+        (done, 8, 8 - done),
+    ]
+    assert all(one.is_closed for one in bars)
+
+
+@pytest.mark.parametrize("over", ["heads", "layers", "segments", "keys"])
+def test_records_are_rows_of_plain_values(over: Any) -> None:
+    """As `pandas.DataFrame` makes a table of them: the same columns in each, and nothing nested."""
+    records = sweep(model_of(), ids_of(), over=over, segments={"document": (3, 7)}, target=7, tokenizer=Words())
+    places = {
+        "heads": ["layer", "name", "head"],
+        "layers": ["layer", "name"],
+        "segments": ["segment", "tokens"],
+        "keys": ["key", "token"],
+    }
+    columns = [*places[over], "edit", "target", "at", "before", "after", "change", "kl"]
+    assert [list(one) for one in records] == [columns] * len(records)
+    assert {type(value) for one in records for value in one.values()} == {int, float, str}
 
 
 @pytest.mark.parametrize(

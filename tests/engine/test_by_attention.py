@@ -87,6 +87,27 @@ def test_it_is_the_mean_of_the_dense_matrix(calls: list[tuple[int, ...]]) -> Non
     assert len(calls) == 2  # 512 queries and the rest, 50 bins each
 
 
+@pytest.mark.parametrize("case", ["plain", "causal", "window", "fewer keys", "padding", "bias"])
+def test_the_columns_of_a_mean_are_what_keys_receive(case: str, calls: list[tuple[int, ...]]) -> None:
+    """Column sums come of the same calls: of up to as many keys as there are bins, one by one."""
+
+    def received(att: Attention, size: int) -> torch.Tensor:
+        found = att.overview(pool="mean", size=size)
+        rows = torch.tensor([len(part) for part in torch.arange(att.shape.Q).split(found.query_bin)])
+        return (found.values.double() * rows[:, None]).sum(0)  # a mean over the keys of a bin, a sum over queries
+
+    att = CASES[case]("cpu")
+    weights = att.block().double()
+    for size in (N, 100):
+        calls.clear()
+        found = received(att, size)
+        assert calls
+        bins = weights.sum(0).split(-(-att.shape.K // size))
+        expected = torch.stack([part.mean() for part in bins])
+        assert_close(found, expected, rtol=2e-6, atol=1e-6)
+        assert_close(found, streamed(CASES[case], lambda one, size=size: received(one, size)), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("without", [(), ("sink", "self")])
 @pytest.mark.parametrize("case", [name for name in CASES if not name.startswith("fewer")])
 def test_masses_of_segments_are_those_of_streamed_blocks(

@@ -89,6 +89,15 @@ def test_the_largest_of_a_bin_is_looked_for_some_rows_at_a_time(monkeypatch: pyt
     assert held.peak < 17 * MEGABYTE
 
 
+def test_the_largest_of_a_bin_holds_a_few_rows() -> None:
+    desk = desk_of(long(2300))
+    desk.stack[0].block(queries=range(2300), keys=[0])
+    with PeakBytes() as held:
+        (found,), _ = ask(desk, {"kind": "peak", "queries": [252, 2300], "keys": [252, 2300]})
+    assert found["ok"]
+    assert held.peak < 10 * MEGABYTE  # the bin is 17 MB
+
+
 def test_a_peak_in_pieces_is_the_first_of_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "CELLS_AT_ONCE", 4)
     for last, wanted in ((0.5, (1, 2)), (float("nan"), (3, 0)), (float("inf"), (3, 0))):

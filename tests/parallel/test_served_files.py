@@ -24,10 +24,9 @@ NAMES = [f"model.layers.{i}.self_attn.attn" for i in (0, 5)]
 
 def lines() -> Any:
     """Run the lines of the page."""
-    (code,) = [
-        one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S) if "def of_" in one
-    ]
-    assert len([line for line in code.split("def of_")[1].splitlines() if line.strip()]) <= 18
+    codes = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    (code,) = [one for one in codes if "def of_vllm" in one]
+    assert len([line for line in code.split("def of_vllm")[1].splitlines() if line.strip()]) <= 18
     found: dict[str, Any] = {}
     exec(code, found)
     return found["of_vllm_hook"]

@@ -67,6 +67,32 @@ def test_a_script_gives_its_figures_by_the_shared_helper(name: str) -> None:
     assert "SystemExit(main())" in ends or "sys.exit(main())" in ends
 
 
+def test_the_pages_of_other_tools_are_made_by_what_their_environment_has() -> None:
+    """benchmarks/requirements.txt brings torch and numpy, and neither this package nor what it needs."""
+    tree = ast.parse((BENCHMARKS / "peer_pages.py").read_text(encoding="utf-8"))
+    modules = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert {name.partition(".")[0] for name in modules} - sys.stdlib_module_names == {"torch"}
+
+
+@pytest.mark.parametrize("name", bench.SCRIPTS)
+def test_what_a_process_says_of_its_failure_is_seen(name: str) -> None:
+    tree = ast.parse((BENCHMARKS / f"{name}.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        keywords = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
+        assert not {"check", "capture_output"} <= keywords, f"line {node.lineno}: what it writes to stderr is lost"
+
+
+def test_a_tool_that_was_measured_at_no_length_is_named() -> None:
+    rows = [
+        {"tool": "plotly", "n": 64, "failed": None},
+        {"tool": "plotly", "n": 4096, "failed": "Python: nothing after 60 s"},
+        {"tool": "inspectus", "n": 64, "failed": "Python: no module named comm"},
+        {"tool": "inspectus", "n": 128, "failed": "Python: another"},
+    ]
+    assert module("peers").not_measured(rows) == {"inspectus": "Python: no module named comm"}
+
+
 # What a script gives.
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from allocations import PeakBytes
 from front_end import BLOCKED, FrontEnd, decode_cells
-from tolerance import rounding, together
+from tolerance import approx, rounding, together
 
 from attnwidget import Attention, compare
 from attnwidget._engine import cost
@@ -64,6 +64,21 @@ def test_windows_cost_what_they_hold_and_are_the_same_numbers(stage: str, pool: 
         assert torch.equal(one.allowed, other.allowed)
         bound = together(rounding(windows[0]).pooled(stage, 36), rounding(windows[1]).pooled(stage, 36), size=size)
         torch.testing.assert_close(one.values[one.allowed], other.values[one.allowed], **bound)
+
+
+@pytest.mark.parametrize("stage", ["scores", "masked", "weights", "contribution"])
+def test_the_largest_change_of_a_bin_holds_a_few_rows(stage: str) -> None:
+    q, k, v = tensors(2300)
+    both, places = pair(Attention(q, k, v), Attention(q, k.flip(0), v)), range(252, 2300)
+    with PeakBytes() as held:
+        found = comparison.peak(both, KEY._replace(stage=stage), places, places)
+    assert held.peak < 16e6  # of bytes: each side of the bin is 17 MB
+    one, other = (side.block(stage, queries=places, keys=places) for side in (both.a, both.b))
+    size = (other - one).abs()
+    wanted = float(size.max())
+    bound = together(*(rounding(side)[stage] for side in (both.a, both.b)), size=float(one.abs().max()))
+    assert abs(found["value"]) == approx(wanted, bound)
+    assert float(size[found["query"] - 252, found["key"] - 252]) == approx(wanted, bound)
 
 
 def windows(n: int) -> comparison.ComparedPair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
+import itertools
 import threading
 import types
 from collections import Counter
@@ -31,6 +31,7 @@ from ..traced_tensors import Caller
 from ..transformers import read_call
 from ..verification import DroppedWeights, RowsOfOutput
 from ..watching import NOT_FOLLOWED, WatchedModules
+from .checkpoints import EditedCall, Repeated, surroundings
 from .edited_heads import Chain, EditedHeads, together
 from .edits import ByHead, EditPlan
 from .refusals import DROPS
@@ -42,10 +43,17 @@ NOT_UNDERSTOOD = (
 )
 NOT_SEEN = "the output of {} was not seen as (batch, heads, queries, size), so nothing can be written into it"
 CHECKPOINTED = (
-    "{} runs under gradient checkpointing, which computes it again in the backward pass, perhaps outside of the block: "
-    "call model.gradient_checkpointing_disable(), or model.eval()"
+    "{} runs under gradient checkpointing that is not torch.utils.checkpoint.checkpoint, or has a context_fn, or in a "
+    "backward pass of another run, so that gradients would be those of another edit: call "
+    "model.gradient_checkpointing_disable(), or model.eval()"
+)
+NOT_REPEATED = (
+    "{} is computed again in the backward pass in another way than before, so that its edit cannot be made again"
 )
 NO_GRADIENTS = "{} is rounded to other numbers, through which no gradients flow: run it under torch.no_grad()"
+
+
+_numbers = itertools.count()
 
 
 class Editor(ModelCalls):
@@ -68,11 +76,13 @@ class Editor(ModelCalls):
         self.edited: dict[str, set[int]] = {}
         self.seen: dict[tuple[str, bool], int] = {}  # the number of each layer, by its name and kind
         self.forward_count = 0
+        self.order = next(_numbers)  # of all editors
         self.elsewhere = 0  # how often it was called in another thread
         self.was_captured = False  # whether a capture has recorded a call before it was edited
         self._layers = LayerSelection(None)
         self._keeper = TensorKeeper(clone=False)
         self._thread: int | None = None
+        self._repeating: Counter[int] = Counter()  # threads in which another computes calls again for it
         self._attention_modules: AttentionModules | None = None
         self._called: set[str] = set()
         self._depth = 0  # of calls of the model and its parts within one another
@@ -147,6 +157,35 @@ class Editor(ModelCalls):
         if self._watcher is not None and not self._watched:
             self._watcher.exit_early()
 
+    # What a backward pass computes again.
+
+    is_repeating = False
+
+    @property
+    def root(self) -> Editor:
+        """The one that a user has opened."""
+        return self
+
+    @contextlib.contextmanager
+    def repeating(self, calls: Repeated) -> Iterator[None]:
+        """Edit calls of a forward pass as they were edited there, and no others, in the thread that enters the block.
+
+        Raises:
+            EditRefused: at the end: one of them was not met.
+        """
+        thread = threading.get_ident()
+        self._repeating[thread] += 1
+        try:
+            if any(one is not None for found in calls.values() for one in found):
+                other = RepeatingEditor(self, calls)
+                with other.open():
+                    yield
+                other.refuse_what_is_missing()
+            else:
+                yield
+        finally:
+            self._repeating[thread] -= 1
+
     # What `hooks.Listener` promises.
 
     def name_of(self, module: nn.Module) -> str | None:
@@ -159,7 +198,7 @@ class Editor(ModelCalls):
         Raises:
             EditRefused: the call is to be edited, and cannot be.
         """
-        if self._thread is None:
+        if self._thread is None or self._repeating[threading.get_ident()]:
             return None
         name = self._name_of_innermost(self._modules()) if name is None else name
         if name is None:
@@ -171,6 +210,15 @@ class Editor(ModelCalls):
         self._counts[name] += 1
         module = name
         name = name if self._counts[name] == 1 else f"{name} #{self._counts[name]}"
+        around = surroundings()
+        found = self._edit_or_refusal(module, name, read)
+        if found is not None and (around.is_unknown or (in_backward() and not self.is_repeating)):
+            raise EditRefused(CHECKPOINTED.format(name))
+        for part in around.parts:
+            part.note(self.root, module, None if found is None else found.again())
+        return found
+
+    def _edit_or_refusal(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | None:
         try:
             with torch._C.DisableTorchFunction():
                 return self._edit_of(module, name, read)
@@ -215,7 +263,7 @@ class Editor(ModelCalls):
 
     # One call.
 
-    def _edit_of(self, module: str, name: str, read: Callable[[], ObservedCall]) -> OutputEdit | None:
+    def _edit_of(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | None:
         if under_transform():
             raise EditRefused(f"{name} cannot be edited: {WRAPPED}")
         call = as_autocast(read())
@@ -228,16 +276,16 @@ class Editor(ModelCalls):
         call.cross = self._kinds.get(name) if found is None else found
         given = call.k.shape[2]
         mask = self._keeper.mask(call.mask) if given > call.q.shape[2] else None
-        told = keep_what_is_filled(call, mask, continues=name in self.ends)
-        if name not in self.ends:
+        continues = name in self.ends
+        told = keep_what_is_filled(call, mask, continues=continues)
+        if not continues:
             refuse_keys_of_others(call, call.k.shape[2] if call.cached else given, by_length=not told)
         self._kinds[name] = bool(call.cross)
         seen = self._placed(name, call, self._heads_of_process(module, call))
         by_head = self._own_heads(seen, call.heads)
         if not any(one is not None for edits in by_head.values() for one in edits):
             return None
-        self._refuse_what_is_not_repeated(name)
-        return CallEdit(self, seen, by_head)
+        return CallEdit(self, seen, by_head, continues)
 
     def _heads_of_process(self, module: str, call: ObservedCall) -> int:
         """Note which heads this process has, if others have the rest; return the model's number of the first."""
@@ -273,16 +321,51 @@ class Editor(ModelCalls):
         queries, keys = range(ends[0] - Q, ends[0]), range(ends[1] - K, ends[1])
         return SeenCall(call, name, number, cross, queries, keys, *self.lengths[name], first_head)
 
-    def _refuse_what_is_not_repeated(self, name: str) -> None:
-        """Refuse calls that a backward pass computes again, perhaps when the block has ended."""
-        if in_backward():
-            raise EditRefused(CHECKPOINTED.format(name))
-        frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None:
-            is_checkpoint = frame.f_globals.get("__name__") == "torch.utils.checkpoint" and torch.is_grad_enabled()
-            if is_checkpoint or _has_own_backward(frame):
-                raise EditRefused(CHECKPOINTED.format(name))
-            frame = frame.f_back
+
+class RepeatingEditor(Editor):
+    """Edits calls that a backward pass computes again, as another editor has edited them.
+
+    Args:
+        root: the other.
+        calls: that it has edited.
+    """
+
+    is_repeating = True
+
+    def __init__(self, root: Editor, calls: Repeated) -> None:
+        assert root.model is not None
+        super().__init__(root.model, root.plan)
+        self._root, self._calls = root, calls
+        self._met: Counter[str] = Counter()
+
+    @property
+    def root(self) -> Editor:
+        """The one that a user has opened."""
+        return self._root
+
+    def refuse_what_is_missing(self) -> None:
+        """Refuse to go on where an edited call was not computed again."""
+        for name, calls in self._calls.items():
+            if any(one is not None for one in calls[self._met[name] :]):
+                raise EditRefused(NOT_REPEATED.format(name))
+
+    def _edit_of(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | None:
+        calls, at = self._calls.get(module, []), self._met[module]
+        self._met[module] += 1
+        if at >= len(calls):
+            raise EditRefused(NOT_REPEATED.format(name))
+        before = calls[at]
+        if before is None:
+            return None
+        call = as_autocast(read())
+        mask = self._keeper.mask(call.mask) if call.k.shape[2] > call.q.shape[2] else None
+        keep_what_is_filled(call, mask, continues=before.continues)
+        self._heads_of_process(module, call)
+        seen = SeenCall(call, *before.place)
+        call.cross = seen.cross
+        if seen.shapes != before.shapes:
+            raise EditRefused(NOT_REPEATED.format(name))
+        return CallEdit(self, seen, before.by_head, before.continues)
 
 
 class CallEdit(OutputEdit):
@@ -292,10 +375,15 @@ class CallEdit(OutputEdit):
         editor: whose edits they are.
         seen: the call.
         by_head: the edits of each head that has any, of each sample.
+        continues: whether its cache was known before.
     """
 
-    def __init__(self, editor: Editor, seen: SeenCall, by_head: ByHead) -> None:
-        self._editor, self.seen, self.by_head = editor, seen, by_head
+    def __init__(self, editor: Editor, seen: SeenCall, by_head: ByHead, continues: bool) -> None:
+        self._editor, self.seen, self.by_head, self._continues = editor, seen, by_head, continues
+
+    def again(self) -> EditedCall:
+        """Return it without its tensors."""
+        return EditedCall(self.by_head, self.seen.shapes, self.seen.place, self._continues)
 
     def write(
         self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...], weights: Tensor | None = None
@@ -359,14 +447,6 @@ class CallEdit(OutputEdit):
                 if not one.edit.is_differentiable:
                     raise EditRefused(NO_GRADIENTS.format(one.edit.text))
         return EditedHeads(self.seen, samples, heads, chain)
-
-
-def _has_own_backward(frame: types.FrameType) -> bool:
-    """Return whether a frame is the forward of a `torch.autograd.Function` that gradients are to flow through."""
-    if frame.f_code.co_name != "forward" or not frame.f_code.co_argcount:
-        return False
-    first = frame.f_locals.get(frame.f_code.co_varnames[0])
-    return isinstance(first, torch.autograd.function.FunctionCtx) and any(getattr(first, "needs_input_grad", ()))
 
 
 def _length_of_cache(cache: Any) -> int | None:

@@ -80,11 +80,13 @@ def intervene(
         TypeError, ValueError: edits that are none. When the block is entered: a model that is compiled or
             scripted; a module, layer or head that is not there, as far as names and config tell. While it runs: a head
             that is not there; a call that cannot be edited, for it does more than its arguments tell,
-            drops weights at random, is checkpointed for gradients or computed in parts. At its end: an edit that has
-            met no call or changed nothing, a position that there was not.
+            drops weights at random, is computed in parts, or again in the backward pass by other means than
+            `torch.utils.checkpoint`. At its end: an edit that has met no call or changed nothing, a position that there
+            was not. In the backward pass: a call that is computed again in another way than before.
 
     Where heads are split over processes, each process edits those that it has, by their numbers in the model. Gradients
-    flow through edits, but for "dtype". Calls in the thread that entered the block are edited; in others the
+    flow through edits, but for "dtype"; what gradient checkpointing computes again in the backward pass is edited as it
+    was, also after the block. Calls in the thread that entered the block are edited; in others the
     model runs as it is. torch's own modules take no short cut for inference inside the block, and functions that are
     compiled run as they are written, which may change last bits. Weights that transformers' eager attention
     and torch's own module return beside the output are edited too, NaN where an output of one's own has none; those

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ..observed_call import ObservedCall
 
 
@@ -33,6 +35,17 @@ class SeenCall:
     key_length: int
     first_head: int = 0
     kept: dict[Any, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def shapes(self) -> tuple[torch.Size, torch.Size]:
+        """Return the shapes of its q and k."""
+        return self.call.q.shape, self.call.k.shape
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Return its fields after the call, without what was found for it."""
+        lengths = self.query_length, self.key_length
+        return (self.name, self.number, self.cross, self.queries, self.keys, *lengths, self.first_head)
 
     @property
     def samples(self) -> int:

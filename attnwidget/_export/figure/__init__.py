@@ -8,6 +8,7 @@ from ..._engine.stages import MASKED
 from ..._messages import decoding
 from ..._utils.validation import as_choice
 from .. import colors
+from ..compared import is_comparison, names_of
 from ..numbers import head_words, in_model, status_number
 from ..view import WidgetView
 from . import compare, graph, heads, heatmap, reading, segments, stages
@@ -112,9 +113,10 @@ def _pinned_parts(context: FigureContext) -> list[str]:
     stage = context.stage if traits.view in ("graph", "heads") else stage
     where = {"queries": traits.query, "keys": traits.key}
     if stage in MASKED and not bool(context.block("allowed", context.head, **where)):
-        return [*parts, "   masked"]
+        return [*parts, "   masked in A" if is_comparison(traits) else "   masked"]
     word = "weight" if stage == "weights" else stage
-    return [*parts, f"   {word} {status_number(float(context.block(stage, context.head, **where)))}"]
+    of_a = " in A" if is_comparison(traits) else ""
+    return [*parts, f"   {word} {status_number(float(context.block(stage, context.head, **where)))}{of_a}"]
 
 
 def _facts_text(context: FigureContext) -> str:
@@ -127,7 +129,9 @@ def _facts_text(context: FigureContext) -> str:
         head = f"heads {', '.join(map(str, context.heads))}{own}"
     every = decoding.of_picture(traits.picture).every
     sampled = f"1 of {every:,} rows" if every > 1 and traits.view == "heatmap" else ""
+    a, b = names_of(traits) if is_comparison(traits) else ("", "")
     parts = [
+        a,  # which all of this is of
         f"forward {traits.forward:,}" if traits.forwards > 1 else "",
         traits.stack,
         f"layer {traits.layer}" if len(facts["layers"]) > 1 else "",
@@ -137,5 +141,6 @@ def _facts_text(context: FigureContext) -> str:
         "causal" if facts["is_causal"] else "",
         facts["dtype"],
         sampled,
+        b if traits.view == "compare" else "",
     ]
     return " · ".join(part for part in parts if part)

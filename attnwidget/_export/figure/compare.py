@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._messages import decoding
 from ..._messages.decoding import DecodedMatrix
 from .. import colors
+from ..compared import part_of, placed, places_of, range_of_change
 from ..view import WidgetView
 from . import heatmap
 from .heatmap import Place, cells
@@ -67,7 +67,7 @@ def _comparison(view: WidgetView) -> dict[str, Any] | None:
 def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart]:
     """Return A, B and their difference, with the colors that js/src/views/compare/mappers.ts gives them."""
     traits = context.traits
-    a, b, change = (_part(comparison, name) for name in PARTS)
+    a, b, change = (part_of(comparison, name) for name in PARTS)
     low, high = (pick(getattr(one, end) or 0.0 for one in (a, b)) for pick, end in ((min, "low"), (max, "high")))
     a, b = (replace(one, low=low, high=high) for one in (a, b))
     beside = replace(a, values=np.hstack([a.values, b.values]), kinds=np.hstack([a.kinds, b.kinds]))
@@ -76,7 +76,7 @@ def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart
     )  # a row's range is that of both
     padded = _padded(context, comparison, a)
     of_b = [] if comparison["differ"][0] else padded  # else its rows are its own
-    own = "head" if isinstance(traits.color_range, list | tuple) else traits.color_range  # not one of changes
+    own = range_of_change(traits.color_range)
     return [
         DrawnPart(a, index[0], traits.color_range, padded),
         DrawnPart(b, index[1], traits.color_range, of_b),
@@ -84,36 +84,16 @@ def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart
     ]
 
 
-def _part(comparison: dict[str, Any], name: str) -> DecodedMatrix:
-    one = decoding.of_picture({**comparison, **comparison[name]})
-    return one if name != "change" else replace(one, stage="scores")  # it has two directions, whatever it is of
-
-
 def _padded(context: FigureContext, comparison: dict[str, Any], a: DecodedMatrix) -> list[range]:
     """Return the runs of rows whose queries are padding in A."""
-    return padded_runs(context, a, _places(comparison))
-
-
-def _places(comparison: dict[str, Any]) -> tuple[list[int] | None, list[int] | None]:
-    """Return the queries and the keys of A that are compared; None: all."""
-    queries, keys = (
-        None if sent is None else decoding.decode(sent["a"]).tolist()
-        for sent in (comparison["query_places"], comparison["key_places"])
-    )
-    return queries, keys
+    return padded_runs(context, a, places_of(comparison))
 
 
 def _pinned(context: FigureContext, comparison: dict[str, Any]) -> list[tuple[int | None, int | None]]:
     """Return the pinned pairs by their places; without those of which B has nothing."""
-    places, found = _places(comparison), []
-    for pin in context.traits.pins:
-        there = all(at is None or some is None or at in some for at, some in zip(pin, places, strict=True))
-        if there:
-            query, key = (
-                at if at is None or some is None else some.index(at) for at, some in zip(pin, places, strict=True)
-            )
-            found.append((query, key))
-    return found
+    places = places_of(comparison)
+    found = (placed(pin, places) for pin in context.traits.pins)
+    return [pin for pin in found if pin is not None]
 
 
 def _words(context: FigureContext, comparison: dict[str, Any], parts: list[DrawnPart]) -> Kinds:

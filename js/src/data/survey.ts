@@ -35,8 +35,12 @@ export const METRICS: readonly Named[] = [
 ];
 type Kind = "bits" | "weight" | "tokens" | "share" | "nats" | "stage" | "size" | "own";
 
-/** Whether numbers of a kind may be below zero. */
-export const hasSigns = (kind: Kind) => kind === "nats" || kind === "stage";
+/** Whether the sign of a kind's numbers is the first thing to see: the color around a picture. */
+export const isTinted = (kind: Kind) => kind === "nats" || kind === "stage";
+
+/** Whether numbers go both ways from zero; those of the user's own do where one is below it. */
+export const hasSigns = ({ kind, values }: HeadMetric) =>
+  isTinted(kind) || (kind === "own" && values.some((value) => value < 0));
 
 /** A metric of the user's own has the name that it was given. */
 const ownMetric = (name: string) => ({ name, word: name, kind: "own" as const });
@@ -180,7 +184,8 @@ export async function picturesOf(values: Envelope, layer: number, batch: number,
 
 function fullOf(kind: Kind, layers: Survey["layers"], sorted: Float32Array): number {
   if (kind === "bits") return Math.log2(Math.max(2, ...layers.map(({ keys }) => keys)));
-  if (kind === "tokens" || kind === "own") return Math.max(sorted.at(-1) ?? 0, 0) || 1;
+  if (kind === "own") return Math.max(sorted.at(-1) ?? 0, -(sorted[0] ?? 0)) || 1;
+  if (kind === "tokens") return Math.max(sorted.at(-1) ?? 0, 0) || 1;
   return 1;
 }
 

@@ -74,7 +74,7 @@ describe("which are shown, and in which order", () => {
   test("metrics of the user's own are bars, order and limit like the others", async () => {
     const survey = { ...surveyOf([3, 3], METRICS), own: { Mine: floats([5, -1, 2, 9, 0, 3]) } };
     const { view, host } = await draw({ survey, bar: "Mine" as Metric });
-    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("the bar is mine, 0 to 9");
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("the bar is mine, −9.000 to 9.000");
     const above = view.find('.aw-only input[aria-label="Mine above"]') as HTMLInputElement;
     above.value = "2";
     above.dispatchEvent(new Event("change", { bubbles: true }));
@@ -85,6 +85,33 @@ describe("which are shown, and in which order", () => {
     view.point(at(0, 0));
     await settle();
     expect(view.text(".aw-head-card")).toContain("Layer 1 · head 0");
+  });
+
+  test("bars of the user's own metrics go both ways from a middle line where one is below 0", async () => {
+    const survey = { ...surveyOf([3, 3], METRICS), own: { Mine: floats([4, -8, 2, 0, 8, 3]) } };
+    const { view, host } = await draw({ survey });
+    for (const [name, color] of [
+      ["--aw-above", "rgb(200, 0, 0)"],
+      ["--aw-below", "rgb(0, 0, 200)"],
+      ["--aw-ink2", "rgb(0, 90, 0)"],
+      ["--aw-track", "rgb(240, 240, 240)"],
+    ] as const)
+      view.root.style.setProperty(name, color);
+    host.fromPython({ bar: "Mine" as Metric });
+    await settle();
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("the bar is mine, −8.000 to 8.000");
+    const colors = { "200,0,0": "above", "0,0,200": "below", "0,90,0": "zero", "240,240,240": "" };
+    /** What is at −¾, −⅛, 0, ⅛ and ¾ of the bar of a head. */
+    const barOf = (head: number, layer: number) =>
+      [-0.75, -0.125, 0, 0.125, 0.75].map((share) => {
+        const { x, y } = at(head, layer);
+        const found = view.pixel(Math.floor(x + 29 * share), y + 29 + 6).slice(0, 3);
+        return colors[found.join() as keyof typeof colors];
+      });
+    expect(barOf(0, 0)).toEqual(["", "", "zero", "above", ""]);
+    expect(barOf(1, 0)).toEqual(["below", "below", "zero", "", ""]);
+    expect(barOf(0, 1)).toEqual(["", "", "zero", "", ""]);
+    expect(barOf(1, 1)).toEqual(["", "", "zero", "above", "above"]);
   });
 
   test("one that raises says why, and the others are there", async () => {

@@ -9,6 +9,7 @@ import {
   type HeadMetric,
   type HeadsLayout,
   hasSigns,
+  isTinted,
   nameOf,
   pictureOf,
   picturesOf,
@@ -75,6 +76,8 @@ export interface Style {
   readonly track: string;
   readonly plate: string;
   readonly data: string;
+  readonly above: string;
+  readonly below: string;
 }
 
 interface Scene {
@@ -97,20 +100,22 @@ export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
   const context = canvas.getContext("2d");
   if (!context) return;
   context.setTransform(style.dpr, 0, 0, style.dpr, 0, 0);
+  const signed = metric !== null && hasSigns(metric);
   for (let place = 0; place < survey.heads.length; place++) {
     const { x, y } = cornerOf(layout, place);
-    if (metric !== null && hasSigns(metric.kind)) lossTint(context, scene, x, y, metric.values[place]! / metric.high);
-    else if (!layout.bars) tint(context, scene, x, y, shareOf(metric, place));
+    if (metric !== null && (isTinted(metric.kind) || (signed && !layout.bars)))
+      signTint(context, scene, x, y, metric.values[place]! / metric.high);
+    else if (!layout.bars) tint(context, scene, x, y, shareOf(metric, place, signed));
     picture(context, scene, place, x, y);
-    if (layout.bars && metric !== null) bar(context, scene, x, y, shareOf(metric, place));
+    if (layout.bars && metric !== null) bar(context, scene, { x, y, share: shareOf(metric, place, signed), signed });
     if (layout.named) name(context, scene, place, x, y);
   }
 }
 
-function shareOf(metric: HeadMetric | null, place: number): number {
+/** From 0 to 1; of a metric with signs from −1. */
+function shareOf(metric: HeadMetric | null, place: number, signed: boolean): number {
   const value = metric?.values[place] ?? Number.NaN;
-  const share = metric !== null && hasSigns(metric.kind) ? Math.abs(value) : value;
-  return Number.isFinite(value) ? Math.max(0, Math.min(1, share / metric!.high)) : 0;
+  return Number.isFinite(value) ? Math.max(signed ? -1 : 0, Math.min(1, value / metric!.high)) : 0;
 }
 
 /** The picture in whole device pixels, corners a little round; a plate while there is none. */
@@ -140,18 +145,34 @@ function picture(context: CanvasRenderingContext2D, scene: Scene, place: number,
 
 const whole = (length: number, dpr: number) => Math.round(length * dpr) / dpr;
 
-function bar(context: CanvasRenderingContext2D, { layout, style }: Scene, x: number, y: number, share: number): void {
+interface Bar {
+  readonly x: number;
+  readonly y: number;
+  /** From −1 to 1. */
+  readonly share: number;
+  readonly signed: boolean;
+}
+
+/** The metric under the picture: from its left end, or with signs both ways from its middle, as in figures. */
+function bar(context: CanvasRenderingContext2D, { layout, style }: Scene, { x, y, share, signed }: Bar): void {
   const [left, top, tall] = [whole(x, style.dpr), whole(y + layout.size + 5 * style.unit, style.dpr), 2 * style.unit];
-  for (const [color, width] of [
-    [style.track, layout.size],
-    [style.ink2, layout.size * share],
+  const room = signed ? layout.size / 2 : layout.size;
+  const zero = signed ? whole(left + room, style.dpr) : left;
+  const wide = room * share;
+  const color = signed ? (share < 0 ? style.below : style.above) : style.ink2;
+  for (const [paint, start, width] of [
+    [style.track, left, layout.size],
+    [color, Math.min(zero, zero + wide), Math.abs(wide)],
   ] as const) {
     if (width === 0) continue;
-    context.fillStyle = color;
+    context.fillStyle = paint;
     context.beginPath();
-    context.roundRect(left, top, width, tall, tall / 2);
+    context.roundRect(start, top, width, tall, signed && paint === color ? 0 : tall / 2);
     context.fill();
   }
+  if (!signed) return;
+  context.fillStyle = style.ink2;
+  context.fillRect(zero, top - style.unit, 1 / style.dpr, tall + 2 * style.unit);
 }
 
 /** The metric behind the picture: what shows of it is a margin. */
@@ -166,8 +187,8 @@ function tint(context: CanvasRenderingContext2D, { layout, style }: Scene, x: nu
   context.globalAlpha = 1;
 }
 
-/** What is lost without the head, around its picture, in the colors of scores; an outline where it is not yet run. */
-function lossTint(context: CanvasRenderingContext2D, scene: Scene, x: number, y: number, share: number): void {
+/** A number with a sign around the picture, in the colors of scores; an outline where there is none yet. */
+function signTint(context: CanvasRenderingContext2D, scene: Scene, x: number, y: number, share: number): void {
   const { layout, losses, style } = scene;
   const margin = Math.min((layout.across - layout.size) / 2 - 0.75 * style.unit, 3.5 * style.unit);
   const side = layout.size + 2 * margin;

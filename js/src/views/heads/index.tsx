@@ -14,6 +14,7 @@ import {
   type HeadsLayout,
   hasSigns,
   isOrdered,
+  isTinted,
   metricText,
   nameOf,
   numberInAll,
@@ -176,6 +177,8 @@ function styleOf(ui: Ui) {
     track: color("--aw-track"),
     plate: color("--aw-plate"),
     data: color("--aw-data"),
+    above: color("--aw-above"),
+    below: color("--aw-below"),
   };
 }
 
@@ -244,7 +247,7 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
       {picturesOf(ui, survey)} on its own color range
       {metric === null
         ? "."
-        : `; the ${hasSigns(metric.kind) || isDense(ui, metric) ? "tint" : "bar"} is ${barWords(ui, metric)}, ${rangeOf(metric)}.`}
+        : `; the ${isTinted(metric.kind) || isDense(ui, metric) ? "tint" : "bar"} is ${barWords(ui, metric)}, ${rangeOf(metric)}.`}
       {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries of each, exact.`}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
       <Only ui={ui} survey={survey} metric={metric} />
@@ -284,10 +287,11 @@ function isDense(ui: Ui, metric: HeadMetric | null): boolean {
   return survey !== null && !arranged(ui, survey, metric).bars;
 }
 
-function rangeOf({ kind, high }: HeadMetric): string {
+function rangeOf(metric: HeadMetric): string {
+  const { kind, high } = metric;
+  if (hasSigns(metric)) return `−${metricText(high, kind)} to ${metricText(high, kind)}`;
   if (kind === "weight" || kind === "share") return kind === "share" ? "0 to 100 %" : "0 to 1";
   if (kind === "size" || kind === "own") return `0 to ${metricText(high, kind)}`;
-  if (hasSigns(kind)) return `−${metricText(high, kind)} to ${metricText(high, kind)}`;
   return kind === "bits" ? `0 to ${metricText(high, kind)}` : `0 to ${metricText(high, kind)} tokens`;
 }
 
