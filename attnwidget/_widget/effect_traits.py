@@ -46,6 +46,8 @@ class EffectTraits(StackTraits):
     """What is asked of a model that is at hand, and its answers; `effects` is None where none is."""
 
     _effects: Effects
+    bar: Any
+    order: Any
 
     segments_show = Choice(
         "attention", "effect", help="What the segments view shows: attention, or what its removal does."
@@ -69,7 +71,7 @@ class EffectTraits(StackTraits):
         self._effects.bring()
 
     def _effect_wish(self) -> EffectWish:
-        looked_at = self.segments_show == "effect"
+        looked_at = "effect" in (self.segments_show, self.order, self.bar)
         asked = self.batch, self.effect_target, self.effect_edit, tuple(self.segment_path), looked_at
         return EffectWish(*asked, words=self._shown.words)
 

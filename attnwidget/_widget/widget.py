@@ -710,7 +710,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
         self.observe(self._when_changed(self._on_kinds), ["kinds"])
-        self.observe(self._when_changed(self._bring_effects), ["segments_show", "effect_target", "effect_edit"])
+        looked_at = ["segments_show", "order", "bar"]
+        self.observe(self._when_changed(self._bring_effects), [*looked_at, "effect_target", "effect_edit"])
         super().open()
 
     @staticmethod

@@ -116,6 +116,23 @@ def test_a_sweep_begins_when_effects_are_looked_at_and_has_each_segment_and_head
     in_a_loop(work)
 
 
+@pytest.mark.parametrize("asked", [{"order": "effect"}, {"bar": "effect"}])
+@pytest.mark.parametrize("given", [True, False])
+def test_heads_that_are_ordered_by_effect_have_one(
+    cap: Capture, model: Any, asked: dict[str, str], given: bool
+) -> None:
+    async def work() -> None:
+        w = cap.widget(model=model, inputs=cap.inputs, view="heads", **(asked if given else {}))
+        assert w.effects["state"] == ("running" if given else "idle")
+        for name, value in asked.items():
+            setattr(w, name, value)
+        found = await settled(w)
+        assert (found["state"], found["error"]) == ("done", None)
+        assert [len(found["heads"]["lost"]), None in found["heads"]["lost"]] == [LAYERS * HEADS, False]
+
+    in_a_loop(work)
+
+
 @pytest.mark.parametrize(
     ("of", "edits"),
     [
