@@ -137,15 +137,6 @@ def test_gradients_of_a_model_of_transformers() -> None:
         assert_close(one.grad, two.grad, rtol=1e-3, atol=1e-4 * float(two.grad.abs().max()), msg=name)
 
 
-def test_gradient_checkpointing_of_transformers_is_refused() -> None:
-    model = build(DECODERS["Llama"], "sdpa").train()
-    model.gradient_checkpointing_enable()
-    with pytest.raises(ValueError, match="gradient_checkpointing_disable"), intervene(model, EDIT):
-        model(**batch())
-    model.eval()
-    assert logits(model, batch()).shape == (2, 12, 50)
-
-
 def test_heads_and_layers_that_a_config_does_not_have_are_refused_before_the_model_runs() -> None:
     model = build(DECODERS["Llama"], "sdpa")
     with pytest.raises(ValueError, match="layers 0 to 1"):
