@@ -83,7 +83,7 @@ def paired(one: Callable[[], Any], other: Callable[[], Any], runs: int) -> dict[
 
 def own_share(act: Callable[[], Any], runs: int) -> list[float]:
     """Of an act with capture the time of all over that of what is not the recorder's: noise of the machine cancels."""
-    parts: tuple[tuple[type, str], ...] = ((Recorder, "begin"), (Recorder, "end"))
+    parts: tuple[tuple[type, str], ...] = ((Recorder, "begin"), (Recorder, "stop"), (Recorder, "settle"))
     parts += ((Recorder, "record_call"), (Recorder, "record_interface_call"))
     parts += ((Record, "add_output"), (Record, "_keep_output"), (NotedCall, "take_result"))
     spent, depth = 0.0, 0
