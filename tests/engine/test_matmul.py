@@ -137,3 +137,19 @@ def test_a_stage_before_the_softmax_is_the_same_once_log_normalizers_are_known()
     att.log_normalizer()
     for stage, values in zip(att.stages, before, strict=True):
         assert_close(att.overview(stage=stage, size=7).values, values, **rounding(att)[stage])
+
+
+def test_an_interrupt_while_the_callers_precision_is_brought_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_back, came = matmul._bring_back, 0
+
+    def interrupted_once(user: matmul._User) -> None:
+        nonlocal came
+        came += 1
+        if came == 1:
+            raise KeyboardInterrupt
+        bring_back(user)
+
+    monkeypatch.setattr(matmul, "_bring_back", interrupted_once)
+    with pytest.raises(KeyboardInterrupt), matmul.full(torch.device("cpu")):
+        assert len(matmul._users) == 1
+    assert len(matmul._users) == 0
