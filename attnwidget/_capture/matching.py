@@ -223,6 +223,12 @@ class RecordMatcher:
                 verify_aside(check for record in forward.records.values() for check in record.pop_checks())
             self._keeper.forget_masks()
 
+    def end_interrupted(self) -> None:
+        """End a forward pass whose model is no longer running, for an interrupt ended it and torch ran no hooks."""
+        if self._thread.forward is not None:
+            self._thread.forward.depth = 1
+            self.end()
+
     @property
     def running_step(self) -> ModelCall | None:
         """Return the call of the model that is running in this thread."""

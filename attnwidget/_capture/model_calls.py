@@ -24,6 +24,7 @@ NOT_WATCHED = (
     "it was called in another way than while the text before it was generated, so that what its q and k are made of "
     "was not seen: call it in a capture of its own, or say whether it is cross-attention, capture(cross=…)"
 )
+CALL = nn.Module._call_impl.__code__  # noqa: SLF001 - of each call of a module: torch has no public name for it
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
 
@@ -161,6 +162,15 @@ def modules_on_stack(frame: FrameType | None) -> Iterator[nn.Module]:
             if isinstance(found, nn.Module):
                 yield found
         frame = frame.f_back
+
+
+def calls_running(module: nn.Module) -> int:
+    """Return how many calls of a module are running within one another in this thread."""
+    frame, count = sys._getframe(1).f_back, 0
+    while frame is not None:
+        count += frame.f_code is CALL and frame.f_locals.get("self") is module
+        frame = frame.f_back
+    return count
 
 
 def calling_function() -> str:

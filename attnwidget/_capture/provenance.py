@@ -276,6 +276,10 @@ class Provenance:
                 self._hooks.pop(key, None)  # last: what an interrupt leaves is found when the block ends
         return entered
 
+    def forget_running(self) -> None:
+        """Forget the calls that were running in this thread: an interrupt has ended them."""
+        self._running.invocations.clear()
+
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         running = Invocation(module, args, kwargs)
         self._running.invocations.append(running)

@@ -281,6 +281,10 @@ class TextWatcher:
             if isinstance(given, Tensor) and given.ndim == 2:
                 text.lookup = Lookup(given.detach().clone(), (-1, 0), "")
 
+    def forget_running(self) -> None:
+        """Forget the calls that were running in this thread: an interrupt has ended them."""
+        self._now.running = 0
+
     def _end(self, *_: Any) -> None:
         self._now.running = max(0, self._now.running - 1)
 

@@ -24,7 +24,7 @@ from .coverage import AttentionModules
 from .kept_tensors import TensorKeeper
 from .limit import MemoryLimit, OverLimit
 from .matching import BY_LENGTH, RecordMatcher
-from .model_calls import ModelCalls, forward_hooks, module_names, module_of, modules_on_stack, parts_of
+from .model_calls import ModelCalls, calls_running, forward_hooks, module_names, module_of, modules_on_stack, parts_of
 from .module_walk import walked_once
 from .observed_call import ObservedCall, ProcessHeads, Unreadable
 from .options import CaptureOptions, read_tokenizer
@@ -150,11 +150,21 @@ class Recorder(ModelCalls):
             self._provenance.wake(for_good=True)
         if self._parts is not None:
             self._parts.begin_anew()
+        if self.matcher.running_step is not None and self.model is not None and calls_running(self.model) == 1:
+            self._forget_interrupted()
         self.matcher.begin()
         step = self.matcher.running_step
         if step is not None and self._follows_outputs:
             step.facts = step.facts or CallFacts()
             self._outputs.begin(step.facts)
+
+    def _forget_interrupted(self) -> None:
+        """Forget the call of the model that was running: an interrupt has ended it, and torch has run no hooks."""
+        self.matcher.end_interrupted()
+        self._outputs.end()
+        self._provenance.forget_running()
+        if self.texts is not None:
+            self.texts.forget_running()
 
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""

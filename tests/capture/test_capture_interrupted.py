@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,17 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from attnwidget import capture, intervene
 
 IDS = torch.arange(8)[None]
+
+
+class OfOnesOwn(nn.Module):
+    """A class around a model of transformers."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input_ids: Tensor) -> Any:
+        return self.inner(input_ids=input_ids)
 
 
 def hooks_on(model: nn.Module) -> int:
@@ -55,3 +67,35 @@ def test_an_interrupt_at_any_line_leaves_nothing_on_the_model(act: Callable[[nn.
             found = captured(fresh)
             assert len(found) == 2
             assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("keep", [{}, {"values": False}, {"keep": "overview"}])
+def test_a_call_after_one_that_was_interrupted_is_recorded_by_itself(own: bool, keep: dict[str, Any]) -> None:
+    config = GPT2Config(n_layer=3, n_head=2, n_embd=16, vocab_size=30, n_positions=32, bos_token_id=1, eos_token_id=1)
+    inner = GPT2LMHeadModel(config).eval()
+    model = OfOnesOwn(inner) if own else inner
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with torch.no_grad(), capture(model, **keep) as alone:
+        model(IDS + 1)
+    with torch.no_grad(), capture(model, **keep) as cap:
+        model(IDS)
+        for layer in (0, 1, 2):
+            handle = inner.transformer.h[layer].ln_2.register_forward_pre_hook(stop)
+            with pytest.raises(KeyboardInterrupt):
+                model(IDS)
+            handle.remove()
+        model(IDS + 1)
+    assert len(cap) == 5
+    for place, whole in ((0, True), (4, True), (1, False)):  # before, after, and the first that was interrupted
+        found = cap[place]
+        assert (found.attention.names == alone.attention.names) is whole
+        if not whole:
+            continue
+        assert cap.skipped == alone.skipped
+        assert found.tokens == (alone.tokens if place else [list(range(8))])
+    for one, other in zip(cap[4].attention, alone.attention, strict=True):
+        assert torch.equal(one.overview(head=1).values, other.overview(head=1).values)
