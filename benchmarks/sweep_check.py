@@ -370,9 +370,10 @@ def in_steps(spied: Spied) -> list[SeenAttention]:
         if any(len(part.weights) != len(parts[0].weights) for part in parts):
             continue
         read, befores = parts[0].weights.shape[-1] - parts[0].weights.shape[1], []
+        fixed = read > 0 and len({part.weights.shape[-1] for part in parts}) == 1  # keys of another text: none is new
         for part in parts:  # a cache with a window gives the last keys that were read, a static one also those to come
             read += part.weights.shape[1]
-            befores.append(max(0, read - part.weights.shape[-1]))
+            befores.append(0 if fixed else max(0, read - part.weights.shape[-1]))
         keys = max(before + part.weights.shape[-1] for before, part in zip(befores, parts, strict=True))
         rows = [
             torch.nn.functional.pad(part.weights, (before, keys - before - part.weights.shape[-1]))
