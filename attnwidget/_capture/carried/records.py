@@ -144,8 +144,11 @@ def _last_likely(likely: Tensor, call: RecordedCall, real: Tensor | None) -> tup
 
 
 def _of_rows(x: Tensor | None, call: RecordedCall) -> Tensor | None:
-    """Return of (rows, positions, …) those that a record has of a call; 1 where a sample had ended."""
-    if x is None or x.shape[1] < call.queries:
+    """Return of (rows, positions, …) those that a record has of a call; 1 where a sample had ended.
+
+    None where it has not so many: layers may compute with positions first, (positions, rows, …).
+    """
+    if x is None or x.shape[1] < call.queries or x.shape[0] <= max(call.rows):
         return None
     rows = torch.tensor([0 if row == ENDED else row for row in call.rows], device=x.device)
     found = x[rows][:, : call.queries]
