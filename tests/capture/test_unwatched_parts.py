@@ -139,22 +139,25 @@ class Before(Around):
         return self.inner.transformer(ids)[0]
 
 
-@pytest.mark.parametrize("kind", [Around, Before])
-def test_a_model_that_is_interrupted_inside_is_watched_again(kind: type[Around], watched: list[int]) -> None:
-    model, stops = kind(), [False]
+def run_and_interrupt(model: Around) -> None:
+    """Run a model twice, and interrupt it in its second layer the third time."""
 
     def stop(*_: Any) -> None:
-        if stops[0]:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
-    model.inner.transformer.h[1].register_forward_hook(stop)
+    model(IDS)
+    model(IDS)
+    handle = model.inner.transformer.h[1].register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        model(IDS)
+    handle.remove()
+
+
+@pytest.mark.parametrize("kind", [Around, Before])
+def test_a_model_that_is_interrupted_inside_is_watched_again(kind: type[Around], watched: list[int]) -> None:
+    model = kind()
     with torch.no_grad(), capture(model, strict=False) as cap:
-        model(IDS)
-        model(IDS)
-        stops[0] = True
-        with pytest.raises(KeyboardInterrupt):
-            model(IDS)
-        stops[0] = False
+        run_and_interrupt(model)
         model(IDS)
     assert torch.overrides._get_current_function_mode() is None
     own = [name for name in cap[-1].calls if name.startswith(kind.__name__)]
@@ -163,19 +166,9 @@ def test_a_model_that_is_interrupted_inside_is_watched_again(kind: type[Around],
 
 
 def test_a_block_that_goes_on_after_an_interrupt_says_so() -> None:
-    model, stops = Around(), [False]
-
-    def stop(*_: Any) -> None:
-        if stops[0]:
-            raise KeyboardInterrupt
-
-    model.inner.transformer.h[1].register_forward_hook(stop)
+    model = Around()
     with torch.no_grad(), capture(model, strict=False) as cap:
-        model(IDS)
-        model(IDS)
-        stops[0] = True
-        with pytest.raises(KeyboardInterrupt):
-            model(IDS)
+        run_and_interrupt(model)
     assert cap.skipped["Around"].startswith(INTERRUPTED)
 
 
