@@ -45,6 +45,7 @@ from .tiles import MAX_SAMPLED_CELLS, MAX_TILES_PER_REQUEST, Address, region
 MAX_CELLS = 65_536  # of one `cells` reply
 MAX_LINE = 60_000  # numbers of one row or column: as float32 they fit a message
 CELLS_AT_ONCE = 1 << 18  # of a bin, in which its peak is looked for
+MAX_LEVEL = 2**22  # bins of the overviews that one message makes anew: they stay in memory, 5 bytes each
 MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
 MAX_REQUESTS = 64  # in one message
 FULL_REPLY = 768 * 1024  # bytes of answers from which on no more are given: one is a quarter of a MiB at most
@@ -142,6 +143,7 @@ class Message:
     context: Context
     budget: cost.CostBudget = field(default_factory=cost.CostBudget)
     tile_budget: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(cost.AT_ONCE))
+    level_budget: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(MAX_LEVEL))
     buffers: list[bytes] = field(default_factory=list)
     retried: list[bool] = field(default_factory=list)  # once at most; a list, as messages about other heads share it
 
@@ -348,7 +350,12 @@ def _strongest(message: Message, request: Reply) -> Reply:
         if needed > cost.AT_ONCE:
             of = {"weights": "the weights' maximum"}.get(stage, f"the stage {stage}, pooled by maximum")
             raise ValueError(f"the strongest pairs are not known yet: {WAIT} of {of}")
+        row_level, column_level = levels.finest
+        made = -(-att.shape.Q // (1 << row_level)) * -(-att.shape.K // (1 << column_level))
+        if made > message.level_budget.left:
+            raise ValueError("this message already computes the strongest pairs of another head: ask for these alone")
         message.budget.spend(needed, "ask for it alone")
+        message.level_budget.use(made)
         for _ in levels.build(batch, head, stage=stage):
             pass
     kept = levels.find(key)

@@ -107,6 +107,20 @@ def test_a_peak_in_pieces_is_the_first_of_the_largest(monkeypatch: pytest.Monkey
         assert (found["query"], found["key"]) == wanted
 
 
+def test_one_message_makes_one_large_overview_of_strongest_pairs() -> None:
+    q, k, v = torch.randn(3, 1, 3, 2048, 8, generator=torch.Generator().manual_seed(1))
+    desk = desk_of(Attention(q, k, v, window=64, is_causal=True))
+    with PeakBytes() as held:
+        replies, _ = ask(desk, *[{"kind": "strongest", "count": 3, "head": head} for head in range(3)])
+    assert [reply["ok"] for reply in replies] == [True, False, False]
+    assert all(reply["error"].endswith("another head: ask for these alone") for reply in replies[1:])
+    assert held.peak < 64 * MEGABYTE
+    (alone,), _ = ask(desk, {"kind": "strongest", "count": 3, "head": 1})
+    assert len(alone["pairs"]) == 3
+    known, _ = ask(desk, *[{"kind": "strongest", "count": 3, "head": head} for head in range(2)])
+    assert all(reply["ok"] for reply in known)
+
+
 # Bytes.
 
 
