@@ -208,6 +208,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=15, help="pairs, after two to warm up; the median is taken")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--wanted-only", action="store_true", help="only what has a threshold")
     parser.add_argument("--time-of", help=argparse.SUPPRESS)
     parser.add_argument("--own-of", help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
@@ -236,6 +237,8 @@ def main() -> int:
     found: dict[str, Any] = {}
     for how, which, said in (("--time-of", list(ACTS), "{}"), ("--own-of", OWN, "{}: its own work")):
         for name in which:
+            if asked.wanted_only and said.format(name) not in LIMITS:
+                continue
             times = apart(how, name, "--runs", str(asked.runs))
             ratios = [own / other for own, other in times["clock"]] if isinstance(times, dict) else times
             low, _, high = quantiles(ratios)

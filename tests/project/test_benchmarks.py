@@ -263,7 +263,7 @@ def test_a_benchmark_that_is_not_there_is_refused() -> None:
         [sys.executable, str(BENCHMARKS / "all.py"), "engines"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 2
-    assert "there is no engines: choose among imports, engine" in done.stderr
+    assert "there is no engines: choose among imports, accuracy" in done.stderr
 
 
 def test_results_that_are_kept_can_be_read() -> None:
