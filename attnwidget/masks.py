@@ -369,7 +369,11 @@ def causal_lower_right(queries: int, keys: int) -> Mask:
     Args:
         queries, keys: how many of each there are.
 
-    The same as `torch.nn.attention.bias.causal_lower_right`.
+    Returns:
+        A `Mask`, the same as `torch.nn.attention.bias.causal_lower_right`.
+
+    Raises:
+        TypeError, ValueError: a number that is no whole number above 0.
 
     >>> q_idx, kv_idx = torch.arange(2)[:, None], torch.arange(4)
     >>> causal_lower_right(2, 4)(0, 0, q_idx, kv_idx).int()
@@ -385,7 +389,11 @@ def sliding_window(n: int) -> Mask:
     Args:
         n: how many keys, the query's own among them; at most 2⁵³. Queries and keys count from 0 alike.
 
-    The window of Mistral 7B (Jiang et al. 2023, §2).
+    Returns:
+        A `Mask`: the window of Mistral 7B (Jiang et al. 2023, §2).
+
+    Raises:
+        TypeError, ValueError: n is no whole number from 1 to 2⁵³.
 
     >>> q_idx, kv_idx = torch.arange(4)[:, None], torch.arange(4)
     >>> and_masks(causal, sliding_window(2))(0, 0, q_idx, kv_idx).int()
@@ -406,6 +414,13 @@ def padding(lengths: Any) -> Mask:
     Args:
         lengths: an integer for each sample of the batch; a list, tuple, tensor or array, which is copied.
 
+    Returns:
+        A `Mask`, by sample: of a batch with another number of samples it is refused when it is used.
+
+    Raises:
+        TypeError: something else than integers.
+        ValueError: an integer below 0.
+
     >>> padding([1, 3])(torch.tensor(0), 0, 0, torch.arange(3))
     tensor([ True, False, False])
     """
@@ -420,6 +435,15 @@ def padding(lengths: Any) -> Mask:
 def and_masks(*masks: MaskFunction) -> Mask:
     """Combine masks into one that allows what all of them allow.
 
+    Args:
+        masks: of this module, or functions f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's.
+
+    Returns:
+        A `Mask`, whose bounds are those that all parts share.
+
+    Raises:
+        TypeError, ValueError: no masks, or something that is no function.
+
     >>> and_masks(causal, sliding_window(4), lambda b, h, q_idx, kv_idx: kv_idx % 2 == 0).bounds(
     ...     Block(0, 0, range(8, 12), range(100))).outer
     range(5, 12)
@@ -429,6 +453,15 @@ def and_masks(*masks: MaskFunction) -> Mask:
 
 def or_masks(*masks: MaskFunction) -> Mask:
     """Combine masks into one that allows what any of them allows.
+
+    Args:
+        masks: of this module, or functions f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's.
+
+    Returns:
+        A `Mask`, whose bounds hold those of all parts.
+
+    Raises:
+        TypeError, ValueError: no masks, or something that is no function.
 
     >>> first = lambda b, h, q_idx, kv_idx: kv_idx == 0  # a sink
     >>> or_masks(sliding_window(2), first)(0, 0, torch.tensor(9), torch.arange(10)).nonzero().flatten()

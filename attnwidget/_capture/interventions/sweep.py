@@ -9,6 +9,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 
+from ..._analysis.effect import fixed
 from ..._segments.named import FIRST
 from ..._segments.reading import segments as segments_of
 from ..._segments.segments import Segments
@@ -66,7 +67,11 @@ class Sweep(list[Record]):
             f"{len(self)} of {self.total} runs, partial: resume() goes on" if self.is_partial else f"{self.total} runs"
         )
         largest = max(self, key=lambda one: abs(one["change"]), default=None)
-        told = "" if largest is None else f", largest change {largest['change']:+.4f} ({_place_of(largest)})"
+        told = (
+            ""
+            if largest is None
+            else f", largest change {fixed(largest['change'], signed=True)} ({_place_of(largest)})"
+        )
         return f"Sweep over {self.over}, {self.target!r}: {what}{told}"
 
 
