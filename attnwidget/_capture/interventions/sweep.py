@@ -58,6 +58,17 @@ class Sweep(list[Record]):
 
         Args:
             progress: as `sweep` takes it.
+
+        Returns:
+            This sweep; one that is whole stays as it is.
+
+        >>> import torch
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+        >>> def size(output):
+        ...     return output[0].norm()
+        >>> found = sweep(model, (x, x, x), over="heads", target=size)
+        >>> found.is_partial, len(found.resume())
+        (False, 2)
         """
         _advance(self, self._work, progress)
         return self
