@@ -118,6 +118,11 @@ class Mask(ABC):
         """Return where the keys of each query begin and end, if all rows are single runs: (queries,) int64 twice."""
         return None
 
+    @property
+    def sample_count(self) -> int | None:
+        """How many samples it has rules for; None: for any number, which all have the same or are asked for."""
+        return None
+
     def parts_of_all(self) -> tuple[Mask, ...]:
         """Return masks which all have to allow a cell, so that one of them can spare asking the others."""
         return (self,)
@@ -227,6 +232,10 @@ class Padding(Mask):
         real = overlap(range(self.lengths[cells.batch]), hull(cells.keys))
         return KeyBounds(real, real)
 
+    @property
+    def sample_count(self) -> int | None:
+        return len(self.lengths)
+
     def band_limits(self, batch: int) -> BandLimits | None:
         return BandLimits(stop=self.lengths[batch])
 
@@ -253,6 +262,14 @@ class _OfParts(Mask):
         if depth > DEEPEST:
             raise ValueError(f"masks are nested more than {DEEPEST} deep: give many to one {self.kind}_masks")
         object.__setattr__(self, "depth", depth)
+        counts = {part.sample_count for part in self.parts} - {None}
+        if len(counts) > 1:
+            told = " and ".join(map(str, sorted(one for one in counts if one is not None)))
+            raise ValueError(f"the masks are of {told} samples: give masks of the same batch")
+
+    @property
+    def sample_count(self) -> int | None:
+        return next((count for part in self.parts if (count := part.sample_count) is not None), None)
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
@@ -373,7 +390,8 @@ def causal_lower_right(queries: int, keys: int) -> Mask:
         A `Mask`, the same as `torch.nn.attention.bias.causal_lower_right`.
 
     Raises:
-        TypeError, ValueError: a number that is no whole number above 0.
+        TypeError: something else than integers.
+        ValueError: less than 1.
 
     >>> q_idx, kv_idx = torch.arange(2)[:, None], torch.arange(4)
     >>> causal_lower_right(2, 4)(0, 0, q_idx, kv_idx).int()
@@ -415,7 +433,7 @@ def padding(lengths: Any) -> Mask:
         lengths: an integer for each sample of the batch; a list, tuple, tensor or array, which is copied.
 
     Returns:
-        A `Mask`, by sample: of a batch with another number of samples it is refused when it is used.
+        A `Mask`, by sample; a batch with another number of samples is refused.
 
     Raises:
         TypeError: something else than integers.
