@@ -84,6 +84,7 @@ def test_what_a_process_says_of_its_failure_is_seen(name: str) -> None:
 
 
 def test_a_tool_that_was_measured_at_no_length_is_named() -> None:
+    pytest.importorskip("playwright", reason="playwright is not installed: it is in the extra `dev`")
     rows = [
         {"tool": "plotly", "n": 64, "failed": None},
         {"tool": "plotly", "n": 4096, "failed": "Python: nothing after 60 s"},
