@@ -214,9 +214,10 @@ class Run:
             stack.enter_context(self._editor.open())
         thread = threading.get_ident()
 
-        def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if threading.get_ident() == thread:
-                self.inputs, self.output = (args, kwargs), output
+        def note(module: nn.Module, args: Any, *others: Any) -> None:
+            if threading.get_ident() == thread:  # another may call it without keywords, while it is being removed
+                kwargs, self.output = others
+                self.inputs = args, kwargs
 
         stack.callback(self.model.register_forward_hook(note, with_kwargs=True).remove)
 
