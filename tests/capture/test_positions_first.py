@@ -8,7 +8,7 @@ import transformers
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from attnwidget import Attention, capture
+from attnwidget import Attention, capture, effect, intervene, sweep
 
 SIZE, HEADS, WORDS = 16, 2, 11
 
@@ -131,3 +131,28 @@ def test_a_generation_of_positions_first_is_shown_step_by_step(beams: int) -> No
         for sample in range(2):
             found = torch.stack([att.block(batch=sample, head=head) for head in range(4)])
             assert_close(found, weights[sample], rtol=0, atol=1e-3)  # one pass rounds otherwise than steps do
+
+
+@pytest.mark.parametrize(("samples", "positions"), [(2, 5), (4, 4), (5, 3)])
+@pytest.mark.parametrize("order", ["samples", "inside", "ids"])
+def test_an_effect_is_of_the_position_it_names_or_refused(order: str, samples: int, positions: int) -> None:
+    torch.manual_seed(0)
+    model, ids = SmallModel(order).eval(), torch.randint(0, WORDS, (samples, positions))
+    given = ids.T if order == "ids" else ids
+    with torch.no_grad(), intervene(model, {(0, 1): "zero"}) as run:
+        model(given)
+    if order == "ids" or (order == "inside" and samples == positions):
+        for ask in (
+            lambda: effect(model, given, {(0, 1): "zero"}, target=3, batch=1),
+            lambda: run.effect(target=3, batch=1),
+        ):
+            with pytest.raises(ValueError, match="positions before samples"):
+                ask()
+        if order == "ids":
+            with pytest.raises(ValueError, match="positions before samples"):
+                sweep(model, given, target=3, batch=1)
+        return
+    with torch.no_grad():
+        wanted = model(given).log_softmax(-1)[1, -1, 3]
+    for found in (effect(model, given, {(0, 1): "zero"}, target=3, batch=1), run.effect(target=3, batch=1)):
+        assert found.before == pytest.approx(float(wanted), abs=1e-5)

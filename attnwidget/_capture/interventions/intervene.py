@@ -190,9 +190,15 @@ class Run:
                 at,
                 batch,
                 first_piece=first_piece,
+                sizes=self._sizes,
             )
         finally:
             self.inputs, self.output = inputs, output
+
+    @property
+    def _sizes(self) -> set[tuple[int, int]]:
+        """How many samples and queries calls of self-attention had."""
+        return set() if self._editor is None else self._editor.sizes
 
     def _without_edits(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._editor is None else self._editor.paused()
