@@ -35,8 +35,8 @@ class NotThere(traitlets.TraitError, IndexError):
 class refusing:  # noqa: N801 - it stands in `with`, as a function does
     """Raise what is refused within as a trait refuses it: the same sentence, in an error of the same kind.
 
-    Not a generator with `contextmanager`: from Python 3.12 on, such a frame and the traceback of the error thrown into it
-    hold each other, so that all that is named there, a closed widget's tensors too, waited for the collector.
+    Not a generator with `contextmanager`: from Python 3.12 on, such a frame and the traceback of an error thrown into
+    it hold each other, so that all that is named there, a closed widget's tensors too, waited for the collector.
     """
 
     def __enter__(self) -> None:
