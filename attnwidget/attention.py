@@ -704,8 +704,7 @@ class Attention(AttentionBase):
 
         Returns:
             `Gradients` with q (Q, D), k (K, D), v (K, Dv), weights and scores (Q, K), and sink, in the dtype of
-            results.
-            With weights A and output O: dL/dV = Aᵀ · dL/dO, dL/dA = dL/dO · Vᵀ, and through the softmax of a row
+            results. With weights A and output O: dL/dV = Aᵀ · dL/dO, dL/dA = dL/dO · Vᵀ, and through a row's softmax
             dL/ds = (diag(p) − p pᵀ) · dL/dp (Bridle 1990).
 
         Raises:

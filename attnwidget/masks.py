@@ -118,6 +118,11 @@ class Mask(ABC):
         """Return where the keys of each query begin and end, if all rows are single runs: (queries,) int64 twice."""
         return None
 
+    @property
+    def sample_count(self) -> int | None:
+        """How many samples it has rules for; None: for any number, which all have the same or are asked for."""
+        return None
+
     def parts_of_all(self) -> tuple[Mask, ...]:
         """Return masks which all have to allow a cell, so that one of them can spare asking the others."""
         return (self,)
@@ -227,6 +232,10 @@ class Padding(Mask):
         real = overlap(range(self.lengths[cells.batch]), hull(cells.keys))
         return KeyBounds(real, real)
 
+    @property
+    def sample_count(self) -> int | None:
+        return len(self.lengths)
+
     def band_limits(self, batch: int) -> BandLimits | None:
         return BandLimits(stop=self.lengths[batch])
 
@@ -253,6 +262,14 @@ class _OfParts(Mask):
         if depth > DEEPEST:
             raise ValueError(f"masks are nested more than {DEEPEST} deep: give many to one {self.kind}_masks")
         object.__setattr__(self, "depth", depth)
+        counts = {part.sample_count for part in self.parts} - {None}
+        if len(counts) > 1:
+            told = " and ".join(map(str, sorted(one for one in counts if one is not None)))
+            raise ValueError(f"the masks are of {told} samples: give masks of the same batch")
+
+    @property
+    def sample_count(self) -> int | None:
+        return next((count for part in self.parts if (count := part.sample_count) is not None), None)
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
@@ -369,7 +386,12 @@ def causal_lower_right(queries: int, keys: int) -> Mask:
     Args:
         queries, keys: how many of each there are.
 
-    The same as `torch.nn.attention.bias.causal_lower_right`.
+    Returns:
+        A `Mask`, the same as `torch.nn.attention.bias.causal_lower_right`.
+
+    Raises:
+        TypeError: something else than integers.
+        ValueError: less than 1.
 
     >>> q_idx, kv_idx = torch.arange(2)[:, None], torch.arange(4)
     >>> causal_lower_right(2, 4)(0, 0, q_idx, kv_idx).int()
@@ -385,7 +407,11 @@ def sliding_window(n: int) -> Mask:
     Args:
         n: how many keys, the query's own among them; at most 2⁵³. Queries and keys count from 0 alike.
 
-    The window of Mistral 7B (Jiang et al. 2023, §2).
+    Returns:
+        A `Mask`: the window of Mistral 7B (Jiang et al. 2023, §2).
+
+    Raises:
+        TypeError, ValueError: n is no whole number from 1 to 2⁵³.
 
     >>> q_idx, kv_idx = torch.arange(4)[:, None], torch.arange(4)
     >>> and_masks(causal, sliding_window(2))(0, 0, q_idx, kv_idx).int()
@@ -406,6 +432,13 @@ def padding(lengths: Any) -> Mask:
     Args:
         lengths: an integer for each sample of the batch; a list, tuple, tensor or array, which is copied.
 
+    Returns:
+        A `Mask`, by sample; a batch with another number of samples is refused.
+
+    Raises:
+        TypeError: something else than integers.
+        ValueError: an integer below 0.
+
     >>> padding([1, 3])(torch.tensor(0), 0, 0, torch.arange(3))
     tensor([ True, False, False])
     """
@@ -420,6 +453,15 @@ def padding(lengths: Any) -> Mask:
 def and_masks(*masks: MaskFunction) -> Mask:
     """Combine masks into one that allows what all of them allow.
 
+    Args:
+        masks: of this module, or functions f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's.
+
+    Returns:
+        A `Mask`, whose bounds are those that all parts share.
+
+    Raises:
+        TypeError, ValueError: no masks, or something that is no function.
+
     >>> and_masks(causal, sliding_window(4), lambda b, h, q_idx, kv_idx: kv_idx % 2 == 0).bounds(
     ...     Block(0, 0, range(8, 12), range(100))).outer
     range(5, 12)
@@ -429,6 +471,15 @@ def and_masks(*masks: MaskFunction) -> Mask:
 
 def or_masks(*masks: MaskFunction) -> Mask:
     """Combine masks into one that allows what any of them allows.
+
+    Args:
+        masks: of this module, or functions f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's.
+
+    Returns:
+        A `Mask`, whose bounds hold those of all parts.
+
+    Raises:
+        TypeError, ValueError: no masks, or something that is no function.
 
     >>> first = lambda b, h, q_idx, kv_idx: kv_idx == 0  # a sink
     >>> or_masks(sliding_window(2), first)(0, 0, torch.tensor(9), torch.arange(10)).nonzero().flatten()

@@ -392,7 +392,7 @@ class Session:
         self.page.mouse.up()
 
     def _step(self) -> float:
-        self.page.wait_for_timeout(200)  # it asks with the next frame, if at all
+        self.page.wait_for_timeout(500)  # it asks once the wheel rests, if at all
         self.settle()
         return float(sum(one["bytes"] for what in ("replies", "tiles") for one in self._seen(what)))
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -330,17 +331,21 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose names contain this")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers there too")
     parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds in which steps are watched")
+    parser.add_argument("--at-once", type=int, default=1, help="cases at once: all times are of the processor")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.case:
         print(json.dumps(measure(CASES[wanted.case], wanted.patience)))
         return 0
-    rows: dict[str, dict[str, float]] = {}
-    for name in CASES:
-        if wanted.only in name:
-            command = [sys.executable, __file__, "--case", name, "--patience", str(wanted.patience)]
-            made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            rows[name] = json.loads(made.splitlines()[-1])
+
+    def apart(name: str) -> Any:
+        command = [sys.executable, __file__, "--case", name, "--patience", str(wanted.patience)]
+        made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return json.loads(made.splitlines()[-1])
+
+    names = [name for name in CASES if wanted.only in name]
+    with ThreadPoolExecutor(wanted.at_once) as pool:
+        rows: dict[str, dict[str, float]] = dict(zip(names, pool.map(apart, names), strict=True))
     print(table(rows))
     over = over_budget(rows)
     for line in over:

@@ -326,7 +326,7 @@ def test_mask_functions_can_be_copied_and_pickled() -> None:
         (lambda: masks.padding(torch.tensor([0.5])), TypeError, "give a list with an integer for each sample"),
         (lambda: masks.and_masks(), ValueError, "and_masks is given nothing: give one mask function or more"),
         (lambda: masks.or_masks(torch.ones(2)), TypeError, "or_masks is given a Tensor: give functions f"),
-        (lambda: attention(3, 1, 2, 2, mask=masks.padding([1, 2])), ValueError, "cannot be asked of sample 2, head 0"),
+        (lambda: attention(3, 1, 2, 2, mask=masks.padding([1, 2])), ValueError, "rules for 2 samples, and there are 3"),
         (lambda: attention(1, 1, 2, 2, window=0), ValueError, "window is 0: give 1 or more"),
         (lambda: attention(1, 1, 2, 2, mask=masks.causal, mask_means="keep"), ValueError,
          "mask_means is 'keep' but mask is a function, which says True where a query may attend"),
@@ -347,3 +347,20 @@ def test_a_function_that_cannot_be_asked_is_refused_at_once(
 ) -> None:
     with pytest.raises(error, match=match):
         make()
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 2, 3]])
+def test_padding_of_another_number_of_samples_is_refused(lengths: list[int]) -> None:
+    """Lengths of three samples were taken for a batch of two: the first two, without a word."""
+    q = torch.zeros(2, 1, 4, 8, device="cpu")
+    for mask in (masks.padding(lengths), masks.or_masks(masks.causal, masks.padding(lengths))):
+        with pytest.raises(ValueError, match=f"rules for {len(lengths)} samples, and there are 2: give as many"):
+            Attention(q, q, mask=mask)
+    with pytest.raises(ValueError, match="the masks are of 1 and 3 samples"):
+        masks.and_masks(masks.padding([1]), masks.padding([1, 2, 3]))
+    assert Attention(q, q, mask=masks.padding([1, 2])).block("allowed", batch=1)[0].tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]

@@ -90,3 +90,10 @@ def test_the_public_names_are_those_and_no_others() -> None:
     assert inspect.isfunction(attnwidget.capture)
     assert inspect.isfunction(attnwidget.compare)
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", attnwidget.__version__)
+
+
+def test_an_effect_that_rounds_to_zero_is_printed_without_a_minus() -> None:
+    printed = str(results.Effect("{0: 'zero'}", "' Paris'", 3, 2, before=-1e-6, after=-2e-6))
+    assert "log-probability 0.0000 → 0.0000, change 0.0000 nats" in printed
+    printed = str(results.Effect("{0: 'zero'}", "' Paris'", 3, 2, before=-0.25, after=-1.5))
+    assert "log-probability -0.2500 → -1.5000, change -1.2500 nats" in printed

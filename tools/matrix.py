@@ -5,26 +5,33 @@
     python tools/matrix.py newest-3.11      one of them
     python tools/matrix.py oldest -- -k capture     what follows is pytest's
 
-The lower bounds are those of pyproject.toml itself, so that a bound which does not pass is seen. torch is the one of
-constraints.txt in all of them: another version would bring gigabytes. Each environment is made under .matrix/, and made
-anew where what it is made from has changed. Left out are tests on pages, notebooks, and those that build the package.
+A Python is here if it is on the path, or if pyenv or uv has installed it. The lower bounds are those of pyproject.toml
+itself, for this Python, so that a bound which does not pass is seen. torch is the one of constraints.txt in all of
+them: each other version would bring gigabytes. Each environment is made under .matrix/, and made anew where what it is
+made from has changed. Left out are tests on pages, notebooks, and those that build the package.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".matrix"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 KINDS = ("oldest", "newest")
+# Where pyenv and uv keep the Pythons that they have installed.
+KEPT = (os.path.join(os.environ.get("PYENV_ROOT", "~/.pyenv"), "versions"), "~/.local/share/uv/python")
 # What the tests themselves need; the package's own needs come with it.
 TESTS = (
     "pytest",
@@ -42,12 +49,13 @@ LEFT_OUT = "not (browser or notebook or packaging)"
 DESELECTED = "tests/project/test_frontends_page.py::test_versions_are_of_packages_that_are_named_in_the_constraints"
 
 
-def lower_bounds() -> list[str]:
-    """Return the package's needs, each at its lower bound; torch stays as it is."""
+def lower_bounds(python: str) -> list[str]:
+    """Return the package's needs on a Python, each at its lower bound; torch stays as it is."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (block,) = re.findall(r"^dependencies = \[(.*?)\]", text, re.M | re.S)
-    needs = dict(re.findall(r'"([\w-]+)>=([\d.]+)"', block))
-    return [f"{name}=={version}" for name, version in needs.items() if name != "torch"]
+    needs = map(Requirement, re.findall(r'"([^"]+)"', block))
+    there = [need for need in needs if need.marker is None or need.marker.evaluate({"python_version": python})]
+    return [f"{need.name}=={one.version}" for need in there for one in need.specifier if need.name != "torch"]
 
 
 def torch_pin() -> str:
@@ -58,13 +66,27 @@ def torch_pin() -> str:
 
 def pythons() -> dict[str, str]:
     """Return the Pythons that are here, by version."""
-    found = {version: shutil.which(f"python{version}") for version in PYTHONS}
+    found = {version: next(filter(partial(runs, version), places(version)), None) for version in PYTHONS}
     return {version: path for version, path in found.items() if path}
+
+
+def places(version: str) -> Iterator[str]:
+    """Yield where a Python may be: on the path first, then among those that were installed, the newest first."""
+    yield shutil.which(f"python{version}") or ""
+    for folder in KEPT:
+        there = Path(folder).expanduser().glob(f"*{version}.*/bin/python{version}")
+        yield from map(str, sorted(there, key=lambda path: [int(one) for one in re.findall(r"\d+", str(path))])[::-1])
+
+
+def runs(version: str, path: str) -> bool:
+    """Return whether a Python runs and is of this version: pyenv has stand-ins that only name others."""
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return bool(path) and subprocess.run([path, "-c", ask], capture_output=True, text=True).stdout.strip() == version
 
 
 def environment(kind: str, version: str, python: str) -> Path:
     """Make an environment; return its Python."""
-    pins = [torch_pin(), *(lower_bounds() if kind == "oldest" else [])]
+    pins = [torch_pin(), *(lower_bounds(version) if kind == "oldest" else [])]
     digest = hashlib.sha256("\n".join([*pins, *TESTS, *OTHERS]).encode()).hexdigest()[:12]
     folder = FOLDER / f"{kind}-{version}"
     stamp = folder / "made-from"
@@ -117,7 +139,9 @@ def passes(kind: str, version: str, python: str, rest: Sequence[str]) -> bool:
         [str(inside), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True
     ).stdout
     shown = [
-        line for line in listed.splitlines() if line.split("==")[0] in {need.split("==")[0] for need in lower_bounds()}
+        line
+        for line in listed.splitlines()
+        if line.split("==")[0] in {need.split("==")[0] for need in lower_bounds(version)}
     ]
     print(f"{kind}-{version}: {', '.join([*shown, torch_pin()])}", flush=True)
     tests = [

@@ -72,7 +72,7 @@ class Effect:
         unit = " nats" if self.token is not None else ""
         lines = [
             f"Effect of {self.edits} on {self.target!r}{where}:",
-            f"  {what}{self.before:.4f} → {self.after:.4f}, change {self.change:+.4f}{unit}",
+            f"  {what}{fixed(self.before)} → {fixed(self.after)}, change {fixed(self.change, signed=True)}{unit}",
         ]
         if self.kl is not None and self.at is not None:
             here = float(self.kl[self.at])
@@ -80,6 +80,16 @@ class Effect:
         width = max((len(repr(one.text)) for one in self.tokens), default=0)
         lines += [f"  {one.text!r:<{width}}  {_share(one.before)} → {_share(one.after)}" for one in self.tokens]
         return "\n".join(lines)
+
+
+def fixed(x: float, *, signed: bool = False) -> str:
+    """Return a number with four decimals; without a sign where all of them are 0.
+
+    >>> fixed(-0.25), fixed(-0.00001), fixed(0.25, signed=True), fixed(float("-inf"))
+    ('-0.2500', '0.0000', '+0.2500', '-inf')
+    """
+    text = f"{x:+.4f}" if signed else f"{x:.4f}"
+    return text if float(text) else text.lstrip("+-")
 
 
 def _share(x: float) -> str:

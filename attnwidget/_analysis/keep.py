@@ -59,7 +59,14 @@ class Kept:
         return float(self.output_error[self.cut].mean()) if bool(self.cut.any()) else 0.0
 
     def worst(self, count: int = 10) -> list[int]:
-        """Return the rows that keep least, of those that have lost a key, the worst first."""
+        """Return the rows that keep least, of those that have lost a key, the worst first.
+
+        Args:
+            count: how many, at most.
+
+        Returns:
+            Their queries; an example is in `attnwidget.Attention.keep`.
+        """
         rows = self.cut.nonzero()[:, 0]
         order = self.recall[rows].sort(stable=True).indices[: as_size(count, "count")]
         return rows[order].tolist()

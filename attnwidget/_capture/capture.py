@@ -210,6 +210,11 @@ class Forward:
 
     `forward["decoder"]` is the self-attention of a tower as an `AttentionStack`, where a model has several: an encoder
     and a decoder, a vision and a language model. `towers` names them, `stacks()` has all, with their labels.
+
+    >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    >>> forward = capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8))[0]
+    >>> forward.towers, forward["encoder"][0].shape.Q, forward["decoder"][0].shape.Q
+    (('encoder', 'decoder'), 3, 2)
     """
 
     def __init__(self, records: RecordsByName, source: Capture | None = None, number: int = 0) -> None:
@@ -285,7 +290,12 @@ class Forward:
         return tuple(dict.fromkeys(one.tower for one in self.stacks().values()))
 
     def stacks(self) -> dict[str, NamedStack]:
-        """Return each tower's self-attention and cross-attention by name, with what stands at its positions."""
+        """Return each tower's self-attention and cross-attention by name, with what stands at its positions.
+
+        >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+        >>> [*capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8)).stacks()]
+        ['encoder', 'decoder', 'decoder, cross-attention']
+        """
         return named_stacks(self._records, self._towers(), self.tokenizer, self._number)
 
     def _towers(self) -> Towers:
@@ -831,7 +841,16 @@ class Capture(Forward):
         self._tokenizer = read_tokenizer(tokenizer)
 
     def stacks(self) -> dict[str, NamedStack]:
-        """Return each tower's self-attention and cross-attention by name; of several forward passes each by itself."""
+        """Return each tower's self-attention and cross-attention by name; of several forward passes each by itself.
+
+        >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> with capture(model) as cap:
+        ...     for n in (3, 4):
+        ...         x = torch.randn(1, n, 8)
+        ...         _ = model(x, x, x)
+        >>> [*cap.stacks()]
+        ['forward 0', 'forward 1']
+        """
         if len(self) == 1:
             return self[0].stacks()
         found = {}
@@ -908,10 +927,24 @@ class Capture(Forward):
         A file of more than 64 MiB is mapped into memory, and read as it is looked at: replace it, as `save` does, or
         delete it, but do not cut it short or write into it, for then the system ends the process that looks at it.
 
+        Args:
+            path: of the file, or a pattern.
+
+        Returns:
+            A `Capture`, with what was saved.
+
         Raises:
             ValueError: it is not such a file, or cut short, or of a later version; of several: a part is missing or
                 there twice, or they are not of one run. The message names the files.
             FileNotFoundError: no such file.
+
+        >>> import tempfile
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     capture(model).run(x, x, x).save(f"{folder}/run.safetensors")
+        ...     cap = Capture.load(f"{folder}/run.safetensors")
+        ...     cap.attention[0].block(head=1, queries=0)
+        tensor([[0.2000, 0.2000, 0.2000, 0.2000, 0.2000]])
         """
         loaded = load_files(path)
         return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
@@ -949,9 +982,16 @@ class Capture(Forward):
             inputs: of the model.
             keywords: of the model.
 
+        Returns:
+            This capture.
+
         Raises:
             TypeError: there is no model to call.
             ValueError: as at the end of a block.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).attention[0].shape.H
+        2
         """
         self(*inputs, **keywords)
         return self

@@ -120,6 +120,8 @@ class TextWatcher:
             name: of the module.
             batches, queries, keys: of the call.
         """
+        if 1 < batches == queries and self._is_positions_first(name):
+            return None  # ids of (samples, positions) and of (positions, samples) would fit as well
         found = self._now.known.get((self._paths.get(name), batches, queries, keys))
         if found is not None:  # layers of a tower share it
             return found
@@ -127,6 +129,12 @@ class TextWatcher:
             return self._text_of(name, batches, queries, keys)
         except Exception:  # nothing that is read here may keep the model from running
             return None
+
+    def _is_positions_first(self, name: str) -> bool:
+        """Return whether a module is given (positions, samples, size)."""
+        modules = (module for module in self.model.modules() if self._names.get(id(module)) == name)
+        found = next(modules, None)
+        return isinstance(found, nn.MultiheadAttention) and not found.batch_first
 
     def _text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
         path = self._paths.get(name)

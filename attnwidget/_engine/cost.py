@@ -24,6 +24,7 @@ BYTES_SEARCHED = 16  # of text in a token; a longer one is worth more
 COMPARED = 32  # and one of a picture of two attentions and their difference
 CHANGE = 16  # and one of two attentions, among which the largest change is looked for
 TILE = 1 << 13  # cells that a tile is worth, however few it has; one of several heads, so many for each
+SAMPLED = 2  # and one of a sampled tile: its few rows lie far apart
 ASKED = 4  # and one of which a mask function is asked
 COUNTED_PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
 

@@ -44,7 +44,7 @@ class State(Enum):
     """How far the kernels are."""
 
     UNASKED = "not asked for yet"
-    ABSENT = "numba is not installed"
+    ABSENT = "numba is not installed: pip install 'attnwidget[fast]'"
     COMPILING = "compiling"
     READY = "ready"
     FAILED = "failed"

@@ -141,19 +141,19 @@ class Product:
 
     torch has two libraries for it on x86. `mm` goes to MKL, which on an AMD processor leaves AVX-512 unused; a 1 × 1
     convolution goes to oneDNN, which does not, and is up to twice as fast (Zen 5; on Zen 4 a tenth). On an Intel
-    processor MKL is the quicker, by a tenth in large blocks and by a third in small ones. The error is the same. The
-    keys are laid out as 16 images: with fewer, torch does not hand it to oneDNN on one thread.
+    processor MKL is the quicker, by a tenth in large blocks and by a third in small ones; and on one without AVX-512
+    as well (Zen 3: by a third in blocks of 512 × 512). The error is the same. The keys are laid out as 16 images: with
+    fewer, torch does not hand it to oneDNN on one thread.
 
-    The processor's maker decides and no measurement, which chance would have a part in: every process on a machine has
+    The processor's kind decides and no measurement, which chance would have a part in: every process on a machine has
     the same last bits, so that what several workers compute is what one would.
     """
 
     def __init__(self, q: Tensor):
         self.q = q.contiguous()
         self._turned, self._queries = self.q.mT, q.shape[0]
-        self.convolves = (
-            X86 and not made_by_intel() and q.device.type == "cpu" and q.dtype == torch.float32 and q.shape[1] >= 16
-        )
+        self.convolves = q.device.type == "cpu" and q.dtype == torch.float32 and q.shape[1] >= 16
+        self.convolves &= X86 and not made_by_intel() and has_avx512()
         self.convolves &= bool(torch.backends.mkldnn.enabled) and torch.backends.mkldnn.is_available()
         if self.convolves:
             _keep_freed_memory()
@@ -184,6 +184,12 @@ def made_by_intel() -> bool:
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         said += next((line for line in lines if line.startswith("vendor_id")), "")
     return "GenuineIntel" in said or (sys.platform == "darwin" and X86)
+
+
+@cache
+def has_avx512() -> bool:
+    """Whether torch runs with the instructions of AVX-512, once per process."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 def product(k: Tensor, q: Tensor, scratch: Scratch | None = None) -> Tensor:

@@ -282,7 +282,7 @@ def _tiles(message: Message, request: Reply) -> Reply:
         )
     addresses = [_address(att, key, one) for one in asked]
     each = cost.TILE * cost.worth_of_a_cell(att, key.batch, key.head)
-    message.budget.spend(MAX_SAMPLED_CELLS + each * len(addresses), "ask for fewer tiles at once")
+    message.budget.spend(cost.SAMPLED * MAX_SAMPLED_CELLS + each * len(addresses), "ask for fewer tiles at once")
     tiles, buffers = message.context.tiles(request["layer"], key, view, addresses, message.tile_budget)
     for tile in tiles:
         tile["values"]["data"] += len(message.buffers)

@@ -1,13 +1,14 @@
 """Tiles of a head for a front-end that zooms in: exact at once where that is quick, else from sampled rows first.
 
 A tile has at most 128 × 128 bins of 2^row_level queries × 2^column_level keys. Tiles side by side share their queries,
-so their log-normalizers are computed once: `TileRow` is such a row of tiles.
+so their log-normalizers are computed once, and their cells in one pass: `TileRow` is such a row of tiles.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .._engine import cost
@@ -118,13 +119,17 @@ class TileRow:
 
     def compute(self, regions: Sequence[Region], every: int) -> Iterator[list[Tile] | None]:
         """Compute all of them over some regions; yields None after each slice, the tiles at the end."""
-        made = []
-        for address, one in zip(self.addresses, regions, strict=True):
-            steps = OverviewPass(self.levels.att, one, self.key.stage, self.key.pool, SLICE_SECONDS)
+        made: dict[Address, Tile] = {}
+        for together in _side_by_side(dict(zip(self.addresses, regions, strict=True))):
+            each = list(together.values())
+            row = each[0]._replace(keys=range(each[0].keys.start, each[-1].keys.stop))
+            steps = OverviewPass(self.levels.att, row, self.key.stage, self.key.pool, SLICE_SECONDS)
             for _ in steps:
                 yield None
-            made.append(Tile(address, every, one.queries.start, steps.result))
-        yield made
+            for address, one in together.items():
+                found = _part(steps.result, row.columns(one.keys))
+                made[address] = Tile(address, every, one.queries.start, found)
+        yield [made[address] for address in self.addresses]
 
     def exact(self) -> Iterator[list[Tile] | None]:
         """Compute the exact tiles, in slices: see `compute`."""
@@ -158,6 +163,23 @@ class TileRow:
 def region(att: AttentionBase, key: LevelKey, address: Address) -> Region:
     """Return where a tile lies; IndexError if it is not there."""
     return tile_region(att, key.batch, key.head, address.tile)
+
+
+def _side_by_side(regions: dict[Address, Region]) -> list[dict[Address, Region]]:
+    """Put together what lies side by side without a gap, in bins of one width: it is computed in one pass."""
+    found: list[dict[Address, Region]] = []
+    stop: tuple[int, int] | None = None  # where the one before ends, and the width of its bins
+    for address, one in sorted(regions.items(), key=lambda each: (each[1].key_bin, each[1].keys.start)):
+        if stop != (one.keys.start, one.key_bin):
+            found.append({})
+        found[-1][address] = one
+        stop = one.keys.stop, one.key_bin
+    return found
+
+
+def _part(found: Overview, columns: slice) -> Overview:
+    """Return some columns of an overview."""
+    return replace(found, values=found.values[:, columns], allowed=found.allowed[:, columns])
 
 
 def tile_rows(levels: LevelCache, key: LevelKey, addresses: Sequence[Address]) -> list[TileRow]:

@@ -146,8 +146,14 @@ def _read_mask(
                     f"{name} is {value!r} but mask is a function, which says True where a query may attend: "
                     f"leave {name} out"
                 )
+        found = as_mask(mask)
+        if found.sample_count not in (None, shape[0]):
+            there = "there is 1" if shape[0] == 1 else f"there are {shape[0]}"
+            raise ValueError(
+                f"mask has rules for {found.sample_count} samples, and {there}: give as many lengths as samples"
+            )
         _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
-        return tuple(ByIndex(one, device) for one in as_mask(mask).parts_of_all())
+        return tuple(ByIndex(one, device) for one in found.parts_of_all())
     if means is not None:
         as_choice(means, MEANINGS, "mask_means")
     if dims is not None:

@@ -99,8 +99,15 @@ class Segments:
     def positions(self, name: str) -> Labels:
         """Return the positions of the tokens of a segment of level 0, (n,) int64.
 
+        Args:
+            name: of the segment.
+
         Raises:
             KeyError: no segment is called that.
+
+        >>> from attnwidget import segments
+        >>> segments({"question": (2, 4), "answer": (6, 9)}, length=9).positions("answer").tolist()
+        [6, 7, 8]
         """
         self._check(name)
         return np.flatnonzero(self.labels() == self.distinct.index(name))

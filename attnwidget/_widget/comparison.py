@@ -98,7 +98,22 @@ def _are_of_one_token(sides: Sequence[Attention]) -> bool:
 
 
 class ComparisonWidget(AttentionWidget):
-    """An `AttentionWidget` of several attentions, made by `compare`."""
+    """An `AttentionWidget` of several attentions, made by `compare`, which says what it takes.
+
+    Attributes:
+        sides: the names of what is compared; the first is A.
+        against: the name of B, with which A is compared.
+        against_at: the layer, sample and head of B; None: those of A.
+
+    All other traits and methods are those of `AttentionWidget`; those that are of one attention are of A.
+
+    >>> import torch
+    >>> from attnwidget import Attention, compare
+    >>> q, k, v = torch.randn(3, 4, 8)
+    >>> w = compare({"as it is": Attention(q, k, v), "causal": Attention(q, k, v, is_causal=True)}, query=0)
+    >>> w.sides, w.against
+    (['as it is', 'causal'], 'causal')
+    """
 
     view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True, role="look")
     sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True, role="identity")

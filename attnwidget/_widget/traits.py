@@ -7,8 +7,7 @@ what they expect.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import traitlets
@@ -33,21 +32,28 @@ class NotThere(traitlets.TraitError, IndexError):
     """Raised for a layer, batch, head, query or key that the attention does not have."""
 
 
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Raise what is refused within as a trait refuses it: the same sentence, in an error of the same kind."""
-    try:
-        yield
-    except traitlets.TraitError:
-        raise
-    except IndexError as error:
-        raise NotThere(str(error)) from None
-    except (TypeError, ImportError) as error:
-        raise WrongType(str(error)) from None
-    except ValueError as error:
-        raise WrongValue(str(error)) from None
-    except ArithmeticError as error:
-        raise WrongValue(f"this cannot be computed: {error}") from None
+class refusing:  # noqa: N801 - it stands in `with`, as a function does
+    """Raise what is refused within as a trait refuses it: the same sentence, in an error of the same kind.
+
+    Not a generator with `contextmanager`: from Python 3.12 on, such a frame and the traceback of an error thrown into
+    it hold each other, so that all that is named there, a closed widget's tensors too, waited for the collector.
+    """
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        """Raise what was refused as a trait does."""
+        if error is None or isinstance(error, traitlets.TraitError):
+            return
+        if isinstance(error, IndexError):
+            raise NotThere(str(error)) from None
+        if isinstance(error, TypeError | ImportError):
+            raise WrongType(str(error)) from None
+        if isinstance(error, ValueError):
+            raise WrongValue(str(error)) from None
+        if isinstance(error, ArithmeticError):
+            raise WrongValue(f"this cannot be computed: {error}") from None
 
 
 Whole = traitlets.TraitType[int, SupportsIndex]

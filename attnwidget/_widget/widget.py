@@ -417,6 +417,11 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
 
         Raises:
             IndexError: there is no such query.
+
+        >>> import torch
+        >>> w = AttentionWidget(torch.zeros(3, 4), torch.zeros(3, 4), is_causal=True)
+        >>> w.weights(1)
+        tensor([0.5000, 0.5000, 0.0000])
         """
         query = as_index(query, self._selected.shape.Q, "query", "queries")
         return self._selected.block("weights", batch=self.batch, head=self.head, queries=query)[0]
@@ -576,6 +581,12 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         Raises:
             ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
             ValueError: there is nothing to draw, with the reason; or a width, dpi or theme that cannot be.
+
+        >>> import torch
+        >>> w = AttentionWidget(*torch.randn(3, 4, 8), tokens=["the", "bank", "lent", "money"])
+        >>> figure = w.figure(width=3.3)
+        >>> float(figure.get_figwidth()) <= 3.3
+        True
         """
         from .._export.figure import figure_of
 
@@ -623,7 +634,12 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         return ()
 
     def close(self) -> None:
-        """Take the widget off the page, and compute nothing more; its tensors go with the last name for it."""
+        """Take the widget off the page, and compute nothing more; its tensors go with the last name for it.
+
+        >>> import torch
+        >>> w = AttentionWidget(*torch.randn(3, 4, 8))
+        >>> w.close()
+        """
         if hasattr(self, "_lock"):
             with self._lock:
                 self._exact_pass.cancel()

@@ -223,6 +223,27 @@ def test_one_model_in_two_threads_is_edited_in_each_as_it_says() -> None:
         assert all(torch.equal(one, wanted[i]) for one in found[i])
 
 
+def test_a_thread_that_runs_the_model_while_an_edit_ends_goes_on() -> None:
+    """torch calls a hook that takes keywords without them, if another thread removes it at that moment."""
+    model = copies.sharpened(build(DECODERS["GPT-2"], "sdpa"))
+    errors: list[BaseException] = []
+    with torch.no_grad(), intervene(model, {(0, 1): "zero"}) as run:
+        output = model(**batch())
+        (note,) = [hook for hook in model._forward_hooks.values() if "_begin" in hook.__qualname__]
+
+        def call() -> None:
+            try:
+                note(model, (), "of another thread")
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert errors == []
+    assert run.output is output
+
+
 def test_positions_count_from_the_start_of_a_cache_that_was_given() -> None:
     model = copies.sharpened(build(DECODERS["Llama"], "sdpa"), 3.0)
     ids = batch()["input_ids"]

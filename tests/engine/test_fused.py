@@ -365,7 +365,7 @@ def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "numba", None)  # as Python has it where an import is forbidden
     alone = Accelerator()
     assert alone.wait() is None
-    assert alone.describe() == "numba is not installed"
+    assert alone.describe() == "numba is not installed: pip install 'attnwidget[fast]'"
     assert alone.of_pass(1 << 40) is None
 
 

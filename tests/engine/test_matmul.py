@@ -21,14 +21,19 @@ def of_product(k: torch.Tensor, q: torch.Tensor) -> Bound:
 
 
 @pytest.mark.parametrize(("keys", "queries", "D"), [(2048, 512, 64), (1024, 130, 24), (512, 257, 100), (16, 8192, 16)])
-@pytest.mark.parametrize(("x86", "intel"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("x86", "intel", "capability"),
+    [(True, False, "AVX512"), (True, False, "AVX2"), (True, True, "AVX512"), (False, False, "DEFAULT")],
+)
 def test_a_product_is_as_exact_by_either_way(
-    keys: int, queries: int, D: int, x86: bool, intel: bool, monkeypatch: pytest.MonkeyPatch
+    keys: int, queries: int, D: int, x86: bool, intel: bool, capability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matmul, "X86", x86)
     monkeypatch.setattr(matmul, "made_by_intel", lambda: intel)
-    has_onednn = torch.backends.mkldnn.is_available()
-    assert matmul.Product(torch.zeros(queries, D)).convolves == (x86 and not intel and has_onednn)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(matmul, "has_avx512", matmul.has_avx512.__wrapped__)
+    convolves = torch.backends.mkldnn.is_available() and (x86, intel, capability) == (True, False, "AVX512")
+    assert matmul.Product(torch.zeros(queries, D)).convolves == convolves
     k, q = torch.randn(keys, D), torch.randn(queries, D)
     found = matmul.product(k, q, matmul.Scratch(keys * queries, k.dtype, k.device))
     assert found.is_contiguous()
@@ -43,6 +48,7 @@ def test_a_product_is_as_exact_by_either_way(
 @pytest.mark.parametrize("pool", ["max", "mean"])
 def test_an_overview_is_the_same_by_either_way(pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "X86", True)
+    monkeypatch.setattr(matmul, "has_avx512", lambda: True)
     q, k = torch.randn(2, 2100, 16, generator=torch.Generator().manual_seed(0))
     seen = []
     for intel in (True, False):

@@ -306,7 +306,7 @@ def test_tiles_of_several_heads_count_each_of_them() -> None:
     assert tiles._sampling(rows[0]) > tiles._sampling(rows[1])
     asked = [[0, 0, row, column] for row in range(8) for column in range(8)]
     replies, _ = ask(desk_of(together), *[{"kind": "tiles", "view": "one", "tiles": asked}] * 16)
-    each = tiles.MAX_SAMPLED_CELLS + 64 * cost.TILE * cost.COMBINED * 32
+    each = cost.SAMPLED * tiles.MAX_SAMPLED_CELLS + 64 * cost.TILE * cost.COMBINED * 32
     assert 0 < sum(reply["ok"] for reply in replies) <= cost.MAX_CELLS // each
 
 

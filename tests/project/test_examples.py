@@ -67,6 +67,13 @@ def test_a_notebook_is_kept_as_it_was_last_run(path: Path) -> None:
     assert max(len(picture) for picture in pictures) <= 64 * 1024
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_number_that_rounds_to_zero_has_a_minus(path: Path) -> None:
+    """`-0.00 nats` reads as a loss that is not there: write `round(x, 2) + 0`, or another unit."""
+    printed = "".join("".join(output.get("text", "")) for cell in cells_of(path) for output in cell.get("outputs", []))
+    assert re.findall(r"(?<![\d.])-0\.0+(?![\d.]).*", printed) == []
+
+
 def has_picture(output: dict[str, Any]) -> bool:
     """Return whether an output shows something in a notebook that is only read."""
     return "image/png" in output.get("data", {})

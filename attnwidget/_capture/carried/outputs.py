@@ -435,13 +435,13 @@ class OutputWatcher:
         if known is not None and isinstance(module, nn.MultiheadAttention) and isinstance(given, Tensor):
             first = given.ndim == 3 and not module.batch_first
             known.read_by(module.out_proj, f"{name}.out_proj", given, sequence_first=first)
-            self._adds(known, given)
+            self._adds(known, given, turned=first)
 
-    def _adds(self, known: HeadOutputs, output: Any) -> None:
+    def _adds(self, known: HeadOutputs, output: Any, *, turned: bool = False) -> None:
         if isinstance(known.found, Projection):
             self._projections[known.name] = known
         if isinstance(known.found, Projection) and self._running.stream is not None:
-            self._running.stream.adds(output, {known.name: Way()})
+            self._running.stream.adds(output, {known.name: Way(turned=turned)})
 
     def _norm(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given = args[0] if args else None
@@ -525,7 +525,8 @@ class OutputWatcher:
         if norm is None and not terms:
             facts.readout = NO_NORM
             return
-        facts.terms = {name: way for name, way in terms.items() if way.is_one}
+        turned = product.turned != (last is not None and last.turned)
+        facts.terms = {name: way._replace(turned=way.turned or turned) for name, way in terms.items() if way.is_one}
         passed = {call for way in facts.terms.values() for call in way.norms}
         facts.scales = {call: scale for call, scale in facts.scales.items() if call in passed}
         others = {call: facts_of for call, facts_of in self._running.norms.items() if call in passed}

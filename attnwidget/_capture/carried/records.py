@@ -22,6 +22,11 @@ NO_LIKELY = (
     "cap.target = … or att.with_target(id)"
 )
 OTHER_SIZE = "its output projection gives {} numbers, and the final norm reads {}: another map is between them"
+TURNED = (
+    "it computes with positions before samples, or the model lets them change places on the way to its logits, so that "
+    "which row of the final norm and of the logits is a query's is not known: give it by att.carrying(direction=…, "
+    "scale=…)"
+)
 NO_PATH = (
     "what the attention adds does not reach the final norm by additions and norms alone: a gate, a layer or another "
     "function is between, so that there is no direct path to read"
@@ -90,6 +95,8 @@ def _readout_of(name: str, facts: Sequence[CallFacts], projection: Projection | 
         return OTHER_WAY
     if any(one.terms.get(name) != facts[-1].terms.get(name, NO_WAY) for one in facts):
         return NO_PATH
+    if name in facts[-1].terms and facts[-1].terms[name].turned:
+        return TURNED
     sizes = (0 if isinstance(projection, str) else projection.weight.shape[2], last.unembedding.weight.shape[1])
     if sizes[0] != sizes[1] and not isinstance(projection, str):
         return OTHER_SIZE.format(*sizes)

@@ -23,10 +23,13 @@ from ..watching_mode import WatchingMode
 SAME = {
     *(Tensor.view, Tensor.reshape, Tensor.contiguous, Tensor.to, Tensor.float, Tensor.double, Tensor.half),
     *(Tensor.bfloat16, Tensor.type_as, Tensor.type, Tensor.clone, Tensor.flatten, Tensor.unflatten, Tensor.unsqueeze),
-    *(Tensor.squeeze, Tensor.transpose, Tensor.permute, Tensor.movedim, Tensor.__getitem__, Tensor.detach, Tensor.cpu),
+    *(Tensor.squeeze, Tensor.__getitem__, Tensor.detach, Tensor.cpu),
     *(Tensor.view_as, Tensor.reshape_as, Tensor.cuda, Tensor.narrow, Tensor.select, Tensor.index_select),
-    *(torch.reshape, torch.flatten, torch.unflatten, torch.unsqueeze, torch.squeeze, torch.transpose, torch.permute),
-    *(torch.clone, torch.movedim, torch.narrow, torch.select, torch.index_select),
+    *(torch.reshape, torch.flatten, torch.unflatten, torch.unsqueeze, torch.squeeze),
+    *(torch.clone, torch.narrow, torch.select, torch.index_select),
+}
+MOVE = {  # and what lets axes change places
+    *(Tensor.transpose, Tensor.permute, Tensor.movedim, torch.transpose, torch.permute, torch.movedim)
 }
 ADD = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
 MULTIPLY = {torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__, torch.multiply}
@@ -41,10 +44,12 @@ class Way(NamedTuple):
 
     factor: what it was multiplied by; NaN where it has come by two ways that are not one sum.
     norms: the calls of norms that it went through, in their order.
+    turned: whether positions came before samples anywhere on it.
     """
 
     factor: float = 1.0
     norms: tuple[str, ...] = ()
+    turned: bool = False
 
     def times(self, factor: float) -> Way:
         """Return the same, multiplied."""
@@ -74,6 +79,7 @@ class NormCall:
     rows: the last row of that and of what it gave, as they were then.
     terms: what attention had added to what it was given.
     factor: what its result was multiplied by afterwards.
+    turned: whether samples and positions of its result changed places afterwards.
     """
 
     call: str
@@ -82,6 +88,7 @@ class NormCall:
     rows: tuple[Tensor, Tensor]
     terms: Terms | None = None
     factor: float = 1.0
+    turned: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,12 +99,14 @@ class LinearMap:
     weight: (out, in) its matrix.
     factor: what its result was multiplied by afterwards.
     softcap: whether it was bent by tanh afterwards.
+    turned: whether samples and positions of its result changed places afterwards.
     """
 
     given: Tensor
     weight: Tensor
     factor: float = 1.0
     softcap: bool = False
+    turned: bool = False
 
 
 class Known(NamedTuple):
@@ -111,6 +120,20 @@ class Known(NamedTuple):
     terms: Terms | None = None
     norm: NormCall | None = None
     product: LinearMap | None = None
+
+    def turn(self) -> Known:
+        """Return the same of a tensor whose samples and positions have changed places."""
+        terms, norm, product = self
+        return Known(
+            terms and {name: way._replace(turned=True) for name, way in terms.items()},
+            norm
+            and replace(
+                norm,
+                turned=not norm.turned,
+                terms=norm.terms and {name: way._replace(turned=True) for name, way in norm.terms.items()},
+            ),
+            product and replace(product, turned=not product.turned),
+        )
 
 
 NOTHING = Known()
@@ -129,6 +152,7 @@ class StreamWatcher(WatchingMode):
         self._known: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._ways: dict[Any, Callable[..., None]] = {
             **dict.fromkeys(SAME, self._same),
+            **dict.fromkeys(MOVE, self._move),
             **dict.fromkeys(ADD, self._add),
             **dict.fromkeys(MULTIPLY, self._multiply),
             **dict.fromkeys(DIVIDE, self._divide),
@@ -185,6 +209,9 @@ class StreamWatcher(WatchingMode):
     def _same(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         self._set(result, before)
 
+    def _move(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
+        self._set(result, before.turn() if _is_turned(args[0], result) else before)
+
     def _drop(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
@@ -238,7 +265,17 @@ class StreamWatcher(WatchingMode):
 
 def _sum(one: Way, another: Way) -> Way:
     """Return the way of a sum of two."""
-    return one._replace(factor=one.factor + another.factor) if one.norms == another.norms else NO_WAY
+    if one.norms != another.norms:
+        return NO_WAY
+    return one._replace(factor=one.factor + another.factor, turned=one.turned or another.turned)
+
+
+def _is_turned(x: Any, result: Tensor) -> bool:
+    """Return whether the first two axes of three have changed places in a view."""
+    if not isinstance(x, Tensor) or x.ndim != 3 or x.is_nested:
+        return False
+    (a, b, c), (d, e, f) = zip(x.shape, x.stride(), strict=True), zip(result.shape, result.stride(), strict=True)
+    return (a, b, c) == (e, d, f) and a != b
 
 
 def _number(x: Any) -> float | None:

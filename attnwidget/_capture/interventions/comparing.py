@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
@@ -12,7 +12,15 @@ from torch import Tensor
 from ..._analysis.effect import Effect, MovedToken, divergences, log_probabilities, most_moved
 from ..._utils.indexing import as_index
 from .model_call import RepeatableCall
-from .targets import ComparedTarget, find_logits, read_at, read_target, text_before, texts_of
+from .targets import (
+    ComparedTarget,
+    find_logits,
+    read_at,
+    read_target,
+    refuse_positions_first,
+    text_before,
+    texts_of,
+)
 
 TargetLike = str | SupportsIndex | Callable[[Any], Any] | None
 
@@ -27,6 +35,7 @@ def compare_outputs(
     batch: SupportsIndex | None = None,
     *,
     first_piece: bool = False,
+    sizes: Collection[tuple[int, int]] = (),
 ) -> Effect:
     """Return the effect of edits by the outputs without and with them.
 
@@ -35,6 +44,7 @@ def compare_outputs(
         before, after: the outputs.
         edits: in words.
         target, at, batch, first_piece: as in `attnwidget.effect`.
+        sizes: how many samples and queries calls of self-attention had.
 
     Raises:
         TypeError, ValueError, IndexError: as `attnwidget.effect`.
@@ -42,6 +52,7 @@ def compare_outputs(
     if callable(target):
         goal = function_target(target)
         return Effect(edits, goal.name, None, None, goal.number(before), goal.number(after))
+    refuse_positions_first(call, sizes)
     first, second = find_logits(before, call).detach(), find_logits(after, call).detach()
     if first.shape != second.shape:
         raise ValueError(f"the output without the edits is {tuple(first.shape)}, with them {tuple(second.shape)}")
@@ -119,6 +130,7 @@ def effect_of_run(
     batch: SupportsIndex | None = None,
     *,
     first_piece: bool = False,
+    sizes: Collection[tuple[int, int]] = (),
 ) -> Effect:
     """Run a model once more without edits, and return their effect.
 
@@ -127,11 +139,11 @@ def effect_of_run(
         edited: its output.
         without: a block in which the model runs without the edits.
         edits: in words.
-        target, at, batch, first_piece: as in `attnwidget.effect`.
+        target, at, batch, first_piece, sizes: as of `compare_outputs`.
     """
     with without:
         plain = call()
-    return compare_outputs(call, plain, edited, edits, target, at, batch, first_piece=first_piece)
+    return compare_outputs(call, plain, edited, edits, target, at, batch, first_piece=first_piece, sizes=sizes)
 
 
 def words_of_edits(edits: Any) -> str:

@@ -75,6 +75,7 @@ class Editor(ModelCalls):
         self.skipped: dict[str, str] = {}
         self.edited: dict[str, set[int]] = {}
         self.seen: dict[tuple[str, bool], int] = {}  # the number of each layer, by its name and kind
+        self.sizes: set[tuple[int, int]] = set()  # how many samples and queries calls of self-attention had
         self.forward_count = 0
         self.order = next(_numbers)  # of all editors
         self.elsewhere = 0  # how often it was called in another thread
@@ -282,6 +283,8 @@ class Editor(ModelCalls):
             refuse_keys_of_others(call, call.k.shape[2] if call.cached else given, by_length=not told)
         self._kinds[name] = bool(call.cross)
         seen = self._placed(name, call, self._heads_of_process(module, call))
+        if not seen.cross:
+            self.sizes.add((seen.samples, call.q.shape[2]))
         by_head = self._own_heads(seen, call.heads)
         if not any(one is not None for edits in by_head.values() for one in edits):
             return None

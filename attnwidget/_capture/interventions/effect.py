@@ -71,4 +71,5 @@ def effect(
     with intervene(call.model, edits, segments=segments, cross=cross) as run:
         after = call()
     text = words_of_edits(run.edits)
-    return compare_outputs(call, before, after, text, target, at, batch, first_piece=first_piece)
+    sizes = run._sizes  # noqa: SLF001
+    return compare_outputs(call, before, after, text, target, at, batch, first_piece=first_piece, sizes=sizes)

@@ -190,9 +190,15 @@ class Run:
                 at,
                 batch,
                 first_piece=first_piece,
+                sizes=self._sizes,
             )
         finally:
             self.inputs, self.output = inputs, output
+
+    @property
+    def _sizes(self) -> set[tuple[int, int]]:
+        """How many samples and queries calls of self-attention had."""
+        return set() if self._editor is None else self._editor.sizes
 
     def _without_edits(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._editor is None else self._editor.paused()
@@ -214,9 +220,10 @@ class Run:
             stack.enter_context(self._editor.open())
         thread = threading.get_ident()
 
-        def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if threading.get_ident() == thread:
-                self.inputs, self.output = (args, kwargs), output
+        def note(module: nn.Module, args: Any, *others: Any) -> None:
+            if threading.get_ident() == thread:  # another may call it without keywords, while it is being removed
+                kwargs, self.output = others
+                self.inputs = args, kwargs
 
         stack.callback(self.model.register_forward_hook(note, with_kwargs=True).remove)
 

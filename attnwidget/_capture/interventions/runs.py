@@ -22,7 +22,7 @@ from .comparing import function_target
 from .edits import PerSample
 from .intervene import intervene
 from .model_call import RepeatableCall
-from .targets import ComparedTarget, find_logits, read_at, read_target
+from .targets import ComparedTarget, find_logits, read_at, read_target, refuse_positions_first
 
 Edits = Mapping[Any, Any]  # as `intervene` takes them
 
@@ -100,6 +100,7 @@ class EditedRuns:
         self._one = call.copies(batch, 1) if apart else call
         self._sample = 0 if apart else batch
         self._bytes = 0
+        self._sizes: set[tuple[int, int]] = set()  # how many samples and queries layers of self-attention have
         self.layers: tuple[LayerFacts, ...] = ()
         self.logits: Tensor | None = None  # (n, V) of the run without edits
         self.output: Any = None
@@ -126,6 +127,7 @@ class EditedRuns:
                 surely(recorder.stop)
             recorder.settle()
         self.layers = tuple(_layers(recorder, self._cross))
+        self._sizes = _sizes(recorder)
         if not self.layers:
             kind = "cross-attention" if self._cross else "self-attention"
             why = "; ".join(f"{name}: {reason}" for name, reason in recorder.skipped.items())
@@ -145,6 +147,7 @@ class EditedRuns:
         if self.logits is None:
             find_logits(self.output, self._call)  # raises what says why there are none
             raise AssertionError
+        refuse_positions_first(self._one, self._sizes)
         place = read_at(at, self._one, self._sample, len(self.logits))
         return read_target(target, self._one, self.logits[place], place, first_piece=first_piece)
 
@@ -286,6 +289,12 @@ def _found(before: Tensor, after: Tensor, places: tuple[int, ...], target: Compa
         torch.stack([before[here], after[here]]),
         float(kl[more].mean()) if len(places) > 1 else None,
     )
+
+
+def _sizes(recorder: Recorder) -> set[tuple[int, int]]:
+    forwards = recorder.matcher.forwards
+    records = forwards[-1].values() if forwards else ()
+    return {(one.attention.shape.B, one.attention.shape.Q) for one in records if not one.cross}
 
 
 def _layers(recorder: Recorder, cross: bool) -> Iterator[LayerFacts]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 
+from ..._analysis.effect import fixed
 from ..._segments.named import FIRST
 from ..._segments.reading import segments as segments_of
 from ..._segments.segments import Segments
@@ -57,6 +58,17 @@ class Sweep(list[Record]):
 
         Args:
             progress: as `sweep` takes it.
+
+        Returns:
+            This sweep; one that is whole stays as it is.
+
+        >>> import torch
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+        >>> def size(output):
+        ...     return output[0].norm()
+        >>> found = sweep(model, (x, x, x), over="heads", target=size)
+        >>> found.is_partial, len(found.resume())
+        (False, 2)
         """
         _advance(self, self._work, progress)
         return self
@@ -66,7 +78,11 @@ class Sweep(list[Record]):
             f"{len(self)} of {self.total} runs, partial: resume() goes on" if self.is_partial else f"{self.total} runs"
         )
         largest = max(self, key=lambda one: abs(one["change"]), default=None)
-        told = "" if largest is None else f", largest change {largest['change']:+.4f} ({_place_of(largest)})"
+        told = (
+            ""
+            if largest is None
+            else f", largest change {fixed(largest['change'], signed=True)} ({_place_of(largest)})"
+        )
         return f"Sweep over {self.over}, {self.target!r}: {what}{told}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,25 @@ def find_logits(output: Any, call: RepeatableCall) -> Tensor:
         f"the output of {type(call.model).__name__} has no logits of a next token: give what is to be compared as "
         f"{FUNCTION}, or a model with a language-model head, such as AutoModelForCausalLM"
     )
+
+
+def refuse_positions_first(call: RepeatableCall, sizes: Collection[tuple[int, int]]) -> None:
+    """Raise ValueError where a model may have been given its ids as (positions, samples).
+
+    Args:
+        call: of the model.
+        sizes: how many samples and queries calls of self-attention had.
+    """
+    if call.ids is None or call.ids.ndim != 2 or not sizes:
+        return
+    samples, queries = call.ids.shape
+    layers = (x for x in call.model.modules() if isinstance(x, nn.MultiheadAttention))
+    is_either = 1 < samples == queries and any(not layer.batch_first for layer in layers)
+    if is_either or ((samples, queries) not in sizes and (queries, samples) in sizes):
+        raise ValueError(
+            f"the ids are {samples} × {queries}, and layers compute with positions before samples, so that it is not "
+            f"known which of the output is of which position: give what is compared as {FUNCTION}"
+        )
 
 
 def vocabulary_sizes(model: nn.Module) -> set[int]:

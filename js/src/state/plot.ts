@@ -107,8 +107,9 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
     tilesOf: of,
     wanted: computed(() => {
       const picture = store.picture.value;
-      if (cellGrid.value === null || cellGrid.value.levels === null || flying.value || picture === null) return null;
-      return { picture, of: of.value, tiles: tilesInView(cellGrid.value) };
+      const grid = cellGrid.value;
+      if (grid === null || grid.levels === null || flying.value || picture === null) return null;
+      return { picture, of: of.value, tiles: tilesInView(grid), scale: grid.rows.pitch + grid.columns.pitch };
     }),
     window: stableComputed<Window>(() => {
       if (cellGrid.value === null) return null;

@@ -146,15 +146,22 @@ export interface WantedTiles {
   readonly picture: Picture;
   readonly of: TilesOf;
   readonly tiles: readonly TileAddress[];
+  /** By how much it is magnified: any number that moving it leaves alone. */
+  readonly scale: number;
 }
 
 const MOST_ASKED = 64;
+/** Milliseconds for which nothing is magnified before tiles of other levels are asked for. */
+export const REST = 120;
 let views = 0;
 
 /**
  * Asks for what is wanted and not there. One request is on its way at a time, and what is wanted by then is asked next: so
  * the newest view comes first, and a hand that pans does not outrun the answers. What the kernel has not sent yet of an
  * earlier request it drops, so each names all that is missing.
+ *
+ * Levels that a turning wheel only passes through are not asked for: their tiles would be out of view when they come,
+ * the last ones would wait for them, and how many bytes a turn takes would hang on how fast the machine is.
  */
 export function tileSource(
   cache: TileCache,
@@ -167,6 +174,23 @@ export function tileSource(
   const asking: Signal<boolean> = signal(false);
   let current: { of: TilesOf; end: AbortController } | null = null;
   let asked: { of: TilesOf; names: Set<string> } = { of: "", names: new Set() };
+  const rested = signal(""); // the levels at which the wheel came to rest
+  let seen = "";
+  let rest: ReturnType<typeof setTimeout> | undefined;
+
+  /** Whether the wheel came to rest at these levels; if it has not, `rested` changes once it does. */
+  function isAtRest(levels: string, scale: number): boolean {
+    const now = rested.value === levels ? "" : `${levels} ${scale}`;
+    if (now !== seen) {
+      seen = now;
+      clearTimeout(rest);
+      if (now !== "")
+        rest = setTimeout(() => {
+          rested.value = levels;
+        }, REST);
+    }
+    return now === "";
+  }
 
   async function ask({ picture, of, tiles }: WantedTiles): Promise<void> {
     const end = new AbortController();
@@ -196,7 +220,7 @@ export function tileSource(
       current = null;
       asking.value = false;
     }
-    if (now === null || gone || asking.value) return;
+    if (now === null || !isAtRest(String(now.tiles[0]?.slice(0, 2)), now.scale) || gone || asking.value) return;
     const missing = now.tiles.filter((tile) => cache.get(now.of, ...tile)?.every !== 1);
     const due = missing.some((tile) => asked.of !== now.of || !asked.names.has(String(tile)));
     if (due) void ask({ ...now, tiles: missing.slice(0, MOST_ASKED) });
@@ -205,6 +229,7 @@ export function tileSource(
     "abort",
     () => {
       finish();
+      clearTimeout(rest);
       current?.end.abort();
     },
     { once: true },

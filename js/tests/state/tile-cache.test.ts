@@ -8,7 +8,7 @@ import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { createHost, type HostRequest } from "../../src/kernel/host";
 import { createKernel } from "../../src/kernel/kernel";
-import { createTileCache, tileSource, tilesInView, tilesOf, type WantedTiles } from "../../src/state/tile-cache";
+import { createTileCache, REST, tileSource, tilesInView, tilesOf, type WantedTiles } from "../../src/state/tile-cache";
 import { longHead } from "../helpers/long-head.ts";
 import { settle } from "../helpers/page.ts";
 import { asked, random, stateOf } from "../helpers/states.ts";
@@ -149,7 +149,7 @@ describe("asking", () => {
     const current = signal(true);
     tileSource(cache, kernel, wanted, () => current.value, end.signal);
     const look = (k: number, query: number, key: number, of: Picture = picture) => {
-      wanted.value = { picture: of, of: tilesOf(of.of, 0), tiles: tilesInView(latticeAt(k, query, key)) };
+      wanted.value = { picture: of, of: tilesOf(of.of, 0), tiles: tilesInView(latticeAt(k, query, key)), scale: k };
       return wanted.value.tiles;
     };
     return { host, kernel, cache, wanted, current, look, picture };
@@ -159,7 +159,7 @@ describe("asking", () => {
   test("all that is in view is asked for in one request of a frame, with what it is of, and kept", async () => {
     const { host, cache, look } = await asker();
     const tiles = look(700, 5000, 5000);
-    await settle();
+    await settle(REST + 60);
     const requests = asked(host.sent, "tiles");
     expect(requests).toHaveLength(1);
     expect(requests[0]).toMatchObject({ layer: 0, batch: 0, head: 0, stage: "weights", pool: "max" });
@@ -170,7 +170,7 @@ describe("asking", () => {
         cache.get(tilesOf({ layer: 0, batch: 0, head: 0, stage: "weights", pool: "max" }, 0), ...tile)?.every,
       ).toBe(1);
     look(700, 5000, 5000);
-    await settle();
+    await settle(REST + 60);
     expect(asked(host.sent, "tiles")).toHaveLength(1);
   });
 
@@ -189,7 +189,7 @@ describe("asking", () => {
       const open = release;
       release = [];
       for (const answer of open) answer();
-      await settle();
+      await settle(REST + 60);
     }
     expect(asked(host.sent, "tiles")).toHaveLength(2);
     expect(listOf(asked(host.sent, "tiles")[1]!)).toEqual(tiles.map(String).sort());
@@ -203,13 +203,13 @@ describe("asking", () => {
       return { tiles: known.map((tile) => head.tile(tile)) };
     });
     look(62, 5000, 5000);
-    await settle();
+    await settle(REST + 60);
     const [first] = late;
     look(62, 5001, 5001);
-    await settle();
+    await settle(REST + 60);
     expect(asked(host.sent, "tiles")).toHaveLength(1);
     look(62, 5000, 5200);
-    await settle();
+    await settle(REST + 60);
     const [before, after] = asked(host.sent, "tiles");
     expect(listOf(after!)).toContain(first);
     expect(listOf(after!).filter((tile) => listOf(before!).includes(tile))).toEqual([first]);
@@ -223,7 +223,7 @@ describe("asking", () => {
     await settle(300);
     expect(asked(host.sent, "tiles")).toHaveLength(1);
     const more = look(9, 5000, 9000);
-    await settle();
+    await settle(REST + 60);
     expect(asked(host.sent, "tiles")).toHaveLength(2);
     const shared = more.map(String).filter((tile) => tiles.map(String).includes(tile));
     for (const tile of shared) expect(listOf(asked(host.sent, "tiles")[1]!)).toContain(tile);
@@ -238,17 +238,17 @@ describe("asking", () => {
         }),
     );
     look(700, 5000, 5000);
-    await settle();
+    await settle(REST + 60);
     current.value = false;
     look(700, 9000, 9000);
-    await settle();
+    await settle(REST + 60);
     expect(asked(host.sent, "tiles")).toHaveLength(1);
     release();
-    await settle();
+    await settle(REST + 60);
     expect(cache.bytes).toBe(0);
     current.value = true;
     look(700, 9000, 9000, { ...picture, of: { ...picture.of, head: 3 } });
-    await settle();
+    await settle(REST + 60);
     expect(asked(host.sent, "tiles").at(-1)).toMatchObject({ head: 3 });
   });
 
@@ -263,21 +263,55 @@ describe("asking", () => {
     expect(asked(host.sent, "tiles")).toHaveLength(1);
     host.dead = true;
     look(700, 9000, 9000);
-    await settle();
+    await settle(REST + 60);
     expect(kernel.state.value).toBe("gone");
     look(700, 12_000, 12_000);
-    await settle();
+    await settle(REST + 60);
     host.dead = false;
     kernel.heard();
-    await settle();
+    await settle(REST + 60);
     expect(asked(host.sent, "tiles")).toHaveLength(2);
+  });
+
+  test("levels that a turning wheel passes through are not asked for, however slowly: but the one it stops at is, in full", async () => {
+    const { host, cache, look } = await asker();
+    look(9, 5000, 5000);
+    await settle(REST + 60);
+    const before = cache.bytes;
+    let tiles: readonly TileAddress[] = [];
+    for (const k of [9 * 2 ** 0.5, 18, 18 * 2 ** 0.5, 36]) {
+      tiles = look(k, 5000, 5000);
+      await settle(REST - 20);
+    }
+    expect(asked(host.sent, "tiles")).toHaveLength(1);
+    await settle(REST + 60);
+    expect(asked(host.sent, "tiles")).toHaveLength(2);
+    expect(listOf(asked(host.sent, "tiles")[1]!)).toEqual(tiles.map(String).sort());
+    expect(cache.bytes - before).toBeLessThanOrEqual(tiles.length * (128 * 128 + 1536));
+  });
+
+  test("a hand that pans does not wait, nor one that comes back to levels that were there", async () => {
+    const { host, look } = await asker();
+    look(700, 2000, 2000);
+    await settle(REST + 60);
+    look(700, 4000, 4000);
+    await settle(16);
+    expect(asked(host.sent, "tiles")).toHaveLength(2);
+    await settle();
+    look(9, 4000, 4000);
+    await settle(REST - 20);
+    look(700, 6000, 6000);
+    await settle(16);
+    expect(asked(host.sent, "tiles")).toHaveLength(3);
+    await settle(2 * REST);
+    expect(asked(host.sent, "tiles")).toHaveLength(3);
   });
 
   test("a view that ends asks nothing more", async () => {
     const { host, look } = await asker();
     end.abort();
     look(700, 5000, 5000);
-    await settle();
+    await settle(REST + 60);
     expect(asked(host.sent)).toHaveLength(0);
   });
 });
