@@ -36,6 +36,7 @@ T = TypeVar("T")
 LARGEST_LEVEL = 2048  # rows and columns of a level that is kept, at most
 MAX_LEVEL_BYTES = 128 << 20  # of all levels that are kept together
 QUERIES_PER_STEP = 2048  # that are finished at a time
+ROWS_PER_STEP = 512  # of bins, at most: they stand in memory twice until they are taken in
 
 
 class LevelKey(NamedTuple):
@@ -455,7 +456,8 @@ class LevelBuild:
 
     def _steps_of(self, queries: range) -> Iterator[range]:
         """Yield the queries that are computed together: the same for this process and for workers."""
-        return cuts(queries, self._width, max(QUERIES_PER_STEP, self._width))
+        most = min(QUERIES_PER_STEP, ROWS_PER_STEP * self._width)
+        return cuts(queries, self._width, max(most, self._width))
 
     def _scale(self, todo: range) -> float:
         """Return the share of the level that a cell is, of those to do."""

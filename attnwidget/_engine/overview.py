@@ -393,7 +393,25 @@ def pooled(
         return PooledRegion(*pooled_again, None)
     plan = PoolingPlan(att, region, stage, pool, part)
     values, counts = plan.new_values(), plan.new_counts()
-    stripes = Stripes(att, region, stage, pool, dense=plan.dense, fast=fast)
+    yield from _stream(plan, stage, fast, values, counts)
+    if counts is None and plan.limits is None:
+        counts = yield from counting(att, plan.part)
+    return plan.result(values, counts)
+
+
+def _stream(
+    plan: PoolingPlan, stage: str, fast: bool | None, values: Tensor, counts: AllowedCounts | None
+) -> Generator[tuple[int, float], None, None]:
+    """Pool the blocks of a plan, whose memory is let go of before anything is made of them.
+
+    Args:
+        plan: what is pooled.
+        stage, fast: as of `pooled`, which also says what is yielded.
+        values: (rows, columns), where it is pooled.
+        counts: of the allowed cells; None where they are not counted.
+    """
+    att, region = plan.att, plan.region
+    stripes = Stripes(att, region, stage, plan.pool, dense=plan.dense, fast=fast)
     progress, versions = PassProgress(plan), att.versions()
     for piece in plan.pieces:
         rows = plan.part.queries[piece.start : piece.stop]
@@ -411,9 +429,6 @@ def pooled(
             att.remember_rows(region.batch, region.head, rows, found, versions)
         plan.merge(values[bins(piece, region.query_bin), stripe.columns], stripe.pooled())
         yield piece.stop, progress.share(len(piece) * len(region.keys) if plan.dense else 0)
-    if counts is None and plan.limits is None:
-        counts = yield from counting(att, plan.part)
-    return plan.result(values, counts)
 
 
 def parts_of(att: AttentionBase, region: Region, stage: str, pool: str, most: float) -> list[tuple[range, float]]:
