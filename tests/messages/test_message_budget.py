@@ -330,7 +330,7 @@ def test_tensors_that_change_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("stage", ["weights", "contribution"])
 def test_an_overview_is_made_in_little_more_memory_than_it_keeps(stage: str) -> None:
-    """It keeps 5 bytes a bin, 21 MB here; besides, a block and what is made of it lie in memory, and some rows twice."""
+    """It keeps 5 bytes a bin, 21 MB here; besides, a block and what is made of it are held, and some rows twice."""
     q, k, v = torch.randn(3, 1, 2, 4096, 16, generator=torch.Generator().manual_seed(1))
     desk = desk_of(Attention(q, k, v, window=512, is_causal=True))
     with PeakBytes() as held:
