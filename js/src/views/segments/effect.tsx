@@ -9,8 +9,8 @@ import { Removed } from "../../components/without";
 import { editWords } from "../../data/effects";
 import { segmentStyle } from "../../draw/segment-colors";
 import { askEffect } from "../../state/effects";
-import type { Removal, Ui } from "../../state/ui";
-import { count, listNumber } from "../../text/format";
+import type { Ui } from "../../state/ui";
+import { count } from "../../text/format";
 import { BarsKey, EffectBars, listedRows } from "./effect-bars";
 import { effectGrid } from "./effect-grid";
 import { type EffectModel, type EffectRow, effectModel, isShown } from "./effect-model";
@@ -224,12 +224,6 @@ function HeadsNote({ ui, model, effects }: Props) {
   return <>{[effects.order.value === "text" ? "" : words, mass].filter(Boolean).join(", ")}</>;
 }
 
-/** What is said of what is pointed at, and was run without its next token being kept. */
-function knownOf({ lost, isPinned }: Removal, { now }: EffectModel): string {
-  if (lost === null) return "Not yet run.";
-  return `Lost ${listNumber(lost, "scores")} ${now.value?.unit}.${isPinned ? "" : " Click to see the next token."}`;
-}
-
 /** What the model says next without what is pinned. */
 function Panel({ ui, effects }: Omit<Props, "model">) {
   const removed = effects.removed.value;
@@ -248,7 +242,7 @@ function Panel({ ui, effects }: Omit<Props, "model">) {
         </span>
         {after && <span>{after}</span>}
       </div>
-      <Removed ui={ui} of={removed.of} unknown={knownOf(removed, effects)} />
+      <Removed ui={ui} of={removed.of} hint={removed.isPinned ? "" : "Click to see the next token."} />
     </>
   );
 }
