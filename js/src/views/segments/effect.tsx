@@ -15,7 +15,7 @@ import { BarsKey, EffectBars, listedRows } from "./effect-bars";
 import { effectGrid } from "./effect-grid";
 import { type EffectModel, type EffectRow, effectModel, isShown } from "./effect-model";
 import { watchRowKeys } from "./keys";
-import { ShowWords } from "./measure";
+import { WordsAbove } from "./measure";
 import type { SegmentsModel, Spot } from "./model";
 import { inWords } from "./numbers";
 import { Folding, layPairs, type Rooms, section } from "./parts";
@@ -44,7 +44,7 @@ export function effectBody(ui: Ui, model: SegmentsModel, body: HTMLElement, room
     ui.store.select({ layer: at.layer, head: at.head, heads: [at.head] });
     askEffect(ui, { layer: at.layer, head: at.head });
   };
-  const top = mount(part("aw-seg-reading"), () => (ui.mode.value === "narrow" ? <ShowWords ui={ui} /> : null));
+  const top = mount(part("aw-seg-reading"), () => <WordsAbove ui={ui} />);
   const title = mount(part("aw-seg-heading"), () => <Title {...{ ui, model }} />);
   const bars = rowsPart(ui, model, {
     ...{ name: "picture", says: "Mass and loss by segment", column: true, pin: pinSegment },
