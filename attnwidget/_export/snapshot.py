@@ -259,9 +259,10 @@ def _facts(saved: Snapshot) -> Steps:
 def _tokens(saved: Snapshot) -> Steps:
     widget = saved.widget
     samples = sorted({choice[:2] for choice in saved.choices})
+    spelling = widget.shown.spelling
     for name, side in (("tokens", "query"), ("key_tokens", "key")):
         lists = [(of, widget.shown.tokens(side, *of)) for of in samples]
-        encoded = ((of, encoding.encode_all_tokens(tokens)) for of, tokens in lists)
+        encoded = ((of, encoding.encode_all_tokens(tokens, spelling)) for of, tokens in lists)
         yield from _add(saved, name, ["layer", "batch"], encoded)
 
 

@@ -164,9 +164,11 @@ def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
     return {**encode_page(tokens[:PAGE]), "length": len(tokens)}
 
 
-def encode_all_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
-    """Encode all tokens, however many: for a file."""
-    return None if tokens is None else {**_joined(_as_bytes(tokens)), "length": len(tokens)}
+def encode_all_tokens(tokens: Sequence[str] | None, spelling: str | None = None) -> dict[str, Any] | None:
+    """Encode all tokens, however many, and how their vocabulary is written where that is known: for a file."""
+    if tokens is None:
+        return None
+    return {**_joined(_as_bytes(tokens)), "length": len(tokens)} | ({"spelling": spelling} if spelling else {})
 
 
 def encode_page(tokens: Sequence[str]) -> dict[str, Any]:

@@ -82,6 +82,31 @@ def test_a_file_keeps_them(offline_page: OfflinePages, tmp_path: Path) -> None:
     page.page.wait_for_selector(".aw-chances")
 
 
+@pytest.mark.parametrize("view", ["segments", "graph", "heatmap"])
+def test_a_file_says_what_is_lost_without_a_head_and_what_is_not_in_it(
+    offline_page: OfflinePages, tmp_path: Path, view: str
+) -> None:
+    *_, w = made()
+    lost = w.effects["heads"]["lost"][4]
+    w.view, w.layer, w.head = view, 1, 0
+    path = tmp_path / "effects.html"
+    w.to_html(path)
+    page = offline_page(path.read_text(encoding="utf-8"), over="file", width=900)
+    page.page.wait_for_selector("[data-aw=status]")
+    if view == "segments":
+        page.page.locator("[data-aw=effect-heads] [data-at]", has_text="1·0").click()
+        page.page.mouse.move(1, 1)
+    else:
+        page.page.get_by_role("radio", name="head 1·0").click()
+    panel = page.page.locator(".aw-fx-panel" if view == "segments" else ".aw-without")
+    panel.get_by_text("The next token without it was not saved: open the notebook to compute it.").wait_for()
+    said = " ".join(panel.inner_text().replace("−", "-").split())
+    assert "head 1·0" in said
+    assert float(said.split("” ")[1].split(" nats")[0]) == pytest.approx(lost, abs=6e-4)
+    if view != "segments":
+        assert f"without head 1·0, lost {lost:.3f} nats" in said
+
+
 def test_in_jupyterlab_it_runs_answers_and_stops(lab: Lab) -> None:
     notebook = lab.open(
         [MODEL, f"w = cap.widget(model=model, segments={PARTS!r}, view='segments', segment='document')\nw"], width=1600

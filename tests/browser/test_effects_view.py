@@ -446,6 +446,27 @@ def test_menus_are_folded_where_room_is_little(gallery: Show) -> None:
     assert w.effect_edit == "uniform"
 
 
+@pytest.mark.parametrize("spacing", [0, 2, 6])
+@pytest.mark.parametrize("width", [900, 600])
+def test_what_is_shown_can_be_chosen_on_the_page_whatever_the_font(gallery: Show, width: int, spacing: int) -> None:
+    """In the toolbar, or where words are too wide for that above the view; at 900 px the views stay words."""
+    w = shown_effects()
+    shown = gallery(w, width=width + 4)
+    shown.page.add_style_tag(content=f".aw-toolbar * {{ letter-spacing: {spacing}px !important }}")
+    shown.page.set_viewport_size({"width": width, "height": 1400})  # another width: it is measured again
+    shown.wait_for_lines()
+    words = shown.page.get_by_role("radiogroup", name="Show")
+    assert words.locator("[role=radio]:visible").all_inner_texts() == ["attention", "effect"]
+    assert width < 900 or shown.page.get_by_role("tab").count() == 6
+    shown.page.get_by_role("radio", name="attention").click()
+    shown.wait_for_lines()
+    assert w.segments_show == "attention"
+    assert words.locator("[role=radio]:visible").all_inner_texts() == ["attention", "effect"]
+    measures = shown.page.get_by_role("radiogroup", name="Measure")
+    assert measures.locator("[role=radio]:visible").all_inner_texts() == ["mass", "per token", "lift"]
+    shown.check()
+
+
 @pytest.mark.parametrize("width", [900, 360])
 def test_axe_finds_nothing(gallery: Show, width: int) -> None:
     shown = gallery(shown_effects(), width=width)

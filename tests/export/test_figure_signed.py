@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,18 @@ def test_a_learned_sink_is_no_key_of_what_weights_carry() -> None:
     assert "sink" in texts(w)
     w.stage = "contribution"
     assert "sink" not in texts(w)
+
+
+@pytest.mark.parametrize("stage", SIGNED)
+def test_a_text_is_marked_in_the_colors_of_both_signs(cap: Capture, stage: str) -> None:
+    query = cap.attention[1].shape.Q - 1  # of the loss, whose gradient is 0 in all others
+    row = cap.attention[1].block(stage, batch=1, head=0, queries=query)[0]
+    assert (row > 0).any()
+    assert (row < 0).any()
+    drawn = page(shown(cap, view="text", stage=stage, query=query))
+    fills = {tuple(int(one[at : at + 2], 16) for at in (0, 2, 4)) for one in re.findall(r"fill: #([0-9a-f]{6})", drawn)}
+    assert any(red - blue > 40 for red, _, blue in fills)  # orange: above 0
+    assert any(blue - red > 40 for red, _, blue in fills)  # blue: below
 
 
 @pytest.mark.parametrize("stage", SIGNED)

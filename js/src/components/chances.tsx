@@ -66,13 +66,33 @@ export function Chances({ detail, unit, most = 8 }: { detail: EffectDetail; unit
         </p>
       )}
       <div class="aw-seg-sums">
-        <Sum name={`Lost, “${tokenName(detail.target)}”`} value={`${loss(lostBy(detail))} ${unit}`} />
+        <LossSum text={detail.target} value={lostBy(detail)} unit={unit} />
         {kl !== null && <Sum name="KL, this token" value={loss(numberIn(kl))} />}
         {kl_answer !== null && <Sum name="KL, answer" value={loss(numberIn(kl_answer))} />}
       </div>
     </>
   );
 }
+
+interface LossProps {
+  /** The token whose log-probability it is. */
+  readonly text: string;
+  readonly value: number;
+  readonly unit: string;
+}
+
+/** Show what is lost, where no more is known. */
+export function Loss(props: LossProps) {
+  return (
+    <div class="aw-seg-sums">
+      <LossSum {...props} />
+    </div>
+  );
+}
+
+const LossSum = ({ text, value, unit }: LossProps) => (
+  <Sum name={text ? `Lost, “${tokenName(text)}”` : "Lost"} value={`${loss(value)} ${unit}`} />
+);
 
 function Sum({ name, value }: { name: string; value: string }) {
   return (

@@ -1,13 +1,14 @@
 /** *Without it*: what the model says next without the pinned edge, key or segment, or without the head. */
 
+import { signal } from "@preact/signals-core";
 import { Component } from "preact";
 import type { EffectOf } from "../contract/messages";
-import { editWords, effectKey } from "../data/effects";
+import { editWords, effectKey, lossOf } from "../data/effects";
 import { nameOf } from "../data/survey";
 import { askEffect, effectOf } from "../state/effects";
 import type { Ui } from "../state/ui";
 import { listNumber } from "../text/format";
-import { Chances, lostBy } from "./chances";
+import { Chances, Loss, lostBy } from "./chances";
 import { sentence } from "./phrases";
 import { RadioWords } from "./radio-words";
 
@@ -24,19 +25,20 @@ function removable({ store }: Ui): Record<string, EffectOf> {
 }
 
 /** Choose what to take away, and show what that does; nothing where there is no model. */
-export class Without extends Component<{ ui: Ui }, { chosen: string }> {
-  override state = { chosen: "" };
+export class Without extends Component<{ ui: Ui }> {
+  private chosen = signal(""); // no state of the component: what is shown once it is chosen is to be followed, too
 
-  override render({ ui }: { ui: Ui }, { chosen }: { chosen: string }) {
+  override render({ ui }: { ui: Ui }) {
+    const chosen = this.chosen.value;
     const now = ui.store.effects.value;
     if (!now) return null;
     const all = removable(ui);
     const words = Object.fromEntries(Object.keys(all).map((name) => [name, name]));
     const name = Object.keys(all).find((one) => effectKey(all[one]!) === chosen) ?? null;
     const [before, after] = editWords(now);
-    const detail = name === null ? null : effectOf(ui, all[name]!);
+    const lost = name === null ? null : knownLoss(ui, all[name]!);
     const choose = (next: string) => {
-      this.setState({ chosen: next === name ? "" : effectKey(all[next]!) });
+      this.chosen.value = next === name ? "" : effectKey(all[next]!);
       askEffect(ui, all[next]!);
     };
     return (
@@ -51,24 +53,49 @@ export class Without extends Component<{ ui: Ui }, { chosen: string }> {
         />
         {name !== null && <Removed ui={ui} of={all[name]!} />}
         <div class="aw-visually-hidden" aria-live="polite">
-          {detail &&
-            `${[before, name, after].filter(Boolean).join(" ")}, lost ${listNumber(lostBy(detail), "scores")} ${now.unit}`}
+          {lost !== null &&
+            !Number.isNaN(lost) &&
+            `${[before, name, after].filter(Boolean).join(" ")}, lost ${listNumber(lost, "scores")} ${now.unit}`}
         </div>
       </section>
     );
   }
 }
 
-/** Show what the model says next without something, or why that is not known. */
-export function Removed({ ui, of, unknown }: { ui: Ui; of: EffectOf; unknown?: string }) {
-  const { effects } = ui.store;
+/** Return what is lost without something, from its own run or those of all segments and heads; null before it is run. */
+function knownLoss(ui: Ui, of: EffectOf): number | null {
+  const detail = effectOf(ui, of);
+  if (detail === null) return lossOf(ui.store.effects.value!, of);
+  return detail.error ? Number.NaN : lostBy(detail);
+}
+
+/** Show what the model says next without something, or else what is lost, and why there is no more; `hint`: how to see it. */
+export function Removed({ ui, of, hint = "" }: { ui: Ui; of: EffectOf; hint?: string }) {
+  const { effects, facts } = ui.store;
+  const now = effects.value;
+  if (!now) return null;
   const detail = effectOf(ui, of);
   const problem = ui.effectProblem.value?.key === effectKey(of) ? ui.effectProblem.value.text : null;
-  const error = effects.value?.error || detail?.error || problem;
-  const where = effects.value?.text.trim();
+  const failed = now.error || detail?.error;
+  const where = now.text.trim();
   if (detail === null || detail.error) {
-    const text = error ? sentence(error) : problem === "" ? "The model runs without it." : (unknown ?? "Not yet run.");
-    return <p class="aw-prompt">{text}</p>;
+    const lost = knownLoss(ui, of);
+    const isKnown = lost !== null && !Number.isNaN(lost);
+    const unknown = lost === null ? "Not yet run." : isKnown ? hint : "The model cannot be run without it.";
+    const here = facts.value.saved
+      ? `${isKnown ? "The next token without it" : "This"} was not saved: open the notebook to compute it.`
+      : problem === ""
+        ? "The model runs without it."
+        : problem
+          ? sentence(problem)
+          : unknown;
+    const text = failed ? sentence(failed) : here;
+    return (
+      <>
+        {isKnown && <Loss text={now.target?.text ?? ""} value={lost} unit={now.unit} />}
+        {text && <p class="aw-prompt">{text}</p>}
+      </>
+    );
   }
   return (
     <>
@@ -81,7 +108,7 @@ export function Removed({ ui, of, unknown }: { ui: Ui; of: EffectOf; unknown?: s
           </>
         )}
       </p>
-      <Chances detail={detail} unit={effects.value!.unit} />
+      <Chances detail={detail} unit={now.unit} />
     </>
   );
 }

@@ -26,6 +26,20 @@ export function detailOf(
   return details?.filter(isIt).at(-1) ?? null;
 }
 
+/** Return what is lost without a segment or a head, as the runs of all of them found; null of what they do not hold. */
+export function lossOf({ segments, heads }: EffectsMessage, of: EffectOf): number | null {
+  let lost: Figure | undefined;
+  if ("segment" in of) {
+    const isIts = segments?.path.join("\n") === of.path.join("\n");
+    lost = isIts ? segments?.lost[segments.names.indexOf(of.segment)] : undefined;
+  } else if ("head" in of && !("query" in of) && typeof of.head === "number") {
+    const { counts = [], lost: losses = [] } = heads ?? {};
+    const before = counts.slice(0, of.layer).reduce((sum, one) => sum + one, 0);
+    lost = of.head < (counts[of.layer] ?? 0) ? losses[before + of.head] : undefined;
+  }
+  return lost == null ? null : numberIn(lost);
+}
+
 /** Return what is done to what is edited, in words before and after its name: "without doc 3", "doc 3 made even". */
 export function editWords(now: EffectsMessage | null | undefined): readonly [before: string, after: string] {
   const of = now?.edits.find(({ value }) => value === now.edit)?.of;

@@ -115,6 +115,9 @@ export type MenuName =
   | "target"
   | "whatIf";
 
+/** What the segments view shows, and how it is read: words, not menus, in the toolbar or above the view. */
+export const WORDS: readonly MenuName[] = ["shown", "measure"];
+
 /** The menus of each view from left to right, and what each needs. */
 const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> = {
   heatmap: [

@@ -10,7 +10,7 @@ import type { ColorRange, ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
 import { MeasureWords, ShowWords } from "../views/segments/measure";
 import { HeadStepper, LayerStepper } from "./head-picker";
-import { MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf } from "./toolbar-menus";
+import { MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf, WORDS } from "./toolbar-menus";
 
 /** Return the toolbar; what does not fit into the width is folded. */
 export function toolbar(ui: Ui): View {
@@ -33,6 +33,7 @@ export function toolbar(ui: Ui): View {
     while (folded < MOST_FOLDED && node.offsetWidth > ui.width.value) {
       render(<Toolbar ui={ui} folded={++folded} />, node);
     }
+    ui.toolbarWords.value = wordsOf(ui, folded);
   });
   return {
     node,
@@ -41,6 +42,12 @@ export function toolbar(ui: Ui): View {
       render(null, node);
     },
   };
+}
+
+/** The menus that are words, and have room. */
+function wordsOf(ui: Ui, folded: number): string {
+  const { shown } = menusOf(ui, roomOf(ui.mode.value, viewsOf(ui).length, folded));
+  return WORDS.filter((menu) => shown.includes(menu)).join(" ");
 }
 
 function Toolbar({ ui, folded }: { ui: Ui; folded: number }) {

@@ -7,6 +7,7 @@ import {
   effectKey,
   LOOKED_AT,
   lossesIn,
+  lossOf,
   NEEDED,
   ordered,
   placeOn,
@@ -138,4 +139,25 @@ test("all heads have the loss as one more metric, and can be ordered by it", () 
   expect(withEffect(survey, null)).toBe(survey);
   const other = withEffect(survey, { ...EFFECTS, heads: { counts: [3], lost } }); // of another stack
   expect(other.metrics[0]!.values.every(Number.isNaN)).toBe(true);
+});
+
+test("what the runs of all found is found again by what was taken away, and by nothing else", () => {
+  const now = {
+    segments: { path: ["doc"], names: ["a", "b"], lost: [0.5, null], dropped: "" },
+    heads: { counts: [1, 3], lost: [0.1, "nan", null, "-inf"] },
+  } as Partial<EffectsMessage> as EffectsMessage;
+  expect(lossOf(now, { segment: "a", path: ["doc"] })).toBe(0.5);
+  expect(lossOf(now, { segment: "b", path: ["doc"] })).toBeNull();
+  expect(lossOf(now, { segment: "c", path: ["doc"] })).toBeNull();
+  expect(lossOf(now, { segment: "a", path: [] })).toBeNull(); // another segment of that name
+  expect([0, 1, 2].map((head) => lossOf(now, { layer: 1, head }))).toEqual([
+    Number.NaN,
+    null,
+    Number.NEGATIVE_INFINITY,
+  ]);
+  expect(lossOf(now, { layer: 0, head: 0 })).toBe(0.1);
+  expect(lossOf(now, { layer: 0, head: 1 })).toBeNull(); // the layer has no such head
+  expect(lossOf(now, { layer: 0, head: 0, query: 2, key: 1 })).toBeNull(); // one edge of it
+  expect(lossOf(now, { key: 0 })).toBeNull();
+  expect(lossOf({ ...now, segments: null, heads: null }, { layer: 0, head: 0 })).toBeNull();
 });

@@ -9,13 +9,13 @@ import { Removed } from "../../components/without";
 import { editWords } from "../../data/effects";
 import { segmentStyle } from "../../draw/segment-colors";
 import { askEffect } from "../../state/effects";
-import type { Removal, Ui } from "../../state/ui";
-import { count, listNumber } from "../../text/format";
+import type { Ui } from "../../state/ui";
+import { count } from "../../text/format";
 import { BarsKey, EffectBars, listedRows } from "./effect-bars";
 import { effectGrid } from "./effect-grid";
 import { type EffectModel, type EffectRow, effectModel, isShown } from "./effect-model";
 import { watchRowKeys } from "./keys";
-import { ShowWords } from "./measure";
+import { WordsAbove } from "./measure";
 import type { SegmentsModel, Spot } from "./model";
 import { inWords } from "./numbers";
 import { Folding, layPairs, type Rooms, section } from "./parts";
@@ -44,7 +44,7 @@ export function effectBody(ui: Ui, model: SegmentsModel, body: HTMLElement, room
     ui.store.select({ layer: at.layer, head: at.head, heads: [at.head] });
     askEffect(ui, { layer: at.layer, head: at.head });
   };
-  const top = mount(part("aw-seg-reading"), () => (ui.mode.value === "narrow" ? <ShowWords ui={ui} /> : null));
+  const top = mount(part("aw-seg-reading"), () => <WordsAbove ui={ui} />);
   const title = mount(part("aw-seg-heading"), () => <Title {...{ ui, model }} />);
   const bars = rowsPart(ui, model, {
     ...{ name: "picture", says: "Mass and loss by segment", column: true, pin: pinSegment },
@@ -224,12 +224,6 @@ function HeadsNote({ ui, model, effects }: Props) {
   return <>{[effects.order.value === "text" ? "" : words, mass].filter(Boolean).join(", ")}</>;
 }
 
-/** What is said of what is pointed at, and was run without its next token being kept. */
-function knownOf({ lost, isPinned }: Removal, { now }: EffectModel): string {
-  if (lost === null) return "Not yet run.";
-  return `Lost ${listNumber(lost, "scores")} ${now.value?.unit}.${isPinned ? "" : " Click to see the next token."}`;
-}
-
 /** What the model says next without what is pinned. */
 function Panel({ ui, effects }: Omit<Props, "model">) {
   const removed = effects.removed.value;
@@ -248,7 +242,7 @@ function Panel({ ui, effects }: Omit<Props, "model">) {
         </span>
         {after && <span>{after}</span>}
       </div>
-      <Removed ui={ui} of={removed.of} unknown={knownOf(removed, effects)} />
+      <Removed ui={ui} of={removed.of} hint={removed.isPinned ? "" : "Click to see the next token."} />
     </>
   );
 }

@@ -16,7 +16,7 @@ import { HeadsCaption, headsPart } from "./heads";
 import { keepSecond } from "./left";
 import { listPart, subjectOf } from "./list";
 import { MatrixHead, matrixPart } from "./matrix";
-import { MeasureWords, ShowWords } from "./measure";
+import { WordsAbove } from "./measure";
 import { askingSection, showsEffect } from "./menus";
 import { type RestRow, type SegmentsModel, segmentsModel } from "./model";
 import { inWords, spokenNumbers } from "./numbers";
@@ -109,14 +109,7 @@ function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement, rooms: Readonly
     room((now) => now.heads),
   );
   const several = computed(() => model.left.value.columns.length > 1);
-  const reading = mount(part("aw-seg-reading"), () =>
-    rooms.value.beside ? null : (
-      <>
-        {ui.mode.value === "narrow" && ui.store.effects.value && <ShowWords ui={ui} />}
-        <MeasureWords ui={ui} />
-      </>
-    ),
-  );
+  const reading = mount(part("aw-seg-reading"), () => <WordsAbove ui={ui} measure />);
   const tokensHead = mount(part("aw-seg-heading"), () => <TokensHead ui={ui} model={model} />);
   const legend = mount(part("aw-legend aw-seg-legend", "legend"), () => (
     <TokensLegend ui={ui} model={model} style={style.value} />

@@ -1,4 +1,4 @@
-/** Words that choose how this view is read; in the toolbar, or where that has no room above the view. */
+/** Words that choose what this view shows and how it is read; in the toolbar, or where that has no room above the view. */
 
 import { RadioWords } from "../../components/radio-words";
 import { MEASURE_WORDS, measureOf } from "../../data/segments";
@@ -20,4 +20,15 @@ export function ShowWords({ ui: { store } }: { ui: Ui }) {
   const chosen = store.segments_show.value ?? "attention";
   const choose = (segments_show: typeof chosen) => store.show({ segments_show });
   return <RadioWords name="Show" label="Show" words={SHOWN} {...{ chosen, choose }} />;
+}
+
+/** The words for which the toolbar has no room. */
+export function WordsAbove({ ui, measure = false }: { ui: Ui; measure?: boolean }) {
+  const inToolbar = ui.toolbarWords.value;
+  return (
+    <>
+      {ui.store.effects.value && !inToolbar.includes("shown") && <ShowWords ui={ui} />}
+      {measure && !inToolbar.includes("measure") && <MeasureWords ui={ui} />}
+    </>
+  );
 }

@@ -1,0 +1,92 @@
+"""What weights carry, in every view, of a page and of a file: the stage's own numbers, its name, both signs' colors."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gallery import show
+from lab import OfflinePages, Page
+from PIL import Image
+from test_carried_by_link import PARTS, quoted, widget
+
+from attnwidget import AttentionWidget, segments
+from attnwidget._export.numbers import list_number
+
+VIEWS = ("heatmap", "graph", "text", "segments", "heads", "stages")
+QUERY, KEY = 9, 6
+
+
+def opened(offline_page: OfflinePages, w: AttentionWidget, where: str, folder: Path) -> Page:
+    if where == "page":
+        return show(offline_page, w, width=900).shown
+    page = offline_page(w.to_html(folder / "carried.html"), over="file", offline=True, width=900)
+    page.page.wait_for_selector("[data-aw=status]")
+    page.rest()
+    return page
+
+
+def said(page: Page, part: str) -> str:
+    return " ".join(page.page.locator(part).first.inner_text().split())
+
+
+def signs_seen(page: Page, part: str) -> tuple[bool, bool]:
+    """Whether a part of the page has pixels in the colors above zero, orange, and below it, blue."""
+    picture = Image.open(io.BytesIO(page.page.locator(part).first.screenshot())).convert("RGB")
+    red, _, blue = np.moveaxis(np.asarray(picture, dtype=int), -1, 0)
+    return bool((red - blue > 80).sum() > 20), bool((blue - red > 80).sum() > 20)
+
+
+def wanted(w: AttentionWidget, view: str, stage: str) -> str:
+    """The number of the pinned pair, or of the pinned segment."""
+    att = w._shown.layers[1]
+    if view == "segments":
+        sums = att.by_segment("door", segments(PARTS, length=10), head=0, stage=stage)  # type: ignore[arg-type]
+        return list_number(float(sums.sum[0, sums.keys.index("small")]), stage)
+    return list_number(float(att.block(stage, head=0, queries=QUERY)[0, KEY]), stage)
+
+
+@pytest.mark.parametrize("where", ["page", "file"])
+@pytest.mark.parametrize("stage", ["value_norm", "logit", "saliency"])
+def test_every_view_has_its_numbers_its_name_and_its_signs(
+    offline_page: OfflinePages, tmp_path: Path, stage: str, where: str
+) -> None:
+    w = widget(stage=stage, layer=1, query=QUERY, key=KEY, segment="small", theme="light")
+    named = {"value_norm": "Value norm", "logit": f"Logit of {quoted(w)}", "saliency": "Saliency"}[stage]
+    signs = {
+        "graph": "above 0 below",
+        "segments": "above the line +, below −",
+        "heads": "each picture, − to +",
+    }
+    for view in VIEWS:
+        w.view = view
+        if view == "segments":
+            w.segment = "small"
+        page = opened(offline_page, w, where, tmp_path)
+        text = said(page, ".aw-body")
+        assert named in text
+        if view != "heads":
+            assert wanted(w, view, stage) in text
+        if view == "stages":
+            continue  # a step for each of the three, below the pictures of how the weight came about
+        legend = said(page, ".aw-ramp") if view in ("heatmap", "text") else text
+        if stage == "value_norm":
+            assert "−" not in legend
+            continue
+        if view in ("heatmap", "text"):
+            assert legend.count("−") == 1  # from − over 0 to +
+            assert " 0 " in legend
+        else:
+            assert signs[view] in text
+        part = {"segments": ".aw-seg-matrix", "heads": ".aw-all-heads"}.get(view, ".aw-body")
+        assert signs_seen(page, part) == (True, True), view
+
+
+def test_a_file_writes_tokens_as_the_page_does(offline_page: OfflinePages, tmp_path: Path) -> None:
+    """Its tokenizer says how its tokens are written: the sign before a word is its own here, and no space."""
+    w = widget(view="text", layer=1, query=QUERY)
+    shown = [said(opened(offline_page, w, where, tmp_path), ".aw-body") for where in ("page", "file")]
+    assert "▁hangs" in shown[0]
+    assert shown[0] == shown[1]
