@@ -431,6 +431,60 @@ describe("the matrix and the heads", () => {
     expect(view.text(".aw-seg-matrix .aw-legend")).toContain("no tile: no query may attend to it");
   });
 
+  /** So many segments; the first row holds these numbers, all others nothing but their own. */
+  async function many(count: number, row: readonly number[]) {
+    const names = Array.from({ length: count }, (_, at) => `part ${at}`);
+    const own = names.flatMap((_, i) => names.map((__, j) => (i === 0 ? (row[j] ?? 0) : i === j ? 1 : 0)));
+    const square = floats(own, [count, count]);
+    const one = (number: number, shape: number[]) =>
+      floats(new Array(shape.reduce((a, b) => a * b)).fill(number), shape);
+    const sizes = names.map(() => 1);
+    const mass = massOf({
+      ...{ asking: "part 0", row: 0, keys: names, key_sizes: sizes, key_colors: names.map(() => -1), rows: names },
+      ...{ row_sizes: sizes, looked: wholes(sizes), mass: square, even: one(1 / count, [count, count]) },
+      ...{ self: one(0, [count, count]), self_even: one(0, [count, count]), total: 1, positions: wholes([0]) },
+      columns: {
+        ...{ start: 0, mass: floats(own.slice(0, count), [1, count]), even: one(1 / count, [1, count]) },
+        ...{ self: floats([0]), self_even: floats([0]), own: wholes([0]) },
+      },
+    });
+    const places = names.map((_, at) => at);
+    const segments = segmentsOf({
+      ...{
+        names,
+        starts: wholes(places),
+        stops: wholes(places.map((at) => at + 1)),
+        levels: bytesOf(names.map(() => 0)),
+      },
+      ...{ length: count, distinct: names, sizes, colors: names.map(() => -1), answer: "part 0" },
+    });
+    const { view } = await draw({ segments, mass, head_mass: null, aside: [] });
+    const canvas = view.find("[data-aw=segment-matrix]") as HTMLCanvasElement;
+    const cell = canvas.width / count;
+    const color = (column: number) => [
+      ...canvas.getContext("2d")!.getImageData(Math.floor((column + 0.5) * cell), Math.floor(cell / 2), 1, 1).data,
+    ];
+    const apart = (a: number, b: number) => Math.hypot(...color(a).map((part, at) => part - color(b)[at]!));
+    return { legend: view.text(".aw-seg-matrix .aw-legend"), apart };
+  }
+  const SMALL = [0, 0.9, 0.002, 0.02, 0.0001];
+
+  test("among many segments small numbers are told apart by a log scale, and the legend says so", async () => {
+    const { legend, apart } = await many(60, SMALL);
+    expect(legend).toContain("Mass, log");
+    expect(legend).toContain("numbers below the first one of the scale have its color");
+    expect(apart(2, 3)).toBeGreaterThan(40);
+    expect(apart(0, 2)).toBeGreaterThan(20);
+    expect(apart(0, 4)).toBe(0);
+  });
+
+  test("among few the scale is linear, and nothing is said", async () => {
+    const { legend, apart } = await many(40, SMALL);
+    expect(legend).not.toContain("log");
+    expect(legend).not.toContain("numbers below");
+    expect(apart(0, 2)).toBeLessThan(10);
+  });
+
   test("heads are sorted by the pinned column, both ways, those that are not known last", async () => {
     const { view, set } = await draw({ segment: "doc 1" });
     const ids = () => view.all(".aw-seg-id").map((one) => one.textContent);
@@ -499,6 +553,23 @@ describe("states", () => {
   test("segments that do not fit: Python's sentence", async () => {
     const { view } = await draw({ segments: { error: "doc 1 ends at 40 of 8 tokens" }, mass: null });
     expect(view.text(".aw-seg-message")).toContain("doc 1 ends at 40 of 8 tokens");
+  });
+
+  test("a head that is not in a saved file: this is said, and nothing is drawn in its place", async () => {
+    const facts = { saved: { layers: [0], heads: [0], samples: [0] } } as never;
+    const { view } = await draw({ mass: null, facts });
+    expect(view.text(".aw-seg-message")).toContain("Not in this file");
+    expect(view.text(".aw-seg-message")).toContain(
+      "was not saved for this head. Choose another head, or open the notebook",
+    );
+    expect(view.all(".aw-seg-waiting")).toHaveLength(0);
+    expect(view.all(".aw-seg-row")).toHaveLength(0);
+  });
+
+  test("with a kernel the same state is one of waiting", async () => {
+    const { view } = await draw({ mass: null });
+    expect(view.text(".aw-seg-message")).not.toContain("Not in this file");
+    expect(view.all(".aw-seg-waiting")).toHaveLength(1);
   });
 
   test("one segment: the matrix and the heads leave", async () => {

@@ -22,12 +22,18 @@ import { watchSpots } from "./pointing";
 import { cleared, styleOf } from "./style";
 
 const FONT = 12;
+/** Among more segments a few cells hold most of it: on a linear ramp all others would be of one shade. */
+const MOST_LINEAR = 40;
+/** The log ramp begins at the largest number divided by this, as in the heatmap. */
+const LOG_SPAN = 1000;
 
 export interface MatrixState {
   readonly layout: ReadonlySignal<MatrixLayout | null>;
   /** The largest number in it, and whether some cells have none. */
   readonly most: ReadonlySignal<number>;
   readonly masked: ReadonlySignal<boolean>;
+  /** Whether colors are logarithmic. */
+  readonly log: ReadonlySignal<boolean>;
 }
 
 /** Return the matrix; `room` is how wide it may be. */
@@ -57,7 +63,10 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
   });
   const most = computed(() => largestSize(numbersOf(model)));
   const masked = computed(() => [...numbersOf(model)].some(Number.isNaN));
-  const state: MatrixState = { layout, most, masked };
+  const log = computed(
+    () => !model.signed.value && Math.max(model.rows.value.length, model.left.value.columns.length) > MOST_LINEAR,
+  );
+  const state: MatrixState = { layout, most, masked, log };
   const labels = mount(part("aw-seg-labels"), () => (
     <Labels ui={ui} model={model} state={state} measure={measure.value} />
   ));
@@ -74,7 +83,8 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
     }),
     effect(() => {
       const [at, paints] = [layout.value, paintsOf(ui, model)];
-      if (at !== null && paints) paintMatrix(ui, model, canvas, at, most.value, paints);
+      const place = placing(model, most.value, log.value);
+      if (at !== null && paints) paintMatrix(ui, model, canvas, at, place, paints);
     }),
     effect(() => {
       const [rows, columns] = [model.rows.value.length, model.left.value.columns.length];
@@ -100,11 +110,15 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
 const paintsOf = ({ paints: { value: both } }: Ui, { signed }: SegmentsModel) =>
   signed.value ? both?.diverging : both?.sequential;
 
-/** Where a number stands on the ramp, 0 to 1. */
-function placeOf(model: SegmentsModel, value: number, most: number): number {
-  const share = most > 0 ? Math.max(-1, Math.min(1, value / most)) : 0;
-  return model.signed.value ? (1 + share) / 2 : share;
+/** Return what tells where a number stands on the ramp, 0 to 1. */
+function placing({ signed }: SegmentsModel, most: number, log: boolean): (value: number) => number {
+  if (!(most > 0)) return () => (signed.value ? 0.5 : 0);
+  if (log) return (value) => clamped(1 + Math.log(value / most) / Math.log(LOG_SPAN), 0);
+  if (signed.value) return (value) => (1 + clamped(value / most, -1)) / 2;
+  return (value) => clamped(value / most, 0);
 }
+
+const clamped = (value: number, least: number) => Math.max(least, Math.min(1, value));
 
 function* numbersOf(model: SegmentsModel): Generator<number> {
   const rest = model.matrix.value;
@@ -119,7 +133,7 @@ function paintMatrix(
   model: SegmentsModel,
   canvas: HTMLCanvasElement,
   at: MatrixLayout,
-  most: number,
+  placeOf: (value: number) => number,
   paints: Paints,
 ): void {
   const style = styleOf(ui);
@@ -134,7 +148,7 @@ function paintMatrix(
       const value = model.reading({ rest, row }, column);
       const cell = { x: across * at.pitch, y: down * at.pitch, value, text: "" };
       if (at.numbers) cell.text = cellText(value, model.measure.value, model.stage.value);
-      paintCell(context, at, cell, { place: placeOf(model, value, most), paints, ink: style.ink });
+      paintCell(context, at, cell, { place: placeOf(value), paints, ink: style.ink });
     });
   });
 }
@@ -409,9 +423,11 @@ function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
   const [row, column] = hovered?.part === "matrix" ? [hovered.row!, hovered.column] : [now.row, model.pinned.value];
   const value = column < 0 ? Number.NaN : model.reading({ rest, row }, column);
   const { stage, signed } = model;
-  const ticks = legendTicks(signed.value ? -most : 0, most, "linear", stage.value, 0.2).map(
+  const log = state.log.value && most > 0;
+  const place = placing(model, most, log);
+  const ticks = legendTicks(signed.value ? -most : 0, most, log ? "log" : "linear", stage.value, 0.2).map(
     ({ value, text }, index, all) => ({
-      at: placeOf(model, value, most),
+      at: place(value),
       text: measure === "mass" || signed.value ? text : axisText(value, measure),
       end: index > 0 && index === all.length - 1,
     }),
@@ -422,15 +438,15 @@ function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
   return (
     <>
       <div class="aw-ramp">
-        <span>{name.charAt(0).toUpperCase() + name.slice(1)}</span>
-        <Ramp
-          paints={paints}
-          ticks={ticks}
-          mark={Number.isNaN(value) || most === 0 ? null : placeOf(model, value, most)}
-        />
+        <span>
+          {name.charAt(0).toUpperCase() + name.slice(1)}
+          {log ? ", log" : ""}
+        </span>
+        <Ramp paints={paints} ticks={ticks} mark={Number.isNaN(value) || most === 0 ? null : place(value)} />
       </div>
-      {(sampled || masked || !now.exact) && (
+      {(log || sampled || masked || !now.exact) && (
         <div class="aw-kinds">
+          {log && <span>numbers below the first one of the scale have its color</span>}
           {masked && <span>no tile: no query may attend to it</span>}
           {sampled && <span>{Math.floor(100 * now.share)} % of the queries looked at</span>}
           {!now.exact && <span>colors in 125 steps, numbers exact where pointed at</span>}
