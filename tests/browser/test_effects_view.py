@@ -234,6 +234,22 @@ def test_heads_as_a_grid(gallery: Show) -> None:
     shown.check()
 
 
+HOLLOW = """() => [...document.querySelectorAll(".aw-fx-row[data-at]")].map((row) => {
+  const [bar, dot] = [row.querySelector(".aw-fx-plot > i"), row.querySelector(".aw-fx-plot > b")];
+  return [bar && getComputedStyle(bar).backgroundColor === "rgba(0, 0, 0, 0)", dot === null];
+})"""
+
+
+@pytest.mark.parametrize("host", ["plain-light", "plain-dark", "vscode-contrast"])
+def test_the_bar_of_what_was_not_run_is_hollow_and_the_legend_says_so(gallery: Show, host: str) -> None:
+    shown = gallery(shown_effects(), host=host, width=900)
+    shown.wait_for_lines()
+    shown.screenshot(f"effects-not-yet-run-{host}")
+    bars = [(hollow, unknown) for hollow, unknown in shown.page.evaluate(HOLLOW) if hollow is not None]
+    assert {*bars} == {(True, True), (False, False)}
+    assert "hollow: not yet run" in text(shown, ".aw-seg-legend")
+
+
 @pytest.mark.parametrize("state", ["running", "stopped", "done", "failed", "idle"])
 def test_progress_says_how_far_it_is_and_what_can_be_done(gallery: Show, state: str) -> None:
     error = "the model's memory is full: give a shorter text" if state == "failed" else None

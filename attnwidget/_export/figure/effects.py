@@ -188,6 +188,8 @@ def _row(context: FigureContext, one: EffectBar, scales: EffectScales, plot: tup
     if mass > 0:
         pale = colors.mixed(one.shade, look.page, 0.7)
         canvas.boxes([(zero, y - 5, max(0.5, end - zero), 10)], [pale if dot < end else one.shade], 1)
+        if not known and end - zero > 2:  # hollow
+            canvas.boxes([(zero + 1, y - 4, end - zero - 2, 8)], [look.page], 0)
         if zero < dot < end:
             canvas.boxes([(zero, y - 5, dot - zero, 10)], [one.shade], 1)
         if dot < end:

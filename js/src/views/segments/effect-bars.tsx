@@ -117,7 +117,7 @@ function Row(props: BarsProps & { row: EffectRow; lines: ComponentChildren }) {
   );
 }
 
-/** The bar, paler beyond what is lost, with the line to a dot beyond it, and the dot. */
+/** The bar, paler beyond what is lost and hollow where that is not known, with the line to a dot beyond it, and the dot. */
 function Bar({ row, scales, color, words }: { row: EffectRow; scales: Scales; color: string; words: string }) {
   const mass = largest([row.mass]) / scales.mass;
   const lost = row.lost === null || Number.isNaN(row.lost) ? null : row.lost / scales.lost;
@@ -126,7 +126,13 @@ function Bar({ row, scales, color, words }: { row: EffectRow; scales: Scales; co
   const from = (start: number, stop: number) => ({ left: `${start}%`, width: `${stop - start}%` });
   return (
     <>
-      {mass > 0 && <i data-pale={dot < end || undefined} style={{ ...from(zero, end), color }} />}
+      {mass > 0 && (
+        <i
+          data-pale={dot < end || undefined}
+          data-hollow={lost === null || undefined}
+          style={{ ...from(zero, end), color }}
+        />
+      )}
       {mass > 0 && dot < end && <i style={{ ...from(zero, Math.max(zero, dot)), color }} />}
       {dot > end && <u data-words={words || undefined} style={from(end, dot)} />}
       {lost !== null && <b style={{ left: `${dot}%` }} />}
@@ -135,13 +141,14 @@ function Bar({ row, scales, color, words }: { row: EffectRow; scales: Scales; co
 }
 
 /** How to read the bars. */
-export function BarsKey({ color }: { color: string }) {
+export function BarsKey({ color, rows }: { color: string; rows: readonly EffectRow[] }) {
   return (
     <>
       <span>
         <i class="aw-fx-swatch" style={{ color }} />
         <span>
           mass<span class="aw-fx-paler">, paler beyond what is lost</span>
+          {rows.some(({ lost }) => lost === null) && ", hollow: not yet run"}
         </span>
       </span>
       <span>

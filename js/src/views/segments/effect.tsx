@@ -52,7 +52,9 @@ export function effectBody(ui: Ui, model: SegmentsModel, body: HTMLElement, room
     at: () => (model.hover.value?.part === "list" ? model.hover.value.column : model.pinned.value),
     draw: () => <SegmentBars {...{ ui, model, effects }} />,
   });
-  const legend = mount(part("aw-legend aw-seg-legend", "legend"), () => <BarsKey color={colorOf(ui, model)} />);
+  const legend = mount(part("aw-legend aw-seg-legend", "legend"), () => (
+    <BarsKey color={colorOf(ui, model)} rows={[...effects.segments.value, ...effects.heads.value]} />
+  ));
   const panel = mount(part("aw-seg-list aw-fx-panel", "panel"), () => <Panel {...{ ui, effects }} />);
   const gridTitle = mount(part("aw-seg-heading"), () => (
     <Folding ui={ui} open={open.matrix} name={gridName(effects)} note={`${count(effects.lost.value.length)} heads`} />
