@@ -122,3 +122,12 @@ test("beside a matrix that is alone in its row there is room for what is set asi
     }
   }
 });
+
+test("names of many columns stand so far apart that slanted ones are not on one another", () => {
+  const many = new Array(200).fill(50);
+  const at = layMatrix({ rows: many, columns: many, room: 380, unit: 1, aside: true, narrow: false, beside: true });
+  expect(at.everyColumn * at.pitch * Math.SQRT1_2).toBeGreaterThanOrEqual(15);
+  expect(at.every * at.pitch).toBeGreaterThanOrEqual(14);
+  const few = layMatrix({ rows: [50], columns: [50], room: 380, unit: 1, aside: true, narrow: false, beside: true });
+  expect([few.every, few.everyColumn]).toEqual([1, 1]);
+});

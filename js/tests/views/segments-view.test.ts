@@ -472,7 +472,7 @@ describe("the matrix and the heads", () => {
   test("among many segments small numbers are told apart by a log scale, and the legend says so", async () => {
     const { legend, apart } = await many(60, SMALL);
     expect(legend).toContain("Mass, log");
-    expect(legend).toContain("numbers below the first one of the scale have its color");
+    expect(legend).toContain("below a thousandth of the largest all have one color");
     expect(apart(2, 3)).toBeGreaterThan(40);
     expect(apart(0, 2)).toBeGreaterThan(20);
     expect(apart(0, 4)).toBe(0);
@@ -481,7 +481,7 @@ describe("the matrix and the heads", () => {
   test("among few the scale is linear, and nothing is said", async () => {
     const { legend, apart } = await many(40, SMALL);
     expect(legend).not.toContain("log");
-    expect(legend).not.toContain("numbers below");
+    expect(legend).not.toContain("thousandth");
     expect(apart(0, 2)).toBeLessThan(10);
   });
 

@@ -6,6 +6,8 @@ const NARROW_ROOM = 290;
 const NUMBERS_FROM = 28;
 const GAPS_FROM = 12;
 const NAMES_FROM = 14;
+/** Slanted ones are nearer to one another than their columns are. */
+const SLANTED_FROM = 22;
 const MARGINS_FROM = 4;
 const MOST_ROW_NAME = 96;
 const MOST_COLUMN_NAME = 96;
@@ -32,6 +34,7 @@ export interface MatrixLayout {
   readonly margins: boolean;
   /** Every so many rows and columns have their name. */
   readonly every: number;
+  readonly everyColumn: number;
 }
 
 interface Wanted {
@@ -75,5 +78,6 @@ export function layMatrix({ rows, columns, room, unit, aside, narrow, beside }: 
     numbers: pitch >= NUMBERS_FROM * unit && !narrow,
     margins: pitch >= MARGINS_FROM,
     every: Math.max(1, Math.ceil((NAMES_FROM * unit) / pitch)),
+    everyColumn: Math.max(1, Math.ceil((SLANTED_FROM * unit) / pitch)),
   };
 }

@@ -238,8 +238,8 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
   const hoverColumn = hovered === null ? -1 : columns.indexOf(hovered.column);
   const color = (slot: number) => segmentStyle(slot, ui.theme.value);
   const rowColor = slotsOfRows(ui, now.askingPath);
-  const shownRow = (index: number) => isNamed(at, index, pinnedRow);
-  const shownColumn = (index: number) => isNamed(at, index, pinnedColumn);
+  const shownRow = (index: number) => isNamed(at, at.every, index, pinnedRow);
+  const shownColumn = (index: number) => isNamed(at, at.everyColumn, index, pinnedColumn);
   const side = at.pitch - at.gap;
   const ring = (row: number, column: number, pinned: boolean) =>
     row >= 0 &&
@@ -357,7 +357,7 @@ function slotsOfRows({ store }: Ui, path: readonly string[]): (name: string) => 
 }
 
 /** Every so many names stand there, and the pinned one, beside which the others step back. */
-function isNamed({ every, pitch, unit }: MatrixLayout, index: number, pinned: number): boolean {
+function isNamed({ pitch, unit }: MatrixLayout, every: number, index: number, pinned: number): boolean {
   if (index === pinned) return true;
   return index % every === 0 && (pinned < 0 || every === 1 || Math.abs(index - pinned) * pitch >= 18 * unit);
 }
@@ -446,7 +446,7 @@ function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
       </div>
       {(log || sampled || masked || !now.exact) && (
         <div class="aw-kinds">
-          {log && <span>numbers below the first one of the scale have its color</span>}
+          {log && <span>below a thousandth of the largest all have one color</span>}
           {masked && <span>no tile: no query may attend to it</span>}
           {sampled && <span>{Math.floor(100 * now.share)} % of the queries looked at</span>}
           {!now.exact && <span>colors in 125 steps, numbers exact where pointed at</span>}
