@@ -24,6 +24,7 @@ PLAIN = re.compile(r"(?!##)[\x21-\x3b\x3d-\x5a\x5c-\x7e]+")  # tokens that show 
 MARKED = re.compile(r"[ĠĊĉ]+[!-~¡-¬®-ÿ]")  # a word after a space, as a byte-level vocabulary writes it
 MARKED_RUN = re.compile(r"[ĠĊĉ]{2}")  # a run of white space there
 INSIDE = re.compile(rf"##[^#{WHITE}]")  # a piece that continues a word
+LONGEST = 1 << 13  # characters of a token, of which no picture has room for as many: of a longer one both ends are shown
 
 
 class Label(NamedTuple):
@@ -92,7 +93,10 @@ def display(token: str, style: Style = "text") -> str:
         return NOTHING
     if PLAIN.fullmatch(token):
         return token
-    return _visible(token if is_special(token) else plain_text(token, style))
+    text = token if is_special(token) else plain_text(token, style)
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 :]}"
+    return _visible(text)
 
 
 def style_of(tokens: Iterable[str]) -> Style:

@@ -251,17 +251,24 @@ def test_any_text_makes_files_that_open(name: str, kind: str) -> None:
 @pytest.mark.parametrize("long", ["a" * 10**6, "👩\u200d👩\u200d👧" * 10**5, "a" + "\u0301" * 10**5, "\u200b" * 10**6])
 def test_of_a_very_long_text_only_what_can_be_seen_is_measured(long: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from attnwidget._export.figure import canvas
+    from attnwidget._tokens import display
 
-    seen = []
-    measured = canvas._width.__wrapped__
+    seen, divided = [], []
+    measured, clusters = canvas._width.__wrapped__, display.clusters
 
     def count(text: str, *rest: Any) -> Any:
         seen.append(len(text))
         return measured(text, *rest)
 
+    def divide(text: str) -> list[str]:
+        divided.append(len(text))
+        return clusters(text)
+
     monkeypatch.setattr(canvas, "_width", count)
+    monkeypatch.setattr(display, "clusters", divide)
     w = AttentionWidget(*torch.randn(3, 4, 8), tokens=[long, "b", "c", "d"], title=long, query=0, key=0)
     for view in ("heatmap", "graph", "text"):
         w.view = view
         w.figure()
     assert sum(seen) < 200_000  # the whole text of 1 MB took 47 s
+    assert sum(divided) < 200_000  # and of what cannot be seen a minute
