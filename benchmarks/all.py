@@ -40,18 +40,18 @@ class Script:
     quick: tuple[str, ...] = ()
 
 
-SHORT = ("--lengths", "64", "128", "512", "2048", "--runs", "2")
+SHORT = ("--lengths", "64", "128", "512", "--runs", "2")
 # Those that take the longest come last, so that a slow machine has run as many as it can when the time is over.
 SCRIPTS: dict[str, Script] = {
-    "imports": Script(("--runs", "3"), ("--runs", "1")),
+    "imports": Script(("--runs", "2"), ("--runs", "1")),
     "accuracy": Script((), ("--quick",)),
     "wire": Script(("--runs", "5"), ("--runs", "5")),
     "scale": Script((), ("--runs", "1", "--length", "512")),
     "carried": Script(("--lengths", "2048"), ("--lengths", "256")),
-    "interventions": Script(("--runs", "3"), ("--runs", "1", "--tokens", "256")),
+    "interventions": Script(("--runs", "1"), ("--runs", "1", "--tokens", "256")),
     "segments": Script(("--runs", "3"), ("--runs", "1", "--only", "one head")),
-    "heads": Script(("--runs", "3"), ("--runs", "1", "--layers", "2")),
-    "graph": Script((), ("--repeats", "5")),
+    "heads": Script(("--runs", "2"), ("--runs", "1", "--layers", "2")),
+    "graph": Script(("--repeats", "10"), ("--repeats", "5")),
     "segments_view": Script(),
     "drag": Script((), ("--seconds", "1")),
     "many": Script(("--runs", "2"), ("--runs", "1", "--count", "4")),
@@ -66,9 +66,11 @@ SCRIPTS: dict[str, Script] = {
         ("--lengths", "2048", "4096", "16384", "--runs", "3", "--no-memory"),
         ("--lengths", "512", "--runs", "1", "--no-memory", "--no-long"),
     ),
-    "capture": Script(("--runs", "5", "--wanted-only"), ("--runs", "2", "--wanted-only", "--no-memory")),
+    "capture": Script(("--runs", "3", "--wanted-only"), ("--runs", "2", "--wanted-only", "--no-memory")),
     "peers": Script(SHORT, ("--lengths", "64", "--runs", "1", "--tools", "attnwidget")),
-    "message_cost": Script(("--patience", "0.5", "--at-once", "2"), ("--only", "head of 2,048", "--patience", "1")),
+    "message_cost": Script(
+        ("--dearest", "--patience", "0.5", "--at-once", "2"), ("--only", "head of 2,048", "--patience", "1")
+    ),
 }
 # What else is in this folder, and why `make bench` does not run it.
 NOT_RUN = {

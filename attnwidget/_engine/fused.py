@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from enum import Enum
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -27,10 +27,12 @@ from ..masks import BandLimits
 VARIABLE = "ATTNWIDGET_FAST"
 LEAST_CELLS = 1 << 24  # of a pass: a shorter one takes a moment either way
 KEYS = 512  # of one block: with 512 queries it is 1 MiB of scores, which stays in a cache of the second level
-KEYS_AT_ONCE = 2048  # of blocks between which nobody else has a turn
+KEYS_AT_ONCE = 16384  # of blocks between which nobody else has a turn: some 16 ms of one thread
 QUERIES_AT_ONCE = 64  # by which those of a block are shared out among threads: whole lines of memory
 DELAY = 0.5  # seconds that compiling waits, so that what is on its way to a page comes first
 NO_LIMIT, NO_LIMITS = 1 << 40, BandLimits()
+
+T = TypeVar("T")
 
 
 class Kernels(Protocol):
@@ -138,31 +140,71 @@ NOTES["fused pass"] = ACCELERATOR.describe
 
 # Threads.
 
+_beginning = threading.Lock()
+
 
 @cache
 def _workers(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="attnwidget-fused")
+    return ThreadPoolExecutor(count, thread_name_prefix="attnwidget-fused", initializer=_compute_alone)
+
+
+def _compute_alone() -> None:
+    """Have torch compute on this thread alone, as the others have work of their own.
+
+    torch keeps the number for threads that begin later as well: one that ends at once gives it back.
+    """
+    with _beginning:
+        count = torch.get_num_threads()  # asked first, for torch sets it on a thread's first question
+        torch.set_num_threads(1)
+        others = threading.Thread(target=torch.set_num_threads, args=(count,))
+        others.start()
+        others.join()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not come along
 
 
-def shared_out(kernel: Callable[..., None], about: tuple[Any, ...], queries: int, limits: tuple[int, int, int]) -> None:
-    """Call kernel(*about, start, end, *limits) for parts of some queries, on as many threads as torch uses.
+def shares(queries: int) -> list[slice]:
+    """Return the parts of some queries, one for each thread that torch uses.
 
-    The kernels let go of the interpreter's lock, so that the parts run side by side.
+    >>> count = torch.get_num_threads()
+    >>> torch.set_num_threads(2)
+    >>> shares(512)
+    [slice(0, 256, None), slice(256, 512, None)]
+    >>> torch.set_num_threads(count)
     """
-    count = min(torch.get_num_threads(), -(-queries // QUERIES_AT_ONCE))
-    if count < 2:
-        kernel(*about, 0, queries, *limits)
-        return
+    count = max(1, min(torch.get_num_threads(), -(-queries // QUERIES_AT_ONCE)))
     width = -(-queries // (count * QUERIES_AT_ONCE)) * QUERIES_AT_ONCE
-    first, *others = [(start, min(start + width, queries)) for start in range(0, queries, width)]
-    running = [_workers(count - 1).submit(kernel, *about, *part, *limits) for part in others]
-    kernel(*about, *first, *limits)
+    return [slice(start, min(start + width, queries)) for start in range(0, queries, width)]
+
+
+def side_by_side(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
+    """Call work(part) for each part, on a thread each; a single one on this thread.
+
+    Products and kernels let go of the interpreter's lock. Each thread multiplies for itself: threads of torch's own,
+    among which it would share out one product, wait for the next in a loop that takes a core from those that run the
+    kernels.
+    """
+    if len(parts) == 1:
+        work(parts[0])
+        return
+    running = [_workers(len(parts)).submit(_without_gradients, work, part) for part in parts]
+    wait(running)  # for all, also where one fails: they write into memory that others have use for
     for one in running:
         one.result()
+
+
+def alone(compute: Callable[..., T], *about: Any) -> T:
+    """Return compute(*about), for which torch takes one thread: what is soon done is not shared out either."""
+    if torch.get_num_threads() == 1:
+        return compute(*about)
+    return _workers(1).submit(_without_gradients, compute, *about).result()
+
+
+def _without_gradients(compute: Callable[..., T], *about: Any) -> T:
+    with torch.no_grad():  # which is of a thread
+        return compute(*about)
 
 
 def limits_of_block(limits: BandLimits | None, queries: range, keys: range) -> tuple[int, int, int]:

@@ -128,19 +128,20 @@ def raise_and_add_four(a: Any, b: Any, c: Any, d: Any, largest: Any, base: Any, 
 
 
 @compiled
-def block_outside(S: Any, keys: int, start: int, end: int, low: int, high: int, stop: int) -> None:
+def block_outside(S: Any, at: int, keys: int, start: int, end: int, low: int, high: int, stop: int) -> None:
     """Write −∞ but where q + low ≤ k ≤ q + high and k < stop, of queries q and keys k counted from the block's first.
 
     Args:
-        S: (most keys, most queries).
+        S: (most keys, queries).
+        at: which query the first of S is.
         keys: how many keys the block has.
         start, end: its queries from here up to there alone.
         low, high, stop: the limits.
     """
     for k in range(keys):
         first, last = (max(start, k - high), min(end, k - low + 1)) if k < stop else (end, end)
-        S[k, start : min(first, end)] = EMPTY
-        S[k, max(last, start) : end] = EMPTY
+        S[k, start - at : min(first, end) - at] = EMPTY
+        S[k, max(last, start) - at : end - at] = EMPTY
 
 
 @compiled
@@ -226,10 +227,11 @@ def move_base(peak: Any, base: Any, off: Any, factor: Any) -> bool:
 
 
 @compiled_at_once(
-    "float32[:, ::1]", "int64", "float32[:, ::1]", "int64", "int64", *["float32[::1]"] * 3, *["int64"] * 5
+    "float32[:, ::1]", *["int64"] * 2, "float32[:, ::1]", *["int64"] * 2, *["float32[::1]"] * 3, *["int64"] * 5
 )
 def add_maxima(
     S: Any,
+    at: int,
     keys: int,
     bins: Any,
     before: int,
@@ -246,7 +248,8 @@ def add_maxima(
     """Raise bins to the largest score of a block, and add the block to a running maximum and sum.
 
     Args:
-        S: (most keys, most queries), masked scores.
+        S: (most keys, queries), masked scores.
+        at: which query the first of S is.
         keys: how many keys the block has.
         bins: (columns, most queries), largest scores so far.
         before: how many keys of the bins come before the block's first.
@@ -256,7 +259,7 @@ def add_maxima(
         start, end: queries from here up to there alone.
         low, high, stop: as of `block_outside`.
     """
-    block_outside(S, keys, start, end, low, high, stop)
+    block_outside(S, at, keys, start, end, low, high, stop)
     n = end - start
     peak, off, factor, added = m[start:end], np.empty(n, np.float32), np.empty(n, np.float32), np.zeros(n, np.float32)
     known = True
@@ -269,21 +272,24 @@ def add_maxima(
         last = min(keys, (column + 1) * width - before)
         row = bins[column, start:end]
         if known:  # of all queries: what is taken off is seldom too little, and then added again below
-            raise_and_add(S, k, last, start, end, row, off, added)
+            raise_and_add(S, k, last, start - at, end - at, row, off, added)
         else:
-            largest_of(S, k, last, start, end, row)
+            largest_of(S, k, last, start - at, end - at, row)
         raise_by_one(row, peak)
         k = last
     if move_base(peak, base[start:end], off, factor) or not known:
         added[:] = ZERO
-        sum_of(S, 0, keys, start, end, off, added)
+        sum_of(S, 0, keys, start - at, end - at, off, added)
         multiply(factor, total[start:end])
     add(added, total[start:end])
 
 
-@compiled_at_once("float32[:, ::1]", "int64", "float32[:, ::1]", *["int64"] * 3, *["float32[::1]"] * 3, *["int64"] * 5)
+@compiled_at_once(
+    "float32[:, ::1]", *["int64"] * 2, "float32[:, ::1]", *["int64"] * 3, *["float32[::1]"] * 3, *["int64"] * 5
+)
 def add_sums(
     S: Any,
+    at: int,
     keys: int,
     bins: Any,
     first: int,
@@ -301,19 +307,19 @@ def add_sums(
     """Add exp(score − base) of a block to bins and to a running sum; the base follows the running maximum from afar.
 
     Args:
-        S, keys, before, width, m, start, end, low, high, stop: as of `add_maxima`.
+        S, at, keys, before, width, m, start, end, low, high, stop: as of `add_maxima`.
         bins: (columns, most queries), sums so far.
         first: the first column that was added to.
         base, total: (most queries,) what is taken off each score, and the sum of exp(score − base).
     """
-    block_outside(S, keys, start, end, low, high, stop)
+    block_outside(S, at, keys, start, end, low, high, stop)
     off, added, part = (
         np.empty(end - start, np.float32),
         np.empty(end - start, np.float32),
         np.empty(end - start, np.float32),
     )
     peak = m[start:end]
-    largest_of(S, 0, keys, start, end, peak)
+    largest_of(S, 0, keys, start - at, end - at, peak)
     if move_base(peak, base[start:end], off, part):
         shrink(bins, first, before // width + 1, start, end, part)
         multiply(part, total[start:end])
@@ -323,7 +329,7 @@ def add_sums(
         column = (before + k) // width
         last = min(keys, (column + 1) * width - before)
         part[:] = ZERO
-        sum_of(S, k, last, start, end, off, part)
+        sum_of(S, k, last, start - at, end - at, off, part)
         add(part, bins[column, start:end])
         add(part, added)
         k = last

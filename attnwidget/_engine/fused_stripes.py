@@ -6,19 +6,23 @@ another order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from .._rules.rules import Allowed
 from .._utils.indexing import cuts
-from .fused import KEYS, KEYS_AT_ONCE, Kernels, limits_of_block, shared_out
+from .fused import KEYS, KEYS_AT_ONCE, Kernels, alone, limits_of_block, shares, side_by_side
 from .logsumexp import LogSumExp
 from .matmul import Scratch, exp_
 from .stages import capped, rows_of
 from .stripes import OnlineMaximum, OnlineStripe, OnlineSum
+
+Array = np.ndarray[Any, Any]
 
 
 class FusedStripe(OnlineStripe):
@@ -30,42 +34,79 @@ class FusedStripe(OnlineStripe):
     """
 
     def __init__(self, kernels: Kernels, *about: Any):
-        super().__init__(*about)
+        alone(super().__init__, *about)
         self.kernels = kernels
         self.base = self.softmax.m.clone()  # (queries,), of which `softmax.l` is Σ exp(masked − base)
         self.arrays = [x.numpy() for x in (self.softmax.m, self.base, self.softmax.l)]  # the same memory
         self._grid = self.grid.numpy()
         rules = self.att.rules
-        self._last: tuple[Tensor, Any] | None = None
         self._limits = rules.band_limits(self.region.batch)  # the kernel writes −∞ itself where these are all
         if rules.biases or self.rows.step > 1:
             self._limits = None
 
     def run(self) -> Iterator[tuple[range, Allowed]]:
-        """Pool one block after the other; of what band limits block, the kernel takes care."""
+        """Pool one block after the other; of what band limits block, the kernel takes care.
+
+        Each thread computes and pools the blocks of its own queries.
+        """
         if self._limits is None:
             yield from super().run()
             return
-        att, region = self.att, self.region
-        row, rows = self.head.block(self.rows, region.keys), rows_of(self.head, self.rows, "capped")
-        scratch = Scratch(len(self.rows) * KEYS, att.result_dtype, att.device)
-        start = None  # of the blocks since others had a turn
-        for keys in cuts(att.rules.span(row), region.key_bin, KEYS):
-            S = rows.block(keys, scratch)
-            self.add(keys, S if att.softcap is None else capped(S, att.softcap), True)
-            del S
-            start = keys.start if start is None else start
-            if keys.stop - start >= KEYS_AT_ONCE:
-                yield range(start, keys.stop), True
-                start = None
-        if start is not None:
-            yield range(start, keys.stop), True
+        row, parts = self.head.block(self.rows, self.region.keys), shares(len(self.rows))
+        scores: dict[int, Callable[[range], Array]] = {}
+        for turn in _turns(cuts(self.att.rules.span(row), self.region.key_bin, KEYS)):
 
-    def scores(self, S: Tensor) -> Any:
-        """Return a block as an array of the same memory."""
-        if self._last is None or self._last[0] is not S:
-            self._last = S, S.contiguous().numpy()
-        return self._last[1]
+            def pool(part: slice, turn: Sequence[range] = turn) -> None:
+                if part.start not in scores:
+                    scores[part.start] = self._scores(part)
+                for keys in turn:
+                    self.add_part(keys, scores[part.start](keys), part.start, part)
+
+            side_by_side(pool, parts)
+            yield range(turn[0].start, turn[-1].stop), True
+
+    def _scores(self, part: slice) -> Callable[[range], Array]:
+        """Return a function that computes the scores of some queries and a block of keys, in memory of its own."""
+        att, rows = self.att, rows_of(self.head, self.rows[part], "capped")
+        scratch = Scratch((part.stop - part.start) * KEYS, att.result_dtype, att.device)
+
+        def scores(keys: range) -> Array:
+            S = rows.block(keys, scratch)
+            return _array(S if att.softcap is None else capped(S, att.softcap))
+
+        return scores
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Pool a block of masked scores, and add it to the softmax."""
+        array = _array(S)
+        side_by_side(lambda part: self.add_part(keys, array, 0, part), shares(len(self.rows)))
+
+    @abstractmethod
+    def add_part(self, keys: range, S: Array, at: int, part: slice) -> None:
+        """Pool a block of masked scores for some queries, and add it to the softmax.
+
+        Args:
+            keys: of the block.
+            S: (keys, queries).
+            at: which query the first of S is.
+            part: which queries.
+        """
+
+    def any_allowed(self) -> Tensor:
+        """Return which bins have an allowed cell, (rows, columns) bool, read off the numbers; before `finish`."""
+        return alone(super().any_allowed)
+
+    def finish(self) -> LogSumExp:
+        """Bring the grid to its final numbers. Returns the log-normalizers of the queries."""
+        return alone(self.normalize)
+
+    def pooled(self) -> Tensor:
+        """Return the final numbers, (rows, columns); after `finish`."""
+        return alone(super().pooled)
+
+    @abstractmethod
+    def normalize(self) -> LogSumExp:
+        """Do what `finish` does."""
 
     def settle(self) -> None:
         """Bring the softmax to what it is elsewhere: NaN, which a kernel's comparison passes over; and exp(masked − m).
@@ -81,29 +122,47 @@ class FusedStripe(OnlineStripe):
 class FusedMaximum(FusedStripe, OnlineMaximum):
     """The maximum of weights, in logarithms."""
 
-    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
-        """Pool a block of masked scores, and add it to the softmax."""
+    def add_part(self, keys: range, S: Array, at: int, part: slice) -> None:
+        """Raise bins to the largest score of a block."""
         before, limits = keys.start - self.region.keys.start, limits_of_block(self._limits, self.rows, keys)
-        about = (self.scores(S), len(keys), self._grid, before, self.region.key_bin, *self.arrays)
-        shared_out(self.kernels.add_maxima, about, len(self.rows), limits)
+        about = self._grid, before, self.region.key_bin, *self.arrays
+        self.kernels.add_maxima(S, at, len(keys), *about, part.start, part.stop, *limits)
 
-    def finish(self) -> LogSumExp:
+    def normalize(self) -> LogSumExp:
         """Normalize the maxima."""
         self.settle()
-        return super().finish()
+        return OnlineMaximum.finish(self)
 
 
 class FusedSum(FusedStripe, OnlineSum):
     """The sum of weights: the grid is of exp(masked − base)."""
 
-    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
-        """Pool a block of masked scores, and add it to the softmax."""
+    def add_part(self, keys: range, S: Array, at: int, part: slice) -> None:
+        """Add exp(score − base) of a block to bins."""
         before, limits = keys.start - self.region.keys.start, limits_of_block(self._limits, self.rows, keys)
-        about = (self.scores(S), len(keys), self._grid, self.columns.start, before, self.region.key_bin, *self.arrays)
-        shared_out(self.kernels.add_sums, about, len(self.rows), limits)
+        about = self._grid, self.columns.start, before, self.region.key_bin, *self.arrays
+        self.kernels.add_sums(S, at, len(keys), *about, part.start, part.stop, *limits)
 
-    def finish(self) -> LogSumExp:
+    def normalize(self) -> LogSumExp:
         """Divide by the sums."""
         self.bins /= self.softmax.l.masked_fill(self.softmax.l == 0, 1)
         self.settle()
         return self.softmax.logsumexp()
+
+
+def _array(S: Tensor) -> Array:
+    """Return a block as an array of the same memory."""
+    found: Array = S.contiguous().numpy()
+    return found
+
+
+def _turns(blocks: Iterable[range]) -> Iterator[list[range]]:
+    """Gather blocks between which nobody else has a turn."""
+    turn: list[range] = []
+    for keys in blocks:
+        if turn and keys.stop - turn[0].start > KEYS_AT_ONCE:
+            yield turn
+            turn = []
+        turn.append(keys)
+    if turn:
+        yield turn

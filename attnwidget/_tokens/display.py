@@ -24,7 +24,7 @@ PLAIN = re.compile(r"(?!##)[\x21-\x3b\x3d-\x5a\x5c-\x7e]+")  # tokens that show 
 MARKED = re.compile(r"[ĠĊĉ]+[!-~¡-¬®-ÿ]")  # a word after a space, as a byte-level vocabulary writes it
 MARKED_RUN = re.compile(r"[ĠĊĉ]{2}")  # a run of white space there
 INSIDE = re.compile(rf"##[^#{WHITE}]")  # a piece that continues a word
-LONGEST = 1 << 13  # characters of a token, of which no picture has room for as many: of a longer one both ends are shown
+LONGEST = 1 << 13  # characters of a token that its label has: of a longer one, for which no picture has room, both ends
 
 
 class Label(NamedTuple):

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from torch.testing import assert_close
 import attnwidget
 from attnwidget import masks
 from attnwidget._engine import fused, fused_stripes, overview, parts, stripe_choice
-from attnwidget._engine.fused import Accelerator, State, limits_of_block, shared_out
+from attnwidget._engine.fused import Accelerator, State, alone, limits_of_block, shares, side_by_side
 from attnwidget._engine.level_cache import LevelCache
 from attnwidget.attention import Attention
 from examples import examples
@@ -57,6 +57,14 @@ def counted(fast: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     kernels = SimpleNamespace(**{name: counting(name) for name in calls})
     monkeypatch.setattr(fused.ACCELERATOR, "_kernels", kernels)
     return calls
+
+
+@pytest.fixture
+def in_threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many threads torch has, as a user does."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 class Both(NamedTuple):
@@ -194,13 +202,22 @@ def test_a_querys_only_key_has_weight_1_and_an_empty_row_0(fast: Any) -> None:
 
 @needs_numba
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_share_queries_and_change_no_number(threads: int, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", [0, 64])
+def test_a_kernel_reads_a_part_of_a_block_as_all_of_it(
+    threads: int, at: int, fast: Any, in_threads: Callable[[int], None]
+) -> None:
     S = torch.randn(600, 333, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    in_threads(threads)
     bins, m, total = torch.full((40, 333), -torch.inf), torch.full((333,), -torch.inf), torch.zeros(333)
-    base = m.clone()
-    about = (S.numpy().copy(), 600, bins.numpy(), 3, 16, m.numpy(), base.numpy(), total.numpy())
-    shared_out(fast.add_maxima, about, 333, limits_of_block(masks.BandLimits(high=50), range(333), range(600)))
+    base, limits = m.clone(), limits_of_block(masks.BandLimits(high=50), range(333), range(600))
+
+    def pool(part: slice) -> None:
+        first = min(at, part.start)  # which query the block that it is given begins with
+        block = S[:, first:].contiguous().numpy()
+        about = bins.numpy(), 3, 16, m.numpy(), base.numpy(), total.numpy()
+        fast.add_maxima(block, first, 600, *about, part.start, part.stop, *limits)
+
+    side_by_side(pool, shares(333))
     masked = S.masked_fill(torch.arange(600)[:, None] > torch.arange(333) + 50, -torch.inf)
     assert torch.equal(m, masked.amax(0))
     expected = torch.cat([torch.full((3, 333), -torch.inf), masked, torch.full((37, 333), -torch.inf)])
@@ -208,15 +225,71 @@ def test_threads_share_queries_and_change_no_number(threads: int, fast: Any, mon
     assert_close(total.double(), (masked - m).double().exp().sum(0), rtol=1e-6, atol=0)
 
 
-# When it is taken.
+@needs_numba
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("case", ["plain", "causal", "softcap", "bias by a function", "one query"])
+def test_threads_change_no_more_than_last_bits(
+    case: str, pool: str, counted: dict[str, int], in_threads: Callable[[int], None]
+) -> None:
+    in_threads(1)
+    alone = CASES[case]().overview(pool=pool).values
+    before = sum(counted.values())
+    in_threads(3)
+    together = CASES[case]().overview(pool=pool).values
+    assert_close(together, alone, rtol=1e-5, atol=1e-7)
+    assert (sum(counted.values()) > 2 * before) is (case != "one query")  # each has blocks of its own
 
 
-def test_each_part_of_the_queries_is_given_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+# Threads.
+
+
+def test_each_part_of_the_queries_is_given_to_one_thread(in_threads: Callable[[int], None]) -> None:
     for threads, queries in itertools.product((1, 2, 5, 64), (1, 63, 64, 65, 512)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        parts: list[tuple[int, int]] = []
-        shared_out(lambda start, end, *limits, parts=parts: parts.append((start, end)), (), queries, (0, 0, 0))
-        assert sorted(at for part in parts for at in range(*part)) == list(range(queries))
+        in_threads(threads)
+        parts = shares(queries)
+        assert len(parts) <= threads
+        assert sorted(at for part in parts for at in range(part.start, part.stop)) == list(range(queries))
+
+
+def test_a_thread_of_the_pass_multiplies_for_itself_and_the_others_as_before(in_threads: Callable[[int], None]) -> None:
+    """torch's number of threads is one of the process as well: threads that begin later take it over."""
+    in_threads(3)
+    fused._workers.cache_clear()
+    counts: list[int] = []
+    side_by_side(lambda part: counts.append(torch.get_num_threads()), shares(512))
+    assert alone(torch.get_num_threads) == 1
+    assert counts == [1, 1, 1]
+    assert torch.get_num_threads() == 3
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == 3
+
+
+def test_an_error_of_one_part_is_raised_once_all_have_ended(in_threads: Callable[[int], None]) -> None:
+    in_threads(2)
+    failed, ended = threading.Event(), []
+
+    def work(part: slice) -> None:
+        if part.start == 0:
+            failed.set()
+            raise ValueError("the first")
+        assert failed.wait(60)
+        ended.append(part)
+
+    with pytest.raises(ValueError, match="the first"):
+        side_by_side(work, shares(512))
+    assert ended == [slice(256, 512)]
+
+
+def test_no_part_leaves_gradients(in_threads: Callable[[int], None]) -> None:
+    in_threads(2)
+    x = torch.ones(4, 4, requires_grad=True)
+    made: list[torch.Tensor] = []
+    side_by_side(lambda part: made.append(x @ x), shares(512))
+    made.append(alone(torch.matmul, x, x))
+    assert [one.requires_grad for one in made] == [False] * 3
+
+
+# When it is taken.
 
 
 @needs_numba
