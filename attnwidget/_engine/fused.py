@@ -8,11 +8,9 @@ that no picture is made of both. The variable ATTNWIDGET_FAST of the environment
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -106,7 +104,7 @@ class Accelerator:
             self.state = State.UNASKED
             return
         try:
-            _let_others_first()
+            # At the rank of all others: one that is put off while it holds the interpreter's lock puts everybody off.
             kernels: Any = import_module(self._module)
         except BaseException as error:  # whatever numba or LLVM meet here, the other way is as right
             self.failure = type(error).__name__ + _first_line(error)
@@ -120,13 +118,6 @@ def _first_line(error: BaseException) -> str:
     """Return the first line of what an error says; nothing if that names a file, which no report may hold."""
     line = next(iter(str(error).splitlines()), "")[:200]
     return f": {line}" if line and not {"/", "\\"} & {*line} else ""
-
-
-def _let_others_first() -> None:
-    """Give this thread less of the processor than those that somebody waits for, where threads have a rank."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def off() -> bool:
