@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from figure_text import page, texts
@@ -58,6 +60,40 @@ def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> No
     assert "Where did question look" in texts(w)
     w.measure = "lift"
     assert f"{share:.4f}"[1:] not in texts(w)
+
+
+@pytest.mark.parametrize("measure", ["mass", "lift"])
+def test_among_many_segments_the_cells_have_the_pages_log_scale(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `placing` of js/src/views/segments/matrix.tsx: of more than 40 segments most numbers are small."""
+    from attnwidget._export import colors
+    from attnwidget._export.figure import segments as drawn
+
+    rows: list[tuple[Any, list[str]]] = []
+    cells = drawn._cells
+
+    def record(context: Any, found: Any, at: Any, shades: list[str], place: Any) -> None:
+        rows.append((found.values[at[0], at[1]], shades))
+        cells(context, found, at, shades, place)
+
+    monkeypatch.setattr(drawn, "_cells", record)
+    q, k, v = torch.randn(3, 1, 1, 90, 8, generator=torch.Generator().manual_seed(1))
+    given = {f"part {at}": (2 * at, 2 * at + 2) for at in range(45)}
+    w = AttentionWidget(
+        q, k, v, is_causal=True, segments=given, view="segments", measure=measure, aside=["first token"]
+    )
+    written = texts(w)
+    assert {f"{measure.capitalize()}, log", "below a thousandth of the largest all have one color"} <= {*written}
+    table = colors.table("sequential", w.palette, "light")
+    most = max(float(np.nanmax(values)) for values, _ in rows)
+    for values, shades in rows:
+        for value, shade in zip(values, shades, strict=True):
+            place = max(0.0, 1 + math.log(value / most) / math.log(1000)) if value > 0 else 0.0
+            around = [max(0, round(255 * place + by)) for by in (-0.01, 0, 0.01)]  # a rounding apart
+            assert shade in [colors.hex_of(table[min(255, entry)]) for entry in around]
+    few = {f"part {at}": (2 * at, 2 * at + 2) for at in range(12)}
+    w = AttentionWidget(q[..., :24, :], k[..., :24, :], v[..., :24, :], segments=few, view="segments", measure=measure)
+    assert measure.capitalize() in texts(w)
+    assert not any("thousandth" in text for text in texts(w))
 
 
 def test_the_heads_that_read_the_pinned_segment_stand_below() -> None:

@@ -14,7 +14,7 @@ from ..._messages.segment_mass import SINK
 from ..._messages.segment_reading import aside_columns, measure_name, measure_of, read
 from .. import colors
 from ..effects import is_shown
-from ..numbers import cell_number, list_number
+from ..numbers import cell_number, legend_ticks, list_number
 from . import effects, segment_heads
 from .legend import legend_name, ramp
 from .segment_heads import number
@@ -31,6 +31,7 @@ BAR, NAMES = 120, 150
 CELL = 34
 SLANTED = 50  # pixels right of the cells, for the name of the last
 DIGITS_FROM = 24  # pixels of a cell with its number in it
+MOST_LINEAR = 40  # segments of a side, beyond which most numbers are small: `js/src/views/segments/matrix.tsx`
 SLASH_FROM = 10  # of one where nothing is allowed, with a slash in it
 
 
@@ -281,7 +282,8 @@ def _matrix(context: FigureContext, found: DrawnMasses, top: float) -> float:
     values = found.values[np.ix_(rows, kept)]
     high = float(np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))) or 1.0
     kind = "diverging" if found.is_signed else "sequential"
-    table, scale = context.table(kind), colors.scale_of(kind, False, 0.0, high)
+    many = not found.is_signed and max(len(rows), len(kept)) > MOST_LINEAR
+    table, scale = context.table(kind), colors.scale_of(kind, many, 0.0, high)
     for i, row in enumerate(rows):
         y = start + i * size
         if size >= 9:
@@ -293,12 +295,36 @@ def _matrix(context: FigureContext, found: DrawnMasses, top: float) -> float:
         x, bold = left + (j + 0.5) * size, found.names[column] == pinned
         name = canvas.shorten(found.names[column], min(104, (context.right - x) / 0.7071 - 12), 11, bold)
         canvas.text(x, start - 6, name, size=11, rotation=45, bold=bold)
-    bottom = start + len(rows) * size + 10
+    return _matrix_legend(context, found, scale, (left, start + len(rows) * size + 10))
+
+
+def _matrix_legend(
+    context: FigureContext, found: DrawnMasses, scale: colors.Scale, place: tuple[float, float]
+) -> float:
+    """Draw what the colors of the cells mean; return where it ends."""
+    left, top = place
+    high, name = scale.high, measure_name(found.measure, found.stage)
     end = number(high, 2) if found.stage == "weights" else list_number(high, found.stage)
     ticks = [(0.0, f"−{end}"), (0.5, "0"), (1.0, f"+{end}")] if found.is_signed else [(0.0, "0"), (1.0, end)]
-    name = measure_name(found.measure, found.stage)
-    name = name if found.stage == "weights" else f"{name} ({legend_name(found.stage, context)})"
-    return ramp(context, kind, name, ticks, (context.left if found.stage != "weights" else left, bottom))[1]
+    if found.stage != "weights":
+        left, name = context.left, f"{name} ({legend_name(found.stage, context)})"
+    if not scale.log:
+        return ramp(context, scale.kind, name, ticks, (left, top))[1]
+    times = "×" if found.measure == "lift" else ""
+    ticks = [
+        (share, text if found.measure == "mass" else f"{times}{_axis_number(value)}")
+        for share, text, value in _log_ticks(scale, found.stage)
+    ]
+    bottom = ramp(context, scale.kind, f"{name}, log", ticks, (left, top))[1]
+    words = "below a thousandth of the largest all have one color"
+    return context.words(left, bottom + 12, [words], context.look.ink3)
+
+
+def _log_ticks(scale: colors.Scale, stage: str) -> list[tuple[float, str, float]]:
+    """Return what a logarithmic ramp is labeled with: share of its width, text, and number."""
+    ticks = legend_ticks(scale.low, scale.high, log=True, stage=stage, min_gap=0.2)
+    shares = scale.position(np.array([tick.value for tick in ticks], dtype=np.float64))
+    return [(float(share), tick.text, tick.value) for share, tick in zip(shares, ticks, strict=True)]
 
 
 def _cells(
