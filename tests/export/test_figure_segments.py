@@ -119,6 +119,17 @@ def test_the_heads_that_read_the_pinned_segment_stand_below() -> None:
     assert not any(text.startswith("Which heads") for text in texts(alone))
 
 
+def test_names_above_the_columns_are_whole_where_they_are_many() -> None:
+    """Nothing can be pointed at in a figure: part 1 and part 10 may not both be called p…"""
+    q, k, v = torch.randn(3, 1, 2, 40, 8, generator=torch.Generator().manual_seed(1))
+    given = {f"part {at}": (2 * at, 2 * at + 2) for at in range(20)}
+    w = AttentionWidget(q, k, v, segments=given, view="segments", segment="part 17")
+    written = texts(w, width=6.5)
+    assert "part 17 ▾" in written
+    assert {f"part {at}" for at in range(10)} <= {*written}
+    assert not any("…" in text for text in written if text.startswith("p"))
+
+
 def test_segments_have_the_widgets_colors_in_both_themes() -> None:
     for theme, color in (("light", "#c6823b"), ("dark", "#a76404")):
         assert color in page(widget(aside=[]), theme=theme), "of the third, which is the question"

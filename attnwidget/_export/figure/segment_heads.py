@@ -17,7 +17,8 @@ ROW, MOST_ROWS = 20, 10
 NAME, NUMBER = 44, 40  # pixels of a head's name, and what the sorted column has more, for its numbers
 LEAST, LARGEST = 34, 64  # pixels from one column to the next
 GAP = 7
-HEADER = 18
+HEADER, FONT = 18, 10.5
+MOST_ASLANT, COS_45 = 110, 0.7071  # pixels of a name
 
 
 def draw(context: FigureContext, top: float) -> float:
@@ -38,13 +39,7 @@ def draw(context: FigureContext, top: float) -> float:
     canvas.text(context.left, top + 6, title, size=13, bold=True)
     shown, pitch = _fitting(context, kept, by)
     lefts = _lefts(context, shown, by, pitch)
-    y = top + 22
-    for column, x in zip(shown, lefts, strict=True):
-        is_by = column == by
-        room = pitch - GAP + (NUMBER if is_by else 0)
-        text = canvas.shorten(names[column] + (" ▾" if is_by else ""), room, 10.5, is_by)
-        canvas.text(x, y + 6, text, size=10.5, bold=is_by, color=look.ink if is_by else look.ink2)
-    y += HEADER
+    y = _header(context, [names[column] + (" ▾" if column == by else "") for column in shown], (lefts, pitch), top + 22)
     order = np.argsort(-np.nan_to_num(values[:, by], nan=-np.inf), kind="stable")
     high = float(np.nanmax(np.abs(values[:, kept]))) or 1.0
     for place in order[:MOST_ROWS].tolist():
@@ -60,6 +55,26 @@ def draw(context: FigureContext, top: float) -> float:
         words = f"from {round(100 * sent['share'])} % of the layers so far"
         y = context.words(context.left + NAME, y + 6, [words], look.ink3) - 6
     return _aside(context, names, y)
+
+
+def _header(context: FigureContext, names: list[str], at: tuple[list[float], float], top: float) -> float:
+    """Write the names above the columns, aslant where one has no room; return where they end."""
+    (lefts, pitch), canvas, look = at, context.canvas, context.look
+    is_by = [name.endswith(" ▾") for name in names]
+    needs = [canvas.measure(name, FONT, bold) for name, bold in zip(names, is_by, strict=True)]
+    rooms = [pitch - GAP + (NUMBER if bold else 0) for bold in is_by]
+    aslant = any(need > room for need, room in zip(needs, rooms, strict=True))
+    bottom = top + HEADER
+    if aslant:
+        rooms = [min(MOST_ASLANT, (context.right - left) / COS_45 - FONT) for left in lefts]
+        bottom = top + 8 + COS_45 * max(min(need, room) for need, room in zip(needs, rooms, strict=True))
+    for name, room, left, bold in zip(names, rooms, lefts, is_by, strict=True):
+        text, color = canvas.shorten(name, room, FONT, bold), look.ink if bold else look.ink2
+        if aslant:
+            canvas.text(left + 4, bottom - 4, text, size=FONT, rotation=45, bold=bold, color=color)
+        else:
+            canvas.text(left, top + 6, text, size=FONT, bold=bold, color=color)
+    return bottom
 
 
 def _aside(context: FigureContext, names: list[str], y: float) -> float:
