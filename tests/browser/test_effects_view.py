@@ -336,8 +336,9 @@ def test_without_it_in_the_panel(gallery: Show, width: int, host: str) -> None:
     shown = gallery(w, width=width, host=host)
     shown.wait_for_lines()
     words = shown.page.locator(".aw-without [role=radio]").all_inner_texts()
-    assert words[0] == "this edge"
-    assert words[2:] == ["doc 3", "head 1·1"]
+    assert words[0] == "this edge lost 0.500"
+    assert words[2:] == ["doc 3 lost 2.380", "head 1·1 lost 0.610"]
+    assert "lost" not in words[1]  # it was not run
     assert words[1].startswith("key ")
     assert shown.page.locator(".aw-without .aw-chances").count() == 0
     shown.page.get_by_role("radio", name="this edge").click()
@@ -468,12 +469,25 @@ def test_what_is_shown_can_be_chosen_on_the_page_whatever_the_font(gallery: Show
     """In the toolbar, or where words are too wide for that above the view; at 900 px the views stay words."""
     w = shown_effects()
     shown = gallery(w, width=width + 4)
-    shown.page.add_style_tag(content=f".aw-toolbar * {{ letter-spacing: {spacing}px !important }}")
+    wide = f".aw-toolbar *, .aw-seg-reading * {{ letter-spacing: {spacing}px !important }}"
+    shown.page.add_style_tag(content=wide)
     shown.page.set_viewport_size({"width": width, "height": 1400})  # another width: it is measured again
     shown.wait_for_lines()
     words = shown.page.get_by_role("radiogroup", name="Show")
     assert words.locator("[role=radio]:visible").all_inner_texts() == ["attention", "effect"]
     assert width < 900 or shown.page.get_by_role("tab").count() == 6
+    menus = shown.page.locator(".aw-menu[aria-label=Target] > button, .aw-menu[aria-label=Edit] > button")
+    assert [" ".join(menu.split()) for menu in menus.all_inner_texts()] == ["Target nail", "Edit without it"]
+    shown.screenshot(f"effects-menus-{width}-{spacing}")
+    shown.check()
+    menus.nth(1).click()
+    shown.page.get_by_role("menuitemradio", name="even").click()
+    shown.wait_for_lines()
+    assert w.effect_edit == "uniform"
+    menus.nth(0).click()
+    shown.page.get_by_role("menuitemradio", name="hook").click()
+    shown.wait_for_lines()
+    assert w.effect_target == (76, 18)
     shown.page.get_by_role("radio", name="attention").click()
     shown.wait_for_lines()
     assert w.segments_show == "attention"
