@@ -165,7 +165,7 @@ def take_away(shown: Gallery, w: AttentionWidget, name: str) -> None:
     shown.page.get_by_role("radio", name=name).click()
     while len(w.effect_details or []) == before:
         shown.page.wait_for_timeout(20)
-        shown.finish()
+    shown.finish()  # the page hears of it by this alone, also where it was there before the click had ended
     shown.page.locator(".aw-without .aw-chances").wait_for()
 
 

@@ -267,6 +267,13 @@ def test_segments_are_named() -> None:
         edited({0: {"drop_keys": "doc 3"}}, segments=named)
 
 
+def test_a_segment_of_several_pieces_is_named_whole() -> None:
+    named = segments({"doc": [(1, 3), (4, 5)]}, length=7)
+    by_name = edited({(0, 1): {"drop_keys": "doc"}, (0, 2): {"block": ("doc", [0])}}, segments=named)[0]
+    by_place = edited({(0, 1): {"drop_keys": [1, 2, 4]}, (0, 2): {"block": ([1, 2, 4], [0])}})[0]
+    assert torch.equal(by_name, by_place)
+
+
 def test_weights_of_ones_own() -> None:
     own = torch.rand(2, 2, 7, 7, generator=torch.Generator().manual_seed(3))
     found, att = edited({(0, (3, 1)): own, (0, 2): own[0, 0]})
@@ -310,6 +317,20 @@ def test_each_sample_has_an_edit_of_its_own() -> None:
     assert_close(found[1, 1], plain[1, 1], rtol=1e-4, atol=1e-5)
     assert_close(found[0, 2], outputs(att.what_if({"drop_keys": [0]}))[0, 2], rtol=1e-4, atol=1e-5)
     assert_close(found[1, 2], even(att)[1, 2], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, "lower right"])
+def test_a_causal_rule_counts_from_the_corner_that_it_names_where_keys_are_more(causal: Any) -> None:
+    torch.manual_seed(0)
+    model, x, memory = nn.MultiheadAttention(E, H, batch_first=True).eval(), text(5), text(7)
+    with torch.no_grad():
+        with capture(model) as cap:
+            model(x, memory, memory)
+        with intervene(model, {0: {"causal": causal}}, cross=True):
+            _, found = model(x, memory, memory, average_attn_weights=False)
+    changed = cap.cross[0].what_if({"causal": causal})
+    for head in range(H):
+        assert_close(found[:, head], weights(changed, head), rtol=1e-4, atol=1e-6)
 
 
 # From another run.
