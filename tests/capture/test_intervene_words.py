@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, Capture, capture, intervene, segments
+from attnwidget._capture.interventions import edited_heads
 from attnwidget._capture.interventions.edits import PerSample
 
 
@@ -274,7 +275,10 @@ def test_a_segment_of_several_pieces_is_named_whole() -> None:
     assert torch.equal(by_name, by_place)
 
 
-def test_weights_of_ones_own() -> None:
+@pytest.mark.parametrize("cells", [None, 7 * 3])
+def test_weights_of_ones_own(cells: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cells is not None:  # a few queries at a time
+        monkeypatch.setattr(edited_heads, "CELLS_AT_ONCE", cells)
     own = torch.rand(2, 2, 7, 7, generator=torch.Generator().manual_seed(3))
     found, att = edited({(0, (3, 1)): own, (0, 2): own[0, 0]})
     assert att.v is not None
@@ -357,9 +361,11 @@ def test_weights_and_outputs_of_another_run(of: str) -> None:
 
 def test_a_run_that_kept_some_heads_gives_those() -> None:
     cap = another_run(heads=[1, 3])
-    found, att = edited({(0, 3): {"from": cap}})
+    found, att = edited({(0, (1, 3)): {"from": cap}})
     assert att.v is not None
-    assert_close(found[:, 3], weights(another_run().attention[0], 3) @ att.v[:, 3], rtol=1e-4, atol=1e-5)
+    for head in (1, 3):
+        wanted = weights(another_run().attention[0], head) @ att.v[:, head]
+        assert_close(found[:, head], wanted, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="has no head 2"):
         edited({(0, 2): {"from": cap}})
 
