@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from gallery import Gallery
+from PIL import Image
 from test_axe import found, look
 from test_segments_view import long_story, story, text
 
@@ -313,6 +316,12 @@ def test_words_lead_from_attention_to_effect_and_back(gallery: Show) -> None:
     shown.check()
 
 
+def signs_in(picture: bytes) -> tuple[bool, bool]:
+    """Whether a picture has pixels in the colors of what is lost, orange, and of what is gained, blue."""
+    red, _, blue = np.moveaxis(np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"), dtype=int), -1, 0)
+    return bool((red - blue > 60).sum() > 20), bool((blue - red > 60).sum() > 20)
+
+
 @pytest.mark.parametrize(("width", "host"), [(900, "plain-light"), (900, "plain-dark"), (360, "plain-light")])
 def test_heads_view_tints_and_orders(gallery: Show, width: int, host: str) -> None:
     w = with_effects(story(view="heads", bar="effect", order="effect"))
@@ -321,9 +330,20 @@ def test_heads_view_tints_and_orders(gallery: Show, width: int, host: str) -> No
     shown.screenshot(f"effects-heads-{width}-{host}")
     assert "what “nail” loses without the head" in text(shown, ".aw-all-heads > .aw-prompt")
     assert "13 of 15 runs, about 6 s left" in text(shown, ".aw-fx-runs")
-    shown.page.locator("[data-aw=picture]").focus()
-    shown.page.keyboard.press("Home")
-    shown.settle()
+    picture = shown.page.locator("[data-aw=picture]")
+    assert signs_in(picture.screenshot()) == (True, True)
+    said = shown.page.locator(".aw-all-heads > [aria-live]")
+    picture.focus()
+    heard = {}
+    for key in ("Home", "End"):
+        shown.page.keyboard.press(key)
+        shown.page.keyboard.press("ArrowDown" if key == "End" else key)  # to the last row
+        shown.settle()
+        heard[key] = said.inner_text()
+    assert heard == {
+        "Home": "layer 1, head 1, loss without it .6100 nats",  # of which most is lost
+        "End": "layer 1, head 3, loss without it not run",
+    }
     shown.check()
 
 

@@ -2,7 +2,7 @@
 
 import { px } from "../../components/dom";
 import { headWords, numbersIn } from "../../components/phrases";
-import { cornerOf, type HeadsLayout, metricText, type StageHeads, type Survey, strongestOf } from "../../data/survey";
+import { cornerOf, type HeadsLayout, metricOrNone, type StageHeads, type Survey, strongestOf } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 
@@ -60,7 +60,7 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
                 ends={endsOf(values, high)}
                 median={survey.heads.length > 1 ? median : null}
               />
-              <span>{Number.isFinite(values[place]!) ? metricText(values[place]!, kind) : "none"}</span>
+              <span>{metricOrNone(values[place]!, kind)}</span>
             </div>
           ))}
         </div>

@@ -15,6 +15,7 @@ import {
   hasSigns,
   isOrdered,
   isTinted,
+  metricOrNone,
   metricText,
   nameOf,
   numberInAll,
@@ -313,7 +314,7 @@ function spoken({ survey, facts }: Ui["store"], place: number, metric: HeadMetri
   const at = survey.value?.heads[place];
   if (at === undefined) return "";
   const number =
-    metric === null ? "" : `, ${metric.word.toLowerCase()} ${metricText(metric.values[place]!, metric.kind)}`;
+    metric === null ? "" : `, ${metric.word.toLowerCase()} ${metricOrNone(metric.values[place]!, metric.kind)}`;
   return `layer ${at.layer}, ${headWords(at.head, numbersIn(facts.value, at.layer))}${number}`;
 }
 
