@@ -38,6 +38,8 @@ MAX_RANKED_LENGTH = 4096  # queries and keys, up to which the strongest of each 
 MAX_PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
 MAX_RECALL_CELLS = 1 << 28  # of a head, up to which what its rows keep is computed for the file
 MAX_JACOBIANS = 32  # queries, of which each has its own
+MAX_SUMMED_CELLS = 1 << 24  # of all heads, up to which the sums of a stage are saved of each query
+MAX_SUMS_BYTES = 256 << 10  # that these take at most
 SMALL_STAGES_BYTES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
 
 Known = dict[str, Any]
@@ -59,18 +61,22 @@ class Snapshot:
         self.peaks: Known = {}
         self.replies: Known = {}
 
-    def add(self, trait: SavedTrait) -> None:
-        """Add a trait that follows from others, with its values."""
+    def add(self, trait: SavedTrait, over: str | None = None) -> None:
+        """Add a trait that follows from others, with its values.
+
+        Args:
+            trait: the trait.
+            over: one of those others: a value is laid over that of None there, field by field; None: each is whole.
+        """
         known = {key_of(of): value for of, value in trait.values}
-        self.derived[trait.name] = {"by": list(trait.by), "values": known}
+        self.derived[trait.name] = {"by": list(trait.by), "values": known, **({} if over is None else {"over": over})}
 
     def whole(self, script: str) -> Known:
         """Return all of it, with the script that draws it."""
         now = self.widget.state()  # with traits that follow from others, which others follow from
         state = {name: value for name, value in now.items() if name not in self.derived}
         for name, known in self.derived.items():
-            of = key_of([now.get(by) for by in known["by"]])
-            state[name] = known["values"].get(of)
+            state[name] = _value(known, now)
         return {
             "state": {**state, "uid": "saved", "progress": None},
             "derived": self.derived,
@@ -79,6 +85,16 @@ class Snapshot:
             "replies": self.replies,
             "script": script,
         }
+
+
+def _value(known: Known, now: Known) -> Any:
+    """Return what a trait is for the traits that it follows from, as js/src/kernel/snapshot.ts finds it."""
+    of = [now.get(by) for by in known["by"]]
+    found, over = known["values"].get(key_of(of)), known.get("over")
+    if over is None:
+        return found
+    rest = known["values"].get(key_of([None if by == over else one for by, one in zip(known["by"], of, strict=True)]))
+    return rest and {**rest, **(found or {})}
 
 
 def choices_of(
@@ -431,14 +447,25 @@ def _survey(saved: Snapshot) -> Steps:
 
 
 def _stage_heads(saved: Snapshot) -> Steps:
-    """Add small pictures and sums of all heads in the chosen stage, where weights are multiplied to it."""
-    stage, whole = linked_stage(saved.widget.traits), []
+    """Add small pictures and sums of all heads in the chosen stage, where weights are multiplied to it.
+
+    Sums are the mean over the queries, and those of each query where they are few, else of those that are pinned.
+    """
+    stage, whole = linked_stage(saved.widget.traits), list[tuple[Sequence[Any], Any]]()
     for batch in sorted({choice.batch for choice in saved.choices}) if stage != "weights" else ():
         survey = heads_of_stage.StageSurvey(saved.widget.shown.layers, batch, stage)
         for _ in survey:
             yield
-        whole.append(((batch, stage), survey.message()))
-    saved.add(SavedTrait("stage_heads", ["batch", "stage"], whole))
+        whole.append(((batch, stage, None), survey.message()))
+        bytes_ = heads_of_stage.NUMBER_BYTES * sum(survey.heads) * len(survey.queries)
+        few = survey.cells <= MAX_SUMMED_CELLS and bytes_ <= MAX_SUMS_BYTES
+        if few:
+            yield from survey.look_at_each_query()
+        pinned = (query for query, _ in saved.widget.traits.pins if query is not None)
+        for query in sorted({*(survey.queries if few else ()), *pinned}):
+            whole.append(((batch, stage, query), survey.numbers(query)))
+            yield
+    saved.add(SavedTrait("stage_heads", ["batch", "stage", "query"], whole), over="query")
 
 
 def _segments(saved: Snapshot) -> Steps:

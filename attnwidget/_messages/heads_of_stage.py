@@ -112,6 +112,9 @@ class StageSurvey:
 
     Attributes:
         query: of which query the sums are; None: the mean over all that were looked at.
+        heads: how many each layer has.
+        queries: all of the layer that has most.
+        cells: how many all heads have.
     """
 
     def __init__(self, layers: LayerSource, batch: int, stage: str) -> None:
@@ -120,6 +123,9 @@ class StageSurvey:
         shapes = [layers[layer].shape for layer in range(len(layers))]
         plan = RowPlan(shapes, batch)
         self.heads, self._queries = plan.heads, plan.queries
+        counted = list(zip(shapes, self.heads, strict=True))
+        self.cells = sum(heads * shape.Q * shape.K for shape, heads in counted)
+        self.queries = range(max((shape.Q for shape, heads in counted if heads), default=0))
         room = encoding.BUDGET - (LAYER_BYTES + NUMBER_BYTES) * len(shapes) - NUMBER_BYTES * sum(plan.heads)
         self._size = max(1, min(THUMBNAIL_SIZE, isqrt(max(0, room) // max(1, sum(plan.heads)))))
         self._ready: list[HeadsOfStage | None] = []
@@ -161,34 +167,51 @@ class StageSurvey:
 
     def message(self) -> dict[str, Any]:
         """Return what is ready, for the front-end."""
+        return {
+            "batch": self._batch,
+            "stage": self.stage,
+            "pictures": [None if found is None else encoded(found, self.stage) for found in self._ready],
+            "error": self.error,
+            **self.numbers(self.query),
+        }
+
+    def numbers(self, query: int | None) -> dict[str, Any]:
+        """Return the sum and the size of each head of a query, as far as they are ready; None: the mean over all."""
         numbers = np.full((2, sum(self.heads)), np.nan, np.float32)
         for layer, found in enumerate(self._ready):
             at = slice(sum(self.heads[:layer]), sum(self.heads[: layer + 1]))
             if found is not None:
-                numbers[:, at] = encoding.to_numpy(self._sums(layer, found))
-        return {
-            "batch": self._batch,
-            "stage": self.stage,
-            "query": self.query,
-            "pictures": [None if found is None else encoded(found, self.stage) for found in self._ready],
-            "sums": encoding.encode(numbers[0]),
-            "sizes": encoding.encode(numbers[1]),
-            "error": self.error,
-        }
+                numbers[:, at] = encoding.to_numpy(self._sums(layer, found, query))
+        return {"query": query, "sums": encoding.encode(numbers[0]), "sizes": encoding.encode(numbers[1])}
 
-    def _sums(self, layer: int, found: HeadsOfStage) -> Tensor:
-        """Return the sum and the size of each head, (2, heads): of the query in question, where there is one."""
-        att, query = self._layers[layer], self.query
+    def _sums(self, layer: int, found: HeadsOfStage, query: int | None) -> Tensor:
+        """Return the sum and the size of each head, (2, heads)."""
+        att = self._layers[layer]
         if query is None:
             return torch.stack([found.sums, found.sizes])
         if query >= att.shape.Q:
             return torch.full((2, att.shape.H), torch.nan, device="cpu")
         if (layer, query) not in self._of_query:
-            rows = range(query, query + 1)
-            each = [stage_rows(att, self._batch, head, rows, self.stage)[0].double() for head in range(att.shape.H)]
-            both = [torch.stack([row.sum(), row.abs().sum()]).cpu() for row in each]
-            self._of_query[layer, query] = torch.stack(both, 1)
+            self._look(layer, range(query, query + 1))
         return self._of_query[layer, query]
+
+    def look_at_each_query(self) -> Generator[None, None, None]:
+        """Compute the sums of each query, so that their numbers are there at once; yields after each layer."""
+        for layer, found in enumerate(self._ready):
+            if found is not None:
+                self._look(layer, range(self._layers[layer].shape.Q))
+            yield
+
+    def _look(self, layer: int, queries: range) -> None:
+        att, (H, K) = self._layers[layer], (self._layers[layer].shape.H, self._layers[layer].shape.K)
+        both = torch.zeros(2, H, len(queries), dtype=torch.float64, device="cpu")
+        for head in range(H):
+            for piece in cuts(range(len(queries)), 1, max(1, MAX_WHOLE_CELLS // max(1, K))):
+                rows = slice(piece.start, piece.stop)
+                numbers = stage_rows(att, self._batch, head, queries[rows], self.stage).double()
+                both[:, head, rows] = torch.stack([numbers.sum(1), numbers.abs().sum(1)]).cpu()
+        for place, query in enumerate(queries):
+            self._of_query[layer, query] = both[:, :, place]
 
 
 def failed(error: Exception, batch: int, stage: str, query: int | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from PIL import Image
 from test_carried_by_link import PARTS, quoted, widget
 
 from attnwidget import AttentionWidget, segments
+from attnwidget._export import snapshot
 from attnwidget._export.numbers import list_number
 
 VIEWS = ("heatmap", "graph", "text", "segments", "heads", "stages")
@@ -90,3 +91,58 @@ def test_a_file_writes_tokens_as_the_page_does(offline_page: OfflinePages, tmp_p
     shown = [said(opened(offline_page, w, where, tmp_path), ".aw-body") for where in ("page", "file")]
     assert "▁hangs" in shown[0]
     assert shown[0] == shown[1]
+
+
+def pin_query(page: Page, query: int) -> None:
+    """Pin a query by its label in the heatmap, and go back to all heads."""
+    page.page.get_by_role("tab", name="Heatmap").click()
+    page.rest()
+    page.page.locator("button.aw-label").nth(query).click()
+    page.rest()
+    page.page.get_by_role("tab", name="Heads").click()
+    page.rest()
+
+
+def summed(w: AttentionWidget, layer: int, head: int, query: int | None) -> str:
+    """The sum of a head's logits over the keys of a query, or its mean over all, as the card says it."""
+    sums = w._shown.layers[layer].block("logit", head=head).sum(1)
+    return list_number(float(sums.mean() if query is None else sums[query]), "logit")
+
+
+def card(page: Page) -> str:
+    """What is said of layer 0, head 1: the second picture."""
+    page.page.locator(".aw-heads-frame [data-aw=picture]").hover(position={"x": 90, "y": 20})
+    page.page.locator(".aw-head-card").wait_for()
+    return said(page, ".aw-head-card")
+
+
+@pytest.mark.parametrize("where", ["page", "file"])
+def test_heads_are_tinted_by_the_query_that_is_pinned(offline_page: OfflinePages, tmp_path: Path, where: str) -> None:
+    w = widget(stage="logit", view="heads", layer=1, query=QUERY, bar="stage_sum", theme="light")
+    page = opened(offline_page, w, where, tmp_path)
+    assert f"the sum of logits over the keys of query {QUERY}" in said(page, ".aw-prompt")
+    told = card(page)
+    assert f"sums over the keys of query {QUERY}" in told
+    assert f"Sum of the stage {summed(w, 0, 1, QUERY)} " in f"{told} "
+    if where == "page":
+        return  # there Python sends the sums of another query
+    pin_query(page, 3)
+    assert "the sum of logits over the keys of query 3" in said(page, ".aw-prompt")
+    assert "not saved" not in said(page, ".aw-prompt")
+    assert f"Sum of the stage {summed(w, 0, 1, 3)} " in f"{card(page)} "
+
+
+def test_heads_say_it_where_the_sums_of_a_query_are_not_in_the_file(
+    offline_page: OfflinePages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MAX_SUMS_BYTES", 0)
+    w = widget(stage="logit", view="heads", layer=1, query=QUERY, bar="stage_sum", theme="light")
+    page = opened(offline_page, w, "file", tmp_path)
+    assert f"the sum of logits over the keys of query {QUERY}" in said(page, ".aw-prompt")  # it was pinned
+    pin_query(page, 3)
+    caption = said(page, ".aw-prompt")
+    assert "the sum of logits over the keys, mean over the queries" in caption
+    assert "Those of query 3 alone were not saved: open the notebook to compute them." in caption
+    told = card(page)
+    assert "sums over the keys, mean over the queries" in told
+    assert f"Sum of the stage {summed(w, 0, 1, None)} " in f"{told} "

@@ -97,7 +97,10 @@ def test_a_file_says_what_is_lost_without_a_head_and_what_is_not_in_it(
         page.page.locator("[data-aw=effect-heads] [data-at]", has_text="1·0").click()
         page.page.mouse.move(1, 1)
     else:
-        page.page.get_by_role("radio", name="head 1·0").click()
+        word = page.page.get_by_role("radio", name="head 1·0")
+        beside = word.inner_text().replace("−", "-").removeprefix("head 1·0 lost ")
+        assert float(beside) == pytest.approx(lost, abs=6e-4)
+        word.click()
     panel = page.page.locator(".aw-fx-panel" if view == "segments" else ".aw-without")
     panel.get_by_text("The next token without it was not saved: open the notebook to compute it.").wait_for()
     said = " ".join(panel.inner_text().replace("−", "-").split())
@@ -162,7 +165,7 @@ def take_away(shown: Gallery, w: AttentionWidget, name: str) -> None:
     shown.page.get_by_role("radio", name=name).click()
     while len(w.effect_details or []) == before:
         shown.page.wait_for_timeout(20)
-        shown.finish()
+    shown.finish()  # the page hears of it by this alone, also where it was there before the click had ended
     shown.page.locator(".aw-without .aw-chances").wait_for()
 
 

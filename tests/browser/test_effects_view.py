@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from gallery import Gallery
+from PIL import Image
 from test_axe import found, look
 from test_segments_view import long_story, story, text
 
@@ -313,6 +316,15 @@ def test_words_lead_from_attention_to_effect_and_back(gallery: Show) -> None:
     shown.check()
 
 
+def tint_of(shown: Gallery, place: int) -> int:
+    """How much more red than blue there is left of a picture of the heads view, which are all in one row."""
+    picture = shown.page.locator("[data-aw=picture]")
+    pixels = np.asarray(Image.open(io.BytesIO(picture.screenshot())).convert("RGB"), dtype=int)
+    scale = shown.page.evaluate("() => devicePixelRatio")
+    red, _, blue = pixels[int(33 * scale), int((4 + 74 * place - 2) * scale)]  # 58 pixels every 74, from 4 on
+    return int(red - blue)
+
+
 @pytest.mark.parametrize(("width", "host"), [(900, "plain-light"), (900, "plain-dark"), (360, "plain-light")])
 def test_heads_view_tints_and_orders(gallery: Show, width: int, host: str) -> None:
     w = with_effects(story(view="heads", bar="effect", order="effect"))
@@ -321,9 +333,23 @@ def test_heads_view_tints_and_orders(gallery: Show, width: int, host: str) -> No
     shown.screenshot(f"effects-heads-{width}-{host}")
     assert "what “nail” loses without the head" in text(shown, ".aw-all-heads > .aw-prompt")
     assert "13 of 15 runs, about 6 s left" in text(shown, ".aw-fx-runs")
-    shown.page.locator("[data-aw=picture]").focus()
-    shown.page.keyboard.press("Home")
-    shown.settle()
+    picture = shown.page.locator("[data-aw=picture]")
+    if width == 900:  # from the largest loss over a gain to what was not run
+        assert tint_of(shown, 0) > 60
+        assert tint_of(shown, 5) < -40
+        assert abs(tint_of(shown, 7)) < 20
+    said = shown.page.locator(".aw-all-heads > [aria-live]")
+    picture.focus()
+    heard = {}
+    for key in ("Home", "End"):
+        shown.page.keyboard.press(key)
+        shown.page.keyboard.press("ArrowDown" if key == "End" else key)  # to the last row
+        shown.settle()
+        heard[key] = said.inner_text()
+    assert heard == {
+        "Home": "layer 1, head 1, loss without it .6100 nats",  # of which most is lost
+        "End": "layer 1, head 3, loss without it not run",
+    }
     shown.check()
 
 
@@ -336,8 +362,9 @@ def test_without_it_in_the_panel(gallery: Show, width: int, host: str) -> None:
     shown = gallery(w, width=width, host=host)
     shown.wait_for_lines()
     words = shown.page.locator(".aw-without [role=radio]").all_inner_texts()
-    assert words[0] == "this edge"
-    assert words[2:] == ["doc 3", "head 1·1"]
+    assert words[0] == "this edge lost 0.500"
+    assert words[2:] == ["doc 3 lost 2.380", "head 1·1 lost 0.610"]
+    assert "lost" not in words[1]  # it was not run
     assert words[1].startswith("key ")
     assert shown.page.locator(".aw-without .aw-chances").count() == 0
     shown.page.get_by_role("radio", name="this edge").click()
@@ -468,12 +495,25 @@ def test_what_is_shown_can_be_chosen_on_the_page_whatever_the_font(gallery: Show
     """In the toolbar, or where words are too wide for that above the view; at 900 px the views stay words."""
     w = shown_effects()
     shown = gallery(w, width=width + 4)
-    shown.page.add_style_tag(content=f".aw-toolbar * {{ letter-spacing: {spacing}px !important }}")
+    wide = f".aw-toolbar *, .aw-seg-reading * {{ letter-spacing: {spacing}px !important }}"
+    shown.page.add_style_tag(content=wide)
     shown.page.set_viewport_size({"width": width, "height": 1400})  # another width: it is measured again
     shown.wait_for_lines()
     words = shown.page.get_by_role("radiogroup", name="Show")
     assert words.locator("[role=radio]:visible").all_inner_texts() == ["attention", "effect"]
     assert width < 900 or shown.page.get_by_role("tab").count() == 6
+    menus = shown.page.locator(".aw-menu[aria-label=Target] > button, .aw-menu[aria-label=Edit] > button")
+    assert [" ".join(menu.split()) for menu in menus.all_inner_texts()] == ["Target nail", "Edit without it"]
+    shown.screenshot(f"effects-menus-{width}-{spacing}")
+    shown.check()
+    menus.nth(1).click()
+    shown.page.get_by_role("menuitemradio", name="even").click()
+    shown.wait_for_lines()
+    assert w.effect_edit == "uniform"
+    menus.nth(0).click()
+    shown.page.get_by_role("menuitemradio", name="hook").click()
+    shown.wait_for_lines()
+    assert w.effect_target == (76, 18)
     shown.page.get_by_role("radio", name="attention").click()
     shown.wait_for_lines()
     assert w.segments_show == "attention"

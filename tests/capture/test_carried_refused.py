@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,54 @@ def test_two_ways_that_are_no_sum_are_refused(again: bool) -> None:
     assert "does not reach the final norm by additions and norms alone" in why(
         captured(TwoWays(again)).attention[0], "logit"
     )
+
+
+class Changed(Own):
+    """What attention adds goes through something on its way into the residual stream."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor, bool], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        added = self.out(y.transpose(1, 2).flatten(2))
+        return self.head(self.norm(x + self.change(added, x, self.training)))  # type: ignore[no-any-return]
+
+
+CHANGES: dict[str, tuple[Callable[[Tensor, Tensor, bool], Tensor], bool]] = {
+    "a gate": (lambda added, x, training: added * x.sigmoid(), False),
+    "a gate before it": (lambda added, x, training: x.sigmoid() * added, False),
+    "a division": (lambda added, x, training: added / (1 + x.square()), False),
+    "dropout": (lambda added, x, training: nn.functional.dropout(added, 0.5, training), True),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_the_sum_on_its_way_leaves_no_logit(name: str) -> None:
+    change, training = CHANGES[name]
+    att = captured(Changed(change).train(training)).attention[0]
+    assert "does not reach the final norm by additions and norms alone" in why(att, "logit")
+    assert att.block("value_norm").isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["dropout", "a number"])
+def test_what_changes_no_number_or_all_alike_is_followed(name: str) -> None:
+    change = CHANGES["dropout"][0] if name == "dropout" else lambda added, x, training: added * 0.5
+    att, plain = (captured(model.eval()).attention[0] for model in (Changed(change), Changed(lambda y, *_: y)))
+    factor = 1.0 if name == "dropout" else 0.5
+    for found, own in zip(heads_of(att), heads_of(plain), strict=True):
+        assert_close(found[0], factor * own[0] * own[1] / found[1], rtol=1e-4, atol=1e-6)
+
+
+def heads_of(att: Attention) -> list[tuple[Tensor, Tensor]]:
+    """Of each head the logits of token 4, and what the final norm divides by at each query."""
+    assert att.carries is not None
+    scale = att.carries.scale
+    assert scale is not None
+    return [(att.with_target(4).block("logit", head=head), scale[0][:, None]) for head in range(att.shape.H)]
 
 
 def test_an_adapter_beside_the_projection_is_refused() -> None:
@@ -330,6 +379,8 @@ def test_a_text_that_a_tokenizer_does_not_know_is_no_target() -> None:
             return ("[UNK]", "nail", "hook")[one]
 
     assert token_of("nail", Words(), 3) == 1
+    with pytest.raises(ValueError, match=r"which is 2 tokens, 'nail' \(1\), 'hook' \(2\): give one of them"):
+        token_of("nail hook", Words(), 3)
     for text in ("peg", "nail peg"):
         with pytest.raises(ValueError, match="no token of it: give an id"):
             token_of(text, Words(), 3)

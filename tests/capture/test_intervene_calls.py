@@ -160,6 +160,26 @@ def test_gradients_of_a_long_text_are_computed_block_by_block(monkeypatch: pytes
     assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_the_weights_of_an_edited_head_are_not_kept_for_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several blocks they are computed again in the backward pass."""
+    from attnwidget._capture.interventions import edited_heads
+
+    monkeypatch.setattr(edited_heads, "CELLS_AT_ONCE", 64 * 8)
+    model, kept = Layers(by_sdpa), list[int]()
+
+    def note(x: Tensor) -> Tensor:
+        kept.append(x.numel())
+        return x
+
+    def numbers_kept(edits: dict[Any, Any]) -> int:
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x), intervene(model, edits):
+            model(text(64).requires_grad_())
+        return sum(kept)
+
+    assert numbers_kept({(0, 3): {"drop_keys": [2]}}) - numbers_kept({}) < 2 * 64 * 64 / 2  # half of its weights
+
+
 def test_rounding_has_no_gradients_and_says_so() -> None:
     model = Layers(by_sdpa)
     with pytest.raises(ValueError, match=r"no gradients flow.*no_grad"), intervene(model, {0: {"dtype": "int8"}}):

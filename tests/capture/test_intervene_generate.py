@@ -114,10 +114,11 @@ def test_another_generation_is_put_in_place_step_by_step(take: str) -> None:
     torch.testing.assert_close(torch.stack(again.logits), torch.stack(plain.logits), rtol=1e-4, atol=1e-4)
 
 
-def test_cross_attention_of_a_generation_is_edited_at_each_step() -> None:
+@pytest.mark.parametrize("edit", [{"drop_keys": [0, 3]}, {"block": (slice(2, 5), [0, 3])}], ids=["keys", "block"])
+def test_cross_attention_of_a_generation_is_edited_at_each_step(edit: Any) -> None:
     model = copies.sharpened(build(SEQUENCES["BART"], "sdpa"), 3.0)
     inputs = text_of("right")
-    edits = {(1, (1, 2)): {"drop_keys": [0, 3]}}
+    edits = {(1, (1, 2)): edit}
     how = {**HOW, **TOLD, "decoder_start_token_id": 2}
     with torch.no_grad(), intervene(model, edits, cross=True) as run:
         found = model.generate(**inputs, **how)

@@ -12,7 +12,7 @@ from captured import COMMON, DECODERS, GROUPED, SEQUENCES, TEXT, Kind, batch, bu
 from tolerance import assert_as_near
 from torch import Tensor
 
-from attnwidget import intervene
+from attnwidget import capture, intervene
 
 transformers = pytest.importorskip("transformers")
 
@@ -99,8 +99,6 @@ def full_name(model: Any, part: str) -> str:
 
 def order_of_softmaxes(model: Any, inputs: dict[str, Tensor]) -> list[str]:
     """The names of modules of attention in the order in which they are called."""
-    from attnwidget import capture
-
     with torch.no_grad(), capture(model) as cap:
         model(**inputs)
     return list(cap.calls)
@@ -235,3 +233,28 @@ def test_weights_that_an_eager_model_returns_are_those_of_the_edited_heads(name:
     if not case.sinks:
         rest = plain[:, 0].index_fill(-1, torch.tensor([1]), 0)
         torch.testing.assert_close(found[:, 0], rest / rest.sum(-1, keepdim=True), rtol=1e-4, atol=1e-6)
+
+
+REMOVED: dict[str, Any] = {"gpt-oss, sinks": {"sinks": False}, "Gemma 2, softcap and window": {"softcap": None}}
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_rule_of_the_model_is_removed_as_by_what_if(name: str) -> None:
+    case, edit = CASES[name], REMOVED[name]
+    inputs, model = inputs_of(case), model_of(case, case.implementation)
+    for module in model.modules():
+        if hasattr(module, "attn_logit_softcapping"):
+            module.attn_logit_softcapping = 0.02  # its own is far above the scores
+    layer = full_name(model, case.layer)
+    seen = Inputs(model, f"{layer}.{case.output}")
+    with torch.no_grad():
+        att = capture(model).run(**inputs).calls[layer]
+        with intervene(model, {(layer, (1, 2)): edit}):
+            model(**inputs)
+    (_, heads) = (x.unflatten(-1, (4, -1)).transpose(1, 2) for x in seen.found[f"{layer}.{case.output}"])
+    for head in range(4):
+        own = att.what_if(edit) if head in (1, 2) else att
+        wanted = torch.stack([own.output(batch=b, head=head) for b in range(len(heads))])
+        torch.testing.assert_close(heads[:, head], wanted, rtol=1e-4, atol=1e-5)
+        plain = torch.stack([att.output(batch=b, head=head) for b in range(len(heads))])
+        assert bool((heads[:, head] - plain).abs().max() > 1e-3) is (head in (1, 2))

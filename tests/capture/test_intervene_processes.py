@@ -55,12 +55,7 @@ def edit_by_heads(rank: int, mesh: Any, path: Path) -> None:
 
 
 def test_heads_of_all_processes_are_edited_as_in_one(tmp_path: Path) -> None:
-    try:
-        in_processes(edit_by_heads, tmp_path)
-    except Exception as error:
-        if "address" in str(error) or "interface" in str(error):
-            pytest.skip(f"gloo finds no address of this machine: {error}")
-        raise
+    in_processes(edit_by_heads, tmp_path)
     found, _ = torch.load(tmp_path / "first.pt")
     model = copies.sharpened(llama(), 3.0)
     with torch.no_grad(), intervene(model, edits_of(other_run())):

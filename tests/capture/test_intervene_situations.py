@@ -297,7 +297,10 @@ def training(**config: Any) -> Any:
 def test_dropped_weights_are_refused_before_the_model_runs(key: Any, edit: Any) -> None:
     model, began = training(), []
     model.register_forward_pre_hook(lambda *_: began.append(1))
-    with pytest.raises(ValueError, match=r"drops weights at random in training.*model\.eval\(\), set its dropout to 0"):
+    with pytest.raises(
+        ValueError,
+        match=r"drops weights at random in training and does not tell which.*model\.eval\(\), set its dropout to 0",
+    ):
         intervene(model, {key: edit}).__enter__()
     with intervene(model, {key: "zero"}) as run:
         model(batch()["input_ids"])

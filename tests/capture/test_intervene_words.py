@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, Capture, capture, intervene, segments
+from attnwidget._capture.interventions import edited_heads
 from attnwidget._capture.interventions.edits import PerSample
 
 
@@ -267,7 +268,17 @@ def test_segments_are_named() -> None:
         edited({0: {"drop_keys": "doc 3"}}, segments=named)
 
 
-def test_weights_of_ones_own() -> None:
+def test_a_segment_of_several_pieces_is_named_whole() -> None:
+    named = segments({"doc": [(1, 3), (4, 5)]}, length=7)
+    by_name = edited({(0, 1): {"drop_keys": "doc"}, (0, 2): {"block": ("doc", [0])}}, segments=named)[0]
+    by_place = edited({(0, 1): {"drop_keys": [1, 2, 4]}, (0, 2): {"block": ([1, 2, 4], [0])}})[0]
+    assert torch.equal(by_name, by_place)
+
+
+@pytest.mark.parametrize("cells", [None, 7 * 3])
+def test_weights_of_ones_own(cells: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cells is not None:  # a few queries at a time
+        monkeypatch.setattr(edited_heads, "CELLS_AT_ONCE", cells)
     own = torch.rand(2, 2, 7, 7, generator=torch.Generator().manual_seed(3))
     found, att = edited({(0, (3, 1)): own, (0, 2): own[0, 0]})
     assert att.v is not None
@@ -312,6 +323,20 @@ def test_each_sample_has_an_edit_of_its_own() -> None:
     assert_close(found[1, 2], even(att)[1, 2], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("causal", [True, "lower right"])
+def test_a_causal_rule_counts_from_the_corner_that_it_names_where_keys_are_more(causal: Any) -> None:
+    torch.manual_seed(0)
+    model, x, memory = nn.MultiheadAttention(E, H, batch_first=True).eval(), text(5), text(7)
+    with torch.no_grad():
+        with capture(model) as cap:
+            model(x, memory, memory)
+        with intervene(model, {0: {"causal": causal}}, cross=True):
+            _, found = model(x, memory, memory, average_attn_weights=False)
+    changed = cap.cross[0].what_if({"causal": causal})
+    for head in range(H):
+        assert_close(found[:, head], weights(changed, head), rtol=1e-4, atol=1e-6)
+
+
 # From another run.
 
 
@@ -336,9 +361,11 @@ def test_weights_and_outputs_of_another_run(of: str) -> None:
 
 def test_a_run_that_kept_some_heads_gives_those() -> None:
     cap = another_run(heads=[1, 3])
-    found, att = edited({(0, 3): {"from": cap}})
+    found, att = edited({(0, (1, 3)): {"from": cap}})
     assert att.v is not None
-    assert_close(found[:, 3], weights(another_run().attention[0], 3) @ att.v[:, 3], rtol=1e-4, atol=1e-5)
+    for head in (1, 3):
+        wanted = weights(another_run().attention[0], head) @ att.v[:, head]
+        assert_close(found[:, head], wanted, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="has no head 2"):
         edited({(0, 2): {"from": cap}})
 

@@ -145,3 +145,11 @@ def test_what_a_front_end_says_stands_beside_what_to_do(words: str, remedy: str)
     (row,) = [line for line in read("README.md").splitlines() if line.startswith("|") and words in line]
     assert remedy in row
     assert remedy.lower() in read("docs/frontends.md").lower()
+
+
+def test_it_is_said_which_rules_of_relevance_are_left_out_and_why() -> None:
+    """Rules of patented methods are no part of the package, and the page says why."""
+    part = " ".join(read("docs/carried.md").split("**What is left out.**")[1].split("\n\n")[0].split())
+    for words in ("AttnLRP", "a patented technology", "free for personal and scientific purposes only", "a license"):
+        assert words in part
+    assert "AttnLRP" not in "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))

@@ -156,6 +156,16 @@ def test_a_file_has_links_pictures_and_sums_of_the_stage_and_of_weights() -> Non
         for place in (None, "one"):
             kept = saved.derived["mass"]["values"][snapshot.key_of([*own, place, [], stage])]
             assert (kept["stage"], kept["error"]) == (stage, None)
-    heads = saved.derived["stage_heads"]["values"][snapshot.key_of([0, "logit"])]
+    values = saved.derived["stage_heads"]["values"]
+    heads = values[snapshot.key_of([0, "logit", None])]
     assert heads["query"] is None
     assert len(decode(heads["sums"])) == 8
+    queries = w.facts["queries"]
+    assert len(values) == 1 + queries
+    for query in range(queries):  # of each the same as the widget computes for it alone
+        own = values[snapshot.key_of([0, "logit", query])]
+        assert [*own] == ["query", "sums", "sizes"]
+        w.view, w.query = "heads", query
+        w.finish()
+        for name in ("sums", "sizes"):
+            assert decode(own[name]) == pytest.approx(decode(w.stage_heads[name]), rel=1e-5, abs=1e-6)

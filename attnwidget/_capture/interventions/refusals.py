@@ -20,8 +20,9 @@ COMPILED = (
     "(model._orig_mod of what torch.compile returned), or do without model.compile()"
 )
 DROPS = (
-    "{} drops weights at random in training, and an edited head would not: call model.eval(), set its dropout to 0, or "
-    "edit by 'zero', {{'output': …}} or {{'from': …, 'take': 'outputs'}} alone"
+    "{} drops weights at random in training and does not tell which, so that an edited head could not drop the same: "
+    "call model.eval(), set its dropout to 0, or edit by 'zero', {{'output': …}} or {{'from': …, 'take': 'outputs'}} "
+    "alone"
 )
 DROPOUT = re.compile(r"att\w*drop")  # an attribute of a module that drops weights
 HEADS_OF_CONFIG = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_heads", "n_head")

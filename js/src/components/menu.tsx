@@ -1,5 +1,6 @@
 /** A word that opens a list: `Show weights ⌄`. Arrow keys, Home and End walk it, Esc closes it, a click outside too. */
 
+import { signal } from "@preact/signals-core";
 import { Component, type ComponentChildren, createRef } from "preact";
 import { Chevron, px } from "./dom";
 import { float, type Seen } from "./floating";
@@ -34,8 +35,9 @@ interface Props {
   readonly children?: ComponentChildren;
 }
 
-export class Menu extends Component<Props, { open: boolean }> {
-  override state = { open: false };
+export class Menu extends Component<Props> {
+  private open = signal(false); // no state of the component: what it shows once it is open is to be followed, too
+  private wasOpen = false;
   private node = createRef<HTMLDivElement>();
   private popup = createRef<HTMLDivElement>();
   private listening: AbortController | null = null;
@@ -47,10 +49,13 @@ export class Menu extends Component<Props, { open: boolean }> {
   }
 
   private toggle = (open: boolean) => {
-    this.setState({ open });
     this.settled();
     this.listening?.abort();
-    if (!open) return;
+    if (open) this.listen();
+    this.open.value = open; // drawn at once
+  };
+
+  private listen() {
     this.listening = new AbortController();
     const outside = (event: Event) => {
       if (!event.composedPath().includes(this.node.current as EventTarget)) this.toggle(false);
@@ -65,12 +70,14 @@ export class Menu extends Component<Props, { open: boolean }> {
     };
     document.addEventListener("scroll", moved, options);
     window.addEventListener("resize", moved, options);
-  };
+  }
 
   /** The items have the focus as soon as they are drawn: a key that is pressed in the same frame is theirs. */
-  override componentDidUpdate(_: Props, before: { open: boolean }) {
+  override componentDidUpdate() {
     const popup = this.popup.current;
-    if (!this.state.open || before.open || popup === null) return;
+    const opens = this.open.peek() && !this.wasOpen;
+    this.wasOpen = this.open.peek();
+    if (!opens || popup === null) return;
     this.settled = float(popup, this.place);
     const items = this.items();
     (items.find((item) => item.getAttribute("aria-checked") === "true") ?? items[0])?.focus({ preventScroll: true });
@@ -106,7 +113,7 @@ export class Menu extends Component<Props, { open: boolean }> {
   }
 
   private onKeyDown = (event: KeyboardEvent) => {
-    if (!this.state.open) return;
+    if (!this.open.peek()) return;
     event.stopPropagation();
     if (event.key === "Escape") {
       event.preventDefault();
@@ -129,10 +136,11 @@ export class Menu extends Component<Props, { open: boolean }> {
 
   private onFocusOut = (event: FocusEvent) => {
     const to = event.relatedTarget as Node | null;
-    if (this.state.open && to && !this.node.current?.contains(to)) this.toggle(false);
+    if (this.open.peek() && to && !this.node.current?.contains(to)) this.toggle(false);
   };
 
-  override render({ label, value, name, sections, disabled, children }: Props, { open }: { open: boolean }) {
+  override render({ label, value, name, sections, disabled, children }: Props) {
+    const open = this.open.value;
     return (
       <div
         class="aw-menu"

@@ -8,12 +8,14 @@ interface Props<T extends string> {
   readonly label?: string;
   readonly class?: string;
   readonly words: Readonly<Record<T, string>>;
+  /** What is known of each, beside it. */
+  readonly notes?: Readonly<Partial<Record<T, string>>>;
   readonly chosen: T | null;
   choose(value: T): void;
 }
 
 /** Choose one of a few words; one Tab stop. */
-export function RadioWords<T extends string>({ name, label, words, chosen, choose, ...more }: Props<T>) {
+export function RadioWords<T extends string>({ name, label, words, notes, chosen, choose, ...more }: Props<T>) {
   const values = Object.keys(words) as T[];
   const first = chosen ?? values[0];
   return (
@@ -31,6 +33,7 @@ export function RadioWords<T extends string>({ name, label, words, chosen, choos
             onKeyDown={(event) => rove(event, index, values.length, (at) => choose(values[at]!))}
           >
             {words[value]}
+            {notes?.[value] && <span class="aw-muted"> {notes[value]}</span>}
           </button>
         ))}
       </div>

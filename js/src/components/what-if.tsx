@@ -1,13 +1,14 @@
 /** Other rules for the same tensors: a menu of them, and a scale that can be dragged. */
 
 import { effect } from "@preact/signals-core";
-import { Component, createRef } from "preact";
+import { Component } from "preact";
 import type { Keep, WhatIf } from "../contract/messages";
 import type { ExplainedPair } from "../data/stage-data";
 import type { Store } from "../state/store";
 import type { Ui } from "../state/ui";
 import { rove } from "./dom";
 import { Menu, type Section } from "./menu";
+import { NumberField, typedIn } from "./number-field";
 
 /** Return what is changed, in a few words; "none". */
 export function whatIfName(changes: WhatIf): string {
@@ -129,41 +130,34 @@ function typed({ label, name, whole, least }: Field, text: string): number | nul
   return least === 0 && value <= 0 ? `${label} is above 0` : value;
 }
 
-class Numbers extends Component<{ ui: Ui }, { error: string }> {
-  override state = { error: "" };
-  private form = createRef<HTMLFormElement>();
+class Numbers extends Component<{ ui: Ui }, { error: string; of: string }> {
+  override state = { error: "", of: "" };
 
   private submit = (event: Event) => {
     event.preventDefault();
     const { store } = this.props.ui;
     const wanted: { [name: string]: number | null | undefined } = {};
+    const of = textsOf(store.what_if.value).join();
     for (const field of FIELDS) {
-      const input = this.form.current?.elements.namedItem(field.name) as HTMLInputElement;
-      if (input.value === textOf(store.what_if.value[field.name])) continue; // as shown: perhaps of more digits
-      const value = typed(field, input.value);
-      if (typeof value === "string") return this.setState({ error: value });
+      const text = typedIn(event.currentTarget, field.name);
+      if (text === textOf(store.what_if.value[field.name])) continue; // as shown: perhaps of more digits
+      const value = typed(field, text);
+      if (typeof value === "string") return this.setState({ error: value, of });
       wanted[field.name] = value;
     }
     this.setState({ error: "" });
     if (Object.keys(wanted).length > 0) change(store, wanted as WhatIf);
   };
 
-  override render({ ui }: { ui: Ui }, { error }: { error: string }) {
-    const changes = ui.store.what_if.value;
+  override render({ ui }: { ui: Ui }, { error, of }: { error: string; of: string }) {
+    const texts = textsOf(ui.store.what_if.value);
     return (
       <>
-        <form class="aw-fields" ref={this.form} onSubmit={this.submit}>
-          {FIELDS.map(({ name, label, note }) => (
+        <form class="aw-fields" onSubmit={this.submit}>
+          {FIELDS.map(({ name, label, note }, at) => (
             <label key={name}>
               <span>{label}</span>
-              <input
-                key={textOf(changes[name])}
-                name={name}
-                inputMode="decimal"
-                placeholder="own"
-                aria-label={label}
-                defaultValue={textOf(changes[name])}
-              />
+              <NumberField name={name} label={label} text={texts[at]!} placeholder="own" />
               <span class="aw-muted">{note}</span>
             </label>
           ))}
@@ -172,12 +166,15 @@ class Numbers extends Component<{ ui: Ui }, { error: string }> {
           </button>
         </form>
         <div class="aw-form-error" role="alert">
-          {error}
+          {of === texts.join() && error}
         </div>
       </>
     );
   }
 }
+
+/** What the fields show. */
+const textsOf = (changes: WhatIf) => FIELDS.map(({ name }) => textOf(changes[name]));
 
 /** Keys that are always among those of a window: the first ones, as in Python. */
 const FIRST_KEYS = 4;

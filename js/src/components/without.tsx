@@ -36,7 +36,12 @@ export class Without extends Component<{ ui: Ui }> {
     const words = Object.fromEntries(Object.keys(all).map((name) => [name, name]));
     const name = Object.keys(all).find((one) => effectKey(all[one]!) === chosen) ?? null;
     const [before, after] = editWords(now);
-    const lost = name === null ? null : knownLoss(ui, all[name]!);
+    const told = (one: string) => {
+      const lost = knownLoss(ui, all[one]!);
+      return lost === null || Number.isNaN(lost) ? "" : `lost ${listNumber(lost, "scores")}`;
+    };
+    const notes = Object.fromEntries(Object.keys(all).map((one) => [one, told(one)]));
+    const lost = name === null ? "" : notes[name];
     const choose = (next: string) => {
       this.chosen.value = next === name ? "" : effectKey(all[next]!);
       askEffect(ui, all[next]!);
@@ -48,14 +53,13 @@ export class Without extends Component<{ ui: Ui }> {
           label={before || after}
           class="aw-over-pins"
           words={words}
+          notes={notes}
           chosen={name}
           choose={choose}
         />
         {name !== null && <Removed ui={ui} of={all[name]!} />}
         <div class="aw-visually-hidden" aria-live="polite">
-          {lost !== null &&
-            !Number.isNaN(lost) &&
-            `${[before, name, after].filter(Boolean).join(" ")}, lost ${listNumber(lost, "scores")} ${now.unit}`}
+          {lost && `${[before, name, after].filter(Boolean).join(" ")}, ${lost} ${now.unit}`}
         </div>
       </section>
     );

@@ -312,6 +312,10 @@ export function isShown(survey: Survey, place: number, filter: HeadFilter | null
   return filter.above === null || metric === null || metric.values[place]! > filter.above;
 }
 
+/** Return a number as `metricText` does, or why there is none. */
+export const metricOrNone = (value: number, kind: Kind) =>
+  Number.isFinite(value) ? metricText(value, kind) : kind === "nats" && Number.isNaN(value) ? "not run" : "none";
+
 /** Return `1.39 bits`, `.567`, `8.7`, `47 %`. */
 export function metricText(value: number, kind: Kind): string {
   if (!Number.isFinite(value)) return "NaN";

@@ -17,6 +17,8 @@ import type { HostOptions, HostRequest } from "./host";
 export interface DerivedValues {
   readonly by: readonly TraitName[];
   readonly values: Readonly<Record<string, unknown>>;
+  /** One of `by`: its value is laid over that of null there, field by field. */
+  readonly over?: TraitName;
 }
 
 /** Of each bin of a picture the greatest number, and its place in the bin, row by row. */
@@ -72,7 +74,8 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
       (name === "mass" || name === "head_mass") && (of.view !== "segments" || of.segments_show === "effect");
     const own = name === "picture" || name === "comparison";
     const stage = own ? of.stage : ofWeights ? "weights" : linkedStage(of.stage ?? "weights");
-    return known?.values[keyOf(known.by.map((trait) => (trait === "stage" ? stage : of[trait]) ?? null))];
+    const place = known?.by.map((trait) => (trait === "stage" ? stage : of[trait]) ?? null);
+    return known && valueAt(known, place!);
   };
 
   /** The picture of a head, if it was saved. */
@@ -148,6 +151,20 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
 
   return { answer, take };
 }
+
+/** Return what was saved of a trait; what is laid over another is whole again, the same one each time. */
+function valueAt({ by, values, over }: DerivedValues, place: readonly unknown[]): unknown {
+  const key = keyOf(place);
+  const rest = over && values[keyOf(place.map((value, at) => (by[at] === over ? null : value)))];
+  const own = values[key];
+  if (rest === undefined || rest === own) return own;
+  if (own === undefined) return rest;
+  const known = wholes.get(own as object) ?? { ...(rest as object), ...(own as object) };
+  wholes.set(own as object, known);
+  return known;
+}
+
+const wholes = new WeakMap<object, object>();
 
 const SELECTED = traitsThatAre("selection");
 

@@ -19,7 +19,6 @@ import type { Mode } from "../geometry/layout";
 import { axisSegments } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { legendNumber, listNumber } from "../text/format";
-import { tokenName } from "../text/tokens";
 import {
   barName,
   barSection,
@@ -35,11 +34,13 @@ import {
   asideSection,
   askingSection,
   editSection,
+  editWord,
   effectOrderSection,
   measureSection,
   showSection as showSegmentsSection,
   showsEffect,
   targetSection,
+  targetWord,
 } from "../views/segments/menus";
 import { savingSections } from "./saving";
 
@@ -115,8 +116,8 @@ export type MenuName =
   | "target"
   | "whatIf";
 
-/** What the segments view shows, and how it is read: words, not menus, in the toolbar or above the view. */
-export const WORDS: readonly MenuName[] = ["shown", "measure"];
+/** What the segments view shows, and how it is read: in the toolbar, or where that has no room above the view. */
+export const ABOVE: readonly MenuName[] = ["shown", "measure", "target", "edit"];
 
 /** The menus of each view from left to right, and what each needs. */
 const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> = {
@@ -254,13 +255,12 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   },
   target: {
     name: "Target",
-    value: ({ store }) => tokenName(store.effects.value?.target?.text ?? ""),
+    value: targetWord,
     sections: (ui) => [targetSection(ui)],
   },
   edit: {
     name: "Edit",
-    value: ({ store: { effects } }) =>
-      effects.value?.edits.find(({ value }) => value === effects.value?.edit)?.name ?? "",
+    value: editWord,
     sections: (ui) => [editSection(ui)],
   },
   effectOrder: {

@@ -1,16 +1,17 @@
 /** The views as words on the left, how they are shown as menus on the right. */
 
 import { effect, signal } from "@preact/signals-core";
-import { Component, createRef, render } from "preact";
+import { Component, render } from "preact";
 import { part, rove, type View } from "../components/dom";
 import { FindingsBadge } from "../components/findings";
 import { Menu } from "../components/menu";
+import { NumberField, typedIn } from "../components/number-field";
 import { WhatIfMenu } from "../components/what-if";
 import type { ColorRange, ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
 import { MeasureWords, ShowWords } from "../views/segments/measure";
 import { HeadStepper, LayerStepper } from "./head-picker";
-import { MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf, WORDS } from "./toolbar-menus";
+import { ABOVE, MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf } from "./toolbar-menus";
 
 /** Return the toolbar; what does not fit into the width is folded. */
 export function toolbar(ui: Ui): View {
@@ -33,7 +34,7 @@ export function toolbar(ui: Ui): View {
     while (folded < MOST_FOLDED && node.offsetWidth > ui.width.value) {
       render(<Toolbar ui={ui} folded={++folded} />, node);
     }
-    ui.toolbarWords.value = wordsOf(ui, folded);
+    ui.inToolbar.value = placed(ui, folded);
   });
   return {
     node,
@@ -44,10 +45,10 @@ export function toolbar(ui: Ui): View {
   };
 }
 
-/** The menus that are words, and have room. */
-function wordsOf(ui: Ui, folded: number): string {
+/** The menus that have room here, of those that stand above the view else. */
+function placed(ui: Ui, folded: number): string {
   const { shown } = menusOf(ui, roomOf(ui.mode.value, viewsOf(ui).length, folded));
-  return WORDS.filter((menu) => shown.includes(menu)).join(" ");
+  return ABOVE.filter((menu) => shown.includes(menu)).join(" ");
 }
 
 function Toolbar({ ui, folded }: { ui: Ui; folded: number }) {
@@ -127,50 +128,55 @@ function ToolbarMenu({ ui, menu }: { ui: Ui; menu: MenuName }) {
   );
 }
 
+interface Ends {
+  readonly numbers: readonly (number | undefined)[];
+  /** As they are shown. */
+  readonly texts: readonly [low: string, high: string];
+}
+
 /** Two numbers of one's own for the ends of the colors. */
-class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string }> {
-  override state = { error: "" };
-  private low = createRef<HTMLInputElement>();
-  private high = createRef<HTMLInputElement>();
+class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string; of: string }> {
+  override state = { error: "", of: "" };
 
   private submit = (event: Event) => {
     event.preventDefault();
-    const [low, high] = [this.low, this.high].map((input) => Number((input.current?.value || "x").replace("−", "-")));
-    if (!Number.isFinite(low) || !Number.isFinite(high)) this.setState({ error: "Give two numbers" });
-    else if ((low as number) >= (high as number)) this.setState({ error: "The first must be less" });
+    const { numbers, texts } = this.inForce();
+    const [low, high] = ["low", "high"].map((name, at) => {
+      const typed = typedIn(event.currentTarget, name);
+      return typed === texts[at] ? numbers[at] : Number((typed || "x").replace("−", "-")); // as shown: perhaps of more digits
+    }) as [number, number];
+    const say = (error: string) => this.setState({ error, of: texts.join() });
+    if (!Number.isFinite(low) || !Number.isFinite(high)) say("Give two numbers");
+    else if (low >= high) say("The first must be less");
     else {
-      this.setState({ error: "" });
-      this.props.ui.store.show({ color_range: [low as number, high as number] });
+      say("");
+      this.props.ui.store.show({ color_range: [low, high] });
     }
   };
 
-  override render({ range, ui }: { range: ColorRange; ui: Ui }, { error }: { error: string }) {
+  private inForce(): Ends {
+    const { range, ui } = this.props;
     const domain = ui.mapper.value?.domain;
-    const own = Array.isArray(range);
-    const text = (value: number | undefined) => (value === undefined ? "" : String(Number(value.toPrecision(3))));
+    const numbers = Array.isArray(range) ? range : [domain?.low, domain?.high];
+    const text = (end: number | undefined) => (end === undefined ? "" : String(Number(end.toPrecision(3))));
+    return { numbers, texts: [text(numbers[0]), text(numbers[1])] };
+  }
+
+  override render({ range }: { range: ColorRange; ui: Ui }, { error, of }: { error: string; of: string }) {
+    const { texts } = this.inForce();
     return (
       <>
-        <h4>Own range{own ? ", in force" : ""}</h4>
+        <h4>Own range{Array.isArray(range) ? ", in force" : ""}</h4>
         <form onSubmit={this.submit}>
-          <input
-            ref={this.low}
-            inputMode="decimal"
-            aria-label="Low end of the colors"
-            defaultValue={text(own ? range[0] : domain?.low)}
-          />
+          <NumberField name="low" label="Low end of the colors" text={texts[0]} />
           <span class="aw-muted">to</span>
-          <input
-            ref={this.high}
-            inputMode="decimal"
-            aria-label="High end of the colors"
-            defaultValue={text(own ? range[1] : domain?.high)}
-          />
+          <NumberField name="high" label="High end of the colors" text={texts[1]} />
           <button type="submit" class="aw-set">
             Set
           </button>
         </form>
         <div class="aw-form-error" role="alert">
-          {error}
+          {of === texts.join() && error}
         </div>
       </>
     );

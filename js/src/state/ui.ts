@@ -139,8 +139,8 @@ export interface Ui {
   readonly segmentReading: Signal<SegmentReading | null>;
   /** What the segments view shows the model without: it writes it, the status line says it. */
   readonly removed: Signal<Removal | null>;
-  /** The choices that stand as words in the toolbar, which writes it: where it has no room, they stand above the view. */
-  readonly toolbarWords: Signal<string>;
+  /** The choices that stand in the toolbar, which writes it: where it has no room, they stand above the view. */
+  readonly inToolbar: Signal<string>;
   /** In which order effects are listed. */
   readonly effectOrder: Signal<EffectOrder>;
   /** What the model is run without, by its name, and why it could not be: Python's sentence, "" while it runs. */
@@ -249,7 +249,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     card: signal<"keys" | "goto" | null>(null),
     segmentReading: signal<SegmentReading | null>(null),
     removed: signal<Removal | null>(null),
-    toolbarWords: signal(""),
+    inToolbar: signal(""),
     effectOrder: signal<EffectOrder>("effect"),
     effectProblem: signal<{ readonly key: string; readonly text: string } | null>(null),
     cameFrom: signal<{ readonly view: ViewName; readonly block: string } | null>(null),

@@ -11,6 +11,7 @@ import {
   type Cells,
   codes,
   factsOf,
+  floats,
   pictureOf,
   python,
   quantised,
@@ -521,6 +522,42 @@ describe("a range of one's own", () => {
     expect(host.saved).toEqual([]);
   });
 
+  test("follows the ends in force while the menu is open, also in the place of what was typed", async () => {
+    const ends = (view: View) => view.all<HTMLInputElement>(".aw-popup input").map(({ value }) => value);
+    const cells = [
+      [0.5, 0.5],
+      [0.25, 0.5],
+    ];
+    const { view, host } = await draw(cells, { color_range: "layer" });
+    view.button(/^Color linear/).click();
+    await settle();
+    expect(ends(view)).toEqual(["0", "0.5"]);
+    const { thumbnails } = stateOf(cells);
+    host.fromPython({ thumbnails: { ...thumbnails!, stage: "weights", highs: floats([0.5, 0.8, 0.5, 0.5]) } });
+    await settle();
+    expect(ends(view)).toEqual(["0", "0.8"]);
+    await give(view, "0.1", "0.4");
+    host.fromPython({ color_range: [0.2, 0.3] });
+    await settle();
+    expect(ends(view)).toEqual(["0.2", "0.3"]);
+    await give(view, "0.3", "0.3");
+    expect(view.text("[role=alert]")).toBe("The first must be less");
+    host.fromPython({ color_range: [0.1, 0.2] });
+    await settle();
+    expect(view.text("[role=alert]")).toBe(""); // it was of other ends
+  });
+
+  test("keeps the digits of an end that is not typed anew, and the focus where it is", async () => {
+    const { view, host } = await draw(CAUSAL, { color_range: [0.123456, 0.5] });
+    view.button(/^Color linear/).click();
+    await settle();
+    const high = view.all<HTMLInputElement>(".aw-popup input")[1]!;
+    high.focus();
+    await give(view, "0.123", "0.75");
+    expect(host.saved).toEqual([{ color_range: [0.123456, 0.75] }]);
+    expect(document.activeElement).toBe(high);
+  });
+
   test("true minus signs are read", async () => {
     const { view, host } = await draw(CAUSAL, { stage: "scores" });
     await open(view);
@@ -532,6 +569,38 @@ describe("a range of one's own", () => {
     const { view } = await draw(CAUSAL);
     await open(view);
     expect((await pressOn(view.find(".aw-popup input"), "a")).escaped).toBe(false);
+  });
+});
+
+describe("numbers of What if", () => {
+  test("follow the rules in force while the menu is open, also in the place of what was typed, and keep the focus", async () => {
+    const { view, host } = await draw(CAUSAL, { what_if: { scale: 2 } });
+    view.button(/^What if/).click();
+    await settle();
+    const fields = () => view.all<HTMLInputElement>(".aw-fields input").map(({ value }) => value);
+    expect(fields()).toEqual(["2", "", "", ""]);
+    host.fromPython({ what_if: { scale: 3, window: null } });
+    await settle();
+    expect(fields()).toEqual(["3", "", "", "none"]);
+    const scale = view.find<HTMLInputElement>(".aw-fields input");
+    scale.focus();
+    scale.value = "9";
+    host.fromPython({ what_if: { scale: 4 } });
+    await settle();
+    expect(fields()).toEqual(["4", "", "", ""]);
+    scale.value = "0.5";
+    view.find("form").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true }));
+    await settle();
+    expect(host.saved).toEqual([{ what_if: { scale: 0.5 } }]);
+    expect(document.activeElement).toBe(scale);
+    scale.value = "x";
+    view.find("form").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true }));
+    await settle();
+    expect(view.text("[role=alert]")).toBe("Scale is a number");
+    host.fromPython({ what_if: { window: 5 } });
+    await settle();
+    expect(fields()).toEqual(["", "", "", "5"]);
+    expect(view.text("[role=alert]")).toBe("");
   });
 });
 

@@ -2,7 +2,7 @@
 
 import { px } from "../../components/dom";
 import { headWords, numbersIn } from "../../components/phrases";
-import { cornerOf, type HeadsLayout, metricText, type Survey, strongestOf } from "../../data/survey";
+import { cornerOf, type HeadsLayout, metricOrNone, type StageHeads, type Survey, strongestOf } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 
@@ -36,7 +36,11 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
   return (
     <div
       class="aw-head-card"
-      style={isNarrow ? {} : placeOf(ui, layout, place, scrolled, ROW * shown.length + REST, unit)}
+      style={
+        isNarrow
+          ? {}
+          : placeOf(ui, layout, place, scrolled, ROW * shown.length + REST + (survey.ofStage ? ROW : 0), unit)
+      }
     >
       <div class="aw-head-title">
         <b>
@@ -45,6 +49,7 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
         <span>{isNarrow ? "tap to open" : "click to open"}</span>
       </div>
       {shared !== null && <div class="aw-head-shared">key/value head {shared}</div>}
+      {survey.ofStage && <div class="aw-head-shared">sums over {overKeys(survey.ofStage)}</div>}
       {known ? (
         <div class="aw-head-metrics">
           {shown.map(({ name, word, kind, values, high, median }) => (
@@ -55,7 +60,7 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
                 ends={endsOf(values, high)}
                 median={survey.heads.length > 1 ? median : null}
               />
-              <span>{Number.isFinite(values[place]!) ? metricText(values[place]!, kind) : "none"}</span>
+              <span>{metricOrNone(values[place]!, kind)}</span>
             </div>
           ))}
         </div>
@@ -70,6 +75,10 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
     </div>
   );
 }
+
+/** Over which keys, of which query, sums of a stage go: "the keys of query 9". */
+export const overKeys = (ofStage: StageHeads | undefined) =>
+  ofStage?.query == null ? "the keys, mean over the queries" : `the keys of query ${ofStage.query}`;
 
 /** Where a bar begins and where it ends: both ways from a middle line, on one scale, where any head is below 0. */
 function endsOf(values: ArrayLike<number>, high: number): { low: number; high: number } {
@@ -99,7 +108,7 @@ function Bar({ value, ends: { low, high }, median }: BarProps) {
 const percent = (share: number) => `${100 * Math.max(0, Math.min(1, Number.isFinite(share) ? share : 0))}%`;
 
 /** Return how tall the card may get. */
-export const tallest = (survey: Survey) => ROW * survey.metrics.length + REST;
+export const tallest = (survey: Survey) => ROW * survey.metrics.length + REST + (survey.ofStage ? ROW : 0);
 
 /** Below the head and to its right, or above it, or where neither has room beside it; inside the widget. */
 function placeOf(ui: Ui, layout: HeadsLayout, place: number, scrolled: number, tall: number, unit: number) {

@@ -15,6 +15,7 @@ import {
   hasSigns,
   isOrdered,
   isTinted,
+  metricOrNone,
   metricText,
   nameOf,
   numberInAll,
@@ -24,7 +25,7 @@ import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { tokenName } from "../../text/tokens";
 import { Atlas, drawHeads, moreDetail } from "./canvas";
-import { HeadCard, tallest } from "./card";
+import { HeadCard, overKeys, tallest } from "./card";
 import { watchPointer, watchWalk } from "./input";
 import { wordOf } from "./menus";
 import { Only } from "./only";
@@ -248,6 +249,7 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
       {metric === null
         ? "."
         : `; the ${isTinted(metric.kind) || isDense(ui, metric) ? "tint" : "bar"} is ${barWords(ui, metric)}, ${rangeOf(metric)}.`}
+      {unsaved(ui, metric)}
       {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries of each, exact.`}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
       <Only ui={ui} survey={survey} metric={metric} />
@@ -268,10 +270,17 @@ function picturesOf({ store }: Ui, { ofStage }: Survey): string {
 
 /** "the sum over the keys of query 9", of sizes or with signs. */
 function sumOf(store: Ui["store"], kind: "stage" | "size"): string {
-  const { stage = "logit", query = null } = store.survey.value?.ofStage ?? {};
+  const { stage = "logit" } = store.survey.value?.ofStage ?? {};
   const what = kind === "stage" ? `the sum of ${wordsOf(stage)}` : `the sum of the sizes of ${wordsOf(stage)}`;
-  const whose = query === null ? "the keys, mean over the queries" : `the keys of query ${query}`;
-  return `${what} over ${whose}`;
+  return `${what} over ${overKeys(store.survey.value?.ofStage)}`;
+}
+
+/** In a file: why the sums are those of no pinned query. */
+function unsaved({ store }: Ui, metric: HeadMetric | null): string {
+  const [query, of] = [store.query.value, store.survey.value?.ofStage];
+  const isSum = metric?.kind === "stage" || metric?.kind === "size";
+  if (!isSum || !store.facts.value.saved || query === null || of?.query === query) return "";
+  return ` Those of query ${query} alone were not saved: open the notebook to compute them.`;
 }
 
 /** What the bars, or tints, are of. */
@@ -305,7 +314,7 @@ function spoken({ survey, facts }: Ui["store"], place: number, metric: HeadMetri
   const at = survey.value?.heads[place];
   if (at === undefined) return "";
   const number =
-    metric === null ? "" : `, ${metric.word.toLowerCase()} ${metricText(metric.values[place]!, metric.kind)}`;
+    metric === null ? "" : `, ${metric.word.toLowerCase()} ${metricOrNone(metric.values[place]!, metric.kind)}`;
   return `layer ${at.layer}, ${headWords(at.head, numbersIn(facts.value, at.layer))}${number}`;
 }
 

@@ -1,8 +1,10 @@
-/** Words that choose what this view shows and how it is read; in the toolbar, or where that has no room above the view. */
+/** What chooses what this view shows and how it is read; in the toolbar, or where that has no room above the view. */
 
+import { Menu } from "../../components/menu";
 import { RadioWords } from "../../components/radio-words";
 import { MEASURE_WORDS, measureOf } from "../../data/segments";
 import type { Ui } from "../../state/ui";
+import { editSection, editWord, showsEffect, targetSection, targetWord } from "./menus";
 
 /** Choose how the attention to a segment is read: in all three pictures. */
 export function MeasureWords({ ui: { store } }: { ui: Ui }) {
@@ -22,13 +24,21 @@ export function ShowWords({ ui: { store } }: { ui: Ui }) {
   return <RadioWords name="Show" label="Show" words={SHOWN} {...{ chosen, choose }} />;
 }
 
-/** The words for which the toolbar has no room. */
+/** What the toolbar has no room for. */
 export function WordsAbove({ ui, measure = false }: { ui: Ui; measure?: boolean }) {
-  const inToolbar = ui.toolbarWords.value;
+  const inToolbar = ui.inToolbar.value;
+  const { effects } = ui.store;
+  const hasMenus = showsEffect(ui) && ui.mode.value !== "narrow"; // there menus stand under `⋯` alone
   return (
     <>
-      {ui.store.effects.value && !inToolbar.includes("shown") && <ShowWords ui={ui} />}
+      {effects.value && !inToolbar.includes("shown") && <ShowWords ui={ui} />}
       {measure && !inToolbar.includes("measure") && <MeasureWords ui={ui} />}
+      {hasMenus && effects.value!.targets.length > 0 && !inToolbar.includes("target") && (
+        <Menu name="Target" label="Target" side="left" value={targetWord(ui)} sections={[targetSection(ui)]} />
+      )}
+      {hasMenus && !inToolbar.includes("edit") && (
+        <Menu name="Edit" label="Edit" side="left" value={editWord(ui)} sections={[editSection(ui)]} />
+      )}
     </>
   );
 }

@@ -98,6 +98,15 @@ export function targetSection({ store }: Ui): Section {
   };
 }
 
+/** What is looked at: the token whose probability is told. */
+export const targetWord = ({ store }: Ui) => tokenName(store.effects.value?.target?.text ?? "");
+
+/** What is done to each segment and head, in a word or two. */
+export function editWord({ store }: Ui): string {
+  const { edit = "", edits = [] } = store.effects.value ?? {};
+  return edits.find(({ value }) => value === edit)?.name ?? "";
+}
+
 /** Return what can be done to a head. */
 export function editSection({ store }: Ui): Section {
   const { edit = "", edits = [] } = store.effects.value ?? {};
