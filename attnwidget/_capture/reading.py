@@ -48,6 +48,11 @@ OTHER_TOKENS = {
 }
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id")
 FINGERPRINT = 8  # numbers of an encoder's output by which it is known again
+SQUARE = (
+    "the positions of {} have no names: it is given positions before samples (batch_first=False), and here as many "
+    "samples as positions ({}), so that which of the two is which cannot be told. Name the positions yourself, "
+    "cap.widget(tokens=[[...], ...]) with a list for each sample, or capture one sample more or less"
+)
 
 
 class Lookup(NamedTuple):
@@ -111,6 +116,7 @@ class TextWatcher:
         self.towers = Towers.of_model(model, names)
         self._own_tokens: dict[str, tuple[str, ...]] = {}
         self._paths: dict[str, str] = {}  # of the tower of each module that has called
+        self._unnamed: dict[str, int] = {}  # modules whose positions may be their samples, with how many there are
         self._now = ThreadText()
 
     def text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
@@ -121,7 +127,7 @@ class TextWatcher:
             batches, queries, keys: of the call.
         """
         if 1 < batches == queries and self._is_positions_first(name):
-            return None  # ids of (samples, positions) and of (positions, samples) would fit as well
+            return self._leave_unnamed(name, batches, queries, keys)
         found = self._now.known.get((self._paths.get(name), batches, queries, keys))
         if found is not None:  # layers of a tower share it
             return found
@@ -129,6 +135,25 @@ class TextWatcher:
             return self._text_of(name, batches, queries, keys)
         except Exception:  # nothing that is read here may keep the model from running
             return None
+
+    def _leave_unnamed(self, name: str, batches: int, queries: int, keys: int) -> None:
+        """Note that positions stay without names, for ids of (samples, positions) and the other way would fit as well.
+
+        Args:
+            name, batches, queries, keys: as `text_of` takes them.
+        """
+        with contextlib.suppress(Exception):
+            text = self._text_of(name, batches, queries, keys)
+            if text is not None and any(x is not None for x in (text.ids, text.key_ids, text.patches)):
+                self._unnamed.setdefault(name, queries)
+
+    def pop_remarks(self) -> list[str]:
+        """Return why positions have no names though the model has read a text, and forget it."""
+        unnamed, self._unnamed = [*self._unnamed.items()], {}
+        if not unnamed:
+            return []
+        (name, count), others = unnamed[0], len(unnamed) - 1
+        return [SQUARE.format(f"{name!r}{f' and {others} more' if others else ''}", count)]
 
     def _is_positions_first(self, name: str) -> bool:
         """Return whether a module is given (positions, samples, size)."""

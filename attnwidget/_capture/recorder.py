@@ -215,6 +215,8 @@ class Recorder(ModelCalls):
         if self.model is None and by_length and self.matcher.forwards:
             several = f" and {len(by_length) - 1} more" if len(by_length) > 1 else ""
             remarks.append(BY_LENGTH.format(f"{by_length[0]!r}{several}"))
+        if self.texts is not None and self.matcher.forwards:
+            remarks += self.texts.pop_remarks()
         for remark in remarks:
             with contextlib.suppress(UserWarning):  # where warnings are errors: what was recorded is there all the same
                 warnings.warn(remark, stacklevel=4)
