@@ -382,7 +382,7 @@ class RecordMatcher:
         """
         thread = self._thread
         forward = thread.forward
-        if forward is None or name in forward.calls or in_backward():
+        if forward is None or name in forward.calls or _current_graph() != -1:  # the last as `in_backward`
             return None
         opens = forward.records is None
         records = thread.last if opens else forward.records
@@ -399,16 +399,17 @@ class RecordMatcher:
             return None
         q, k, v, _ = arguments
         with self._lock:
-            if not self._keeper.memory.take(step.nbytes, k.device):
+            if not self._keeper.memory.take(step.nbytes, step.kinds[4]):
                 return None
         if opens:
-            forward.records, forward.how = records, Continuation(list(range(q.shape[0])))
+            forward.records, forward.how = records, Continuation(list(range(step.shapes[0][0])))
             records.has_whole |= not forward.step.part
         if is_new:
             self._note(forward, name, step)
         forward.calls[name] = 1
         thread.added = record
-        text = None if text_of is None else text_of(name, q.shape[0], 1, k.shape[2])
+        samples, room = step.shapes[0][0], step.shapes[1][2]  # to ask tensors for them takes longer
+        text = None if text_of is None else text_of(name, samples, 1, room)
         return record.repeat(step, text, (q, k, v), grown)
 
     def _next_step(

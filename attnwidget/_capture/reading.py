@@ -285,8 +285,13 @@ class TextWatcher:
                     yield inner, functools.partial(self._tower_begins, path=path, outermost=name == root), False
             if root in by_name and len(self.towers.paths) > 1:
                 yield by_name[root], functools.partial(self._tower_ends, path=path), True
+        convolutions = {kind for kind in set(map(type, by_name.values())) if issubclass(kind, nn.Conv2d)}
         for name, module in by_name.items():
-            cuts = isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1)
+            cuts = (
+                type(module) in convolutions
+                and isinstance(module, nn.Conv2d)
+                and module.kernel_size == module.stride != (1, 1)
+            )
             if cuts and not ATTENTION.search(name) and (path_of := self.towers.path_of(name)) is not None:
                 yield module, functools.partial(self._cut_into_patches, path=path_of), True
 
@@ -508,14 +513,17 @@ def _tables(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, tuple[in
     known: dict[nn.Module, tuple[int, int]] = {}
     inside: set[int] = set()  # modules of transformers, which tell their table
     every = modules(model)
+    kinds = set(map(type, every))  # of which there are few
+    telling = {kind for kind in kinds if any(one.__name__ == "PreTrainedModel" for one in kind.__mro__)}
     for module in every:
-        if not any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__):
+        if type(module) not in telling:
             continue
         with contextlib.suppress(Exception):
             table = module.get_input_embeddings()  # type: ignore[operator]
             if isinstance(table, nn.Module) and id(table) in names and _is_table(table):
                 known[table] = 2, _size(table)
-                inside.update(map(id, modules(module)))
+                if id(module) not in inside:  # else all that it holds is there already
+                    inside.update(map(id, modules(module)))
     for module in every:
         if id(module) not in inside and _is_table(module) and not NOT_TEXT.search(_last_name(names[id(module)])):
             known[module] = 0, _size(module)

@@ -347,8 +347,10 @@ class Recorder(ModelCalls):
 
     def _goes_as_before(self, name: str) -> bool:
         """Return whether the output of a call that repeats another's step need not be followed."""
+        if not self._follows_outputs:
+            return True
         step = self.matcher.running_step
-        return not self._follows_outputs or (step is not None and self._outputs.goes_as_before(name, step.facts))
+        return step is not None and self._outputs.goes_as_before(name, step.facts)
 
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""

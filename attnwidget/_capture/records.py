@@ -51,19 +51,9 @@ T = TypeVar("T")
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
 
 
-@dataclass(slots=True)
-class UncomparedKeys:
-    """Keys of a call that were not compared with those that are kept.
-
-    Attributes:
-        keys: (B, G, length or more, D).
-        version: how often they had been changed in place.
-        length: how many of them are filled.
-    """
-
-    keys: Tensor
-    version: int
-    length: int
+# Keys (B, G, length or more, D) of a call that were not compared with those that are kept, how often they had been
+# changed in place, and how many of them are filled.
+UncomparedKeys = tuple[Tensor, int, int]
 
 
 @dataclass
@@ -231,11 +221,12 @@ class Record:
         Torch counts no change that is made past it, as through `.data`.
         """
         last, self._unconfirmed = self._unconfirmed, None
-        if last is None or last.keys._version != last.version:
+        if last is None or last[0]._version != last[1]:
             return
+        keys, _, length = last
         kept = self.k.trim() if self._key_rows is None else self._running_keys(0, self.k.length)
-        kept = kept if last.length == self.k.length else kept.narrow(2, self.k.length - last.length, last.length)
-        self._lost_keys |= not torch.equal(kept, self._keeper.converted(last.keys.narrow(2, 0, last.length)))
+        kept = kept if length == self.k.length else kept.narrow(2, self.k.length - length, length)
+        self._lost_keys |= not torch.equal(kept, self._keeper.converted(keys.narrow(2, 0, length)))
 
     def continued_earlier(self, call: ObservedCall) -> Continuation | None:
         """Return how a call continues this record from a place before its end; None if it does not."""
@@ -265,7 +256,7 @@ class Record:
         first = self.k.length - past
         is_cut = call.grown is not None and call.grown.cuts  # for which all keys were compared just now
         is_uncompared = self._is_confirmed and not is_cut and self._holds_first_keys_of(call)
-        self._unconfirmed = UncomparedKeys(call.k, call.k._version, K) if is_uncompared else None
+        self._unconfirmed = (call.k, call.k._version, K) if is_uncompared else None
         self._grown = _what_is_known_of_keys(call)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         self.q.append(self._keeper.converted(call.q if rows is None else take_part(call.q, QUERIES, rows)))
@@ -356,7 +347,7 @@ class Record:
         if not step.keeps_values:
             q = call.copies[0] if not step.in_one else call.copies[0][:, : step.shapes[0][1]]
             call.verify = functools.partial(self.check_later, step, q, *given[1:])
-        self._grown, self._unconfirmed = grown, UncomparedKeys(keys, grown.version, grown.length)
+        self._grown, self._unconfirmed = grown, (keys, grown.version, grown.length)
         self._noted.append(call)
         self._attention = None
         return call
@@ -386,12 +377,14 @@ class Record:
         for kept in (self.q, self.k, self.v):
             if kept is not None:
                 kept.take_over(next(parts))
-        for i, one in enumerate(noted):
-            self.text.append(one.text, one.step.shapes[0][0], 1)
-            self.call_rules.append(one.step.rules)
-            self._lineage.append_call(one.step.recorded)
-            if self.v is not None or not one.has_output:
-                self._outputs.take_over(first + i, one.output)
+        text, rules, lineage, outputs = self.text, self.call_rules, self._lineage, self._outputs
+        has_values = self.v is not None
+        for query, one in enumerate(noted, first):
+            text.append(one.text, one.step.shapes[0][0], 1)
+            rules.append(one.step.rules)
+            lineage.append_call(one.step.recorded)
+            if has_values or not one.has_output:
+                outputs.take_over(query, one.output)
         if noted[0].step.cuts:
             places = torch.tensor([one.step.first for one in noted], device=self.k.device)
             self._lost_keys |= not torch.equal(self.k.view().index_select(2, places), next(parts))
@@ -467,7 +460,7 @@ class Record:
             self.shorten(self._lineage.sizes[-1])
             rows.pop()
         self.calls, self._attention = self._lineage.calls(rows), None
-        if all(own == list(range(self.k.shape[0])) for own in rows):
+        if rows.count(list(range(self.k.shape[0]))) == len(rows):
             self.tensors()  # of their own size, before they are read
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
