@@ -76,8 +76,10 @@ _numbers = itertools.count()
 def grown_keys(keys: Any) -> GrownKeys | None:
     """Return what is known of keys that a module attends to, if it has put them into a cache just before."""
     found = _latest.grown
-    are_known = found is not None and keys is not None and found.keys() is keys and keys._version == found.version
-    return found if are_known else None
+    known = None if found is None else found.keys()
+    if found is None or known is None or known is not keys:
+        return None
+    return found if known._version == found.version else None
 
 
 class CacheWrapper:
@@ -152,8 +154,8 @@ def _noting(update: Callable[..., Any], lengths_of: LengthsOf, cuts: bool) -> Ca
                 last = known[1] if known is not None and known[0]() is self else None
                 lengths = lengths_of(self, key_states.shape[-2], last)
                 if last is not None and lengths is not None:
-                    held = self.keys
-                    if held is not None and last.held() is held and held._version == last.held_version:  # unchanged
+                    held = last.held()
+                    if held is not None and self.keys is held and held._version == last.held_version:  # unchanged
                         before = last if lengths[0] == min(last.length, held.shape[-2]) else None
             except Exception:  # a layer of a kind that is not known here: its keys are compared
                 lengths = None

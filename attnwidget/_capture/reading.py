@@ -127,7 +127,8 @@ class TextWatcher:
             batches, queries, keys: of the call.
         """
         if 1 < batches == queries and self._is_positions_first(name):
-            return self._leave_unnamed(name, batches, queries, keys)
+            self._leave_unnamed(name, batches, queries, keys)
+            return None
         found = self._now.known.get((self._paths.get(name), batches, queries, keys))
         if found is not None:  # layers of a tower share it
             return found

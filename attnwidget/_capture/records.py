@@ -125,7 +125,8 @@ class Record:
         self._rearranged = False  # whether rows of the calls have changed places
         self._is_too_coarse = False  # whether the type in which it is kept changes its weights
         self._outputs = KeptOutputs()
-        self._keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
+        # Whether outputs of calls with one new token are kept until the end, to be verified there.
+        self.keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
         self._repeats = _keeps_all(keeper) and heads is None  # whether its calls may be like those of other layers
         self._versions = self._count_changes()
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
@@ -493,18 +494,21 @@ class Record:
         if by == self._lineage.last_call.queries:
             self.shorten(by)
 
-    def output_callback(self, call: ObservedCall, first: int) -> OutputCallback:
+    def output_callback(self, call: ObservedCall, first: int, *, in_step: bool = False) -> OutputCallback:
         """Return what takes the output of a call, by which it is verified: at once, or with others if it has one query.
 
         Args:
             call: the call.
             first: the query of the record at which it begins.
+            in_step: whether a call of the model is running whose end verifies what waits for other layers, and until
+                which the keys and values of this one stay as they are.
         """
-        if not first or call.q.shape[2] > 1 or not self._keeps_outputs or call.dropout:
-            self._outputs.expect(first)
-            return functools.partial(self.add_output, call, first)
         self._outputs.expect(first)
-        return functools.partial(self._keep_output, first)
+        if not first or call.q.shape[2] > 1 or call.dropout:
+            return functools.partial(self.add_output, call, first)
+        if self.keeps_outputs:
+            return functools.partial(self._keep_output, first)
+        return functools.partial(self.add_output, call, first, in_step=in_step)
 
     def _keep_output(self, query: int, output: Any) -> None:
         B, H, _, _ = self.q.shape
@@ -545,16 +549,19 @@ class Record:
         with torch.no_grad():
             verify(self.take_checks())
 
-    def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
+    def add_output(self, call: ObservedCall, first: int, output: Any, *, in_step: bool = False) -> None:
         """Verify a call by some rows of its output, before anything of it can change; if all of it is kept, later on.
 
         Args:
             call: the call.
             first: the query of the record at which it begins.
             output: as `verification.sample_output` takes it.
+            in_step: as `output_callback` takes it.
         """
         kept = self._as_kept(call)
-        sample = self._verify_later(kept, output) if kept is not call else None
+        sample = self._verify_with_step(call, output) if in_step else None
+        if kept is not call:
+            sample = self._verify_later(kept, output)
         if sample is None:
             found = compare_output(kept, output)
             if found is None:
@@ -581,6 +588,21 @@ class Record:
         if sample is not None:
             rows = rows_to_compare(replace(sample), kept.q, kept.k, kept.v)  # for samples follow reordered beams
             self._checks.append(self._check(rows, self.call_rules[0]))
+        return sample
+
+    def _verify_with_step(self, call: ObservedCall, output: Any) -> OutputSample | None:
+        """Have a call of one query verified with those of other layers when the model's call ends; None if it is not.
+
+        Args:
+            call: the call, whose keys and values are the model's own.
+            output: of the call.
+        """
+        if call.v is None or not isinstance(output, Tensor) or isinstance(call.bias, Tensor):
+            return None  # a bias of many layers would be held
+        sample = sample_output(output, call.q, call.k, call.v)
+        if sample is not None:
+            rules = self._rules_of(call, 0)  # whose mask layers share, by which their outputs are computed together
+            self._checks.append(self._check(rows_to_compare(sample, call.q, call.k, call.v), rules))
         return sample
 
     def _as_kept(self, call: ObservedCall) -> ObservedCall:
