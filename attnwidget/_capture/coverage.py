@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from .module_walk import named_modules
+from .module_walk import has_children, named_modules
 from .traced_tensors import USE_RETURNED_WEIGHTS
 
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -92,19 +92,19 @@ class AttentionModules:
 
 def _may_attend(name: str, module: nn.Module) -> bool:
     """Return whether a module computes attention by the name of its class or by its own, or by its scripted code."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return is_scripted_attention(module)
     kind = type(module)
     if kind is nn.MultiheadAttention:
         return True
     if kind.__module__.startswith("torch.nn."):
         return False
+    if isinstance(module, torch.jit.ScriptModule):
+        return is_scripted_attention(module)
     words = _words_of(kind.__name__)
     if any(map(ATTENTION.fullmatch, words)) and words[-1] not in OTHER_THINGS:
         return True
     words = _words_of(name.rpartition(".")[2])
     is_named = bool(words) and ATTENTION.fullmatch(words[-1]) is not None  # attn, self_attn; not attn_norm
-    if not is_named or next(module.children(), None) is None:
+    if not is_named or not has_children(module):
         return False
     return sum(x.ndim > 1 for x in module.parameters()) > 1  # of q, k, v and output; an adapter has one matrix
 

@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,10 +63,6 @@ class GrownKeys(SeenKeys):
     held_version: int
     counter: tuple[weakref.ref[Tensor], int] | None = None
 
-    def are_held(self, keys: Any) -> bool:
-        """Return whether a tensor is what the layer held, unchanged."""
-        return isinstance(keys, Tensor) and self.held() is keys and keys._version == self.held_version
-
 
 class _LatestUpdate(threading.local):
     grown: GrownKeys | None = None  # of this thread
@@ -80,7 +76,10 @@ _numbers = itertools.count()
 def grown_keys(keys: Any) -> GrownKeys | None:
     """Return what is known of keys that a module attends to, if it has put them into a cache just before."""
     found = _latest.grown
-    return found if found is not None and found.are(keys) else None
+    known = None if found is None else found.keys()
+    if found is None or known is None or known is not keys:
+        return None
+    return found if known._version == found.version else None
 
 
 class CacheWrapper:
@@ -103,24 +102,16 @@ class CacheWrapper:
         _latest.grown = None
 
 
-class Lengths(NamedTuple):
-    """What an update makes of the keys that a cache's layer holds.
-
-    before: how many the layer says to hold.
-    kept: how many of these, the last, are the first of what it returns.
-    after: how many keys it returns that are filled.
-    """
-
-    before: int
-    kept: int
-    after: int
+# What an update makes of the keys that a cache's layer holds: how many the layer says to hold before it; how many of
+# these, the last, are the first of what it returns; and how many keys it returns that are filled.
+Lengths = tuple[int, int, int]
 
 
 def _joined(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
     """Return the lengths of a layer that joins old and new keys in a new tensor."""
     keys = getattr(layer, "keys", None)
     held = keys.shape[-2] if isinstance(keys, Tensor) and keys.ndim == 4 else 0
-    return None if getattr(layer, "record_past", False) else Lengths(held, held, held + new)
+    return None if getattr(layer, "record_past", False) else (held, held, held + new)
 
 
 def _written(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
@@ -128,17 +119,17 @@ def _written(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
     counter: Tensor = layer.cumulative_length
     counted = None if last is None else last.counter
     if last is not None and counted is not None and counted[0]() is counter and counter._version == counted[1]:
-        return Lengths(last.length, last.length, last.length + new)  # to read the counter takes longer
+        return last.length, last.length, last.length + new  # to read the counter takes longer
     held = int(counter)
-    return Lengths(held, held, held + new)
+    return held, held, held + new
 
 
 def _written_in_window(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
     """Return the lengths of a layer that writes into a buffer as long as its window, and moves that on by each key."""
     held, room = layer.cumulative_length_int, layer.max_cache_len
     if held >= room:
-        return Lengths(room, room - 1, room) if new == 1 else None
-    return Lengths(held, held, held + new) if held + new <= room or not held else None
+        return (room, room - 1, room) if new == 1 else None
+    return (held, held, held + new) if held + new <= room or not held else None
 
 
 LengthsOf = Callable[[Any, int, GrownKeys | None], Lengths | None]
@@ -162,8 +153,10 @@ def _noting(update: Callable[..., Any], lengths_of: LengthsOf, cuts: bool) -> Ca
                 known = _known.get(id(self))
                 last = known[1] if known is not None and known[0]() is self else None
                 lengths = lengths_of(self, key_states.shape[-2], last)
-                if last is not None and lengths is not None and last.are_held(self.keys):
-                    before = last if lengths.before == min(last.length, self.keys.shape[-2]) else None
+                if last is not None and lengths is not None:
+                    held = last.held()
+                    if held is not None and self.keys is held and held._version == last.held_version:  # unchanged
+                        before = last if lengths[0] == min(last.length, held.shape[-2]) else None
             except Exception:  # a layer of a kind that is not known here: its keys are compared
                 lengths = None
         result = update(self, key_states, *arguments, **keywords)
@@ -200,22 +193,23 @@ def _note(
     if held.is_inference() or (keys is not held and not cuts):
         return
     version, number = held._version, next(_numbers)
+    _, kept, after = lengths
     if before is None or before.held() is held:
-        continues = before is not None and version == before.held_version + 1 and lengths.after <= keys.shape[-2]
+        continues = before is not None and version == before.held_version + 1 and after <= keys.shape[-2]
         continues = continues and keys is held
     else:
-        continues = lengths.after == keys.shape[-2] and (keys is held or held._base is keys)
-    if before is not None and before.length < lengths.kept:
+        continues = after == keys.shape[-2] and (keys is held or held._base is keys)
+    if before is not None and before.length < kept:
         continues = False
     own = known[0] if known is not None and known[0]() is layer else weakref.ref(layer, _forget(id(layer)))
     of_keys = weakref.ref(keys)
     of_held, own_version = (of_keys, version) if keys is held else (weakref.ref(held), keys._version)
     previous = before.number if before is not None and continues else None
-    counter = getattr(layer, "cumulative_length", None)
+    counter = None if cuts else getattr(layer, "cumulative_length", None)
     counted = None
-    if isinstance(counter, Tensor) and not cuts and not counter.is_inference():
+    if counter is not None and isinstance(counter, Tensor) and not counter.is_inference():
         counted = weakref.ref(counter), counter._version
-    how = lengths.after, number, previous, lengths.kept, cuts, of_held, version, counted
+    how = after, number, previous, kept, cuts, of_held, version, counted
     grown = GrownKeys(of_keys, own_version, *how)
     _known[id(layer)] = own, grown
     _latest.grown = grown

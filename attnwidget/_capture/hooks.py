@@ -171,8 +171,11 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
         if not _thread.depth:
             for listener in list(_listeners):
                 name = listener.name_of(module)
-                if name is not None:
-                    callbacks.append(listener.record_interface_call(name, module, implementation, arguments, keywords))
+                if name is None:
+                    continue
+                callback = listener.record_interface_call(name, module, implementation, arguments, keywords)
+                if callback is not None:
+                    callbacks.append(callback)
         _thread.depth += 1
         try:
             if is_flex:
@@ -180,7 +183,7 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                     result = function(module, *arguments, **keywords)
             else:
                 result = function(module, *arguments, **keywords)
-            if any(callbacks) and not (len(callbacks) == 1 and _is_taken_by(callbacks[0], result)):
+            if callbacks and not (len(callbacks) == 1 and _is_taken_by(callbacks[0], result)):
                 result = _with_edits(function, result, module, arguments, keywords, callbacks)
         finally:
             _thread.depth -= 1

@@ -237,7 +237,7 @@ class KeptQueries:
     def add(self, queries: int) -> list[int]:
         """Count the queries of a call, and return those of them that may be kept."""
         first, self.count = self.count, self.count + queries
-        rows = [i for i in range(queries) if self.wanted.may_hold(first + i, self.count)]
+        rows = self.wanted.may_hold_of(first, self.count)
         self.positions += [first + i for i in rows]
         return rows
 
@@ -261,8 +261,8 @@ class KeptQueries:
         Raises:
             Unreadable: there are none, or some are not kept any more.
         """
-        wanted = self.wanted.of(self.count)
-        found = [i for i, position in enumerate(self.positions) if position in set(wanted)]
+        wanted = set(self.wanted.of(self.count))
+        found = [i for i, position in enumerate(self.positions) if position in wanted]
         if not wanted:
             raise Unreadable(f"queries={self.wanted!r} are none of its {self.count:,} queries: ask for others")
         if len(found) < len(wanted):

@@ -104,6 +104,7 @@ class ForwardPass:
         is_fresh: whether a self-attention that is not recorded was seen without a past; None: none was seen.
         repeated: calls of its layers that the next ones may repeat.
         seen: by module, queries and keys of its calls; where there are several processes.
+        has_steps: whether outputs of calls with one new token may wait to be verified with those of other layers.
         depth: how many calls of the model, and parts of it, are running within one another.
     """
 
@@ -114,6 +115,7 @@ class ForwardPass:
     is_fresh: bool | None = None
     repeated: list[RepeatedStep] = field(default_factory=list)
     seen: dict[str, list[tuple[Sample, Sample]]] = field(default_factory=dict)
+    has_steps: bool = False
     depth: int = 1
 
 
@@ -219,7 +221,7 @@ class RecordMatcher:
             return
         self._thread.forward = None
         with self._lock:
-            if forward.repeated and forward.records is not None and not self._keeper.values:
+            if forward.records is not None and (forward.has_steps or (forward.repeated and not self._keeper.values)):
                 verify_aside(check for record in forward.records.values() for check in record.pop_checks())
             self._keeper.forget_masks()
 
@@ -329,7 +331,12 @@ class RecordMatcher:
             record = self._thread.added = self._place(forward, forward.records, name, part, heads, given)
             self._thread.last = forward.records
             first = record.queries - call.q.shape[2]
-            return record.output_callback(call, first)
+            grown = call.grown  # the cache's word: its keys stay as they are until the model's call has ended
+            in_step = forward is self._thread.forward and forward.how is not None and forward.calls[module] == 1
+            in_step = in_step and grown is not None and not grown.cuts and self._keeper.device is None
+            in_step = in_step and not record.keeps_outputs
+            forward.has_steps |= in_step
+            return record.output_callback(call, first, in_step=in_step)
 
     def _refuse_keys_in_turn(self, forward: ForwardPass, module: str, call: ObservedCall) -> None:
         """Refuse all calls of a module that has the same queries for one part of the keys after the other."""
@@ -382,7 +389,7 @@ class RecordMatcher:
         """
         thread = self._thread
         forward = thread.forward
-        if forward is None or name in forward.calls or in_backward():
+        if forward is None or name in forward.calls or _current_graph() != -1:  # the last as `in_backward`
             return None
         opens = forward.records is None
         records = thread.last if opens else forward.records
@@ -399,16 +406,17 @@ class RecordMatcher:
             return None
         q, k, v, _ = arguments
         with self._lock:
-            if not self._keeper.memory.take(step.nbytes, k.device):
+            if not self._keeper.memory.take(step.nbytes, step.kinds[4]):
                 return None
         if opens:
-            forward.records, forward.how = records, Continuation(list(range(q.shape[0])))
+            forward.records, forward.how = records, Continuation(list(range(step.shapes[0][0])))
             records.has_whole |= not forward.step.part
         if is_new:
             self._note(forward, name, step)
         forward.calls[name] = 1
         thread.added = record
-        text = None if text_of is None else text_of(name, q.shape[0], 1, k.shape[2])
+        samples, room = step.shapes[0][0], step.shapes[1][2]  # to ask tensors for them takes longer
+        text = None if text_of is None else text_of(name, samples, 1, room)
         return record.repeat(step, text, (q, k, v), grown)
 
     def _next_step(

@@ -53,9 +53,11 @@ class ModelCalls:
         """Return the name under which calls of a module are recorded; None if it is not of the model."""
         if self.model is None:
             return self._name_of_innermost(self._modules())
-        if self._watched.called_interface(module) and not self._watched and self._watcher is not None:
+        key, watched = id(module), self._watched
+        is_news = key not in watched.called and watched.called_interface(module)
+        if is_news and not watched and self._watcher is not None:
             self._watcher.exit_early()
-        return self._names.get(id(module))
+        return self._names.get(key)
 
     def caller(self) -> Caller:
         """Return the calling module, or without a module the calling function."""

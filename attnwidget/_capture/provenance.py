@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._utils.choices import matches_name
-from .module_walk import modules, own_parameters
+from .module_walk import has_children, modules, own_parameters
 
 CROSS_ADVICE = (
     "give True or False for all, names of modules that are cross-attention, dotted parts or globs of them, or a "
@@ -232,7 +232,7 @@ class Provenance:
             return
         running = self._running.invocations
         with self._lock:
-            inner = any(id(one) in self._hooks for one in module.modules() if one is not module)
+            inner = any(id(one) in self._hooks for one in modules(module) if one is not module)
             if inner or not self._may_rest or not running or running[-1].module is not module:
                 return  # one that holds others may be running when it is to be watched again
             running.pop()
@@ -445,8 +445,11 @@ def _may_compute_attention(module: nn.Module) -> bool:
     """Return whether a module may call an attention function, or the module that does."""
     if isinstance(module, nn.ModuleList | nn.ModuleDict | torch.jit.ScriptModule):
         return False  # nothing calls the first two, and the last takes no hooks
-    if next(module.children(), None) is not None:
+    if has_children(module):
         return True
+    held = module._parameters  # noqa: SLF001  # of most modules these two, or none
+    if held.keys() <= {"weight", "bias"}:
+        return "att" in type(module).__name__.lower()
     return "att" in type(module).__name__.lower() or not own_parameters(module).keys() <= {"weight", "bias"}
 
 
@@ -462,7 +465,7 @@ def _needs_following(module: nn.Module) -> bool:
     if _is_named_cross(module):
         return True
     own = any(p.ndim > 1 for p in own_parameters(module).values()) and not isinstance(module, nn.MultiheadAttention)
-    return own or any(isinstance(child, nn.MultiheadAttention) for child in module.children())
+    return own or any(isinstance(child, nn.MultiheadAttention) for child in module._modules.values())  # noqa: SLF001
 
 
 def _light_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

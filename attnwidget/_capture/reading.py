@@ -48,6 +48,11 @@ OTHER_TOKENS = {
 }
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id")
 FINGERPRINT = 8  # numbers of an encoder's output by which it is known again
+SQUARE = (
+    "the positions of {} have no names: it is given positions before samples (batch_first=False), and here as many "
+    "samples as positions ({}), so that which of the two is which cannot be told. Name the positions yourself, "
+    "cap.widget(tokens=[[...], ...]) with a list for each sample, or capture one sample more or less"
+)
 
 
 class Lookup(NamedTuple):
@@ -111,6 +116,7 @@ class TextWatcher:
         self.towers = Towers.of_model(model, names)
         self._own_tokens: dict[str, tuple[str, ...]] = {}
         self._paths: dict[str, str] = {}  # of the tower of each module that has called
+        self._unnamed: dict[str, int] = {}  # modules whose positions may be their samples, with how many there are
         self._now = ThreadText()
 
     def text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
@@ -121,7 +127,8 @@ class TextWatcher:
             batches, queries, keys: of the call.
         """
         if 1 < batches == queries and self._is_positions_first(name):
-            return None  # ids of (samples, positions) and of (positions, samples) would fit as well
+            self._leave_unnamed(name, batches, queries, keys)
+            return None
         found = self._now.known.get((self._paths.get(name), batches, queries, keys))
         if found is not None:  # layers of a tower share it
             return found
@@ -129,6 +136,25 @@ class TextWatcher:
             return self._text_of(name, batches, queries, keys)
         except Exception:  # nothing that is read here may keep the model from running
             return None
+
+    def _leave_unnamed(self, name: str, batches: int, queries: int, keys: int) -> None:
+        """Note that positions stay without names, for ids of (samples, positions) and the other way would fit as well.
+
+        Args:
+            name, batches, queries, keys: as `text_of` takes them.
+        """
+        with contextlib.suppress(Exception):
+            text = self._text_of(name, batches, queries, keys)
+            if text is not None and any(x is not None for x in (text.ids, text.key_ids, text.patches)):
+                self._unnamed.setdefault(name, queries)
+
+    def pop_remarks(self) -> list[str]:
+        """Return why positions have no names though the model has read a text, and forget it."""
+        unnamed, self._unnamed = [*self._unnamed.items()], {}
+        if not unnamed:
+            return []
+        (name, count), others = unnamed[0], len(unnamed) - 1
+        return [SQUARE.format(f"{name!r}{f' and {others} more' if others else ''}", count)]
 
     def _is_positions_first(self, name: str) -> bool:
         """Return whether a module is given (positions, samples, size)."""
@@ -260,8 +286,13 @@ class TextWatcher:
                     yield inner, functools.partial(self._tower_begins, path=path, outermost=name == root), False
             if root in by_name and len(self.towers.paths) > 1:
                 yield by_name[root], functools.partial(self._tower_ends, path=path), True
+        convolutions = {kind for kind in set(map(type, by_name.values())) if issubclass(kind, nn.Conv2d)}
         for name, module in by_name.items():
-            cuts = isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1)
+            cuts = (
+                type(module) in convolutions
+                and isinstance(module, nn.Conv2d)
+                and module.kernel_size == module.stride != (1, 1)
+            )
             if cuts and not ATTENTION.search(name) and (path_of := self.towers.path_of(name)) is not None:
                 yield module, functools.partial(self._cut_into_patches, path=path_of), True
 
@@ -483,14 +514,17 @@ def _tables(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, tuple[in
     known: dict[nn.Module, tuple[int, int]] = {}
     inside: set[int] = set()  # modules of transformers, which tell their table
     every = modules(model)
+    kinds = set(map(type, every))  # of which there are few
+    telling = {kind for kind in kinds if any(one.__name__ == "PreTrainedModel" for one in kind.__mro__)}
     for module in every:
-        if not any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__):
+        if type(module) not in telling:
             continue
         with contextlib.suppress(Exception):
             table = module.get_input_embeddings()  # type: ignore[operator]
             if isinstance(table, nn.Module) and id(table) in names and _is_table(table):
                 known[table] = 2, _size(table)
-                inside.update(map(id, modules(module)))
+                if id(module) not in inside:  # else all that it holds is there already
+                    inside.update(map(id, modules(module)))
     for module in every:
         if id(module) not in inside and _is_table(module) and not NOT_TEXT.search(_last_name(names[id(module)])):
             known[module] = 0, _size(module)

@@ -215,6 +215,8 @@ class Recorder(ModelCalls):
         if self.model is None and by_length and self.matcher.forwards:
             several = f" and {len(by_length) - 1} more" if len(by_length) > 1 else ""
             remarks.append(BY_LENGTH.format(f"{by_length[0]!r}{several}"))
+        if self.texts is not None and self.matcher.forwards:
+            remarks += self.texts.pop_remarks()
         for remark in remarks:
             with contextlib.suppress(UserWarning):  # where warnings are errors: what was recorded is there all the same
                 warnings.warn(remark, stacklevel=4)
@@ -345,8 +347,10 @@ class Recorder(ModelCalls):
 
     def _goes_as_before(self, name: str) -> bool:
         """Return whether the output of a call that repeats another's step need not be followed."""
+        if not self._follows_outputs:
+            return True
         step = self.matcher.running_step
-        return not self._follows_outputs or (step is not None and self._outputs.goes_as_before(name, step.facts))
+        return step is not None and self._outputs.goes_as_before(name, step.facts)
 
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
         """Read a call, and what stands at its positions."""

@@ -51,19 +51,9 @@ T = TypeVar("T")
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
 
 
-@dataclass(slots=True)
-class UncomparedKeys:
-    """Keys of a call that were not compared with those that are kept.
-
-    Attributes:
-        keys: (B, G, length or more, D).
-        version: how often they had been changed in place.
-        length: how many of them are filled.
-    """
-
-    keys: Tensor
-    version: int
-    length: int
+# Keys (B, G, length or more, D) of a call that were not compared with those that are kept, how often they had been
+# changed in place, and how many of them are filled.
+UncomparedKeys = tuple[Tensor, int, int]
 
 
 @dataclass
@@ -135,7 +125,8 @@ class Record:
         self._rearranged = False  # whether rows of the calls have changed places
         self._is_too_coarse = False  # whether the type in which it is kept changes its weights
         self._outputs = KeptOutputs()
-        self._keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
+        # Whether outputs of calls with one new token are kept until the end, to be verified there.
+        self.keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
         self._repeats = _keeps_all(keeper) and heads is None  # whether its calls may be like those of other layers
         self._versions = self._count_changes()
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
@@ -231,11 +222,12 @@ class Record:
         Torch counts no change that is made past it, as through `.data`.
         """
         last, self._unconfirmed = self._unconfirmed, None
-        if last is None or last.keys._version != last.version:
+        if last is None or last[0]._version != last[1]:
             return
+        keys, _, length = last
         kept = self.k.trim() if self._key_rows is None else self._running_keys(0, self.k.length)
-        kept = kept if last.length == self.k.length else kept.narrow(2, self.k.length - last.length, last.length)
-        self._lost_keys |= not torch.equal(kept, self._keeper.converted(last.keys.narrow(2, 0, last.length)))
+        kept = kept if length == self.k.length else kept.narrow(2, self.k.length - length, length)
+        self._lost_keys |= not torch.equal(kept, self._keeper.converted(keys.narrow(2, 0, length)))
 
     def continued_earlier(self, call: ObservedCall) -> Continuation | None:
         """Return how a call continues this record from a place before its end; None if it does not."""
@@ -265,7 +257,7 @@ class Record:
         first = self.k.length - past
         is_cut = call.grown is not None and call.grown.cuts  # for which all keys were compared just now
         is_uncompared = self._is_confirmed and not is_cut and self._holds_first_keys_of(call)
-        self._unconfirmed = UncomparedKeys(call.k, call.k._version, K) if is_uncompared else None
+        self._unconfirmed = (call.k, call.k._version, K) if is_uncompared else None
         self._grown = _what_is_known_of_keys(call)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         self.q.append(self._keeper.converted(call.q if rows is None else take_part(call.q, QUERIES, rows)))
@@ -356,7 +348,7 @@ class Record:
         if not step.keeps_values:
             q = call.copies[0] if not step.in_one else call.copies[0][:, : step.shapes[0][1]]
             call.verify = functools.partial(self.check_later, step, q, *given[1:])
-        self._grown, self._unconfirmed = grown, UncomparedKeys(keys, grown.version, grown.length)
+        self._grown, self._unconfirmed = grown, (keys, grown.version, grown.length)
         self._noted.append(call)
         self._attention = None
         return call
@@ -386,12 +378,14 @@ class Record:
         for kept in (self.q, self.k, self.v):
             if kept is not None:
                 kept.take_over(next(parts))
-        for i, one in enumerate(noted):
-            self.text.append(one.text, one.step.shapes[0][0], 1)
-            self.call_rules.append(one.step.rules)
-            self._lineage.append_call(one.step.recorded)
-            if self.v is not None or not one.has_output:
-                self._outputs.take_over(first + i, one.output)
+        text, rules, lineage, outputs = self.text, self.call_rules, self._lineage, self._outputs
+        has_values = self.v is not None
+        for query, one in enumerate(noted, first):
+            text.append(one.text, one.step.shapes[0][0], 1)
+            rules.append(one.step.rules)
+            lineage.append_call(one.step.recorded)
+            if has_values or not one.has_output:
+                outputs.take_over(query, one.output)
         if noted[0].step.cuts:
             places = torch.tensor([one.step.first for one in noted], device=self.k.device)
             self._lost_keys |= not torch.equal(self.k.view().index_select(2, places), next(parts))
@@ -467,7 +461,7 @@ class Record:
             self.shorten(self._lineage.sizes[-1])
             rows.pop()
         self.calls, self._attention = self._lineage.calls(rows), None
-        if all(own == list(range(self.k.shape[0])) for own in rows):
+        if rows.count(list(range(self.k.shape[0]))) == len(rows):
             self.tensors()  # of their own size, before they are read
             return
         self._changed.update(dict.fromkeys(self._changed_in_place()))
@@ -500,18 +494,21 @@ class Record:
         if by == self._lineage.last_call.queries:
             self.shorten(by)
 
-    def output_callback(self, call: ObservedCall, first: int) -> OutputCallback:
+    def output_callback(self, call: ObservedCall, first: int, *, in_step: bool = False) -> OutputCallback:
         """Return what takes the output of a call, by which it is verified: at once, or with others if it has one query.
 
         Args:
             call: the call.
             first: the query of the record at which it begins.
+            in_step: whether a call of the model is running whose end verifies what waits for other layers, and until
+                which the keys and values of this one stay as they are.
         """
-        if not first or call.q.shape[2] > 1 or not self._keeps_outputs or call.dropout:
-            self._outputs.expect(first)
-            return functools.partial(self.add_output, call, first)
         self._outputs.expect(first)
-        return functools.partial(self._keep_output, first)
+        if not first or call.q.shape[2] > 1 or call.dropout:
+            return functools.partial(self.add_output, call, first)
+        if self.keeps_outputs:
+            return functools.partial(self._keep_output, first)
+        return functools.partial(self.add_output, call, first, in_step=in_step)
 
     def _keep_output(self, query: int, output: Any) -> None:
         B, H, _, _ = self.q.shape
@@ -552,16 +549,19 @@ class Record:
         with torch.no_grad():
             verify(self.take_checks())
 
-    def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
+    def add_output(self, call: ObservedCall, first: int, output: Any, *, in_step: bool = False) -> None:
         """Verify a call by some rows of its output, before anything of it can change; if all of it is kept, later on.
 
         Args:
             call: the call.
             first: the query of the record at which it begins.
             output: as `verification.sample_output` takes it.
+            in_step: as `output_callback` takes it.
         """
         kept = self._as_kept(call)
-        sample = self._verify_later(kept, output) if kept is not call else None
+        sample = self._verify_with_step(call, output) if in_step else None
+        if kept is not call:
+            sample = self._verify_later(kept, output)
         if sample is None:
             found = compare_output(kept, output)
             if found is None:
@@ -588,6 +588,21 @@ class Record:
         if sample is not None:
             rows = rows_to_compare(replace(sample), kept.q, kept.k, kept.v)  # for samples follow reordered beams
             self._checks.append(self._check(rows, self.call_rules[0]))
+        return sample
+
+    def _verify_with_step(self, call: ObservedCall, output: Any) -> OutputSample | None:
+        """Have a call of one query verified with those of other layers when the model's call ends; None if it is not.
+
+        Args:
+            call: the call, whose keys and values are the model's own.
+            output: of the call.
+        """
+        if call.v is None or not isinstance(output, Tensor) or isinstance(call.bias, Tensor):
+            return None  # a bias of many layers would be held
+        sample = sample_output(output, call.q, call.k, call.v)
+        if sample is not None:
+            rules = self._rules_of(call, 0)  # whose mask layers share, by which their outputs are computed together
+            self._checks.append(self._check(rows_to_compare(sample, call.q, call.k, call.v), rules))
         return sample
 
     def _as_kept(self, call: ObservedCall) -> ObservedCall:

@@ -265,11 +265,11 @@ class ReducedRecord(Record):
     def keep_queries(self) -> None:
         """Do nothing: all queries are in it."""
 
-    def output_callback(self, call: ObservedCall, first: int) -> OutputCallback:
+    def output_callback(self, call: ObservedCall, first: int, *, in_step: bool = False) -> OutputCallback:
         """Return what takes the output of the call."""
         return functools.partial(self.add_output, call, first)
 
-    def add_output(self, call: ObservedCall, first: int, output: Any) -> None:
+    def add_output(self, call: ObservedCall, first: int, output: Any, *, in_step: bool = False) -> None:
         """Verify the call by its output."""
         self._compared = compare_output(call, output)
 

@@ -26,6 +26,7 @@ READ = (
     "scaling", "softcap", "is_causal", "sliding_window", "position_bias", "dropout", "cache", "s_aux", "sinks",
     "cu_seq_lens_q",
 )  # fmt: skip
+NOT_COMPARED = RuntimeError, TypeError, ValueError  # of tensors of more numbers than one: neither True nor False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,13 +80,16 @@ class RepeatedStep:
         if len(arguments) != 4 or arguments[3] is not self.mask or implementation != self.implementation:
             return False
         q, k, v, _ = arguments
-        return (
+        alike = (
             type(q) is type(k) is type(v) is Tensor
             and (q.shape, k.shape, v.shape) == self.shapes
             and (q.dtype, k.dtype, v.dtype, q.device, k.device, v.device) == self.kinds
             and _is_plain(self.device)
-            and _are_same(self.settings, settings)
         )
+        try:
+            return alike and self.settings == settings
+        except NOT_COMPARED:
+            return False
 
     def next_one(
         self,
@@ -181,7 +185,7 @@ def _are_same(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
         return True
     try:
         return settings == others
-    except (RuntimeError, TypeError, ValueError):  # of more numbers than one: neither True nor False
+    except NOT_COMPARED:
         return False
 
 
@@ -211,6 +215,9 @@ class NotedCall:
         self.has_output = False
         q, k, v = given
         new = step.keys - 1
+        if step.in_one and step.keeps_values and not step.cuts:
+            self.copies: tuple[Tensor, ...] = (torch.cat((q, k.narrow(2, new, 1), v.narrow(2, new, 1)), 1),)
+            return
         parts = [q, k.narrow(2, new, 1)]
         if step.keeps_values:
             parts.append(v.narrow(2, new, 1))
@@ -231,7 +238,11 @@ class NotedCall:
         if type(output) is not Tensor or output.shape != (B, 1, H, size):
             return False
         with torch._C.DisableTorchFunction():
-            self._keep(output.transpose(1, 2))
+            if self.verify is None:
+                self.output = output.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+                self.has_output = True
+            else:
+                self._keep(output.transpose(1, 2))
         return True
 
     def _keep(self, output: Tensor) -> None:

@@ -53,7 +53,10 @@ class Towers:
             names: of its modules, by identity.
             others: names of more modules that compute attention.
         """
-        found = {names[id(module)]: module for module in modules(model) if _may_be_attention(names, module)}
+        every = modules(model)
+        of_torch = {kind for kind in set(map(type, every)) if _is_of_torch(kind)}  # of which there are many modules
+        left = (module for module in every if type(module) not in of_torch)
+        found = {names[id(module)]: module for module in left if _may_be_attention(names, module)}
         holding = {name.rpartition(".")[0] for name in found}
         leaves = [name for name in found if name not in holding]
         return cls([*leaves, *others])
@@ -134,13 +137,17 @@ class Towers:
 
 
 def _may_be_attention(names: dict[int, str], module: nn.Module) -> bool:
-    kind = type(module)
-    if id(module) not in names or (kind.__module__.startswith("torch.nn") and kind is not nn.MultiheadAttention):
+    if id(module) not in names:
         return False
     last = names[id(module)].rpartition(".")[2]
-    if not (ATTENTION.search(last) or ATTENTION.search(kind.__name__)):
+    if not (ATTENTION.search(last) or ATTENTION.search(type(module).__name__)):
         return False
     return next(module.parameters(), None) is not None
+
+
+def _is_of_torch(kind: type) -> bool:
+    """Return whether a class is one of torch's own that compute no attention."""
+    return kind.__module__.startswith("torch.nn") and kind is not nn.MultiheadAttention
 
 
 def _paths_of(names: list[str]) -> dict[str, str]:

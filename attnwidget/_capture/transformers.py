@@ -172,16 +172,18 @@ class InterfaceWrapper:
 
 
 def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
-    wrapped: dict[tuple[Any, int], tuple[Any, Any]] = {}  # models look up the same one for each call
+    wrapped: dict[tuple[Any, int], tuple[Any, Any]] = {}  # of each function that was found, what is given in its place
+    latest: dict[Any, tuple[Any, Any]] = {}  # the same of the last, by its name: models look it up for each call
 
     @functools.wraps(look_up)
     def looked_up(self: Any, implementation: Any, *default: Any, **named: Any) -> Any:
         found = look_up(self, implementation, *default, **named)
-        if hasattr(found, "reports_calls"):  # of a look-up within this one
-            return found
-        known = wrapped.get((implementation, id(found)))
-        if known is None:
-            known = wrapped[implementation, id(found)] = found, wrap(implementation, found)
+        known = latest.get(implementation)
+        if known is None or known[0] is not found:
+            known = (found, found) if hasattr(found, "reports_calls") else wrapped.get((implementation, id(found)))
+            if known is None:  # else it is of a look-up within this one, or known
+                known = wrapped[implementation, id(found)] = found, wrap(implementation, found)
+            latest[implementation] = known
         return known[1]
 
     return looked_up

@@ -39,7 +39,7 @@ class WatchedModules:
         found = [] if model is None else modules_to_watch(model)
         self._kinds = {id(one): _kind_of(one) for one in found}
         self._left = set(self._kinds.values())
-        self._called: set[int] = set()
+        self.called: set[int] = set()  # modules that have called the interface, by identity
         self._has_news = False
 
     def __bool__(self) -> bool:
@@ -52,12 +52,12 @@ class WatchedModules:
 
     def called_interface(self, module: nn.Module) -> bool:
         """Note that a module has called transformers' interface; return whether that is news of its kind."""
-        if id(module) in self._called:
+        if id(module) in self.called:
             return False
         kind = self._kinds.get(id(module))
         if kind is None:
             return False
-        self._called.add(id(module))
+        self.called.add(id(module))
         is_news = kind in self._left
         self._left.discard(kind)
         self._has_news |= is_news
@@ -75,9 +75,7 @@ class WatchedModules:
             ran: modules that have run.
         """
         found = [
-            key
-            for key, kind in self._kinds.items()
-            if key in ran and key not in self._called and kind not in self._left
+            key for key, kind in self._kinds.items() if key in ran and key not in self.called and kind not in self._left
         ]
         _of_several_ways.update(kind[0] for key in found if isinstance(kind := self._kinds[key], tuple))
         return found
@@ -105,8 +103,10 @@ def modules_to_watch(model: nn.Module) -> list[nn.Module]:
 def _has_forward_of_its_own(module: nn.Module) -> bool:
     """Return whether the forward of one module was replaced, other than by what moves models between devices."""
     forward = vars(module).get("forward")
+    if forward is None:
+        return False
     function = getattr(forward, "func", getattr(forward, "__func__", forward))
-    return forward is not None and not _module_of(function).startswith("accelerate.")
+    return not _module_of(function).startswith("accelerate.")
 
 
 def _module_of(function: Any) -> str:

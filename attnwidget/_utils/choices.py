@@ -34,6 +34,9 @@ class Numbers:
         self._parts = [_checked(given, name)] if isinstance(given, slice) else _integers(given, name)
         if not self._parts:
             raise ValueError(f"{name} is empty: name one or more, or leave it out for all")
+        self._asked: tuple[tuple[int, int], list[int]] | None = (
+            None  # the numbers that were asked for last, and of these
+        )
 
     def of(self, count: int) -> list[int]:
         """Return those among `count` numbers, each once, ascending; what is not there is left out."""
@@ -52,6 +55,17 @@ class Numbers:
     def may_hold(self, number: int, count: int) -> bool:
         """Return whether a number may be among those of a sequence that is at least `count` long."""
         return any(_may_hold(part, number, count) for part in self._parts)
+
+    def may_hold_of(self, first: int, count: int) -> list[int]:
+        """Return which of the last numbers of a sequence of so many or more, from `first` on, may be among those.
+
+        They are counted from `first`. What was asked last is known: layers ask for the same.
+        """
+        known = self._asked
+        if known is None or known[0] != (first, count):
+            known = (first, count), [i - first for i in range(first, count) if self.may_hold(i, count)]
+            self._asked = known
+        return [*known[1]]
 
     @property
     def is_open(self) -> bool:

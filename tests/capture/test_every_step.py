@@ -12,7 +12,7 @@ from captured import GPT2, GROUPED, Kind, batch, build, generated
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
-from attnwidget._capture import kept_outputs, watching
+from attnwidget._capture import kept_outputs, verified_together, watching
 
 transformers = pytest.importorskip("transformers")
 
@@ -53,6 +53,23 @@ def kept(model: Any, new: int = 8, keeping: dict[str, Any] | None = None, **how:
     cap = capture(model, strict=False, **keeping or {})
     generated(model, cap, None, new=new, **how)
     return cap
+
+
+@pytest.mark.parametrize("keeping", ["in half", "some heads", "some queries"])
+def test_layers_of_a_step_are_verified_together_where_a_part_is_kept(
+    keeping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[int] = []
+
+    def counted(calls: list[Any], **how: Any) -> Tensor:
+        together.append(len(calls))
+        return differ(calls, **how)
+
+    differ = verified_together.differ
+    monkeypatch.setattr(verified_together, "differ", counted)
+    cap = kept(build(LLAMA, "sdpa"), keeping=KEEPING[keeping])
+    assert not cap.skipped
+    assert together.count(2) == 7  # of both layers in each step after the prompt
 
 
 @pytest.mark.parametrize("search", SEARCHES)

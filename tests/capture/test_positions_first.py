@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import transformers
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from attnwidget import Attention, capture, effect, intervene, sweep
+from attnwidget import Attention, Capture, capture, effect, intervene, sweep
 
 SIZE, HEADS, WORDS = 16, 2, 11
 
@@ -156,3 +158,39 @@ def test_an_effect_is_of_the_position_it_names_or_refused(order: str, samples: i
         wanted = model(given).log_softmax(-1)[1, -1, 3]
     for found in (effect(model, given, {(0, 1): "zero"}, target=3, batch=1), run.effect(target=3, batch=1)):
         assert found.before == pytest.approx(float(wanted), abs=1e-5)
+
+
+@pytest.mark.parametrize("order", ["inside", "ids"])
+def test_that_a_square_has_no_names_is_said_with_the_way_on(order: str) -> None:
+    torch.manual_seed(0)
+    model, ids = SmallModel(order).eval(), torch.randint(0, WORDS, (4, 4))
+
+    def run_twice() -> Capture:
+        with torch.no_grad(), capture(model) as cap:
+            model(ids)
+            model(ids)
+        return cap
+
+    with pytest.warns(UserWarning, match=r"'attend' have no names.*\(4\).*tokens=\[\[") as told:
+        cap = run_twice()
+    assert len(told) == 1
+    assert cap[0].tokens is None
+    words = [[f"{b}{i}" for i in range(4)] for b in range(4)]
+    assert cap[0].widget(tokens=words).tokens == words
+
+
+@pytest.mark.parametrize(("order", "samples"), [("samples", 4), ("inside", 3), ("vectors", 4)])
+def test_nothing_is_said_where_names_are_known_or_nothing_was_read(order: str, samples: int) -> None:
+    torch.manual_seed(0)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        if order == "vectors":
+            layer = nn.MultiheadAttention(SIZE, HEADS).eval()
+            with capture(layer) as cap:
+                layer(*[torch.randn(samples, 4, SIZE)] * 3, need_weights=False)
+            assert cap.tokens is None
+        else:
+            ids = torch.randint(0, WORDS, (samples, 4))
+            with capture(model := SmallModel(order).eval()) as cap:
+                model(ids)
+            assert cap.tokens == ids.tolist()

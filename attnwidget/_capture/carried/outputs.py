@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..limit import MemoryLimit
-from ..module_walk import modules, own_parameters
+from ..module_walk import has_children, modules, own_parameters
 from .known_paths import RecalledPath, RowsOfProjections, hooks_so_far, path_of_model, recall, remember, state_of
 from .likely import LogitsOfSteps, note_likely
 from .projections import HeadOutputs, Projection, is_linear
@@ -507,8 +507,7 @@ class OutputWatcher:
 
     def _note_whole(self, facts: CallFacts, *, is_read: bool = True) -> None:
         """Note whether a forward pass of the model has shown the way of all that ran."""
-        found = (one.found for one in facts.outputs.values())
-        shows_all = is_read and all(isinstance(one, Projection) for one in found)
+        shows_all = is_read and all(type(one.found) is Projection for one in facts.outputs.values())
         self._shows_all = shows_all and self._shows_all is not False
 
     def _read_stream(self, stream: StreamWatcher, logits: Tensor, facts: CallFacts) -> None:
@@ -584,7 +583,7 @@ def _by_sample(scale: Tensor) -> Tensor:
 
 def _may_be_norm(module: nn.Module) -> bool:
     """Return whether a module may be a norm: nothing but one number or two for each feature, or a name that says so."""
-    if next(module.children(), None) is not None:
+    if has_children(module):
         return False
     own = own_parameters(module).values()
     if any(p.ndim != 1 for p in own):
