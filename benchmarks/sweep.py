@@ -40,9 +40,9 @@ SUPPORT = {
     "scipy",
     "tiktoken",
 }  # that libraries need
-MEMORY = 5 << 30  # bytes that a worker may take
+MEMORY = 5.0  # GiB that a worker may take
 SLOW = 0.4  # seconds of one call: such a model is tried with few options
-SECONDS = 150  # for one configuration, all options
+SECONDS = 150.0  # for one configuration, all options
 
 
 # One configuration, in a worker.
@@ -89,13 +89,14 @@ def try_case(name: str, options: list[str]) -> dict[str, Any]:
     return found
 
 
-def work() -> None:
+def work(memory: float) -> None:
     """Read names and options from standard input, a line of JSON each, and answer each with a line."""
     warnings.filterwarnings("ignore")
     if sys.platform == "linux":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        limit = int(memory * (1 << 30))
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for line in sys.stdin:
@@ -108,7 +109,9 @@ def work() -> None:
 # The pool.
 
 
-def sweep(names: list[str], options: list[str], partial: Path, workers: int) -> dict[str, Any]:
+def sweep(
+    names: list[str], options: list[str], partial: Path, workers: int, memory: float = MEMORY, seconds: float = SECONDS
+) -> dict[str, Any]:
     """Try all of these configurations in processes of their own, which are replaced where one takes too long."""
     done: dict[str, Any] = {}
     if partial.exists():
@@ -129,8 +132,8 @@ def sweep(names: list[str], options: list[str], partial: Path, workers: int) -> 
             except queue.Empty:
                 break
             if process is None or process.poll() is not None:
-                process = start_worker()
-            timer = threading.Timer(SECONDS, process.kill)
+                process = start_worker(memory)
+            timer = threading.Timer(seconds, process.kill)
             timer.start()
             try:
                 process.stdin.write(json.dumps([name, options]) + "\n")
@@ -142,7 +145,7 @@ def sweep(names: list[str], options: list[str], partial: Path, workers: int) -> 
             found = (
                 json.loads(line)
                 if line
-                else {"name": name, "left_out": f"not done in {SECONDS} s, or it ended the process"}
+                else {"name": name, "left_out": f"not done in {seconds:.0f} s, or it ended the process"}
             )
             if not line:
                 process.kill()
@@ -163,10 +166,10 @@ def sweep(names: list[str], options: list[str], partial: Path, workers: int) -> 
     return done
 
 
-def start_worker() -> subprocess.Popen[str]:
+def start_worker(memory: float) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return subprocess.Popen(
-        [sys.executable, str(HERE / "sweep.py"), "--worker"],
+        [sys.executable, str(HERE / "sweep.py"), "--worker", "--memory", str(memory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -224,6 +227,8 @@ def main() -> None:
     parser.add_argument("--options", nargs="+", default=list(OPTIONS), choices=OPTIONS)
     parser.add_argument("--partial", type=Path, default=HERE / ".sweep-partial.jsonl", help="where to go on from")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--memory", type=float, default=MEMORY, help="GiB that one configuration may take")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="that one configuration may take")
     parser.add_argument("--list", action="store_true", help="the names of all configurations")
     parser.add_argument(
         "--write",
@@ -235,7 +240,7 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        work()
+        work(arguments.memory)
         return
     if arguments.write is not None:
         write(arguments.write)
@@ -246,7 +251,8 @@ def main() -> None:
     if arguments.list:
         print("\n".join(names))
         return
-    sweep(names, arguments.options, arguments.partial, arguments.workers)
+    limits = arguments.memory, arguments.seconds
+    sweep(names, arguments.options, arguments.partial, arguments.workers, *limits)
     if not arguments.only:
         write([arguments.partial])
 

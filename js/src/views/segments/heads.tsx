@@ -9,14 +9,15 @@ import { nameOf } from "../../data/survey";
 import { drawRaster } from "../../draw/cells";
 import { ownRange, type Paints } from "../../draw/color-mapper";
 import { segmentStyle } from "../../draw/segment-colors";
-import { type Measure as TextMeasure, textMeasure } from "../../state/plot";
+import { textMeasure } from "../../state/plot";
+
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { type HeadsLayout, layHeads } from "./heads-layout";
 import { watchHeadKeys } from "./keys";
 import { keepScroll } from "./left";
 import type { HeadTable, SegmentsModel, Spot } from "./model";
-import { asideNames, headerTexts } from "./names";
+import { asideNames, type HeaderNames, headerNames } from "./names";
 import { axisText, inWords, measureWord, readingText, shareText } from "./numbers";
 import { headPictures } from "./pictures";
 import { pinColumn, pinHead } from "./pins";
@@ -80,9 +81,11 @@ export function headsPart(
   };
   const visible = computed(() => model.headOrder.value.slice(shown.value.start, shown.value.stop));
   const pictures = headPictures(ui, model, visible);
-  const header = mount(part("aw-seg-header"), () => (
-    <Header ui={ui} model={model} state={state} measure={textWide.value} />
-  ));
+  const names = computed(() => {
+    const [at, now] = [layout.value, model.mass.value];
+    return at && now && !at.narrow ? headerNames(at, now.keys, model.pinned.value, textWide.value) : null;
+  });
+  const header = mount(part("aw-seg-header"), () => <Header ui={ui} model={model} state={state} names={names.value} />);
   const marks = mount(part("aw-seg-words"), () => <Marks ui={ui} model={model} state={state} />);
   const foot = mount(part("aw-seg-foot"), () => <Foot ui={ui} model={model} state={state} />);
   sheet.append(canvas, marks.node);
@@ -100,6 +103,9 @@ export function headsPart(
       const at = layout.value;
       if (at === null) return;
       node.style.width = px(at.width + scrollbar.value);
+      const rise = names.value?.rise ?? 0;
+      header.node.toggleAttribute("data-aslant", rise > 0);
+      header.node.style.height = rise > 0 ? px(rise) : "";
       scroller.style.height = px(at.view);
       scroller.toggleAttribute("data-fits", at.rows * at.pitch <= at.view);
       sheet.style.height = px(at.rows * at.pitch);
@@ -313,11 +319,10 @@ interface PartProps {
 }
 
 /** The names of the columns: a click sorts by one, the next click the other way round. */
-function Header({ ui, model, state, measure }: PartProps & { readonly measure: TextMeasure }) {
+function Header({ ui, model, state, names }: PartProps & { readonly names: HeaderNames | null }) {
   const at = state.layout.value;
   const now = model.mass.value;
-  if (at === null || now === null || at.narrow) return null;
-  const texts = headerTexts(at, now.keys, model.pinned.value, measure);
+  if (at === null || now === null || names === null) return null;
   return (
     <>
       {at.columns.map((column, index) => {
@@ -340,14 +345,16 @@ function Header({ ui, model, state, measure }: PartProps & { readonly measure: T
               }
             }}
           >
-            <span class={pinned ? "aw-pill" : ""}>
-              <bdi>{texts[index]}</bdi>
-            </span>
-            {pinned && (
-              <svg viewBox="0 0 8 6" aria-hidden="true" data-up={model.reversed.value || undefined}>
-                <path d="M0 0h8L4 6z" />
-              </svg>
-            )}
+            <b>
+              <span class={pinned ? "aw-pill" : ""}>
+                <bdi>{names.texts[index]}</bdi>
+              </span>
+              {pinned && (
+                <svg viewBox="0 0 8 6" aria-hidden="true" data-up={model.reversed.value || undefined}>
+                  <path d="M0 0h8L4 6z" />
+                </svg>
+              )}
+            </b>
             <i style={{ background: segmentStyle(now.keyColors[column] ?? -1, ui.theme.value) }} />
           </button>
         );

@@ -24,6 +24,9 @@ import { cleared, styleOf } from "./style";
 const FONT = 12;
 /** Among more segments a few cells hold most of it: on a linear ramp all others would be of one shade. */
 const MOST_LINEAR = 40;
+/** From a pinned name, which is a pill, to the next that stands: aslant it is as far across, and so farther along. */
+const BESIDE_PILL = 18;
+const BESIDE_SLANTED_PILL = 27;
 /** The log ramp begins at the largest number divided by this, as in the heatmap. */
 const LOG_SPAN = 1000;
 
@@ -238,8 +241,8 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
   const hoverColumn = hovered === null ? -1 : columns.indexOf(hovered.column);
   const color = (slot: number) => segmentStyle(slot, ui.theme.value);
   const rowColor = slotsOfRows(ui, now.askingPath);
-  const shownRow = (index: number) => isNamed(at, at.every, index, pinnedRow);
-  const shownColumn = (index: number) => isNamed(at, at.everyColumn, index, pinnedColumn);
+  const shownRow = (index: number) => isNamed(at, at.every, index, pinnedRow, BESIDE_PILL);
+  const shownColumn = (index: number) => isNamed(at, at.everyColumn, index, pinnedColumn, BESIDE_SLANTED_PILL);
   const side = at.pitch - at.gap;
   const ring = (row: number, column: number, pinned: boolean) =>
     row >= 0 &&
@@ -357,9 +360,9 @@ function slotsOfRows({ store }: Ui, path: readonly string[]): (name: string) => 
 }
 
 /** Every so many names stand there, and the pinned one, beside which the others step back. */
-function isNamed({ pitch, unit }: MatrixLayout, every: number, index: number, pinned: number): boolean {
+function isNamed({ pitch, unit }: MatrixLayout, every: number, index: number, pinned: number, apart: number): boolean {
   if (index === pinned) return true;
-  return index % every === 0 && (pinned < 0 || every === 1 || Math.abs(index - pinned) * pitch >= 18 * unit);
+  return index % every === 0 && (pinned < 0 || every === 1 || Math.abs(index - pinned) * pitch >= apart * unit);
 }
 
 interface SlantedProps {

@@ -19,17 +19,39 @@ const HEADER_FONT = 10.5;
 const OF_GAP = 3;
 const BESIDE_SORTED = 15;
 
-/** Return the names above the columns, as much of each as has room and tells it from the others. */
-export function headerTexts(
-  { columns, widths, unit }: HeadsLayout,
+/** Aslant: pixels of the longest name, from a column's left edge to its text, and below it to the bars. */
+const MOST_ASLANT = 96;
+const INSET = 5;
+const BELOW = 9;
+/** What an end that sticks out above the last column needs, and the sorted one beside its name. */
+const END = 10;
+const COS_45 = Math.SQRT1_2;
+
+export interface HeaderNames {
+  /** As much of each name as has room, and tells it from the others. */
+  readonly texts: readonly string[];
+  /** Pixels that they need in height; 0 where each stands whole above its column. */
+  readonly rise: number;
+}
+
+/** Return the names above the columns: aslant where one has no room above its own. */
+export function headerNames(
+  { columns, widths, lefts, unit, width }: HeadsLayout,
   keys: readonly string[],
   pinned: number,
   measure: TextMeasure,
-): string[] {
-  const rooms = widths.map((wide, at) => wide + (columns[at] === pinned ? -BESIDE_SORTED : OF_GAP) * unit);
+): HeaderNames {
+  const beside = (at: number, other: number) => (columns[at] === pinned ? -BESIDE_SORTED : other) * unit;
   const wide = (text: string, at: number) => measure(text, HEADER_FONT, columns[at] === pinned ? 600 : 400);
   const names = columns.map((column) => keys[column]!);
-  return shortenApart(names, rooms, wide, columns);
+  if (names.every((name, at) => wide(name, at) <= widths[at]! + beside(at, OF_GAP))) return { texts: names, rise: 0 };
+  const rooms = lefts.map((left, at) => {
+    const whole = (width - left - INSET * unit) / COS_45 - END * unit + beside(at, 0);
+    return Math.min(MOST_ASLANT * unit, whole);
+  });
+  const texts = shortenApart(names, rooms, wide, columns);
+  const longest = Math.max(0, ...texts.map((text, at) => wide(text, at) - beside(at, 0)));
+  return { texts, rise: COS_45 * (longest + END * unit) + BELOW * unit };
 }
 
 // --- of the list's rows -----------------------------------------------------------------------------------------------------
