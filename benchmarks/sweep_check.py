@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnwidget import capture
 
+ALONE = 10  # times that a model which failed in two threads is tried without capture
 ROUNDING = {torch.float64: 1e-9, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
@@ -290,6 +291,26 @@ def samples_mixed(found: list[tuple[Shown, SeenAttention]], spied: Spied, single
 # Options with a run of their own.
 
 
+def in_two_threads(call: Callable[..., Any], *inputs: tuple[Any, Any]) -> list[Exception]:
+    """Call a model in a thread for each of two inputs, begun together; return what was raised."""
+    barrier, failed = threading.Barrier(2), []
+
+    def act(args: Any, keywords: Any) -> None:
+        try:
+            with torch.no_grad():
+                barrier.wait()
+                call(*args, **keywords)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=act, args=one) for one in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failed
+
+
 def check_threads(case: Case) -> dict[str, Any] | None:
     """Run the model in two threads at once with other inputs: each forward pass holds the layers of one of them."""
     torch.manual_seed(5)
@@ -300,27 +321,14 @@ def check_threads(case: Case) -> dict[str, Any] | None:
         unseeded = [call(*case.args, **case.keywords) for _ in range(2)]
         if not spied[0].attention or not same(*unseeded):
             return None
-        barrier, failed = threading.Barrier(2), []
-
-        def act(args: Any, keywords: Any) -> None:
-            try:
-                with torch.no_grad():
-                    barrier.wait()
-                    for _ in range(1):
-                        (case.call or case.model)(*args, **keywords)
-            except Exception as error:
-                failed.append(error)
-
-        cap, refusal = capture(case.model), None
+        cap, refusal, failed = capture(case.model), None, []
         try:
             with cap:
-                threads = [threading.Thread(target=act, args=one) for one in ((case.args, case.keywords), other)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
+                failed = in_two_threads(call, (case.args, case.keywords), other)
         except ValueError as error:
             refusal = str(error)
+        if failed and any(in_two_threads(call, (case.args, case.keywords), other) for _ in range(ALONE)):
+            return None  # some keep what belongs to a call on the model: it cannot run in two threads at all
     if failed:
         return None if "thread" in str(failed[0]) else {"status": "broken", "why": f"in a thread: {failed[0]}"[:300]}
     if refusal is not None:
