@@ -120,6 +120,10 @@ def test_weak_weights_have_colors_of_their_own(gallery: Show) -> None:
     shown.wait_for_lines()
     assert shown.widgets[0].color_range == "head"
     assert shown.page.evaluate(colors) == flat
+    shown.page.keyboard.press("w")
+    shown.wait_for_lines()
+    assert shown.widgets[0].color_range == "view"
+    assert shown.page.evaluate(colors) > flat + 5
     shown.check()
 
 
