@@ -247,7 +247,7 @@ class AttentionStack(Sequence[Attention]):
 
     def _ids_of(self, tokens: Any) -> Callable[[int, int], Tensor | None]:
         """Return what gives the tokens of a layer's and sample's positions as numbers."""
-        known: dict[tuple[int, int], list[Tensor] | None] = {}
+        known: dict[tuple[int, int], list[Tensor | None] | None] = {}
 
         def ids(layer: int, sample: int) -> Tensor | None:
             shape = self[layer].shape
@@ -476,13 +476,13 @@ class AttentionStack(Sequence[Attention]):
         return "\n".join([f"AttentionStack of {len(self)} layer{'s' * (len(self) > 1)}", *lines])
 
 
-def _ids_of(tokens: Any, batches: int, length: int) -> list[Tensor] | None:
-    """Return the tokens of each sample as numbers; None where there are none of this length."""
+def _ids_of(tokens: Any, batches: int, length: int) -> list[Tensor | None] | None:
+    """Return the tokens of each sample as numbers; None where there are none of this length, or not all are known."""
     try:
         samples = check_tokens(tokens, batches, length, "tokens")
     except ValueError:  # they are those of another layer
         return None
-    known: dict[int, Tensor] = {}
+    known: dict[int, Tensor | None] = {}
     return None if samples is None else [known.setdefault(id(one), as_ids(one)) for one in samples]
 
 

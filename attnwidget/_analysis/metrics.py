@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .._engine.pooling import pool_first
+from .._tokens.unread import Unread
 from .._utils.indexing import positions
 
 
@@ -22,9 +23,9 @@ from .._utils.indexing import positions
 class Metrics:
     """Means over the queries of one head; p are a query's weights.
 
-    None where there is nothing to take a mean of: `same_token` and `induction` without tokens, and all that compare a
-    query's place with a key's where these are not known to be the same places: other keys than queries, unless a
-    capture knows which keys came before.
+    None where there is nothing to take a mean of: `same_token` and `induction` where not all tokens are known, as where
+    a cache held some before the block of a capture; and all that compare a query's place with a key's where these are
+    not known to be the same places: other keys than queries, unless a capture knows which keys came before.
 
     entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike. A learned sink
         counts as one more key.
@@ -62,12 +63,15 @@ MEASURED = (*NAMES, "sink", "streaming")  # what all heads are measured in: kind
 SURVEYED = (*MEASURED, "recall")  # what the heads view can show: recall, where a cache keeps some keys
 
 
-def as_ids(tokens: Sequence[str]) -> Tensor:
-    """Number tokens, the same for the same token: (n,) int64.
+def as_ids(tokens: Sequence[str]) -> Tensor | None:
+    """Number tokens, the same for the same token: (n,) int64; None where one of them is not known.
 
     >>> as_ids(["a", "b", "a"])
     tensor([0, 1, 0])
+    >>> as_ids(["a", Unread("1"), "a"])
     """
+    if any(isinstance(token, Unread) for token in tokens):
+        return None
     known: dict[str, int] = {}
     numbers = [known.setdefault(token, len(known)) for token in tokens]
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")

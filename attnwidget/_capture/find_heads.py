@@ -319,15 +319,15 @@ def _of_forward(forward: Forward, *, main: bool, ids: Tensor | None = None) -> I
     stacks = [one for one in forward.stacks().values() if not one.cross]
     if main and (of_text := forward._main_stack()) is not None:  # noqa: SLF001
         stacks = [of_text]
-    layers: list[tuple[int, str, Attention, list[Tensor] | None]] = []
+    layers: list[tuple[int, str, Attention, Sequence[Tensor | None] | None]] = []
     side = stacks[-1].keys
     raw = ids if side.ids is None else side.ids
     for one in stacks:
         words = one.keys.as_words(forward.tokenizer)
-        known = None if words is None else [as_ids(sample) for sample in words]
+        known: list[Tensor | None] | None = None if words is None else [as_ids(sample) for sample in words]
         for name, att in zip(one.records, one.attention, strict=True):
             if known is None and ids is not None and ids.shape == (att.shape.B, att.shape.K):
-                known = list(ids)
+                known = [*ids]
             layers.append((numbers[name], name, att, known))
     layers.sort(key=lambda layer: layer[0])
     for batch in range(max(att.shape.B for _, _, att, _ in layers)):

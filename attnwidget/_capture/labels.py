@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .._tokens.tokenizers import spell, spelling_of
+from .._tokens.unread import Unread
 from .text import UNKNOWN, ImageTokens, PatchGrid
 
 PADDING = "[PAD]"
@@ -97,7 +98,7 @@ def labels_of(
     found = []
     for b, sample in enumerate(ids.tolist()):
         named = dict(of_images[b])
-        named |= {i: f"{numbers[i]:,}" for i, one in enumerate(sample) if one == UNKNOWN}
+        named |= {i: Unread(f"{numbers[i]:,}") for i, one in enumerate(sample) if one == UNKNOWN}
         named |= {i: PADDING for i in range(len(sample)) if masked is not None and masked[b][i]}
         rest = [i for i in range(len(sample)) if i not in named]
         words = dict(zip(rest, spell([sample[i] for i in rest], tokenizer, "tokens"), strict=True))

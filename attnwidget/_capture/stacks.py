@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .._segments.reading import segments
 from .._segments.segments import Segments
+from .._tokens.unread import Unread
 from .._utils.choices import matches_name
 from .._utils.indexing import as_index
 from ..attention import Attention
@@ -89,7 +90,7 @@ class Side:
         if self.ids is None or can_spell(tokenizer):
             return None if self.ids is None else self.labels(tokenizer)
         samples = ids_of(self.ids) or []
-        return [[f"unknown {i}" if one is None else str(one) for i, one in enumerate(sample)] for sample in samples]
+        return [[Unread(i) if one is None else str(one) for i, one in enumerate(sample)] for sample in samples]
 
     def grid(self) -> tuple[tuple[int, int], int] | None:
         """Return rows and columns of the only image, and the position of its first patch; None where there is none."""

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from .tokenizers import spell
+from .unread import Unread
 
 
 def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: Any = None) -> list[list[str]] | None:
@@ -127,4 +128,4 @@ def _check_sample(tokens: list[Any], length: int, name: str, tokenizer: Any) -> 
             "give one for each"
             f"{never_read(len(tokens), length)}"
         )
-    return [str(token) for token in tokens]
+    return [token if isinstance(token, Unread) else str(token) for token in tokens]

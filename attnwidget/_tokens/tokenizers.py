@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+from .unread import Unread
+
 Spelling = Literal["bytes", "spaced", "text"]
 """How a vocabulary is written: each byte a character and Ġ for a space (GPT-2), with real spaces before words (what
 `decode` gives), or as text with marks of its own, ▁, ## or none."""
@@ -142,8 +144,8 @@ PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~“”‘’«»„…–—。、，�
 def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[int]:
     """Return which word each piece belongs to, by the marks that a tokenizer leaves: Ġ, ▁, ##, </w>, or spaces.
 
-    Special tokens and punctuation are words of their own, and so are ideographs, which no space divides. Where no token
-    has a mark, each is a word.
+    Special tokens and punctuation are words of their own, and so are ideographs, which no space divides, and positions
+    whose tokens are not known. Where no token has a mark, each is a word.
 
     Returns:
         (n,), from 0 up, as transformers' `encoding.word_ids()`.
@@ -157,7 +159,7 @@ def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[in
     found, word = [], -1
     after = True  # whether what is before ends a word
     for token in tokens:
-        own = is_special(token)
+        own = is_special(token) or isinstance(token, Unread)
         bare = token.lstrip("Ġ▁ ")
         mark = PUNCTUATION.fullmatch(bare) is not None and not token.startswith("##")
         word += own or mark or after or begins(token)
@@ -191,6 +193,8 @@ def join_pieces(pieces: Iterable[str]) -> str:
     ('embedding', 'Ġmiller')
     """
     first, *others = pieces
+    if not others:
+        return first
     return first + "".join(piece.removeprefix("##") for piece in others)
 
 

@@ -155,7 +155,7 @@ class ShownLayers:
         return pieces
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
-        """Return the tokens of a layer's keys as numbers, (K,), the same for the same; None where there are none."""
+        """Return the tokens of a layer's keys as numbers, (K,), the same for the same; None where not all are known."""
         tokens = self.tokens("key", layer, batch)
         if tokens is None:
             return None

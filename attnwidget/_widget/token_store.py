@@ -48,7 +48,7 @@ class TokenStore:
         self._bounds: dict[tuple[int, int, int], tuple[Any, WordBounds]] = {}
         self._words: dict[tuple[int, int], tuple[WordBounds, list[str], list[str]]] = {}
         self._spelled: tuple[Any, Spelling | None] = (None, None)
-        self._ids: tuple[list[str], Tensor] | None = None  # the tokens that were last asked for, as numbers
+        self._ids: tuple[list[str], Tensor | None] | None = None  # the tokens that were last asked for, as numbers
         self._vocabularies: dict[str, TokenSearch] = {}
         self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
 
@@ -162,8 +162,8 @@ class TokenStore:
 
     # As others take them.
 
-    def ids(self, tokens: list[str]) -> Tensor:
-        """Return tokens as numbers, (n,), the same for the same."""
+    def ids(self, tokens: list[str]) -> Tensor | None:
+        """Return tokens as numbers, (n,), the same for the same; None where one of them is not known."""
         if self._ids is None or self._ids[0] is not tokens:
             self._ids = tokens, as_ids(tokens)
         return self._ids[1]

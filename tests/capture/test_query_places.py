@@ -11,8 +11,10 @@ from captured import DECODERS, GPT2, SEQUENCES, build
 from tolerance import rounding
 from torch import Tensor
 
-from attnwidget import Attention, Capture, capture
+from attnwidget import Attention, AttentionWidget, Capture, capture, find_heads
 from attnwidget._engine.base import Part
+from attnwidget._tokens.tokenizers import join_pieces, word_ids
+from attnwidget._tokens.unread import Unread
 
 transformers = pytest.importorskip("transformers")
 
@@ -75,3 +77,50 @@ def test_a_prompt_and_its_continuation_are_no_part() -> None:
         model.generate(IDS, max_new_tokens=3, do_sample=False, pad_token_id=0)
     assert cap.attention[0].part is None
     assert cap.attention[0].metrics(head=1).previous_token is not None
+
+
+class Digits:
+    """A tokenizer whose words are spelled as the numbers of positions are."""
+
+    def id_to_token(self, one: int) -> str:
+        return f"{one}"
+
+
+COMPARED = ("same_token", "induction")
+
+
+def surveyed(w: AttentionWidget) -> dict[str, bool]:
+    """Which of the metrics that compare tokens the heads view has."""
+    return {name: w.survey["metrics"][name] is not None for name in COMPARED}
+
+
+@pytest.mark.parametrize("how", [{}, {"tokenizer": Digits()}])
+def test_what_compares_tokens_compares_none_with_those_that_nobody_has_seen(how: dict[str, Any]) -> None:
+    cap, words = second_turn(**how), [[f"{one}" for one in sample] for sample in IDS.tolist()]
+    assert [{one[name] for one in cap.metrics() for name in COMPARED}] == [{None}]
+    assert None not in {one["previous_token"] for one in cap.metrics()}
+    known = cap.metrics(tokens=words)
+    assert not {None} & {one[name] for one in known for name in COMPARED}
+    att, own = cap.attention[1], next(one for one in known if (one["layer"], one["batch"], one["head"]) == (1, 1, 2))
+    wanted = expected(att.block(batch=1, head=2).double(), IDS[1].tolist(), 12)["induction"]
+    torch.testing.assert_close(torch.tensor(own["induction"]), torch.tensor(wanted), **rounding(att).weights)
+    w = cap.widget(view="heads", tokenizer=Digits())
+    assert w.as_strings("key_tokens")[1] == [*map(str, range(12)), *words[1][12:]]
+    for merged in (False, True):
+        w.words = merged
+        assert surveyed(w) == {"same_token": False, "induction": False}
+        assert {one["induction"] for one in w.metrics()} == {None}
+    given = cap.key_tokens if how else w.as_strings("key_tokens")
+    assert {one["induction"] for one in cap.metrics(tokens=given)} == {None}
+    assert surveyed(cap.widget(view="heads", tokens=words)) == {"same_token": True, "induction": True}
+
+
+def test_positions_whose_tokens_are_not_known_are_not_joined_to_words() -> None:
+    labels = [*map(Unread, range(3)), "Ġa", "b", Unread(5)]
+    assert word_ids(labels, "bytes") == [0, 1, 2, 3, 3, 4]
+    assert all(isinstance(join_pieces([one]), Unread) for one in labels[:3])
+
+
+def test_heads_are_not_found_by_tokens_that_nobody_has_seen() -> None:
+    with pytest.raises(ValueError, match="induction"):
+        find_heads(second_turn(), kind="induction")
