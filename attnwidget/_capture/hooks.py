@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .._utils.interrupts import interrupts_put_off
 from ..masks import causal_lower_right
 from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
@@ -98,6 +99,11 @@ class _ThreadState(threading.local):
     inputs: tuple[Tensor, Tensor] | None = None  # its query and key, as it was given them
     weights: tuple[Tensor, Tensor] | None = None  # its weights, and as interventions have edited them
 
+    def forget(self) -> None:
+        """Be outside of all of them."""
+        self.depth = self.heads = 0
+        self.inputs = self.weights = None
+
 
 _thread = _ThreadState()
 _listeners: list[Listener] = []
@@ -110,6 +116,7 @@ def add_listener(listener: Listener) -> None:
     global _undo
     with _lock:
         if not _listeners:
+            forget_interrupted()
             _undo = contextlib.ExitStack()
             _undo.callback(InterfaceWrapper(_wrap_attention).remove)
             _undo.callback(SearchWrapper(_follow_beams, _follow_rejections).remove)
@@ -125,6 +132,15 @@ def remove_listener(listener: Listener) -> None:
         _listeners.remove(listener)
         if not _listeners:
             _undo.close()
+
+
+def forget_interrupted() -> None:
+    """Forget the attention functions that this thread was inside of, where no model runs in it: one was interrupted.
+
+    An interrupt may come in the very line that leaves such a function; what the thread calls after it would then be
+    taken for a part of that function, and not be reported.
+    """
+    _thread.forget()
 
 
 def any_listener(fits: Callable[[Listener], bool]) -> bool:
@@ -176,8 +192,9 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                 callback = listener.record_interface_call(name, module, implementation, arguments, keywords)
                 if callback is not None:
                     callbacks.append(callback)
-        _thread.depth += 1
+        outer = _thread.depth
         try:
+            _thread.depth = outer + 1
             if is_flex:
                 with _compiled_flex_attention():
                     result = function(module, *arguments, **keywords)
@@ -186,7 +203,7 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
             if callbacks and not (len(callbacks) == 1 and _is_taken_by(callbacks[0], result)):
                 result = _with_edits(function, result, module, arguments, keywords, callbacks)
         finally:
-            _thread.depth -= 1
+            _thread.depth = outer
         return result
 
     reporting.reports_calls = True  # type: ignore[attr-defined]
@@ -425,15 +442,16 @@ class FunctionWatcher(WatchingMode):
 
     def exit_early(self) -> None:
         """Stop watching for good, if this is the last mode that was entered, but for one that follows outputs."""
-        above = torch.overrides._get_current_function_mode()
-        if self.rests:
-            self.rests, self.exited = False, True
-        elif not self.exited and above is self:
-            self.__exit__(None, None, None)
-            self.exited = True
-        elif not self.exited and isinstance(above, WatchingMode) and not isinstance(above, FunctionWatcher):
-            with above.suspended():
-                self.exit_early()
+        if self.exited:
+            return
+        with interrupts_put_off():
+            if self.rests:
+                self.rests, self.exited = False, True
+                return
+            with _without_mode_above():
+                self.exited = torch.overrides._get_current_function_mode() is self
+                if self.exited:
+                    self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def rest(self) -> bool:
         """Stop watching until `resume`, if no scores or weights are followed, and no mode but ours was entered later.
@@ -443,7 +461,7 @@ class FunctionWatcher(WatchingMode):
         """
         if self.exited or self.rests or _thread.heads or self._tracer.follows_any:
             return False
-        with _without_mode_above():
+        with interrupts_put_off(), _without_mode_above():
             self.rests = torch.overrides._get_current_function_mode() is self
             if self.rests:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -452,8 +470,8 @@ class FunctionWatcher(WatchingMode):
     def resume(self) -> None:
         """Go on watching after `rest`."""
         if self.rests:
-            self.rests = False
-            with _without_mode_above():
+            with interrupts_put_off(), _without_mode_above():
+                self.rests = False
                 self.__enter__()  # type: ignore[no-untyped-call]
 
     def finish(self) -> None:
@@ -514,8 +532,8 @@ class FunctionWatcher(WatchingMode):
             return func(*args, **kwargs)
         query, key, _, _, heads = (*args, *[None] * 5)[:5]
         outer = _thread.heads, _thread.inputs
-        _thread.heads, _thread.inputs = int(kwargs.get("num_heads", heads)), (query, key)
         try:
+            _thread.heads, _thread.inputs = int(kwargs.get("num_heads", heads)), (query, key)
             with self:
                 return _multi_head_body()(*args, **kwargs)
         finally:

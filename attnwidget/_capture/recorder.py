@@ -73,6 +73,7 @@ class Recorder(ModelCalls):
             gradients=options.gradients, memory=self._memory, device=options.device, dtype=options.dtype
         )
         self.texts: TextWatcher | None = None  # reads what the model reads
+        self._begins: set[int] = set()  # the model and its parts, by identity, whose calls begin a forward pass
         self._parts: UnwatchedParts | None = None  # of the model, that need not be watched
         self._thread: int | None = None  # in which it watches
         self._ran_elsewhere = False  # whether the model was called in another thread
@@ -95,9 +96,10 @@ class Recorder(ModelCalls):
             stack.enter_context(self.texts.open())
             stack.enter_context(self._outputs.watching(self.model, self._names))
             stack.enter_context(forward_hooks(self.model, self._forward_began, self._forward_ended))
+            self._begins = {id(self.model)}
             for name, part in parts_of(self.model):
-                begin = functools.partial(self.matcher.begin, part=name)
-                stack.enter_context(forward_hooks(part, begin, self.matcher.end))
+                self._begins.add(id(part))
+                stack.enter_context(forward_hooks(part, functools.partial(self._begin, name), self.matcher.end))
         self._thread = threading.get_ident()
         self._watched = WatchedModules(self.model)
         hooks.add_listener(self)
@@ -150,16 +152,20 @@ class Recorder(ModelCalls):
             self._provenance.wake(for_good=True)
         if self._parts is not None:
             self._parts.begin_anew()
-        if self.matcher.running_step is not None and self.model is not None and calls_running(self.model) == 1:
-            self._forget_interrupted()
-        self.matcher.begin()
+        self._begin()
         step = self.matcher.running_step
         if step is not None and self._follows_outputs:
             step.facts = step.facts or CallFacts()
             self._outputs.begin(step.facts)
 
+    def _begin(self, part: str = "") -> None:
+        """Begin a forward pass; forget one that an interrupt has ended, for which torch has run no hooks."""
+        if self.matcher.running_step is not None and calls_running(self._begins) == 1:
+            self._forget_interrupted()
+        self.matcher.begin(part=part)
+
     def _forget_interrupted(self) -> None:
-        """Forget the call of the model that was running: an interrupt has ended it, and torch has run no hooks."""
+        hooks.forget_interrupted()
         self.matcher.end_interrupted()
         self._outputs.end()
         self._provenance.forget_running()

@@ -26,6 +26,8 @@ INTERRUPTED = (
 class Watcher(Protocol):
     """Watches torch's functions in the thread that entered it."""
 
+    rests: bool  # whether it does not watch for a time
+
     def rest(self) -> bool:
         """Stop watching for a time; return whether it did."""
 
@@ -78,7 +80,7 @@ class UnwatchedParts:
 
     def begin_anew(self) -> None:
         """Watch again, also where a part was interrupted so that its hooks have not run."""
-        if self._resting is not None and threading.get_ident() == self._thread:
+        if (self._watcher.rests or self._resting is not None) and threading.get_ident() == self._thread:
             self._resting = None
             self._watcher.resume()
 

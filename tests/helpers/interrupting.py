@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,12 +25,14 @@ class InterruptAt:
 
     def __init__(self, line: int) -> None:
         self.line, self.run = line, 0
+        self.first: dict[tuple[str, int], int] = {}  # of each line of a file, the number at which it is run first
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         if "attnwidget" not in frame.f_globals.get("__name__", "") or frame.f_code.co_name in UNPROTECTED:
             return None
         if event == "line":
             self.run += 1
+            self.first.setdefault((Path(frame.f_code.co_filename).name, frame.f_lineno), self.run)
             # Python runs no signal's handler between a block and the release of its lock, which is traced as the line
             # of its `with`, and none at a `try` or an `except`, which only tell what comes. Where an exception is
             # being handled, one that is raised by what traces would leave it handled for ever.
@@ -56,10 +59,19 @@ def interrupted_at(line: int) -> Iterator[None]:
 
 def lines_of(act: Callable[[], None]) -> int:
     """Return how many lines of the package something runs."""
+    return _traced(act).run
+
+
+def each_line_of(file: str, act: Callable[[], None]) -> list[int]:
+    """Return the number at which something runs each line of a file of the package first."""
+    return [number for (name, _), number in _traced(act).first.items() if name == file]
+
+
+def _traced(act: Callable[[], None]) -> InterruptAt:
     counter, before = InterruptAt(-1), sys.gettrace()
     sys.settrace(counter)
     try:
         act()
     finally:
         sys.settrace(before)
-    return counter.run
+    return counter

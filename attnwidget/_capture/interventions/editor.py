@@ -20,7 +20,7 @@ from ..context_parallel import refuse_keys_of_others, refuse_spread_positions
 from ..coverage import AttentionModules
 from ..kept_tensors import TensorKeeper
 from ..matching import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
-from ..model_calls import ModelCalls, module_names, parts_of
+from ..model_calls import ModelCalls, calls_running, module_names, parts_of
 from ..observed_call import ObservedCall, ProcessHeads, Unreadable
 from ..output_edits import EditRefused, OutputEdit
 from ..positions import why_not_positions
@@ -86,6 +86,7 @@ class Editor(ModelCalls):
         self._repeating: Counter[int] = Counter()  # threads in which another computes calls again for it
         self._attention_modules: AttentionModules | None = None
         self._called: set[str] = set()
+        self._begins: set[int] = set()  # the model and its parts, by identity, whose calls begin a forward pass
         self._depth = 0  # of calls of the model and its parts within one another
         self._counts: Counter[str] = Counter()  # how often each name has called in this forward pass
         self._past: int | None = None  # how many positions the cache holds that the model was given
@@ -104,7 +105,9 @@ class Editor(ModelCalls):
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._provenance.watching(self.model))
-            for part in (self.model, *(part for _, part in parts_of(self.model))):
+            parts = self.model, *(part for _, part in parts_of(self.model))
+            self._begins = {id(part) for part in parts}
+            for part in parts:
                 stack.enter_context(_forward_hooks(part, self._began, self._ended))
             hooks.add_listener(self)
             stack.callback(hooks.remove_listener, self)
@@ -138,6 +141,8 @@ class Editor(ModelCalls):
         if threading.get_ident() != self._thread:
             self.elsewhere += module is self.model and self._thread is not None
             return
+        if self._depth and calls_running(self._begins) == 1:
+            self._forget_interrupted()
         if not self._depth:
             self._counts.clear()
             self._past, self._first_query = None, (0, 0)
@@ -145,6 +150,13 @@ class Editor(ModelCalls):
         self.forward_count += module is self.model
         if self._past is None:
             self._past = _length_of_cache(arguments.get("past_key_values"))
+
+    def _forget_interrupted(self) -> None:
+        """Forget the call of the model that was running: an interrupt has ended it, and torch has run no hooks."""
+        hooks.forget_interrupted()
+        self._depth = 0
+        self._keeper.forget_masks()
+        self._provenance.forget_running()
 
     def _ended(self) -> None:
         if threading.get_ident() != self._thread or not self._depth:
