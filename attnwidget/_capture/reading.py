@@ -47,6 +47,7 @@ OTHER_TOKENS = {
     "[REG]": re.compile(r"reg\w*_token", re.IGNORECASE),
 }
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id")
+GRIDS = ("image_grid_thw", "video_grid_thw")  # arguments of models
 FINGERPRINT = 8  # numbers of an encoder's output by which it is known again
 SQUARE = (
     "the positions of {} have no names: it is given positions before samples (batch_first=False), and here as many "
@@ -92,6 +93,7 @@ class ThreadText(threading.local):
         self.of_no_tower: list[Lookup] = []
         self.arguments: list[Tensor] = []  # of integers, that the model was called with
         self.images: ImageTokens | None = None
+        self.has_told_grids = False  # the call that runs, of its images or videos
         self.encoded: weakref.ref[Tensor] | None = None  # what was given as the output of an encoder
         self.known: dict[tuple[Any, ...], CallText] = {}  # since something was read last
         self.running = 0
@@ -305,6 +307,7 @@ class TextWatcher:
         for text in self._now.texts.values():
             text.begin()
         self._now.of_no_tower.clear()
+        self._now.has_told_grids = any(_are_grids(named.get(name)) for name in GRIDS)
         self._read_images(named)
         self._now.arguments = [
             x for x in (*args, *named.values()) if isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2
@@ -345,8 +348,8 @@ class TextWatcher:
         text = self._now.texts.setdefault(path, TowerText())
         if outermost and not self._now.running:  # called by itself, as by `generate`
             text.begin()
-        if NO_TEXT.search(self.towers.names[path]):
-            self._read_images(named, *args)
+        if NO_TEXT.search(self.towers.names[path]) and not (self._now.running and self._now.has_told_grids):
+            self._read_images(named, *args)  # else those that it sees may be of a video
         self._read_mask(text, named)
 
     def _read_mask(self, text: TowerText, named: dict[str, Any]) -> None:

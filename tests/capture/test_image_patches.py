@@ -18,7 +18,7 @@ transformers.logging.set_verbosity_error()
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
 VISION = {**SMALL, "image_size": 32, "patch_size": 8}
 LANGUAGE = {**SMALL, "vocab_size": 60, "max_position_embeddings": 64}
-IMAGE, START, STOP = 55, 56, 57  # ids
+IMAGE, START, STOP, VIDEO = 55, 56, 57, 58  # ids
 PATCHES = [f"row {row}, {column}" for row in range(4) for column in range(4)]
 pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 text = torch.randint(3, 50, (2, 24), generator=torch.Generator().manual_seed(1))
@@ -158,7 +158,8 @@ def test_runs_that_are_no_grid_are_counted() -> None:
     assert cap.widget().grid is None
 
 
-def test_several_images_of_unequal_grids() -> None:
+def qwen() -> Any:
+    """A model that is told the grid of each image and video."""
     config = transformers.Qwen2VLConfig(
         text_config={
             **LANGUAGE,
@@ -179,16 +180,25 @@ def test_several_images_of_unequal_grids() -> None:
         image_token_id=IMAGE,
         vision_start_token_id=START,
         vision_end_token_id=STOP,
-        video_token_id=58,
+        video_token_id=VIDEO,
     )
+    return transformers.Qwen2VLForConditionalGeneration(config)
+
+
+def pixels_of(grids: Tensor) -> Tensor:
+    """What the processor of that model makes of images or videos."""
+    return torch.randn(int(grids.prod(1).sum()), 3 * 2 * 4 * 4)
+
+
+def test_several_images_of_unequal_grids() -> None:
     grids = torch.tensor([[1, 4, 8], [1, 4, 4]])
     ids = text[:1].clone()
     ids[0, 2], ids[0, 3:11], ids[0, 11] = START, IMAGE, STOP
     ids[0, 14], ids[0, 15:19], ids[0, 19] = START, IMAGE, STOP
     cap = seen(
-        transformers.Qwen2VLForConditionalGeneration(config),
+        qwen(),
         input_ids=ids,
-        pixel_values=torch.randn(int(grids.prod(1).sum()), 3 * 2 * 4 * 4),
+        pixel_values=pixels_of(grids),
         image_grid_thw=grids,
         mm_token_type_ids=(ids == IMAGE).long(),
     )
@@ -197,6 +207,37 @@ def test_several_images_of_unequal_grids() -> None:
     assert found[3:11] == [f"image 0, row {row}, {column}" for row in range(2) for column in range(4)]
     assert found[15:19] == [f"image 1, row {row}, {column}" for row in range(2) for column in range(2)]
     assert found[2] == f"w{START}"
+
+
+def test_an_image_beside_a_video_has_its_own_grid() -> None:
+    image, video = torch.tensor([[1, 4, 8]]), torch.tensor([[2, 8, 4]])
+    ids = torch.full((1, 34), 5)
+    ids[0, 2], ids[0, 3:11], ids[0, 11] = START, IMAGE, STOP
+    ids[0, 13], ids[0, 14:30], ids[0, 30] = START, VIDEO, STOP
+    cap = seen(
+        qwen(),
+        input_ids=ids,
+        pixel_values=pixels_of(image),
+        image_grid_thw=image,
+        pixel_values_videos=pixels_of(video),
+        video_grid_thw=video,
+        mm_token_type_ids=(ids == IMAGE).long() + 2 * (ids == VIDEO).long(),
+    )
+    assert cap.tokens is not None
+    assert cap.tokens[0][3:11] == [f"row {row}, {column}" for row in range(2) for column in range(4)]
+    assert cap.widget(stack="language_model").grid == (2, 4)
+
+
+def test_images_of_a_batch_have_each_its_own_grid() -> None:
+    grids = torch.tensor([[1, 4, 8], [1, 8, 4]])  # as many tokens
+    ids = torch.full((2, 24), 5)
+    ids[:, 2], ids[:, 3:11], ids[:, 11] = START, IMAGE, STOP
+    how = {"pixel_values": pixels_of(grids), "mm_token_type_ids": (ids == IMAGE).long()}
+    cap = seen(qwen(), input_ids=ids, image_grid_thw=grids, **how)
+    assert cap.tokens is not None
+    assert cap.tokens[0][3:11] == [f"row {row}, {column}" for row in range(2) for column in range(4)]
+    assert cap.tokens[1][3:11] == [f"row {row}, {column}" for row in range(4) for column in range(2)]
+    assert cap.widget(stack="language_model").grid is None  # no one grid for both
 
 
 # The names of towers.
