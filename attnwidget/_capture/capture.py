@@ -1027,8 +1027,14 @@ class Capture(Forward):
     def __enter__(self) -> Capture:
         if self._recorder is None:
             raise ValueError("this capture was loaded from a file: enter a new one, capture(model), to record")
-        self._recorder.begin()
-        return self
+        before = self._recorder.open_blocks
+        try:
+            self._recorder.begin()
+            return self
+        except KeyboardInterrupt:
+            if self._recorder.open_blocks > before:  # it came when all was open, and Python will not call `__exit__`
+                surely(self._recorder.stop)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         assert self._recorder is not None

@@ -78,6 +78,11 @@ class Recorder(ModelCalls):
         self._thread: int | None = None  # in which it watches
         self._ran_elsewhere = False  # whether the model was called in another thread
 
+    @property
+    def open_blocks(self) -> int:
+        """How many blocks, within one another, are recording."""
+        return len(self._open)
+
     def begin(self) -> None:
         """Start recording; a recorder may be entered several times."""
         with walked_once(self.model), contextlib.ExitStack() as stack:

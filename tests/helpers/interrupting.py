@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -62,9 +62,9 @@ def lines_of(act: Callable[[], None]) -> int:
     return _traced(act).run
 
 
-def each_line_of(file: str, act: Callable[[], None]) -> list[int]:
-    """Return the number at which something runs each line of a file of the package first."""
-    return [number for (name, _), number in _traced(act).first.items() if name == file]
+def each_line_of(files: Collection[str], act: Callable[[], None]) -> list[int]:
+    """Return the number at which something runs each line of some files of the package first."""
+    return [number for (name, _), number in _traced(act).first.items() if name in files]
 
 
 def _traced(act: Callable[[], None]) -> InterruptAt:

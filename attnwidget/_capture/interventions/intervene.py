@@ -204,12 +204,18 @@ class Run:
         return contextlib.nullcontext() if self._editor is None else self._editor.paused()
 
     def __enter__(self) -> Run:
-        with contextlib.ExitStack() as stack:
-            if not self._open:
-                with interrupts_put_off():
-                    self._begin(stack)
-            self._open.append(stack.pop_all())
-        return self
+        before = len(self._open)
+        try:
+            with contextlib.ExitStack() as stack:
+                if not self._open:
+                    with interrupts_put_off():
+                        self._begin(stack)
+                self._open.append(stack.pop_all())
+            return self
+        except KeyboardInterrupt:
+            if len(self._open) > before:  # it came when all was open, and Python will not call `__exit__`
+                surely(lambda: self._open.pop().close())
+            raise
 
     def _begin(self, stack: contextlib.ExitStack) -> None:
         self.inputs = self.output = self._editor = None
