@@ -1,12 +1,14 @@
 """What all tests share."""
 
 import os
+from collections.abc import Iterator
 
 import comm
 import pytest
 import torch
 from front_end import FrontEnd
 from hypothesis import settings
+from left_behind import put_right, switched
 
 # 100 examples of each property, unless it says another number (`examples`).
 settings.register_profile("attnwidget", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -35,6 +37,16 @@ def pytest_report_header() -> str:
 def _seeded() -> None:
     """Draw the same numbers in a test whichever tests ran before it, in this process or beside it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing() -> Iterator[None]:
+    """Fail the test that leaves something of the process switched, and put it right: not the thousands after it."""
+    yield
+    left = {name: state for name, (state, as_it_was) in switched().items() if state != as_it_was}
+    if left:
+        put_right()
+        pytest.fail(f"this test has left behind: {left}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,7 +26,7 @@ from .._messages.decoding import (
     decode_cells,
     of_picture,
 )
-from .._messages.segment_reading import aside_columns, measure_name, measure_of, read
+from .._messages.segment_reading import aside_columns, is_logarithmic, measure_name, measure_of, read
 from .._tokens.characters import one_line
 from .._tokens.display import labels_of
 from .._utils.png import png_of_indices
@@ -175,10 +175,11 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
     at = asked.index(sent["asking"]) if traits.segment in shown and sent["asking"] in asked else None
     pinned = None if at is None else shown.index(str(traits.segment))
     ramp = measure_name(measure, stage)
+    many = is_logarithmic(len(rows), len(kept), signed=stage in SIGNED)
     return still_of(
         matrix,
         Words(asked, shown, at, pinned, [*lines, _place_of(widget)], ramp),
-        color_scale="linear",
+        color_scale="log" if many else "linear",
         color_range=(low, high),
         palette=traits.palette,
         theme=traits.theme,

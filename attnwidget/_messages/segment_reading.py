@@ -13,6 +13,7 @@ from .segment_rows import Numbers
 
 MEASURES = ("mass", "per_token", "lift")
 SINKS, SELF = "sink", "self"  # words of `aside`
+MOST_LINEAR = 40  # segments of a side, beyond which most numbers are small beside a few
 
 
 SUMS = {
@@ -40,6 +41,15 @@ def measure_name(measure: str, stage: str) -> str:
     """
     name = "lift" if measure == "lift" else SUMS.get(stage, "mass")
     return (name[:1].upper() + name[1:]) + (" per token" if measure == "per_token" else "")
+
+
+def is_logarithmic(rows: int, columns: int, *, signed: bool) -> bool:
+    """Return whether the colors of segments × segments are on a log scale.
+
+    >>> is_logarithmic(6, 40, signed=False), is_logarithmic(6, 41, signed=False), is_logarithmic(41, 41, signed=True)
+    (False, True, False)
+    """
+    return not signed and max(rows, columns) > MOST_LINEAR
 
 
 def aside_columns(names: Sequence[str], aside: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:

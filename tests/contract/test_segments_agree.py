@@ -16,7 +16,7 @@ import torch
 from front_end import decode
 
 from attnwidget import Attention, AttentionWidget, segments
-from attnwidget._messages.segment_reading import MEASURES, read
+from attnwidget._messages.segment_reading import MEASURES, is_logarithmic, read
 
 PATH = Path(__file__).parent / "segments.json"
 PARTS = ("mass", "even", "self", "self_even")
@@ -42,7 +42,9 @@ def made() -> dict[str, Any]:
             rows = [[None if np.isnan(x) else float(x) for x in row] for row in mass.values.numpy()]
             cases.append({"aside": aside, "measure": measure, "keys": [*mass.keys], "values": rows})
     sent = {name: decode(w.mass[name]).tolist() for name in PARTS}
-    return {"keys": w.mass["keys"], "sizes": w.mass["key_sizes"], **sent, "readings": cases}
+    sides = [(rows, columns) for rows in (1, 39, 40, 41, 300) for columns in (1, 40, 41)]
+    scales = [[*of, signed, is_logarithmic(*of, signed=signed)] for of in sides for signed in (False, True)]
+    return {"keys": w.mass["keys"], "sizes": w.mass["key_sizes"], **sent, "readings": cases, "scales": scales}
 
 
 if os.environ.get("ATTNWIDGET_CONTRACT") == "write":
@@ -56,7 +58,8 @@ def near(value: Any) -> Any:
 
 def test_what_is_sent_and_what_by_segment_says_are_those_of_the_file() -> None:
     now = made()
-    assert (now["keys"], now["sizes"]) == (GOLDEN["keys"], GOLDEN["sizes"])
+    for name in ("keys", "sizes", "scales"):
+        assert now[name] == GOLDEN[name], name
     for name in PARTS:
         assert np.array(now[name]) == near(GOLDEN[name]), name
     for one, kept in zip(now["readings"], GOLDEN["readings"], strict=True):

@@ -18,6 +18,7 @@ from tolerance import sums
 
 from attnwidget import AttentionWidget, segments
 from attnwidget._export import colors, preview
+from attnwidget._export.glyphs import written
 from attnwidget._messages import decoding, encoding
 from attnwidget._messages.decoding import BLOCKED, NAN
 
@@ -203,8 +204,6 @@ def test_the_pinned_cell_has_a_ring_and_its_labels_a_line() -> None:
 
 
 def test_tokens_and_numbers_are_written() -> None:
-    from attnwidget._export.glyphs import written
-
     w = AttentionWidget(*torch.zeros(3, 4, 8), tokens=["river", "日本", "", "lent"])
     page = still_of(w)
     grays = np.rint(page[:, :, 3] / 255 * 7) * (page[:, :, :3] == preview.ANY_INK).all(2)
@@ -255,6 +254,35 @@ def test_the_segments_view_has_a_picture_of_its_own() -> None:
     assert not np.array_equal(still_of(w), seen)
     w.segments = None
     assert still_of(w).shape != seen.shape, "without segments the heatmap is drawn"
+
+
+@pytest.mark.parametrize("parts", [40, 41])
+def test_many_segments_are_on_the_log_scale_of_the_view(parts: int) -> None:
+    """As on the page and in figures: of more than 40, a few cells hold most, and a linear scale shows no others."""
+    given = {f"part {at}": (2 * at - 1, 2 * at + 1) for at in range(1, parts)}  # the first token is one more
+    q, k = torch.randn(2, 2 * parts - 1, 8, generator=torch.Generator().manual_seed(1))
+    w = AttentionWidget(q, k, is_causal=True, segments=given, view="segments", theme="light", aside=[])
+    seen = still_of(w)
+    mass = w.attention.by_segment(segments(given, length=2 * parts - 1), head=0).mass.nan_to_num()
+    assert len(mass) == parts
+    high, table = float(mass.max()), colors.table("sequential", w.palette, "light")[::2]
+    top, left = _corner_of(seen, table[127])
+    size = np.flatnonzero((seen[top:, left, :3] != table[127]).any(1))[0]
+    size += np.flatnonzero((seen[top + size :, left, :3] != 255).any(1))[0]  # and the line between two
+    is_log = parts > 40
+    for row in range(parts):
+        for column in range(row + 1):
+            share = float(mass[row, column]) / high
+            place = max(0.0, 1 + float(np.log(share)) / np.log(1000)) if is_log else share
+            found = seen[top + row * size + size // 3, left + column * size + size // 3, :3]
+            near = table[max(0, round(255 * place) - 3) >> 1 : (min(255, round(255 * place) + 3) >> 1) + 1]  # 125 steps
+            assert np.abs(found.astype(int) - near.astype(int)).max(1).min() <= 6, (row, column)
+    w.theme = "auto"
+    page = still_of(w)
+    grays = np.rint(page[:, :, 3] / 255 * 7) * (page[:, :, :3] == preview.ANY_INK).all(2)
+    said = written("Mass, log")
+    assert said is not None
+    assert holds(grays, said) is is_log
 
 
 def _corner_of(seen: np.ndarray[Any, Any], darkest: np.ndarray[Any, Any]) -> tuple[int, int]:

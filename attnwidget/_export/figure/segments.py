@@ -11,7 +11,7 @@ from ..._engine.stages import SIGNED
 from ..._messages import decoding
 from ..._messages.segment_answers import spread
 from ..._messages.segment_mass import SINK
-from ..._messages.segment_reading import aside_columns, measure_name, measure_of, read
+from ..._messages.segment_reading import aside_columns, is_logarithmic, measure_name, measure_of, read
 from .. import colors
 from ..effects import is_shown
 from ..numbers import cell_number, legend_ticks, list_number
@@ -31,7 +31,6 @@ BAR, NAMES = 120, 150
 CELL = 34
 SLANTED = 50  # pixels right of the cells, for the name of the last
 DIGITS_FROM = 24  # pixels of a cell with its number in it
-MOST_LINEAR = 40  # segments of a side, beyond which most numbers are small: `js/src/views/segments/matrix.tsx`
 SLASH_FROM = 10  # of one where nothing is allowed, with a slash in it
 
 
@@ -282,7 +281,7 @@ def _matrix(context: FigureContext, found: DrawnMasses, top: float) -> float:
     values = found.values[np.ix_(rows, kept)]
     high = float(np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))) or 1.0
     kind = "diverging" if found.is_signed else "sequential"
-    many = not found.is_signed and max(len(rows), len(kept)) > MOST_LINEAR
+    many = is_logarithmic(len(rows), len(kept), signed=found.is_signed)
     table, scale = context.table(kind), colors.scale_of(kind, many, 0.0, high)
     for i, row in enumerate(rows):
         y = start + i * size

@@ -227,6 +227,13 @@ export function piecesOf({ names, starts, stops, levels }: Segments, level: numb
   return all.filter((_, at) => levels[at] === level);
 }
 
+/** Among more segments a few cells hold most of it: on a linear scale all others would be of one shade. */
+const MOST_LINEAR = 40;
+
+/** Return whether the colors of segments × segments are logarithmic, as `segment_reading.is_logarithmic` has it. */
+export const isLogarithmic = (rows: number, columns: number, signed: boolean): boolean =>
+  !signed && Math.max(rows, columns) > MOST_LINEAR;
+
 /** Return how many levels there are. */
 export const levelsOf = ({ levels }: Segments): number => levels.reduce((most, level) => Math.max(most, level + 1), 0);
 

@@ -5,13 +5,15 @@ import { resolve } from "node:path";
 import { describe, expect, test } from "vitest";
 import type { Measure } from "../../src/contract/values";
 import type { Masses } from "../../src/data/segment-data";
-import { leftOf, readingAt, restOf } from "../../src/data/segments";
+import { isLogarithmic, leftOf, readingAt, restOf } from "../../src/data/segments";
 
 type Rows = number[][];
 
 interface Golden extends Record<"mass" | "even" | "self" | "self_even", Rows> {
   keys: string[];
   sizes: number[];
+  /** Of so many rows and columns, signed or not: whether colors are logarithmic. */
+  scales: [rows: number, columns: number, signed: boolean, log: boolean][];
   readings: { aside: string[]; measure: Measure; keys: string[]; values: (number | null)[][] }[];
 }
 
@@ -44,4 +46,8 @@ describe("a reading of masses", () => {
     const rest = restOf(twice, leftOf(golden.keys, []), { own: "each" });
     expect(rest.mass[5]).toBeCloseTo(masses.mass[5]!, 5);
   });
+});
+
+test("colors are logarithmic where they are in a figure", () => {
+  for (const [rows, columns, signed, log] of golden.scales) expect(isLogarithmic(rows, columns, signed)).toBe(log);
 });

@@ -5,7 +5,8 @@ import { mount, part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
 import { Ramp } from "../../components/legend";
 import { nodesBelow } from "../../data/segment-axis";
-import { largestSize } from "../../data/segments";
+import { isLogarithmic, largestSize } from "../../data/segments";
+import { scaleOf } from "../../draw/color";
 import type { Paints } from "../../draw/color-mapper";
 import { segmentStyle } from "../../draw/segment-colors";
 import { type Measure as TextMeasure, textMeasure } from "../../state/plot";
@@ -22,13 +23,9 @@ import { watchSpots } from "./pointing";
 import { cleared, styleOf } from "./style";
 
 const FONT = 12;
-/** Among more segments a few cells hold most of it: on a linear ramp all others would be of one shade. */
-const MOST_LINEAR = 40;
 /** From a pinned name, which is a pill, to the next that stands: aslant it is as far across, and so farther along. */
 const BESIDE_PILL = 18;
 const BESIDE_SLANTED_PILL = 27;
-/** The log ramp begins at the largest number divided by this, as in the heatmap. */
-const LOG_SPAN = 1000;
 
 export interface MatrixState {
   readonly layout: ReadonlySignal<MatrixLayout | null>;
@@ -66,8 +63,8 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
   });
   const most = computed(() => largestSize(numbersOf(model)));
   const masked = computed(() => [...numbersOf(model)].some(Number.isNaN));
-  const log = computed(
-    () => !model.signed.value && Math.max(model.rows.value.length, model.left.value.columns.length) > MOST_LINEAR,
+  const log = computed(() =>
+    isLogarithmic(model.rows.value.length, model.left.value.columns.length, model.signed.value),
   );
   const state: MatrixState = { layout, most, masked, log };
   const labels = mount(part("aw-seg-labels"), () => (
@@ -114,14 +111,13 @@ const paintsOf = ({ paints: { value: both } }: Ui, { signed }: SegmentsModel) =>
   signed.value ? both?.diverging : both?.sequential;
 
 /** Return what tells where a number stands on the ramp, 0 to 1. */
-function placing({ signed }: SegmentsModel, most: number, log: boolean): (value: number) => number {
-  if (!(most > 0)) return () => (signed.value ? 0.5 : 0);
-  if (log) return (value) => clamped(1 + Math.log(value / most) / Math.log(LOG_SPAN), 0);
-  if (signed.value) return (value) => (1 + clamped(value / most, -1)) / 2;
-  return (value) => clamped(value / most, 0);
-}
-
-const clamped = (value: number, least: number) => Math.max(least, Math.min(1, value));
+const placing = ({ signed }: SegmentsModel, most: number, log: boolean) =>
+  scaleOf({
+    kind: signed.value ? "diverging" : "sequential",
+    scale: log ? "log" : "linear",
+    low: signed.value ? -most : 0,
+    high: most,
+  }).position;
 
 function* numbersOf(model: SegmentsModel): Generator<number> {
   const rest = model.matrix.value;
