@@ -40,7 +40,7 @@ class Script:
     quick: tuple[str, ...] = ()
 
 
-SHORT = ("--lengths", "64", "128", "512", "--runs", "2")
+SHORT = ("--lengths", "64", "128", "512", "--runs", "1")
 # Those that take the longest come last, so that a slow machine has run as many as it can when the time is over.
 SCRIPTS: dict[str, Script] = {
     "imports": Script(("--runs", "2"), ("--runs", "1")),
@@ -48,7 +48,7 @@ SCRIPTS: dict[str, Script] = {
     "wire": Script(("--runs", "5"), ("--runs", "5")),
     "scale": Script((), ("--runs", "1", "--length", "512")),
     "carried": Script(("--lengths", "2048"), ("--lengths", "256")),
-    "interventions": Script(("--runs", "1"), ("--runs", "1", "--tokens", "256")),
+    "interventions": Script(("--runs", "1", "--tokens", "4096"), ("--runs", "1", "--tokens", "256")),
     "segments": Script(("--runs", "3"), ("--runs", "1", "--only", "one head")),
     "heads": Script(("--runs", "2"), ("--runs", "1", "--layers", "2")),
     "graph": Script(("--repeats", "10"), ("--repeats", "5")),

@@ -7,7 +7,8 @@
 
 A processor cannot be swapped, but torch and its libraries choose their kernels by what they are told it can do. Other
 kernels add in another order, so what fails in a lane would fail on some machine. Left out are the tests that no kernel
-has a part in: those in a browser, and those that build and install the package.
+has a part in: those in a browser, those that build and install the package, those of the project's files, and those of
+several processes, which take the longest and compute what the others do.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ INSTRUCTIONS = {
     "native": {},
 }
 THREADS = (1, 2)
-NOT_NUMERIC = "not browser and not packaging"
+NUMERIC = "-m", "not (browser or packaging or processes)", "--ignore=tests/project"
 
 
 class Lane(NamedTuple):
@@ -57,7 +58,7 @@ class Lane(NamedTuple):
     def command(self, more: Sequence[str] = ()) -> list[str]:
         """Return the command: two workers of one thread, or one of two, as CI has two cores."""
         workers = max(THREADS) // self.threads
-        return [sys.executable, "-m", "pytest", "-q", "-m", NOT_NUMERIC, "-n", str(workers), *more]
+        return [sys.executable, "-m", "pytest", "-q", *NUMERIC, "-n", str(workers), *more]
 
 
 class Result(NamedTuple):

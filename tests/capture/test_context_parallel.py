@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from attnwidget import Capture, capture, intervene
 
+pytestmark = pytest.mark.processes
+
 N, PROCESSES = 12, 2
 
 

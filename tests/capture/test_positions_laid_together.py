@@ -17,6 +17,8 @@ from torch.testing import assert_close
 
 from attnwidget import AttentionStack, capture
 
+pytestmark = pytest.mark.processes
+
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 N, LAYERS, PROCESSES = 13, 2, 2
 OWN = ([0, 1, 2, 11, 12, 10], [3, 4, 5, 6, 7, 8, 9])  # some of the first and of the last, and what is between

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from attnwidget import Capture, capture
 from attnwidget._capture import io
 
+pytestmark = pytest.mark.processes
+
 transformers = pytest.importorskip("transformers")
 HAS_GLOO = dist.is_available() and bool(getattr(dist, "is_gloo_available", lambda: False)())
 two_processes = pytest.mark.skipif(not HAS_GLOO, reason="this torch has no gloo")

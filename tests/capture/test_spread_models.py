@@ -13,7 +13,7 @@ from torch import nn
 
 from attnwidget import Capture, capture
 
-pytestmark = [two_processes, pytest.mark.slow]
+pytestmark = [two_processes, pytest.mark.slow, pytest.mark.processes]
 
 
 class Stage(nn.Module):

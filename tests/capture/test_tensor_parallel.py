@@ -17,6 +17,8 @@ from torch import nn
 
 from attnwidget import Capture, capture
 
+pytestmark = pytest.mark.processes
+
 transformers = pytest.importorskip("transformers")
 HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

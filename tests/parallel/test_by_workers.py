@@ -22,6 +22,8 @@ from attnwidget._engine import parts
 from attnwidget._parallel import executors, kept_results
 from attnwidget._parallel.task import Subject
 
+pytestmark = pytest.mark.processes
+
 KINDS = ("threads", "processes")
 N, D = 1300, 16
 

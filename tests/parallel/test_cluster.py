@@ -24,7 +24,7 @@ from attnwidget._parallel.task import Subject, Task
 from attnwidget._parallel.work import gather
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'attnwidget[dask]'")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")

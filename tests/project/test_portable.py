@@ -90,3 +90,19 @@ def test_a_lane_runs_pytest_and_passes_on_how_it_ended(tmp_path: Path) -> None:
         test.write_text(f"def test_it():\n    assert {wrong} == 0\n")
         more = ["-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}", str(test)]
         assert portable.run(portable.LANES["native-1"], more) == (wrong == 0)
+
+
+@pytest.mark.slow
+def test_a_lane_leaves_out_what_no_kernel_has_a_part_in() -> None:
+    command = portable.LANES["sse41-1"].command()
+    assert "--ignore=tests/project" in command
+    marks = command[command.index("-m", 3) :][:2]
+    folders = ["tests/parallel", "tests/capture/test_processes.py", "tests/capture/test_told.py"]
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", *marks, "-p", "no:cacheprovider", *folders],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "tests/capture/test_told.py::" in found
+    assert "tests/parallel/test_work.py::" in found
+    for left in ("test_processes.py", "test_cluster.py", "test_by_workers.py"):
+        assert left not in found

@@ -74,6 +74,6 @@ def test_lines_in_a_row_are_told_as_one() -> None:
 def test_make_test_ends_with_them() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (steps,) = [part for part in makefile.split("\n\n") if "\ntest: " in f"\n{part}"]
-    assert "--cov" in steps
-    assert steps.splitlines()[-2].endswith("tools/tested_lines.py")
+    assert "$(if $(CI),,--cov --cov-report=)" in steps
+    assert steps.splitlines()[-2].endswith("$(if $(CI),,$(PY) tools/tested_lines.py)")
     assert "--coverage" in makefile
