@@ -73,7 +73,7 @@ def labels_of(
     ids: Tensor,
     real: Tensor | None,
     tokenizer: Any,
-    images: ImageTokens | None = None,
+    images: Sequence[ImageTokens] = (),
     rows: Sequence[int] | None = None,
 ) -> Labels:
     """Return a label for each position of each sample.
@@ -82,7 +82,7 @@ def labels_of(
         ids: (B, n).
         real: (B, n), False where there is padding; None: nowhere.
         tokenizer: that has words for them.
-        images: which of them stand for patches of images.
+        images: which of them stand for patches of images, and of videos.
         rows: which of all positions these are; None: all.
 
     Returns:
@@ -93,7 +93,7 @@ def labels_of(
         ValueError: the tokenizer has no word for one of the ids.
     """
     masked = None if real is None else (~real).tolist()
-    of_images = _image_labels(ids, images if rows is None else None)
+    of_images = _image_labels(ids, images if rows is None else ())
     numbers = range(ids.shape[1]) if rows is None else rows
     found = []
     for b, sample in enumerate(ids.tolist()):
@@ -107,8 +107,17 @@ def labels_of(
 
 
 def patch_labels(patches: PatchGrid) -> list[str]:
-    """Return a label for each position of a tower that sees an image."""
-    return [*patches.before, *(f"row {i // patches.columns}, {i % patches.columns}" for i in range(patches.patches))]
+    """Return a label for each position of a tower that sees an image, whose order of patches is known."""
+    return [*patches.before, *(f"row {row}, {column}" for row, column in _places(patches))]
+
+
+def _places(patches: PatchGrid) -> Iterator[tuple[int, int]]:
+    """Yield the row and the column of each patch."""
+    block = patches.block
+    for i in range(patches.patches):
+        square, inside = divmod(i, block * block)
+        down, across = divmod(square, patches.columns // block)
+        yield down * block + inside // block, across * block + inside % block
 
 
 def grid_of(ids: Tensor, images: ImageTokens | None) -> tuple[tuple[int, int], int] | None:
@@ -120,22 +129,39 @@ def grid_of(ids: Tensor, images: ImageTokens | None) -> tuple[tuple[int, int], i
     return None if grid is None else (grid, start)
 
 
-def _image_labels(ids: Tensor, images: ImageTokens | None) -> list[dict[int, str]]:
-    """Return the labels of image tokens, by position, for each sample."""
+def _image_labels(ids: Tensor, images: Sequence[ImageTokens]) -> list[dict[int, str]]:
+    """Return the labels of the tokens of images and videos, by position, for each sample."""
     found: list[dict[int, str]] = [{} for _ in ids]
-    if images is None:
-        return found
-    for b, runs in enumerate(_image_runs(ids, images)):
-        for n, (start, grid) in enumerate(runs):
-            of = f"image {n}, " if len(runs) > 1 else ""
-            if grid is not None:
-                columns = grid[1]
-                for i in range(grid[0] * columns):
-                    found[b][start + i] = f"{of}row {i // columns}, {i % columns}"
-        at = [i for i, one in enumerate(ids[b].tolist()) if one == images.token]
-        for n, i in enumerate(at):
-            found[b].setdefault(i, f"image token {n}")
+    for tokens in images:
+        kind, past = "image" if tokens.frames is None else "video", 0
+        for b, runs in enumerate(_image_runs(ids, tokens)):
+            named = _pictures(tokens, past, len(runs))
+            past += len(runs)
+            for name, (start, grid) in zip(named, runs, strict=True):
+                if grid is not None:
+                    columns = grid[1]
+                    for i in range(grid[0] * columns):
+                        found[b][start + i] = f"{name}row {i // columns}, {i % columns}"
+            at = [i for i, one in enumerate(ids[b].tolist()) if one == tokens.token]
+            for n, i in enumerate(at):
+                found[b].setdefault(i, f"{kind} token {n}")
     return found
+
+
+def _pictures(tokens: ImageTokens, past: int, count: int) -> list[str]:
+    """Return what the pictures of a sample are called, before the names of their patches.
+
+    Args:
+        tokens: of images or videos.
+        past: how many pictures earlier samples have.
+        count: how many the sample has.
+    """
+    if tokens.frames is None:
+        return [f"image {n}, " if count > 1 else "" for n in range(count)]
+    of_all = [(video, frame) for video, frames in enumerate(tokens.frames) for frame in range(frames)]
+    own = (of_all + [(len(tokens.frames), 0)] * (past + count))[past : past + count]
+    first, several = (own[0][0], own[-1][0] > own[0][0]) if own else (0, False)
+    return [f"{f'video {video - first}, ' if several else ''}frame {frame}, " for video, frame in own]
 
 
 def _image_runs(ids: Tensor, images: ImageTokens | None) -> Iterator[list[tuple[int, tuple[int, int] | None]]]:

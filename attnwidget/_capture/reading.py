@@ -23,7 +23,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ OTHER_TOKENS = {
     "[DIST]": re.compile(r"dist\w*_token", re.IGNORECASE),
     "[REG]": re.compile(r"reg\w*_token", re.IGNORECASE),
 }
+VIDEO_TOKENS = "video_token_id", "video_token_index"
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id")
 GRIDS = ("image_grid_thw", "video_grid_thw")  # arguments of models
 FINGERPRINT = 8  # numbers of an encoder's output by which it is known again
@@ -65,6 +66,35 @@ class Lookup(NamedTuple):
 
 
 @dataclass
+class Pictures:
+    """Images and frames of videos that a tower is told to see, each by itself: the calls of a layer are of one each.
+
+    Attributes:
+        sizes: rows and columns of the patches of each, in order.
+        block: as `PatchGrid` has it.
+        first: how many the tower has seen before, in the same forward pass.
+        calls: how many calls of each module there were; None once one of another size was met.
+    """
+
+    sizes: list[tuple[int, int]]
+    block: int
+    first: int = 0
+    calls: dict[str, int | None] = field(default_factory=dict)
+
+    def next_of(self, name: str, samples: int, queries: int, keys: int) -> PatchGrid | None:
+        """Return the one that a module's next call is of; None where the call has not its size."""
+        count = self.calls.get(name, 0)
+        if count is None:
+            return None
+        rows, columns = self.sizes[count] if count < len(self.sizes) else (0, 0)
+        if samples != 1 or not queries == keys == rows * columns:
+            self.calls[name] = None
+            return None
+        self.calls[name] = count + 1
+        return PatchGrid(rows, columns, block=self.block, picture=self.first + count)
+
+
+@dataclass
 class TowerText:
     """What a tower is reading."""
 
@@ -72,13 +102,14 @@ class TowerText:
     used: bool = False  # whether attention of the tower has run since
     mask: Tensor | None = None  # (B, n)
     grid: tuple[int, int] | None = None
+    pictures: Pictures | None = None  # that it was told to see, one after the other
     output: Tensor | None = None  # some of the numbers that it gave, (B, FINGERPRINT)
     last: Lookup | None = None  # what it read last, kept for cross-attention of later forward passes
     last_mask: Tensor | None = None
 
     def begin(self) -> None:
         """Forget what was read in an earlier forward pass."""
-        self.lookup, self.used, self.mask, self.grid = None, False, None, None
+        self.lookup, self.used, self.mask, self.grid, self.pictures = None, False, None, None, None
 
     def forget_source(self) -> None:
         """Forget also what later forward passes could attend to."""
@@ -93,6 +124,7 @@ class ThreadText(threading.local):
         self.of_no_tower: list[Lookup] = []
         self.arguments: list[Tensor] = []  # of integers, that the model was called with
         self.images: ImageTokens | None = None
+        self.videos: ImageTokens | None = None
         self.has_told_grids = False  # the call that runs, of its images or videos
         self.encoded: weakref.ref[Tensor] | None = None  # what was given as the output of an encoder
         self.known: dict[tuple[Any, ...], CallText] = {}  # since something was read last
@@ -177,6 +209,13 @@ class TextWatcher:
         if own is None:
             own = now.texts[path] = TowerText()
         own.used = True
+        if own.pictures is not None:  # each call is of one: layers share nothing
+            patches = own.pictures.next_of(name, batches, queries, keys)
+            return (
+                self._read_positions(path, own, batches, queries, keys)
+                if patches is None
+                else CallText(patches=patches)
+            )
         key = path, batches, queries, keys
         found = now.known.get(key)
         if found is None:
@@ -188,7 +227,7 @@ class TextWatcher:
         ids = None if lookup is None else _fitting(lookup.ids, batches, queries)
         text = CallText(ids, None if own.mask is None else _fitting(own.mask, batches, queries, last=True))
         text.patches = self._patches(path, own, queries) if ids is None else None
-        text.images = self._now.images if ids is not None else None
+        text.images, text.videos = (self._now.images, self._now.videos) if ids is not None else (None, None)
         if keys != queries or len(self.towers.paths) > 1:
             self._add_source(text, path, batches, queries, keys)
         return text
@@ -350,7 +389,27 @@ class TextWatcher:
             text.begin()
         if NO_TEXT.search(self.towers.names[path]) and not (self._now.running and self._now.has_told_grids):
             self._read_images(named, *args)  # else those that it sees may be of a video
+        if NO_TEXT.search(self.towers.names[path]) and outermost:
+            text.pictures = self._pictures(text.pictures, [*named.values(), *args])
         self._read_mask(text, named)
+
+    def _pictures(self, seen: Pictures | None, given: list[Any]) -> Pictures | None:
+        """Return the images and frames that a tower is told to see; None where it is not told.
+
+        Args:
+            seen: those of its call before, in the same forward pass.
+            given: its arguments.
+        """
+        sizes = next((x for x in given if _are_grids(x)), None)
+        if sizes is None:
+            return None
+        vision = getattr(getattr(self.model, "config", None), "vision_config", None)
+        block = getattr(vision, "spatial_merge_size", None)
+        is_known = isinstance(block, int) and getattr(vision, "window_size", None) is None  # windows reorder patches
+        each = [(int(h), int(w)) for t, h, w in sizes.tolist() for _ in range(int(t))]
+        fits = is_known and all(h % block == w % block == 0 for h, w in each)  # type: ignore[operator]
+        before = 0 if seen is None else seen.first + len(seen.sizes)
+        return Pictures(each, int(block) if fits else 0, before)  # type: ignore[arg-type]
 
     def _read_mask(self, text: TowerText, named: dict[str, Any]) -> None:
         mask = named.get("attention_mask")
@@ -419,16 +478,30 @@ class TextWatcher:
             more: arguments without names, of a tower that takes the grids by position.
         """
         config = getattr(self.model, "config", None)
-        token = next((found for name in IMAGE_TOKENS if isinstance(found := getattr(config, name, None), int)), None)
+        vision = getattr(config, "vision_config", None)
+        merge = int(getattr(vision, "spatial_merge_size", 1) or 1)
+        videos = named.get("video_grid_thw")
+        if (of_video := _token(config, VIDEO_TOKENS)) is not None and _are_grids(videos):
+            frames = tuple(int(t) for t, _, _ in videos.tolist())  # type: ignore[union-attr]
+            self._now.videos = ImageTokens(of_video, _merged(videos, merge), frames=frames)
+        token = _token(config, IMAGE_TOKENS)
         if token is None:
             return
-        vision = getattr(config, "vision_config", None)
         sizes = next((x for x in (named.get("image_grid_thw"), named.get("grid_thw"), *more) if _are_grids(x)), None)
         grids = None if self._now.images is None else self._now.images.grids
         if sizes is not None:
-            merge = int(getattr(vision, "spatial_merge_size", 1) or 1)
-            grids = tuple((int(h) // merge, int(w) // merge) for t, h, w in sizes.tolist() for _ in range(int(t)))
+            grids = _merged(sizes, merge)
         self._now.images = ImageTokens(token, grids, _grids_of_config(config, vision))
+
+
+def _token(config: Any, names: tuple[str, ...]) -> int | None:
+    """Return the id that a config tells under one of some names."""
+    return next((found for name in names if isinstance(found := getattr(config, name, None), int)), None)
+
+
+def _merged(sizes: Any, merge: int) -> tuple[tuple[int, int], ...]:
+    """Return rows and columns of the tokens of each image and frame, of which each stands for merge × merge patches."""
+    return tuple((int(h) // merge, int(w) // merge) for t, h, w in sizes.tolist() for _ in range(int(t)))
 
 
 def _are_grids(x: Any) -> bool:

@@ -63,14 +63,15 @@ class Side:
     def patches(self) -> PatchGrid | None:
         """The patches of an image, where they and the tokens before them are all positions."""
         found = self.text.key_patches if self.key else self.text.patches
-        fits = self.ids is None and found is not None and found.length == self.total
+        fits = self.ids is None and found is not None and found.block > 0 and found.length == self.total
         return found if fits else None
 
     def labels(self, tokenizer: Any) -> Labels | None:
         """Return a label for each position of each sample; None where nothing is known, or no tokenizer is there."""
         found: Labels | None = None
         if self.ids is not None and can_spell(tokenizer):
-            images = None if self.key else self.text.images
+            of_text = () if self.key else (self.text.images, self.text.videos)
+            images = [one for one in of_text if one is not None]
             found = labels_of(self.ids, self.real, tokenizer, images, self.rows)
         elif self.patches is not None:
             names = patch_labels(self.patches)
@@ -98,7 +99,9 @@ class Side:
             return None
         if self.ids is not None:
             return None if self.key else grid_of(self.ids, self.text.images)
-        return None if self.patches is None else ((self.patches.rows, self.patches.columns), len(self.patches.before))
+        found = self.patches
+        by_rows = found is not None and found.block == 1
+        return ((found.rows, found.columns), len(found.before)) if found is not None and by_rows else None
 
 
 @dataclass(frozen=True)
@@ -232,8 +235,10 @@ def _name(tower: str, which: int, cross: bool, *, only: bool, one_tower: bool) -
 
 
 def _which(groups: Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]], tower: str, record: TextedRecord) -> int:
-    """Return which of a tower's texts a record is of: a tower may read several in one forward pass."""
-    ids = record.text.ids
+    """Return which of a tower's texts, or images, a record is of: a tower may read several in one forward pass."""
+    patches, ids = record.text.patches, record.text.ids
+    if patches is not None and patches.picture is not None:
+        return patches.picture
     which = 0
     while (tower, which, record.cross) in groups:
         first = next(iter(groups[tower, which, record.cross].values()))

@@ -13,11 +13,21 @@ UNKNOWN = -1  # in the place of an id
 
 
 class PatchGrid(NamedTuple):
-    """The patches of an image among the positions of a tower: row by row, after some tokens of the model's own."""
+    """The patches of an image among the positions of a tower, after some tokens of the model's own.
+
+    Attributes:
+        rows, columns: of patches.
+        before: the names of the model's own tokens.
+        block: the side of the squares of patches that stand one after the other, each row by row, as where a model
+            joins them later on; 1: all patches stand row by row; 0: their order is not known.
+        picture: which of the images and frames of a call of the tower it is; None where they are not told apart.
+    """
 
     rows: int
     columns: int
     before: tuple[str, ...] = ()
+    block: int = 1
+    picture: int | None = None
 
     @property
     def patches(self) -> int:
@@ -32,17 +42,27 @@ class PatchGrid(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageTokens:
-    """Tokens that stand for patches of images.
+    """Tokens that stand for patches of images, or of the frames of videos.
 
     Attributes:
         token: their id.
-        grids: rows and columns of each image of the batch, in order; None where that is not known.
+        grids: rows and columns of each image, or frame, of the batch, in order; None where that is not known.
         each: rows and columns that every image may have, where all are alike.
+        frames: of each video, how many frames it has; None: they are images.
     """
 
     token: int
     grids: tuple[tuple[int, int], ...] | None = None
     each: tuple[tuple[int, int], ...] = ()
+    frames: tuple[int, ...] | None = None
+
+    @classmethod
+    def of_entry(cls, entry: Mapping[str, Any]) -> ImageTokens:
+        """Return those of a file, as `asdict` has written them."""
+        token, many, each, frames = (entry.get(name) for name in ("token", "grids", "each", "frames"))
+        grids = None if many is None else tuple((int(h), int(w)) for h, w in many)
+        counts = None if frames is None else tuple(map(int, frames))
+        return cls(int(token), grids, tuple((int(h), int(w)) for h, w in each or ()), counts)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -56,6 +76,7 @@ class CallText:
     patches: PatchGrid | None = None
     key_patches: PatchGrid | None = None
     images: ImageTokens | None = None
+    videos: ImageTokens | None = None
 
 
 class GrowingNumbers:
@@ -118,6 +139,7 @@ class RecordText:
     patches: PatchGrid | None = None
     key_patches: PatchGrid | None = None
     images: ImageTokens | None = None
+    videos: ImageTokens | None = None
     calls: list[int] = field(default_factory=list)  # how many queries each call had
 
     @classmethod
@@ -126,7 +148,7 @@ class RecordText:
         found = cls()
         found.append(text, batches, queries)
         if text is not None:
-            found.patches, found.images = text.patches, text.images
+            found.patches, found.images, found.videos = text.patches, text.images, text.videos
         if text is not None and cross:
             found._key_ids, found._key_real, found.key_patches = text.key_ids, text.key_real, text.key_patches
         return found
@@ -177,7 +199,8 @@ class RecordText:
         found = {"patches": self.patches, "key_patches": self.key_patches}
         facts: dict[str, Any] = {name: list(grid) for name, grid in found.items() if grid is not None}
         facts |= {} if self.prompt is None else {"prompt": self.prompt}
-        return facts | ({} if self.images is None else {"images": asdict(self.images)})
+        tokens = {"images": self.images, "videos": self.videos}
+        return facts | {name: asdict(one) for name, one in tokens.items() if one is not None}
 
     @classmethod
     def loaded(cls, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], batches: int, queries: int) -> RecordText:
@@ -189,18 +212,11 @@ class RecordText:
             batches, queries: of the record.
         """
         given = {name: tensors[entry[name]] for name in ("ids", "real", "key_ids", "key_real") if name in entry}
-        grids = {
-            name: PatchGrid(int(entry[name][0]), int(entry[name][1]), tuple(map(str, entry[name][2])))
-            for name in ("patches", "key_patches")
-            if name in entry
-        }
-        images = None
-        if "images" in entry:
-            token, many, each = (entry["images"].get(name) for name in ("token", "grids", "each"))
-            grids_of = None if many is None else tuple((int(h), int(w)) for h, w in many)
-            images = ImageTokens(int(token), grids_of, tuple((int(h), int(w)) for h, w in each or ()))
-        text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"), images=images)
-        text.patches, text.key_patches = grids.get("patches"), grids.get("key_patches")
+        text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"))
+        text.patches, text.key_patches = (_grid(entry.get(name)) for name in ("patches", "key_patches"))
+        text.images, text.videos = (
+            ImageTokens.of_entry(entry[name]) if name in entry else None for name in ("images", "videos")
+        )
         queries = next((x.shape[1] for x in (text.ids, text.real) if x is not None), queries)
         made = cls.of(text, batches, queries, cross=True)
         prompt = int(entry.get("prompt", 0))
@@ -239,3 +255,14 @@ class RecordText:
     def key_real(self) -> Tensor | None:
         """Which keys of a cross-attention are no padding, (B, K)."""
         return None if self._key_real is None else self._key_real.cpu() != 0
+
+
+def _grid(entry: Any) -> PatchGrid | None:
+    """Return that of a file: a list, in which earlier versions left out the last two."""
+    if entry is None:
+        return None
+    rows, columns, before, *more = entry
+    block, picture = more or (1, None)
+    return PatchGrid(
+        int(rows), int(columns), tuple(map(str, before)), int(block), None if picture is None else int(picture)
+    )

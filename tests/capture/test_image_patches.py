@@ -226,6 +226,69 @@ def test_an_image_beside_a_video_has_its_own_grid() -> None:
     assert cap.tokens is not None
     assert cap.tokens[0][3:11] == [f"row {row}, {column}" for row in range(2) for column in range(4)]
     assert cap.widget(stack="language_model").grid == (2, 4)
+    frames = [f"frame {at}, row {row}, {column}" for at in range(2) for row in range(4) for column in range(2)]
+    assert cap.tokens[0][14:30] == frames
+    assert [*cap.stacks()] == ["visual", "visual #2", "visual #3", "language_model"]  # the image, and two frames
+    assert [one.shape.Q for one in cap["visual #3"]] == [32, 32]
+
+
+def test_videos_of_a_batch_are_told_apart(tmp_path: Path) -> None:
+    videos = torch.tensor([[2, 4, 4], [1, 4, 8], [1, 4, 4]])
+    ids = torch.full((2, 30), 5)
+    ids[0, 3:11] = ids[0, 14:22] = VIDEO
+    ids[1, 4:8] = VIDEO
+    how = {"pixel_values_videos": pixels_of(videos), "mm_token_type_ids": 2 * (ids == VIDEO).long()}
+    cap = seen(qwen(), input_ids=ids, video_grid_thw=videos, **how)
+    cap.save(tmp_path / "videos.safetensors")
+    for one in (cap, Capture.load(tmp_path / "videos.safetensors")):
+        assert one.tokens is not None
+        first = [
+            f"video 0, frame {at}, row {row}, {column}" for at in range(2) for row in range(2) for column in range(2)
+        ]
+        assert one.tokens[0][3:11] == first
+        assert one.tokens[0][14:22] == [
+            f"video 1, frame 0, row {row}, {column}" for row in range(2) for column in range(4)
+        ]
+        assert one.tokens[1][4:8] == [f"frame 0, row {row}, {column}" for row in range(2) for column in range(2)]
+
+
+def test_each_image_that_a_tower_sees_is_a_stack_of_its_own(tmp_path: Path) -> None:
+    """The order of patches is that of the positions that the model itself computes: by squares that it joins later."""
+    positions = pytest.importorskip("transformers.vision_utils").get_vision_position_ids
+    grids = torch.tensor([[1, 4, 8], [1, 8, 4], [1, 4, 4]])
+    ids = torch.full((1, 34), 5)
+    ids[0, 2:10] = ids[0, 12:20] = ids[0, 22:26] = IMAGE
+    how = {"pixel_values": pixels_of(grids), "mm_token_type_ids": (ids == IMAGE).long()}
+    cap = seen(qwen(), input_ids=ids, image_grid_thw=grids, **how)
+    cap.save(tmp_path / "images.safetensors")
+    for one in (cap, Capture.load(tmp_path / "images.safetensors")):
+        assert [*one.stacks()] == ["visual", "visual #2", "visual #3", "language_model"]
+        for at, (name, grid) in enumerate(zip([*one.stacks()][:3], grids, strict=True)):
+            stack, number = one.stacks()[name], f" #{at + 1}" * (at > 0)
+            assert [*stack.attention.names] == [f"model.visual.blocks.{layer}.attn{number}" for layer in range(2)]
+            assert stack.tokens == [[f"row {row}, {column}" for row, column in positions(grid[None], 2).tolist()]]
+            assert one.widget(stack=name).grid is None  # patches do not stand row by row
+
+
+def test_patches_that_windows_reorder_have_no_names() -> None:
+    config = qwen().config.to_dict()
+    vision = {**config["vision_config"], "window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 32}
+    config = transformers.Qwen2_5_VLConfig(
+        **{name: config[name] for name in ("text_config", "image_token_id", "vision_start_token_id", "video_token_id")},
+        vision_config=vision,
+    )
+    model = transformers.Qwen2_5_VLForConditionalGeneration(config)
+    grids = torch.tensor([[1, 8, 8], [1, 4, 4]])
+    ids = torch.full((1, 34), 5)
+    ids[0, 2:18] = ids[0, 20:24] = IMAGE
+    how = {"pixel_values": pixels_of(grids), "mm_token_type_ids": (ids == IMAGE).long()}
+    cap = seen(model, input_ids=ids, image_grid_thw=grids, **how)
+    assert cap.tokens is not None
+    assert cap.tokens[0][2] == "image 0, row 0, 0"
+    assert cap.skipped == {}
+    assert all(stack.tokens is None for name, stack in cap.stacks().items() if name.startswith("visual"))
+    whole = [att.shape.Q for name, att in cap.calls.items() if name.startswith("model.visual.blocks.1")]
+    assert whole == [64, 16]
 
 
 def test_images_of_a_batch_have_each_its_own_grid() -> None:
