@@ -93,7 +93,7 @@ def labels_of(
         ValueError: the tokenizer has no word for one of the ids.
     """
     masked = None if real is None else (~real).tolist()
-    of_images = _image_labels(ids, images if rows is None else ())
+    of_images = image_labels(ids, images if rows is None else ())
     numbers = range(ids.shape[1]) if rows is None else rows
     found = []
     for b, sample in enumerate(ids.tolist()):
@@ -129,7 +129,7 @@ def grid_of(ids: Tensor, images: ImageTokens | None) -> tuple[tuple[int, int], i
     return None if grid is None else (grid, start)
 
 
-def _image_labels(ids: Tensor, images: Sequence[ImageTokens]) -> list[dict[int, str]]:
+def image_labels(ids: Tensor, images: Sequence[ImageTokens]) -> list[dict[int, str]]:
     """Return the labels of the tokens of images and videos, by position, for each sample."""
     found: list[dict[int, str]] = [{} for _ in ids]
     for tokens in images:

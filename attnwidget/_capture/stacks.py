@@ -16,8 +16,8 @@ from .._utils.choices import matches_name
 from .._utils.indexing import as_index
 from ..attention import Attention
 from ..stack import AttentionStack
-from .labels import PADDING, Ids, Labels, can_spell, grid_of, ids_of, labels_of, patch_labels
-from .text import UNKNOWN, PatchGrid, RecordText
+from .labels import PADDING, Ids, Labels, can_spell, grid_of, ids_of, image_labels, labels_of, patch_labels
+from .text import UNKNOWN, ImageTokens, PatchGrid, RecordText
 from .towers import Towers
 
 ONLY = "self-attention"
@@ -66,13 +66,17 @@ class Side:
         fits = self.ids is None and found is not None and found.block > 0 and found.length == self.total
         return found if fits else None
 
+    @property
+    def _images(self) -> list[ImageTokens]:
+        """Which ids stand for patches of images and of videos."""
+        of_text = () if self.key else (self.text.images, self.text.videos)
+        return [one for one in of_text if one is not None]
+
     def labels(self, tokenizer: Any) -> Labels | None:
         """Return a label for each position of each sample; None where nothing is known, or no tokenizer is there."""
         found: Labels | None = None
         if self.ids is not None and can_spell(tokenizer):
-            of_text = () if self.key else (self.text.images, self.text.videos)
-            images = [one for one in of_text if one is not None]
-            found = labels_of(self.ids, self.real, tokenizer, images, self.rows)
+            found = labels_of(self.ids, self.real, tokenizer, self._images, self.rows)
         elif self.patches is not None:
             names = patch_labels(self.patches)
             found = [names if self.rows is None else [names[row] for row in self.rows]] * self.batches
@@ -90,8 +94,13 @@ class Side:
         """Return a string for each position, the same for the same id, for what compares tokens."""
         if self.ids is None or can_spell(tokenizer):
             return None if self.ids is None else self.labels(tokenizer)
-        samples = ids_of(self.ids) or []
-        return [[Unread(i) if one is None else str(one) for i, one in enumerate(sample)] for sample in samples]
+        ids = ids_of(self.ids) or []
+        words = [[Unread(i) if one is None else str(one) for i, one in enumerate(sample)] for sample in ids]
+        if self.rows is None:
+            for sample, named in zip(words, image_labels(self.ids, self._images), strict=True):
+                for at, name in named.items():  # the same id stands for all patches
+                    sample[at] = name
+        return words
 
     def grid(self) -> tuple[tuple[int, int], int] | None:
         """Return rows and columns of the only image, and the position of its first patch; None where there is none."""

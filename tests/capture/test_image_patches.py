@@ -303,6 +303,20 @@ def test_images_of_a_batch_have_each_its_own_grid() -> None:
     assert cap.widget(stack="language_model").grid is None  # no one grid for both
 
 
+@pytest.mark.parametrize("tokenizer", [None, Words()])
+def test_patches_of_one_id_are_not_the_same_token_to_metrics(tokenizer: Any) -> None:
+    model, ids = llava(), with_image(2)
+    with torch.no_grad(), capture(model, tokenizer=tokenizer) as cap:
+        model(input_ids=ids, pixel_values=pixels)
+    words = [[f"patch {i}" if one == IMAGE else str(one) for i, one in enumerate(sample)] for sample in ids.tolist()]
+    of_text = [one for one in cap.metrics() if "language_model" in one["name"]]
+    for one in of_text:
+        att, at = cap.calls[one["name"]], one["batch"]
+        wanted = att.metrics(batch=at, head=one["head"], tokens=words[at])
+        assert (one["same_token"], one["induction"]) == pytest.approx((wanted.same_token, wanted.induction), rel=1e-4)
+    assert len(of_text) == 16
+
+
 # The names of towers.
 
 
