@@ -94,7 +94,10 @@ class ShownLayers:
         words = "" if part is None else part.describe()
         said = [f"of the model: {words}"] if words else []
         if kept is not None:
-            said.append(f"overviews only (keep='overview'): each cell is the largest of {kept.size} weights")
+            said.append(
+                f"overviews only (keep='overview'): each cell is the largest of {kept.size} weights; single rows and "
+                "keys, other stages, segments and What if are not known"
+            )
         return "; ".join(said)
 
     def before(self, layer: int) -> Attention | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,6 +128,21 @@ def test_an_exported_program_is_refused_with_the_way_on() -> None:
 def test_a_scripted_model_is_refused_with_the_way_on() -> None:
     model: Any = torch.jit.trace(Model(Sdpa()), X)
     with pytest.raises(ValueError, match="capture the Python model"), capture(model):
+        model(X)
+
+
+class Sine(nn.Module):
+    """No attention."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+@pytest.mark.parametrize("compile_it", [lambda model: torch.jit.trace(model, X), torch.fx.symbolic_trace])
+def test_a_graph_in_which_no_attention_was_seen_has_the_way_on(compile_it: Callable[[nn.Module], Any]) -> None:
+    model = compile_it(Sine())
+    why = "no attention call was seen in .*: nothing can be seen inside a graph: capture the Python model"
+    with pytest.raises(ValueError, match=why), capture(model):
         model(X)
 
 

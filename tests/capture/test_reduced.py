@@ -228,7 +228,10 @@ def test_metrics_of_all_heads_are_those_of_the_whole(long: tuple[Capture, Captur
 @pytest.mark.slow
 def test_the_widget_shows_it_and_says_what_it_is(long: tuple[Capture, Capture], tmp_path: Path) -> None:
     whole, kept = (cap.widget() for cap in long)
-    assert kept.title == "overviews only (keep='overview'): each cell is the largest of 4 × 4 weights"
+    assert kept.title == (
+        "overviews only (keep='overview'): each cell is the largest of 4 × 4 weights; single rows and keys, "
+        "other stages, segments and What if are not known"
+    )
     assert (kept.picture["query_bin"], kept.picture["error"], kept.errors) == (4, None, {})
     assert kept.thumbnails["values"]["shape"][0] == 4
     assert kept.facts["stages"] == ["weights"]
