@@ -114,6 +114,24 @@ describe("which are shown, and in which order", () => {
     expect(barOf(1, 1)).toEqual(["", "", "zero", "above", "above"]);
   });
 
+  test("where there is no room for bars, a narrow rim has the metric, and the page shows between two", async () => {
+    const facts = { ...factsOf(CELLS), layers: ["a", "b"], heads: 12, groups: 12 };
+    const shares = Array.from({ length: 24 }, (_, head) => (head === 5 ? 0 : 0.9));
+    const survey = surveyOf([12, 12], { first_token: shares });
+    const { view, host } = await draw({ facts, survey, bar: "first_token" as Metric }, undefined, 360);
+    view.root.style.setProperty("--aw-data", "rgb(0, 0, 200)");
+    view.root.style.setProperty("--aw-page", "rgb(250, 250, 250)");
+    host.fromPython({ palette: "viridis" });
+    await settle();
+    const row = Array.from({ length: 312 }, (_, x) => view.pixel(x, 14));
+    const kinds = row.map(([red, green, blue, alpha]) =>
+      alpha! < 60 ? " " : red === 0 && green === 0 && blue! > 190 ? "t" : "p",
+    );
+    const runs = kinds.join("").trim().split(/\s+/);
+    expect(runs).toHaveLength(12); // heads, apart
+    for (const [head, run] of runs.entries()) expect(run).toMatch(head === 5 ? /^p{16,}$/ : /^t{1,3}p{16,}t{1,3}$/);
+  });
+
   test("one that raises says why, and the others are there", async () => {
     const problems = { mine: "layer 0: ZeroDivisionError: division by zero" };
     const { view } = await draw({ survey: { ...surveyOf([3, 3], METRICS), own: { mine: null }, problems } });
