@@ -432,7 +432,7 @@ describe("the matrix and the heads", () => {
   });
 
   /** So many segments; the first row holds these numbers, all others nothing but their own. */
-  async function many(count: number, row: readonly number[]) {
+  async function many(count: number, row: readonly number[], asking = 0, changes: Partial<Traits> = {}) {
     const names = Array.from({ length: count }, (_, at) => `part ${at}`);
     const own = names.flatMap((_, i) => names.map((__, j) => (i === 0 ? (row[j] ?? 0) : i === j ? 1 : 0)));
     const square = floats(own, [count, count]);
@@ -440,7 +440,14 @@ describe("the matrix and the heads", () => {
       floats(new Array(shape.reduce((a, b) => a * b)).fill(number), shape);
     const sizes = names.map(() => 1);
     const mass = massOf({
-      ...{ asking: "part 0", row: 0, keys: names, key_sizes: sizes, key_colors: names.map(() => -1), rows: names },
+      ...{
+        asking: `part ${asking}`,
+        row: asking,
+        keys: names,
+        key_sizes: sizes,
+        key_colors: names.map(() => -1),
+        rows: names,
+      },
       ...{ row_sizes: sizes, looked: wholes(sizes), mass: square, even: one(1 / count, [count, count]) },
       ...{ self: one(0, [count, count]), self_even: one(0, [count, count]), total: 1, positions: wholes([0]) },
       columns: {
@@ -458,14 +465,14 @@ describe("the matrix and the heads", () => {
       },
       ...{ length: count, distinct: names, sizes, colors: names.map(() => -1), answer: "part 0" },
     });
-    const { view } = await draw({ segments, mass, head_mass: null, aside: [] });
+    const { view } = await draw({ segments, mass, head_mass: null, aside: [], ...changes });
     const canvas = view.find("[data-aw=segment-matrix]") as HTMLCanvasElement;
     const cell = canvas.width / count;
     const color = (column: number) => [
       ...canvas.getContext("2d")!.getImageData(Math.floor((column + 0.5) * cell), Math.floor(cell / 2), 1, 1).data,
     ];
     const apart = (a: number, b: number) => Math.hypot(...color(a).map((part, at) => part - color(b)[at]!));
-    return { legend: view.text(".aw-seg-matrix .aw-legend"), apart };
+    return { view, legend: view.text(".aw-seg-matrix .aw-legend"), apart };
   }
   const SMALL = [0, 0.9, 0.002, 0.02, 0.0001];
 
@@ -476,6 +483,25 @@ describe("the matrix and the heads", () => {
     expect(apart(2, 3)).toBeGreaterThan(40);
     expect(apart(0, 2)).toBeGreaterThan(20);
     expect(apart(0, 4)).toBe(0);
+  });
+
+  test("a pinned name, a pill, stands free of its neighbors, and its neighbors of none", async () => {
+    const { view } = await many(200, SMALL, 101, { segment: "part 133" });
+    const labels = view.all(".aw-seg-matrix .aw-label").filter(({ title }) => title !== "");
+    const slanted = (one: HTMLElement) => one.className.includes("aw-seg-slanted");
+    for (const [of, side, apart] of [
+      [labels.filter((one) => !slanted(one)), "top", 18],
+      [labels.filter(slanted), "left", 27],
+    ] as const) {
+      const placeOf = (one: HTMLElement) => Number.parseFloat(one.style[side]);
+      const pill = of.find((one) => one.className.includes("aw-pill"))!;
+      const others = of.filter((one) => one !== pill).map(placeOf);
+      expect(pill.title).toBe(side === "top" ? "part 101" : "part 133");
+      expect(others.length).toBeGreaterThan(5);
+      const nearest = Math.min(...others.map((place) => Math.abs(place - placeOf(pill))));
+      expect(nearest).toBeGreaterThanOrEqual(apart - 1e-6);
+      expect(nearest).toBeLessThan(3 * apart); // only those beside it make way
+    }
   });
 
   test("among few the scale is linear, and nothing is said", async () => {
