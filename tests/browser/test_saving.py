@@ -159,6 +159,22 @@ def test_where_nothing_may_be_copied_the_widget_says_so(gallery: Show) -> None:
     shown.check()
 
 
+def test_a_page_without_a_clipboard_copies_the_old_way(gallery: Show) -> None:
+    """As one without https: what the command copies is what is selected."""
+    shown = gallery(widget(head=1))
+    shown.page.evaluate(
+        "() => { Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true });"
+        " document.execCommand = (what) => {"
+        " const { value, selectionStart, selectionEnd } = document.activeElement;"
+        " window.copied = what === 'copy' ? value.slice(selectionStart, selectionEnd) : null; return true; }; }"
+    )
+    choose(shown, "Copy", "as Python")
+    shown.page.get_by_text("The call is in the clipboard.").wait_for()
+    assert shown.page.evaluate("() => window.copied") == "w = AttentionWidget(q, k, v, tokens=tokens, head=1)"
+    assert shown.page.locator("textarea").count() == 0
+    shown.check()
+
+
 def test_a_picture_is_copied(gallery: Show) -> None:
     shown = gallery(widget())
     shown.page.evaluate(
