@@ -216,6 +216,15 @@ def test_what_is_slower_than_a_picture_counts_for_more(
     assert not many or not all(reply["ok"] and reply.get("share", 1) == 1 for reply in replies)
 
 
+def test_rows_that_are_looked_at_first_count_for_more_than_rows_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_sections, "SLICE", 1)  # so that some rows are looked at first
+    begun = stage_sections.spread(long(500), 0, 0)
+    monkeypatch.setattr(stage_sections, "SLICE", 1 << 40)
+    whole = stage_sections.spread(long(500), 0, 0)
+    assert whole.begun == 0
+    assert begun.begun == cost.SAMPLED * 3 * cost.STATISTICS * 500 * 500  # all 500 are few enough
+
+
 @pytest.mark.parametrize("first", ["other rules", "retry"])
 def test_what_makes_all_anew_counts_for_the_message_that_asks_for_it(first: str) -> None:
     desk = desk_of(long(3, 2000))
