@@ -58,6 +58,7 @@ OPENED, CHANGED = 200, 2000  # widgets, and changes of a head
 GROWTH = 8e6  # bytes that a process may grow in nine tenths of these
 
 Target = Callable[[], AttentionWidget]
+PARTS = {"documents": {"doc 1": (1, 6), "doc 2": (6, 12)}, "question": (12, 15), "answer": (15, 20)}  # of 20 tokens
 
 
 def tensors(*shape: int, seed: int = 0) -> list[torch.Tensor]:
@@ -114,9 +115,8 @@ def segmented() -> AttentionWidget:
     """Segments in segments, a learned sink, and a layer that they do not fit."""
     q, k, v = tensors(1, 3, 20, 8)
     layers = AttentionStack([Attention(q, k, v, is_causal=True, sinks=0.5), Attention(q[:, :, :9], k[:, :, :9])])
-    documents = {"documents": {"doc 1": (1, 6), "doc 2": (6, 12)}, "question": (12, 15), "answer": (15, 20)}
     words = [f"t{n}" if n % 4 else "." for n in range(20)]
-    return AttentionWidget.from_attention(layers, segments=documents, tokens=words, view="segments")
+    return AttentionWidget.from_attention(layers, segments=PARTS, tokens=words, view="segments")
 
 
 def comparison() -> AttentionWidget:
@@ -124,6 +124,54 @@ def comparison() -> AttentionWidget:
     return compare(
         {"no mask": Attention(q, k, v), "causal": Attention(q, k, v, is_causal=True), "<b>": Attention(k, q)}
     )
+
+
+def carrying(*, seed: int = 0, **rules: Any) -> Attention:
+    """An attention that knows what its weights carry on: the stages value_norm, logit and saliency."""
+    q, k, v = tensors(1, 3, 20, 8, seed=seed)
+    w_o, direction, gradient = torch.randn(3, 8, 6), torch.randn(6), torch.randn(1, 3, 20, 8)
+    return Attention(q, k, v, is_causal=True, **rules).carrying(w_o=w_o, direction=direction, grad_output=gradient)
+
+
+def carried() -> AttentionWidget:
+    """Layers that carry everything, a norm alone and nothing; a cache that keeps few keys; metrics of one's own."""
+    q, k, v = tensors(1, 3, 20, 8, seed=3)
+    few = Attention(q, k, v, is_causal=True)
+    layers = [
+        carrying(sinks=0.5),
+        few.carrying(w_o=torch.randn(3, 8, 6)),
+        few.what_if({"keep": {"policy": "heavy_hitters", "budget": 6}}),
+        few,
+    ]
+    kinds: Any = {"mine": lambda rows: rows.weights.amax(-1), "<b>": lambda rows: rows.weights.amin(-1)}
+    return AttentionWidget.from_attention(AttentionStack(layers), segments=PARTS, kinds=kinds, view="heads")
+
+
+def forwards() -> AttentionWidget:
+    """Two towers in three forwards, of other lengths: one forward lacks one, and one has other layers and heads."""
+    seen, read = tensors(1, 4, 16, 8, seed=1), tensors(1, 3, 20, 8, seed=2)
+    vision, text = (Attention(*some, is_causal=some is read) for some in (seen, read))
+    return AttentionWidget.from_attention(
+        {
+            (0, "vision"): AttentionStack([vision, vision]),
+            (0, "text"): AttentionStack([text, text, text]),
+            (1, "text"): Attention(*(x[:, :2, :7] for x in read), is_causal=True),
+            (2, "vision"): Attention(*(x[..., :9, :] for x in seen)),
+            (2, "text"): AttentionStack([carrying(), carrying()]),
+        },
+        tokens={"vision": None, (0, "text"): [f"t{n}" for n in range(20)]},
+        stack="text",
+    )
+
+
+def comparison_of_parts() -> AttentionWidget:
+    """Segments, and what the weights carry, of a text under two caches."""
+    sides = {
+        "all": carrying(),
+        "few": carrying().what_if({"keep": {"policy": "tova", "budget": 5}}),
+        "other": carrying(seed=4, sinks=0.5),
+    }
+    return compare(sides, segments=PARTS, tokens=[f"t{n}" for n in range(20)])
 
 
 class SmallModel(torch.nn.Module):
@@ -166,21 +214,24 @@ def long() -> AttentionWidget:
 
 # Of each target how it is made, and its share of all messages.
 TARGETS: dict[str, tuple[Target, float]] = {
-    "short": (short, 0.15),
-    "layers that differ": (layers_that_differ, 0.2),
+    "short": (short, 0.11),
+    "layers that differ": (layers_that_differ, 0.14),
     "segments": (segmented, 0.1),
     "stacks": (stacks, 0.1),
-    "words": (words, 0.15),
+    "words": (words, 0.1),
     "patches": (patches, 0.03),
     "image": (image, 0.04),
     "comparison": (comparison, 0.12),
+    "carried": (carried, 0.05),
+    "forwards": (forwards, 0.05),
+    "comparison of parts": (comparison_of_parts, 0.05),
     "with a model": (with_a_model, 0.05),
     "middle": (middle, 0.04),
     "wide": (wide, 0.004),
     "long": (long, 0.01),
     "long comparison": (long_comparison, 0.006),
 }
-SHORT = tuple(list(TARGETS)[:9])  # those that tests have time for
+SHORT = tuple(list(TARGETS)[:12])  # those that tests have time for
 
 
 # What is sent.
@@ -197,10 +248,12 @@ ODD: list[Any] = [
     "constructor", "weights", "max", "query", "heatmap", [0, 1], [1, 0], [0.0, 1.0], "unit", 10**5000,
 ]  # fmt: skip
 OURS = re.compile(r"[A-Z]\w*(Error|Exception)\b")  # what is told of a mistake of the package's own
-NAMES = ("weights", "scores", "scaled", "capped", "masked", "contribution", "allowed")
+NAMES = (
+    *("weights", "scores", "scaled", "capped", "masked", "contribution", "value_norm", "logit", "saliency", "allowed"),
+)
 DEAR = ("cost", "sweep", "jacobian", "gradients", "file")  # asked for less often: these measure, or compute a lot
 KINDS = [kind for kind in ANSWERS for _ in range(1 if kind in DEAR else 8)]
-RULES = ("scale", "temperature", "softcap", "mask", "sinks", "causal", "window", "drop_keys", "dtype")
+RULES = ("scale", "temperature", "softcap", "mask", "sinks", "causal", "window", "drop_keys", "keep", "dtype")
 
 
 class Sender:
@@ -264,6 +317,28 @@ class Sender:
         segment = {"segment": name, "path": dice.choice([[], ["documents"], ["x"] * 20])}
         return dice.choice([segment, layer, layer | head, layer | head | edge, {"key": self._place()}, edge, {}])
 
+    def _kept(self) -> dict[str, Any] | None:
+        """Return what a cache is to keep of the keys."""
+        dice = self.dice
+        counts: dict[str, Callable[[], Any]] = {
+            "budget": lambda: dice.choice([0.25, 0.5, 1, 4, 8, self._place()]),
+            "sinks": lambda: dice.choice([0, 1, 4]), "recent": lambda: dice.choice([0, 2, 64]), "prompt": self._place,
+            "observe": lambda: dice.choice([1, 4, 64]),
+        }  # fmt: skip
+        policy = dice.choice(["window", "heavy_hitters", "snapkv", "tova"])
+        names = {"budget", *dice.sample(list(counts), dice.choice([0, 0, 1, 2]))}
+        if policy == "snapkv":
+            names |= {"prompt", "observe"}
+        return dice.choice(
+            [None, *[{"policy": policy} | {name: self._odd_or(counts[name]) for name in sorted(names)}] * 4]
+        )
+
+    def _metric(self, name: str) -> str:
+        return str(self.dice.choice([*self.w.traits()[name].words, *(self.w.kinds or ())]))
+
+    def _limit(self) -> int | None:
+        return self.dice.choice([None, 0, 1, self._small()])
+
     def _pin(self) -> list[int | None]:
         return [self.dice.choice([None, self._place()]), self.dice.choice([None, self._place(), self._place()])]
 
@@ -279,8 +354,14 @@ class Sender:
             "threshold": dice.random,
             "color_range": lambda: dice.choice(["head", "row", "unit", [0, 1], [-1.5, 2.5]]),
             "what_if": self._rules,
-            "stack": lambda: dice.choice(["", "encoder", "cross", "decoder"]),
-            "asking": lambda: dice.choice([None, "answer", "documents", "doc 1", "x"]),
+            "stack": lambda: dice.choice(["", *self.w.stacks, *self.w.stacks, "decoder"]),
+            "asking": lambda: dice.choice(
+                [None, "answer", "documents", "doc 1", "x", ["documents", "doc 1"], ["answer"], ["documents", "x"], []]
+            ),
+            "bar": lambda: self._metric("bar"), "order": lambda: self._metric("order"),
+            "only_heads": lambda: [self._limit(), self._limit(), dice.choice([None, 0, 0.2, -3, 1.5])],
+            "against_at": lambda: dice.choice([None, [self._small(), 0, self._small()]]),
+            "target": lambda: dice.choice([None, self._small(), 10**6]),
             "segment": lambda: dice.choice([None, "answer", "documents", "doc 2", "learned sink", "outside documents"]),
             "segment_path": lambda: dice.choice([[], ["documents"], ["documents", "doc 1"], ["answer"], "documents"]),
             "aside": lambda: dice.choice([[], ["self", "sink"], ["first token", "x"], ["self"] * 2000]),
@@ -301,7 +382,7 @@ class Sender:
             "mask": lambda: dice.choice([True, False]), "sinks": lambda: dice.choice([None, True, False]),
             "causal": lambda: dice.choice([True, False, "lower right"]),
             "window": lambda: dice.choice([None, 1, 3, 512, 10**6]),
-            "drop_keys": lambda: [self._place() for _ in range(self._few())],
+            "drop_keys": lambda: [self._place() for _ in range(self._few())], "keep": self._kept,
             "dtype": lambda: dice.choice(["float16", "bfloat16", "int8"]),
         }  # fmt: skip
         names = dice.sample(RULES, dice.choice([0, 1, 1, 1, 2, 3]))
@@ -313,7 +394,8 @@ class Sender:
         fields: dict[str, Callable[[], Any]] = {
             "id": lambda: str(dice.randrange(10**6)), "kind": lambda: dice.choice(KINDS),
             "layer": lambda: at.layer if at else self._small(), "batch": lambda: at.batch if at else self._small(),
-            "head": lambda: at.head if at else dice.choice([0, 1, "mean 0 1"]),
+            "head": lambda: at.head if at else dice.choice([0, 1, "mean 0 1", "max 0 1 2"]),
+            "against_at": lambda: dice.choice([None, [self._small(), 0, self._small()]]),
             "stage": lambda: dice.choice(NAMES), "pool": lambda: dice.choice(["max", "mean"]),
             "query": self._place, "key": self._place, "start": self._place, "stop": self._place,
             "count": lambda: dice.choice([1, 8, 64]), "over": lambda: dice.choice(["sum", "mean"]),

@@ -141,8 +141,8 @@ def _later_key(att: AttentionBase, batch: int, places: Tensor) -> tuple[int, int
     for head in range(1 if att.rules.same_for_heads else att.shape.H):
         for rows in cuts(range(len(places)), 1, QUERIES):
             own = places[rows.start : rows.stop]
-            keys = range(int(own[0]) + 1, att.shape.K)
-            if not keys:
+            keys = att.rules.span(Block(batch, head, rows, range(int(own[0]) + 1, att.shape.K)))
+            if not keys:  # under a causal rule few are left: those between the queries
                 continue
             allowed = att.rules.allowed(Block(batch, head, rows, keys))
             if allowed is False:

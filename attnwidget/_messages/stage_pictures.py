@@ -170,14 +170,17 @@ class SmallMatrix:
             shape = -(-self.rows // self.row_bin), -(-self.columns // self.column_bin)
             self._high, self._low = x.new_full(shape, -inf), x.new_full(shape, inf)
         at = slice(rows.start // self.row_bin, -(-rows.stop // self.row_bin))
-        for bins, reduce, merge in ((self._high, torch.amax, torch.maximum), (self._low, torch.amin, torch.minimum)):
-            pooled = pool_first(pool_first(x, self.row_bin, reduce).mT, self.column_bin, reduce).mT
-            bins[at] = merge(bins[at], pooled)
-        finite = x[x.isfinite()]
+        high, low = (
+            pool_first(pool_first(x, self.row_bin, reduce).mT, self.column_bin, reduce).mT
+            for reduce in (torch.amax, torch.amin)
+        )
+        self._high[at], self._low[at] = torch.maximum(self._high[at], high), torch.minimum(self._low[at], low)
+        bins = torch.cat([high.flatten(), low.flatten()])  # what is not finite in x is not finite in one of them
+        finite = bins if bool(bins.isfinite().all()) else x[x.isfinite()]
         if finite.numel():
-            low, high = float(finite.min()), float(finite.max())
-            before = self._range or (low, high)
-            self._range = min(low, before[0]), max(high, before[1])
+            least, most = float(finite.min()), float(finite.max())
+            before = self._range or (least, most)
+            self._range = min(least, before[0]), max(most, before[1])
 
     def values(self) -> Tensor:
         """Return the bins."""

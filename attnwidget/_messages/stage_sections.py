@@ -50,7 +50,7 @@ def spread(att: Attention, batch: int, head: int) -> LongAnswer:
     if cells > MAX_SPREAD_CELLS * cost.STATISTICS:
         todo, cells = sampled, cells_of_statistics(one, sampled)
     elif cells > SLICE:
-        begun = cells_of_statistics(one, sampled)
+        begun = cost.SAMPLED * cells_of_statistics(one, sampled)
         first = _spread(att, run_to_end(exactly(att.device, computing_statistics(one, sampled))), sampled)
     return LongAnswer(_spreading(att, one, todo), cells, first, begun)
 

@@ -13,10 +13,11 @@ import torch
 from gallery import portable, show, state_of
 from lab import OfflinePages, Page
 from payloads import PAYLOADS
+from test_effects_view import detail, with_effects
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 
-VIEWS: Any = ("heatmap", "graph", "text", "heads", "stages")
+VIEWS: Any = ("heatmap", "graph", "text", "heads", "stages", "segments")
 COUNT = len(PAYLOADS)
 # What no text may ever become; `img` and `canvas` of the widget's own are made by it.
 FOREIGN = "script, iframe, meta, base, link, style, object, form, marquee, video, details, math, [onerror], [onload], a"
@@ -32,6 +33,42 @@ def stacks(**more: Any) -> AttentionWidget:
         {PAYLOADS[0]: attentions(), PAYLOADS[12]: attentions()}, tokens=PAYLOADS, title=PAYLOADS[13], query=3, key=5,
         **more,
     )  # fmt: skip
+
+
+PARTS = {
+    PAYLOADS[1]: {PAYLOADS[2]: (1, 4), PAYLOADS[3]: (4, 9)},
+    PAYLOADS[12]: (9, 20),
+    PAYLOADS[24]: (20, 40),
+    PAYLOADS[15]: (40, COUNT),
+}
+
+
+def parts(**more: Any) -> AttentionWidget:
+    """Names of towers in two forwards, of segments, of metrics of one's own, and of what is asked for, all markup."""
+    kinds: Any = {PAYLOADS[4]: lambda rows: rows.weights.amax(-1), PAYLOADS[16]: lambda rows: rows.weights.amin(-1)}
+    at = {"asking": PAYLOADS[15], "segment": PAYLOADS[12], "query": 50, "bar": PAYLOADS[4], "order": PAYLOADS[16]}
+    return AttentionWidget.from_attention(
+        {(forward, PAYLOADS[name]): attentions() for forward in range(2) for name in (0, 12)},
+        tokens=PAYLOADS, segments=PARTS, kinds=kinds, title=PAYLOADS[13], **{**at, **more},
+    )  # fmt: skip
+
+
+def told_effects(w: AttentionWidget) -> AttentionWidget:
+    """A widget that has been told of edits of a model whose tokens and sentences are markup."""
+    told = with_effects(w, [0.24, 0.03, None, -0.13])  # two layers of two heads
+    texts = iter(PAYLOADS * 20)
+    path = list(w.segment_path)
+    names = w._column_names(path)
+    effects: Any = {**(told.effects or {}), "text": next(texts), "target": {"token": 17, "text": next(texts)}}
+    effects["targets"] = [
+        {"at": 50, "token": n, "text": next(texts), "note": next(texts)} for n in range(17, 17 + COUNT)
+    ]
+    effects["edits"] = [{**one, "name": next(texts), "of": next(texts)} for one in effects["edits"]]
+    effects["segments"] = {"path": path, "names": names, "lost": [0.5] * len(names), "dropped": next(texts)}
+    told.set_trait("effects", effects)
+    few: Any = {"target": next(texts), "tokens": [[next(texts), 0.5, 0.25] for _ in range(10)]}
+    told.set_trait("effect_details", [detail({"segment": name, "path": path}, 0.5, **few) for name in names])
+    return told
 
 
 def heard(page: Page) -> list[str]:
@@ -58,21 +95,27 @@ def assert_nothing_ran(page: Page, found: list[str]) -> None:
 
 def put(shown: gallery.Gallery) -> None:
     """Bring the page to what the widget shows in Python."""
+    tell(shown)
+    shown.settle()
+
+
+def tell(shown: gallery.Gallery) -> None:
+    """Tell the page what the widget shows in Python, whatever it draws of it."""
     shown.page.evaluate(
         "(state) => window.mounted[0].host.fromPython(attnwidgetHost.reviveState(state))",
         portable(state_of(shown.widgets[0])),
     )
-    shown.settle()
 
 
 def test_there_are_enough() -> None:
     assert len(set(PAYLOADS)) >= 60
 
 
-def test_no_text_becomes_markup_in_any_view(offline_page: OfflinePages) -> None:
-    shown = show(offline_page, stacks(), width=900)
+@pytest.mark.parametrize("make", [stacks, parts])
+def test_no_text_becomes_markup_in_any_view(make: Callable[..., AttentionWidget], offline_page: OfflinePages) -> None:
+    shown = show(offline_page, make(), width=900)
     found, w = heard(shown.shown), shown.widgets[0]
-    for view in VIEWS:
+    for view in VIEWS if make is parts else VIEWS[:-1]:
         w.view = view
         put(shown)
         for fraction in (0.1, 0.5, 0.9):
@@ -93,6 +136,29 @@ def test_no_text_becomes_markup_in_any_view(offline_page: OfflinePages) -> None:
     assert_nothing_ran(shown.shown, found)
 
 
+@pytest.mark.parametrize("shows", ["attention", "effect"])
+@pytest.mark.parametrize("path", [(), (PAYLOADS[1],)], ids=["outside", "inside"])
+def test_no_name_of_a_part_becomes_markup(path: Any, shows: Any, offline_page: OfflinePages) -> None:
+    more = {} if not path else {"segment": PAYLOADS[2]}
+    w = parts(view="segments", segments_show=shows, segment_path=path, **more)
+    shown = show(offline_page, told_effects(w) if shows == "effect" else w, width=900)
+    found = heard(shown.shown)
+    shown.wait_for_lines()
+    assert PAYLOADS[2 if path else 12] in shown.page.locator(".attnwidget").first.inner_text()
+    for view in ("heatmap", "heads", "segments"):
+        w.view = view
+        tell(shown)
+        shown.shown.rest()
+        assert shown.page.locator("[data-aw=broken]").all_inner_texts() == []
+        shown.screenshot(f"parts-{shows}-{len(path)}-{view}")
+        box = shown.page.locator("[data-aw=picture]").first.bounding_box()
+        assert box is not None
+        for fraction in (0.2, 0.6):
+            shown.page.mouse.move(box["x"] + fraction * box["width"], box["y"] + fraction * box["height"])
+            shown.page.wait_for_timeout(30)
+        assert_nothing_ran(shown.shown, found)
+
+
 def test_no_name_of_a_side_becomes_markup(offline_page: OfflinePages) -> None:
     q, k, v = torch.randn(3, 1, 2, COUNT, 4)
     sides = {PAYLOADS[1]: Attention(q, k, v), PAYLOADS[12]: Attention(k, q, v)}
@@ -106,7 +172,8 @@ def test_no_name_of_a_side_becomes_markup(offline_page: OfflinePages) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 def test_no_text_becomes_markup_in_a_file(view: str, offline_page: OfflinePages, tmp_path: Path) -> None:
     name = "<img src=x onerror=window.ran=1>.html"
-    path = stacks(view=view).to_html(tmp_path / name, title=PAYLOADS[12] + PAYLOADS[0])
+    w = parts(view=view) if view == "segments" else stacks(view=view)
+    path = w.to_html(tmp_path / name, title=PAYLOADS[12] + PAYLOADS[0])
     page = offline_page(path, over="file", offline=True, width=900, height=900, reduced_motion="reduce")
     found = heard(page)
     page.page.wait_for_selector("[data-aw=picture][aria-label]", timeout=20_000)
@@ -121,7 +188,10 @@ GARBLE = """([names, rounds]) => {
   const good = Object.fromEntries(names.map((name) => [name, host.get(name)]));
   const odd = [null, true, -1, 1.5, NaN, "", "x", [], [null], [[1, 2, 3]], {}, { length: -1 }, { layers: 3 },
     { values: { shape: null } }, { data: "", dtype: "float32", shape: [1e9, 1e9], deflated: false },
-    { rows: 1e9, columns: 1e9, query: 0, key: 0 }, "<img src=x onerror=window.ran=1>"];
+    { rows: 1e9, columns: 1e9, query: 0, key: 0 }, { names: 3, rows: [], columns: [{}], lost: null },
+    { error: null, at: 1e9, targets: [null], edits: [[]], segments: { names: [null], lost: ["x"] }, heads: {} },
+    [{ of: null, tokens: [[null]] }], [{ of: { segment: 3, path: null }, tokens: [["x", NaN, 1e300]] }],
+    [1e9, -1, null], ["x".repeat(1e5)], "<img src=x onerror=window.ran=1>"];
   let state = 7;
   const lot = (from) => from[(state = (Math.imul(state, 1664525) + 1013904223) >>> 0) % from.length];
   const thrown = [];
@@ -140,7 +210,8 @@ GARBLE = """([names, rounds]) => {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_traits_of_any_kind_leave_a_page_that_good_ones_draw(view: Any, offline_page: OfflinePages) -> None:
-    w = AttentionWidget(*torch.randn(3, 1, 3, 12, 4), tokens=list("abcdefghijkl"), query=3, key=5, view=view)
+    few = {"segments": {"documents": {"one": (1, 4), "two": (4, 6)}, "answer": (8, 12)}} if view == "segments" else {}
+    w = AttentionWidget(*torch.randn(3, 1, 3, 12, 4), tokens=list("abcdefghijkl"), query=3, key=5, view=view, **few)
     shown = show(offline_page, w, width=900)
     found = heard(shown.shown)
     names = [name for name in state_of(w) if name != "uid"]
@@ -183,7 +254,8 @@ def test_replies_of_any_kind_are_said_or_left_out(
     view: Any, offline_page: OfflinePages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gallery, "answerer", garbling(3, gallery.answerer))
-    w = AttentionWidget(*torch.randn(3, 1, 3, 600, 4), is_causal=True, view=view)
+    few: Any = {"segments": {"a": (1, 200), "b": (200, 500), "c": (500, 600)}} if view == "segments" else {}
+    w = AttentionWidget(*torch.randn(3, 1, 3, 600, 4), is_causal=True, view=view, **few)
     shown = show(offline_page, w, width=900)
     found = heard(shown.shown)
     for step in range(12):

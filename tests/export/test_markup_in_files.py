@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from payloads import PAYLOADS
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 
-VIEWS = ("heatmap", "graph", "text", "heads", "stages")
+VIEWS = ("heatmap", "graph", "text", "heads", "stages", "segments")
 OWN_TAGS = {"html", "head", "meta", "title", "style", "body", "div", "p", "script", "noscript", "img", "main", "footer"}
 
 
@@ -30,7 +31,17 @@ class Tags(HTMLParser):
 def widget(view: str) -> AttentionWidget:
     count = len(PAYLOADS)
     layers = AttentionStack([Attention(*torch.randn(3, 1, 2, count, 4)) for _ in range(2)], names=PAYLOADS[:2])
-    return AttentionWidget.from_attention(layers, tokens=PAYLOADS, title=PAYLOADS[12], view=view, query=3, key=5)
+    named: dict[str, Any] = {}
+    if view == "segments":
+        inside = {PAYLOADS[2]: (1, 4), PAYLOADS[3]: (4, 9)}
+        named = {"segments": {PAYLOADS[1]: inside, PAYLOADS[12]: (9, 20), PAYLOADS[24]: (20, count)}}
+        named |= {"asking": PAYLOADS[24], "segment": PAYLOADS[12]}
+    elif view == "heads":
+        named = {"kinds": {PAYLOADS[4]: lambda rows: rows.weights.amax(-1)}, "bar": PAYLOADS[4]}
+    return AttentionWidget.from_attention(
+        {PAYLOADS[0]: layers, PAYLOADS[12]: layers}, tokens=PAYLOADS, title=PAYLOADS[12], view=view, query=3, key=5,
+        **named,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from attnwidget._analysis import statistics
 from attnwidget._engine import combined_heads, cost
 from attnwidget._engine.level_cache import LevelCache, LevelKey
 from attnwidget._messages import long_answers, requests, stage_sections, tiles
+from attnwidget._messages.stage_pictures import SmallMatrix
 
 MEGABYTE = 1_000_000
 HERE = {"layer": 0, "batch": 0, "head": 0, "stage": "weights", "pool": "max"}
@@ -58,6 +60,28 @@ def test_gradients_hold_nothing_as_large_as_the_weights(monkeypatch: pytest.Monk
             approx(float(wanted.max()), bound),
         )
         assert (picture["rows"], picture["columns"]) == wanted.shape
+
+
+def test_numbers_are_pooled_without_a_copy_of_them_unless_some_are_not_finite() -> None:
+    x = torch.randn(512, 4096, generator=torch.Generator().manual_seed(0))  # 8 MB
+    with PeakBytes() as held:
+        found = SmallMatrix(4096, 4096)
+        found.add(range(512), x)
+    assert held.peak < 2 * MEGABYTE
+    picture = found.picture()
+    assert (picture["low"], picture["high"]) == (float(x.min()), float(x.max()))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_the_range_of_a_small_matrix_is_that_of_its_finite_numbers(odd: float) -> None:
+    x = torch.randn(40, 300, generator=torch.Generator().manual_seed(0))
+    x[7, 31] = 99.0
+    x[7, 30] = x[39, 299] = odd  # the first hides the largest in its bin
+    found = SmallMatrix(300, 300)
+    found.add(range(40), x)
+    finite = x[x.isfinite()]
+    picture = found.picture()
+    assert (picture["low"], picture["high"]) == (float(finite.min()), 99.0)
 
 
 def test_a_jacobian_holds_a_few_rows() -> None:
@@ -190,6 +214,15 @@ def test_what_is_slower_than_a_picture_counts_for_more(
     replies, _ = ask(desk, *[question] * 64)
     many = 64 * worth > cost.MAX_CELLS
     assert not many or not all(reply["ok"] and reply.get("share", 1) == 1 for reply in replies)
+
+
+def test_rows_that_are_looked_at_first_count_for_more_than_rows_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_sections, "SLICE", 1)  # so that some rows are looked at first
+    begun = stage_sections.spread(long(500), 0, 0)
+    monkeypatch.setattr(stage_sections, "SLICE", 1 << 40)
+    whole = stage_sections.spread(long(500), 0, 0)
+    assert whole.begun == 0
+    assert begun.begun == cost.SAMPLED * 3 * cost.STATISTICS * 500 * 500  # all 500 are few enough
 
 
 @pytest.mark.parametrize("first", ["other rules", "retry"])
