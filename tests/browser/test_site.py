@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from in_hand import in_hand
 from lab import OfflinePages
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +48,25 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     tops = {name.partition(".")[2] if name.startswith("samples.") else name for name in wanted - methods}
     assert len(tops) > 40
     assert sorted(name for name in tops if f"attnwidget.{name}" not in known) == []
+
+
+def methods_and_properties(value: object) -> set[str]:
+    """Return those of ours that a user is offered; fields stand in the text of their class."""
+    found = set()
+    for name in dir(value):
+        member = inspect.getattr_static(type(value), name, None)
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if name[0] != "_" and inspect.isfunction(function) and function.__module__.startswith("attnwidget"):
+            found.add(name)
+    return found
+
+
+def test_the_reference_has_what_a_user_is_offered(site: Path) -> None:
+    """With what a class inherits: a reader looks for `Capture.tokens` below `Capture`."""
+    known = names_in(site / "objects.inv")
+    offered = {f"{owner}.{name}" for owner, value in in_hand().items() for name in methods_and_properties(value)}
+    assert {"Attention.device", "Attention.block", "Capture.tokens", "AttentionWidget.figure"} <= offered
+    assert sorted(name for name in offered if not {f"attnwidget.{name}", f"attnwidget.results.{name}"} & known) == []
 
 
 def test_every_page_stands_by_itself(site: Path) -> None:

@@ -7,20 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
+from in_hand import in_hand
 
 import attnwidget
-from attnwidget import masks, results, samples, scaling, segments
+from attnwidget import masks, results, samples, scaling
 
-WEIGHTS = torch.eye(2, device="cpu")
-# What a user has in hand: its names are those that `dir` offers.
-IN_HAND = {
-    "Attention": attnwidget.Attention.from_weights(WEIGHTS),
-    "AttentionStack": attnwidget.AttentionStack([attnwidget.Attention.from_weights(WEIGHTS)]),
-    "AttentionWidget": attnwidget.AttentionWidget.from_weights(WEIGHTS),
-    "Capture": attnwidget.capture(),
-    "Segments": segments({"a": (1, 2)}, length=2),
-}
 OWN = ("self", "cls")
 
 
@@ -31,7 +22,7 @@ def functions() -> Iterator[tuple[str, Any]]:
             value = getattr(module, name)
             if inspect.isfunction(value) and value.__module__.startswith("attnwidget"):
                 yield name, value
-    for owner, value in IN_HAND.items():
+    for owner, value in in_hand().items():
         for name in dir(value):
             member = inspect.getattr_static(type(value), name, None)
             function = getattr(member, "__func__", member)
