@@ -147,6 +147,24 @@ def test_the_image_in_a_text_is_patches(generates: bool) -> None:
     assert cap["vision_tower"].names == cap["model.vision_tower"].names  # a part of its path will do
 
 
+@pytest.mark.parametrize("tokenizer", [None, Words()])
+def test_the_patches_of_an_image_are_not_one_and_the_same_token(tokenizer: Any) -> None:
+    ids = torch.arange(3, 27).repeat(2, 1)
+    ids[:, 2:18] = IMAGE
+    ids[:, 23] = ids[:, 0]  # the only token of the text that stands there twice
+    model = llava()
+    with torch.no_grad(), capture(model, tokenizer=tokenizer) as cap:
+        model(input_ids=ids, pixel_values=pixels)
+    distinct = [f"word {0 if i == 23 else i}" for i in range(24)]
+    found = [one for one in cap.metrics() if one["name"].startswith("model.language_model")]
+    expected = cap["language_model"].metrics(tokens=distinct)
+    assert len(found) == len(expected) == 2 * 2 * 4  # layers, samples, heads
+    for name in ("same_token", "induction"):
+        values = [one[name] for one in expected]
+        assert None not in values
+        assert [one[name] for one in found] == pytest.approx(values)
+
+
 def test_runs_that_are_no_grid_are_counted() -> None:
     ids = text.clone()
     ids[:, 4:9] = IMAGE
@@ -301,21 +319,6 @@ def test_images_of_a_batch_have_each_its_own_grid() -> None:
     assert cap.tokens[0][3:11] == [f"row {row}, {column}" for row in range(2) for column in range(4)]
     assert cap.tokens[1][3:11] == [f"row {row}, {column}" for row in range(4) for column in range(2)]
     assert cap.widget(stack="language_model").grid is None  # no one grid for both
-
-
-@pytest.mark.parametrize("tokenizer", [None, Words()])
-def test_patches_of_one_id_are_not_the_same_token_to_metrics(tokenizer: Any) -> None:
-    model, ids = llava(), with_image(2)
-    with torch.no_grad(), capture(model, tokenizer=tokenizer) as cap:
-        model(input_ids=ids, pixel_values=pixels)
-    words = [[f"patch {i}" if one == IMAGE else str(one) for i, one in enumerate(sample)] for sample in ids.tolist()]
-    of_text = [one for one in cap.metrics() if "language_model" in one["name"]]
-    for one in of_text:
-        att, at = cap.calls[one["name"]], one["batch"]
-        wanted = att.metrics(batch=at, head=one["head"], tokens=words[at])
-        assert one["same_token"] == pytest.approx(wanted.same_token, rel=1e-4)
-        assert one["induction"] == (None if wanted.induction is None else pytest.approx(wanted.induction, rel=1e-4))
-    assert len(of_text) == 16
 
 
 # The names of towers.
