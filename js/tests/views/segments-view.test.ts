@@ -504,6 +504,16 @@ describe("the matrix and the heads", () => {
     }
   });
 
+  test("the last of many names makes way for what is set aside", async () => {
+    const { view } = await many(200, SMALL, 0, { aside: ["self"] });
+    const placeOf = (one: HTMLElement) => Number.parseFloat(one.style.left);
+    const slanted = view.all(".aw-seg-matrix .aw-seg-slanted");
+    const aside = placeOf(slanted.find((one) => one.textContent === "set aside")!);
+    const names = slanted.filter(({ title }) => title !== "").map(placeOf);
+    expect(names.length).toBeGreaterThan(5);
+    expect(aside - Math.max(...names)).toBeGreaterThanOrEqual(20);
+  });
+
   test("among few the scale is linear, and nothing is said", async () => {
     const { legend, apart } = await many(40, SMALL);
     expect(legend).not.toContain("log");

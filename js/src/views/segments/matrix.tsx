@@ -26,6 +26,8 @@ const FONT = 12;
 /** From a pinned name, which is a pill, to the next that stands: aslant it is as far across, and so farther along. */
 const BESIDE_PILL = 18;
 const BESIDE_SLANTED_PILL = 27;
+/** From a name aslant to that of what is set aside, which always stands. */
+const BESIDE_ASIDE = 20;
 
 export interface MatrixState {
   readonly layout: ReadonlySignal<MatrixLayout | null>;
@@ -238,7 +240,11 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
   const color = (slot: number) => segmentStyle(slot, ui.theme.value);
   const rowColor = slotsOfRows(ui, now.askingPath);
   const shownRow = (index: number) => isNamed(at, at.every, index, pinnedRow, BESIDE_PILL);
-  const shownColumn = (index: number) => isNamed(at, at.everyColumn, index, pinnedColumn, BESIDE_SLANTED_PILL);
+  const reaches = (index: number) =>
+    at.aside > 0 && at.aside + 6 * at.unit - slantedFrom(at, index) < BESIDE_ASIDE * at.unit;
+  const shownColumn = (index: number) =>
+    isNamed(at, at.everyColumn, index, pinnedColumn, BESIDE_SLANTED_PILL) &&
+    (index === pinnedColumn || at.everyColumn === 1 || !reaches(index));
   const side = at.pitch - at.gap;
   const ring = (row: number, column: number, pinned: boolean) =>
     row >= 0 &&
@@ -371,8 +377,10 @@ interface SlantedProps {
   choose(add: boolean): void;
 }
 
+/** Where the name of a column begins. */
+const slantedFrom = (at: MatrixLayout, index: number) => at.left + (index + 0.5) * at.pitch - at.gap / 2 + 2 * at.unit;
+
 function Slanted({ at, index, name, text, pinned, hovered, choose }: SlantedProps) {
-  const middle = at.left + (index + 0.5) * at.pitch - at.gap / 2;
   return (
     <button
       type="button"
@@ -381,7 +389,7 @@ function Slanted({ at, index, name, text, pinned, hovered, choose }: SlantedProp
       data-hovered={hovered || undefined}
       title={name}
       style={{
-        left: px(middle + 2 * at.unit),
+        left: px(slantedFrom(at, index)),
         top: px(at.top - 11 * at.unit),
         transform: `translateY(-100%) rotate(-45deg) translateX(${pinned ? -4 * at.unit : 0}px)`,
       }}
