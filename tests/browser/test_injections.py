@@ -210,8 +210,9 @@ GARBLE = """([names, rounds]) => {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_traits_of_any_kind_leave_a_page_that_good_ones_draw(view: Any, offline_page: OfflinePages) -> None:
-    few = {"segments": {"documents": {"one": (1, 4), "two": (4, 6)}, "answer": (8, 12)}} if view == "segments" else {}
-    w = AttentionWidget(*torch.randn(3, 1, 3, 12, 4), tokens=list("abcdefghijkl"), query=3, key=5, view=view, **few)
+    parts = {"documents": {"one": (1, 4), "two": (4, 6)}, "answer": (8, 12)} if view == "segments" else None
+    tokens = list("abcdefghijkl")
+    w = AttentionWidget(*torch.randn(3, 1, 3, 12, 4), tokens=tokens, query=3, key=5, view=view, segments=parts)
     shown = show(offline_page, w, width=900)
     found = heard(shown.shown)
     names = [name for name in state_of(w) if name != "uid"]
