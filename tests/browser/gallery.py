@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab import SCREENSHOTS, OfflinePages, Page
+from lab import SCREENSHOTS, SLOWER, OfflinePages, Page
 
 from attnwidget import AttentionWidget
 from attnwidget._messages import requests
@@ -68,6 +68,7 @@ import widget from "./widget.js";
 const { mount, reviveState } = attnwidgetHost;
 window.mounted = [];
 window.pending = 0;
+window.slower = $SLOWER;
 let open = Promise.resolve();
 let release = () => {};
 window.hold = () => { open = new Promise((resolve) => { release = resolve; }); };
@@ -85,6 +86,7 @@ const ask = async (question) => {
   window.pending++;
   try {
     await open;
+    if (window.slower > 1) await new Promise((resolve) => setTimeout(resolve, 40 * window.slower * Math.random()));
     const said = await question();
     await through(said);
     return reviveState(said);
@@ -105,6 +107,8 @@ window.start = async (states, live, detached = false) => {
   }
 };
 """
+
+SCRIPT = SCRIPT.replace("$SLOWER", f"{SLOWER:g}")
 
 DRAWN = """() => {
   const roots = [...document.querySelectorAll(".mount")];

@@ -68,6 +68,9 @@ SERVER_NOISE = [
     (r"^zmq\.error\.ZMQError: Address already in use", "another kernel took its port first; Jupyter gives it others"),
 ]
 
+# A page's scripts run so many times slower, as on a busy machine: what a test takes for granted shows.
+SLOWER = float(os.environ.get("ATTNWIDGET_SLOWER", "1"))
+
 # Chromium as root in a container, and silent: no telemetry, no component updates.
 FLAGS = [
     "--headless=new",
@@ -265,6 +268,8 @@ class Page:
         self.page: PlaywrightPage = context.new_page()
         self.page.on("console", lambda message: self.console.append(Message(message.type, message.text)))
         self.page.on("pageerror", lambda error: self.console.append(Message("pageerror", str(error))))
+        if SLOWER > 1 and context.browser and context.browser.browser_type.name == "chromium":
+            context.new_cdp_session(self.page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
 
     def _refuse(self, route: Route) -> None:
         self.blocked.append(route.request.url)
