@@ -27,14 +27,14 @@ import urllib.request
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 from urllib.parse import quote
 
 import nbformat
 import psutil
 from firefox import launcher
 from playwright.sync_api import Browser as PlaywrightBrowser
-from playwright.sync_api import BrowserContext, Locator, Playwright, Route
+from playwright.sync_api import BrowserContext, FloatRect, Locator, Playwright, Route
 from playwright.sync_api import Page as PlaywrightPage
 
 Theme = Literal["light", "dark", "contrast"]
@@ -106,6 +106,14 @@ def find_chromium() -> str:
 HERE = r"(about|blob|chrome|chrome-extension|data|devtools|file):|(http|ws)s?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)"
 FAR = re.compile(f"^(?!{HERE})")
 
+
+FIRST_BOX = """(selector) => {
+  for (const element of document.querySelectorAll(selector)) {
+    const { x, y, width, height } = element.getBoundingClientRect();
+    if (width * height > 0) return { x, y, width, height };
+  }
+  return null;
+}"""
 
 # Counts the timers that a page waits for. Those of more than a second do not count: they end what is over.
 COUNT_TIMERS = """(() => {
@@ -268,8 +276,15 @@ class Page:
         self.page: PlaywrightPage = context.new_page()
         self.page.on("console", lambda message: self.console.append(Message(message.type, message.text)))
         self.page.on("pageerror", lambda error: self.console.append(Message("pageerror", str(error))))
+        self._brake = None
         if SLOWER > 1 and context.browser and context.browser.browser_type.name == "chromium":
-            context.new_cdp_session(self.page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+            self._brake = context.new_cdp_session(self.page)
+        self.slow_down(SLOWER)
+
+    def slow_down(self, rate: float) -> None:
+        """Have the page's scripts run `rate` times slower; Chromium keeps a processor busy for that."""
+        if self._brake:
+            self._brake.send("Emulation.setCPUThrottlingRate", {"rate": rate})
 
     def _refuse(self, route: Route) -> None:
         self.blocked.append(route.request.url)
@@ -290,6 +305,11 @@ class Page:
             if message.kind in ("error", "warning", "pageerror")
             and not any(re.search(pattern, message.text) for pattern, _ in HOST_NOISE)
         ]
+
+    def box(self, selector: str) -> FloatRect:
+        """The rectangle of the first element that is seen of those; asked in one go: answers replace elements."""
+        found = self.page.wait_for_function(FIRST_BOX, arg=selector).json_value()
+        return cast(FloatRect, found)
 
     def screenshot(self, name: str, *, of: str | Locator | None = None) -> None:
         """Save a picture of the page, or of the first element that `of` selects, below test-artifacts/screenshots."""
@@ -593,10 +613,14 @@ class PagePool:
     def take(self, kind: Hashable) -> Any:
         """A page of this kind, or None if there is none."""
         pages = self._pages.get(kind)
-        return pages.pop() if pages else None
+        page = pages.pop() if pages else None
+        if page:
+            page.slow_down(SLOWER)
+        return page
 
     def put(self, kind: Hashable, page: Page) -> None:
         page.leave_empty()
+        page.slow_down(1)
         self._pages.setdefault(kind, []).append(page)
 
 

@@ -119,8 +119,7 @@ def test_no_text_becomes_markup_in_any_view(make: Callable[..., AttentionWidget]
         w.view = view
         put(shown)
         for fraction in (0.1, 0.5, 0.9):
-            box = shown.page.locator("[data-aw=picture]").first.bounding_box()
-            assert box is not None
+            box = shown.shown.box("[data-aw=picture]")
             shown.page.mouse.move(box["x"] + fraction * box["width"], box["y"] + fraction * box["height"])
             shown.page.wait_for_timeout(30)
         assert_nothing_ran(shown.shown, found)
@@ -151,8 +150,7 @@ def test_no_name_of_a_part_becomes_markup(path: Any, shows: Any, offline_page: O
         shown.shown.rest()
         assert shown.page.locator("[data-aw=broken]").all_inner_texts() == []
         shown.screenshot(f"parts-{shows}-{len(path)}-{view}")
-        box = shown.page.locator("[data-aw=picture]").first.bounding_box()
-        assert box is not None
+        box = shown.shown.box("[data-aw=picture]")
         for fraction in (0.2, 0.6):
             shown.page.mouse.move(box["x"] + fraction * box["width"], box["y"] + fraction * box["height"])
             shown.page.wait_for_timeout(30)
@@ -260,8 +258,7 @@ def test_replies_of_any_kind_are_said_or_left_out(
     shown = show(offline_page, w, width=900)
     found = heard(shown.shown)
     for step in range(12):
-        box = shown.page.locator("[data-aw=picture]").first.bounding_box()
-        assert box is not None
+        box = shown.shown.box("[data-aw=picture]")
         at = (step + 1) / 14
         shown.page.mouse.move(box["x"] + at * box["width"], box["y"] + (1 - at) * box["height"])
         if step % 3 == 0:

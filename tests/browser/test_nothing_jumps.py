@@ -85,8 +85,7 @@ def at(across: float, down: float, button: str | None = None, **how: Any) -> Cal
     """Point at, or click on, a place of the picture, in shares of its size."""
 
     def gesture(shown: Gallery) -> None:
-        box = shown.page.locator("[data-aw=picture]").bounding_box()
-        assert box is not None
+        box = shown.shown.box("[data-aw=picture]")
         x, y = box["x"] + box["width"] * across, box["y"] + box["height"] * down
         if button is None:
             shown.page.mouse.move(x, y)
@@ -145,6 +144,26 @@ def progress(share: float | None) -> Callable[[Gallery], None]:
         shown.page.evaluate("(now) => window.mounted[0].host.fromPython({ progress: now })", now)
 
     return gesture
+
+
+BUSY = "() => document.querySelector('[data-aw=status]').textContent.includes('Waiting for the kernel')"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("make", [bank, long])
+def test_a_kernel_that_is_busy(gallery: Show, make: Callable[[], AttentionWidget], width: int) -> None:
+    """That it is busy is said after a while, and moves nothing: no answer is so slow that the page jumps twice."""
+    shown = gallery(make(), width=width)
+    at(0.3, 0.6)(shown)
+    before = measured(shown)
+    shown.hold()
+    shown.page.locator("[data-aw=picture]").press("]")  # the next head
+    shown.page.wait_for_function(BUSY)
+    assert moved(before, measured(shown, waiting=True), set()) == []
+    at(0.2, 0.9)(shown)
+    assert moved(before, measured(shown, waiting=True), set()) == []
+    shown.release()
+    assert moved(before, measured(shown), set()) == []
 
 
 def search(shown: Gallery) -> None:

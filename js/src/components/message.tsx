@@ -40,13 +40,20 @@ export interface Action {
   run(): void;
 }
 
+/** The sign alone, 16 px high. */
+export function Mark({ sign }: { sign: Sign }) {
+  const { color, drawing } = SIGNS[sign];
+  return (
+    <svg viewBox="0 0 16 16" stroke={color} aria-hidden="true">
+      {drawing}
+    </svg>
+  );
+}
+
 export function Message(props: { sign: Sign; title: string; text: string; actions?: readonly Action[] }) {
-  const { color, drawing } = SIGNS[props.sign];
   return (
     <div class="aw-message" role={props.sign === "error" ? "alert" : "status"}>
-      <svg viewBox="0 0 16 16" stroke={color} aria-hidden="true">
-        {drawing}
-      </svg>
+      <Mark sign={props.sign} />
       <b>{props.title}</b>
       <p>{props.text}</p>
       {props.actions && (

@@ -1,8 +1,9 @@
 /** The exact number under the pointer, or at the pin, and what it was computed from; above it what needs saying. */
 
+import { effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import type { ComponentChildren } from "preact";
-import { mount, part, type View } from "../components/dom";
-import { Message } from "../components/message";
+import { mount, part, px, type View } from "../components/dom";
+import { Mark, Message } from "../components/message";
 import {
   drawnWords,
   headWords,
@@ -42,12 +43,31 @@ import { tokenName } from "../text/tokens";
 import { SINK } from "../text/words";
 import { showsEffect } from "../views/segments/menus";
 
-/** Return the line below a view: the number under the pointer, and what it was computed from. */
+/**
+ * Return the line below a view: the number under the pointer, and what it was computed from.
+ *
+ * While the kernel is busy it says so in the place of the latter, and keeps its height: an answer that takes long moves
+ * nothing, neither when that is said nor when the answer comes.
+ */
 export function status(ui: Ui): View {
-  return mount(part("aw-status", "status"), () => <Status ui={ui} />);
+  const node = part("aw-status", "status");
+  const isBusy = signal(false);
+  const end = effect(() => {
+    const now = ui.kernel.state.value === "waiting";
+    node.style.minHeight = now ? px(node.offsetHeight) : "";
+    isBusy.value = now;
+  });
+  const line = mount(node, () => <Status ui={ui} isBusy={isBusy} />);
+  return {
+    node,
+    dispose() {
+      end();
+      line.dispose();
+    },
+  };
 }
 
-/** Say that the kernel is lost or busy, and what Python would not take. */
+/** Say that the kernel is lost, and what Python would not take. */
 export function notice(ui: Ui): View {
   return mount(part("aw-notices"), () => <Notice ui={ui} />);
 }
@@ -72,12 +92,6 @@ function Notice({ ui }: { ui: Ui }) {
         sign="gone"
         title="No kernel answers"
         text={`You see what was saved.${lacks} If a cell is running, wait until it ends; else run this widget's cell to compute more.`}
-      />
-    ) : state === "waiting" ? (
-      <Message
-        sign="waiting"
-        title="Waiting for the kernel"
-        text="It is running another cell. Hover, zoom and pins work meanwhile."
       />
     ) : refused !== null && ui.store.facts.value.saved !== undefined ? (
       <Message sign="empty" title="Not in this file" text={refused} />
@@ -109,10 +123,45 @@ function failed({ store }: Ui) {
   return <Message sign="empty" title={`Not computed: ${names.join(", ")}`} text={[...reasons].join("; ")} />;
 }
 
-function Status({ ui }: { ui: Ui }) {
+/** What is shown, and what works: in one line, cut off where there is no room for all of it. */
+function Busy({ ui }: { ui: Ui }) {
+  const before = lastShown(ui);
+  const running = "It is running another cell.";
+  const still = before === null ? running : `You still see ${before}.`;
+  const more = "Hover, zoom and pins work meanwhile.";
+  return (
+    <span
+      class="aw-busy"
+      role="status"
+      title={`Waiting for the kernel. ${before === null ? "" : `${still} `}${running} ${more}`}
+    >
+      <Mark sign="waiting" />
+      <b>Waiting for the kernel</b> {still} {ui.mode.value !== "narrow" && more}
+    </span>
+  );
+}
+
+/** Whose picture still stands there while that of the selection is due; null where it is the selection's. */
+function lastShown({ store }: Ui): string | null {
+  const { layers, heads, batches, head_numbers } = store.facts.value;
+  const shown = (store.view.value === "segments" ? store.mass.value?.of : store.picture.value?.of) ?? null;
+  if (shown === null || store.view.value === "heads") return null;
+  const { layer, head, batch } = shown;
+  if (layer === store.layer.value && head === store.head.value && batch === store.batch.value) return null;
+  const names = [
+    layers.length > 1 ? `layer ${layer}` : "",
+    batches > 1 ? `sample ${batch}` : "",
+    heads > 1 || head_numbers ? headWords(head, store.facts.value) : "",
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  return names || null;
+}
+
+function Status({ ui, isBusy }: { ui: Ui; isBusy: ReadonlySignal<boolean> }) {
   const { store } = ui;
   const picture = store.picture.value;
-  if (picture === null) return null;
+  if (picture === null) return isBusy.value ? <Busy ui={ui} /> : null;
   const hovering = ui.hover.value !== null && "bin" in ui.hover.value;
   const explained = store.view.value === "stages" && !hovering ? store.pair.value : null;
   const pair = explained !== null && isPinnedPair(store, explained) ? explained : null;
@@ -146,7 +195,7 @@ function Status({ ui }: { ui: Ui }) {
           <Exact reading={reading} picture={picture} ui={ui} />
         )}
       </span>
-      <span>{facts(ui, picture)}</span>
+      {isBusy.value ? <Busy ui={ui} /> : <span>{facts(ui, picture)}</span>}
     </>
   );
 }

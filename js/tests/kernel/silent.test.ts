@@ -83,7 +83,7 @@ describe("a page that was saved", () => {
     const { view, host } = await show(saved(), { silent: true });
     view.button("head 2").click();
     await settle(1000);
-    expect(view.notices).toContain("running another cell");
+    expect(view.status).toContain("Waiting for the kernel You still see layer 0 · head 0.");
     expect(view.button("head 2").getAttribute("aria-checked")).toBe("true");
     await settle(NEVER);
     expect(view.notices).toContain("No kernel answers You see what was saved.");
@@ -122,7 +122,7 @@ describe("a page that was saved", () => {
   test("the stages that were not saved are asked for, and then said to be missing", async () => {
     const { view } = await show(saved({ view: "stages", stages: null }), { silent: true });
     await settle(1000);
-    expect(view.notices).toContain("Waiting for the kernel");
+    expect(view.status).toContain("Waiting for the kernel");
     await settle(NEVER);
     expect(view.notices).toContain(
       "Of the stages only the weights were saved: a notebook that is saved with this view",
