@@ -30,14 +30,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark these tests and run them last: Playwright keeps an event loop running, and others could not start theirs.
 
     Those in JupyterLab come first among them: where several workers share the tests, none is left with a long one. Each
-    worker has a Chromium and a JupyterLab of its own.
+    worker has a Chromium and a JupyterLab of its own. The site is built by the first test that wants it, long before
+    the second one: no worker waits for another.
     """
     ours = [item for item in items if HERE in item.path.parents]
     in_lab = [item for item in ours if "lab_server" in getattr(item, "fixturenames", ())]
     for item in ours:
         item.add_marker(pytest.mark.browser)
     others = [item for item in items if item not in ours]
-    items[:] = [*others, *in_lab, *(item for item in ours if item not in in_lab)]
+    on_site = [item for item in ours if "site" in getattr(item, "fixturenames", ())]
+    plain = [item for item in ours if item not in in_lab and item not in on_site]
+    items[:] = [*others, *on_site[:1], *in_lab, *plain, *on_site[1:]]
 
 
 FAILED = pytest.StashKey[bool]()

@@ -6,12 +6,14 @@ import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zlib
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from in_hand import in_hand
 from lab import OfflinePages
 
@@ -19,17 +21,26 @@ ROOT = Path(__file__).parents[2]
 OURS = re.compile(r'(?:src|href)="(?!https?://|data:|#|mailto:)([^"#?]+)')
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site; a warning is an error."""
-    folder = tmp_path_factory.mktemp("site")
+    """The site, built once for all workers; a warning is an error."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "site"
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder / "objects.inv").exists():
+            build(folder)
+    return folder
+
+
+def build(folder: Path) -> None:
     program = Path(sys.executable).parent / "sphinx-build"
     command = [program, "-q", "-W", "--keep-going", "-b", "html", ROOT / "docs", folder]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
+    if done.returncode != 0:
+        shutil.rmtree(folder, ignore_errors=True)  # else the next test would take it for whole
     assert done.returncode == 0, done.stderr[-6000:]
-    return folder
 
 
 def names_in(inventory: Path) -> set[str]:
