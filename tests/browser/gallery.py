@@ -71,8 +71,10 @@ window.pending = 0;
 window.slower = $SLOWER;
 let open = Promise.resolve();
 let release = () => {};
-window.hold = () => { open = new Promise((resolve) => { release = resolve; }); };
-window.release = () => release();
+window.taking = 0; // changes that Python has not taken yet
+window.isHeld = false;
+window.hold = () => { window.isHeld = true; open = new Promise((resolve) => { release = resolve; }); };
+window.release = () => { window.isHeld = false; release(); };
 window.endKernel = () => { for (const { host } of window.mounted) host.dead = true; };
 window.bytesPerSecond = Infinity; // of all that Python says: one thing after the other
 let free = 0;
@@ -82,11 +84,17 @@ const through = async (said) => {
   free = Math.max(now, free) + (1000 * JSON.stringify(said).length) / window.bytesPerSecond;
   await new Promise((resolve) => setTimeout(resolve, free - now));
 };
+let last = Promise.resolve();
+const late = () => { // each after the one before
+  const wait = () => new Promise((resolve) => setTimeout(resolve, 20 * window.slower * Math.random()));
+  last = last.then(wait);
+  return last;
+};
 const ask = async (question) => {
   window.pending++;
   try {
     await open;
-    if (window.slower > 1) await new Promise((resolve) => setTimeout(resolve, 40 * window.slower * Math.random()));
+    if (window.slower > 1) await late();
     const said = await question();
     await through(said);
     return reviveState(said);
@@ -98,7 +106,14 @@ window.start = async (states, live, detached = false) => {
   for (const [index, el] of [...document.querySelectorAll(".mount")].entries()) {
     const kernel = {
       answer: (request) => ask(() => window.answer(index, request)),
-      take: (changes) => ask(() => window.take(index, changes)),
+      take: async (changes) => {
+        window.taking++;
+        try {
+          return await ask(() => window.take(index, changes));
+        } finally {
+          window.taking--;
+        }
+      },
     };
     const place = el.parentElement;
     if (detached) el.remove();
@@ -109,6 +124,8 @@ window.start = async (states, live, detached = false) => {
 """
 
 SCRIPT = SCRIPT.replace("$SLOWER", f"{SLOWER:g}")
+
+TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 
 DRAWN = """() => {
   const roots = [...document.querySelectorAll(".mount")];
@@ -192,11 +209,11 @@ class Gallery:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until all that is due has been drawn."""
+        """Wait until Python has taken what was set, unless the kernel is busy, and all that is due has been drawn."""
+        self.page.evaluate(TWO_FRAMES)
+        self.page.wait_for_function("() => window.isHeld || window.taking === 0")
         self.page.wait_for_function(DRAWN)
-        self.page.evaluate(
-            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-        )
+        self.page.evaluate(TWO_FRAMES)
 
     def wait_for_lines(self) -> None:
         """Wait until all that the view has asked the kernel for has arrived and is drawn."""

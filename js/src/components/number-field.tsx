@@ -1,16 +1,26 @@
 /** A field for a number, which follows the one in force. */
 
-import { Component, createRef } from "preact";
+import { Component, createRef, type TargetedEvent } from "preact";
 
 interface Props {
-  readonly name: string;
   readonly label: string;
   /** The number in force, as it is shown. */
   readonly text: string;
-  readonly placeholder?: string;
+  readonly name?: string;
+  readonly placeholder?: string | undefined;
+  readonly type?: "number";
+  readonly inputMode?: "numeric";
+  readonly min?: number;
+  readonly step?: number | "any";
+  readonly disabled?: boolean;
+  readonly onChange?: (event: TargetedEvent<HTMLInputElement>) => void;
+  readonly onKeyDown?: (event: KeyboardEvent) => void;
 }
 
-/** Take a number; once another one is in force, that stands in the place of what was typed. */
+/**
+ * Take a number; once another one is in force, that stands in the place of what was typed. What is typed stays while
+ * the page draws anew for other reasons, as when an answer comes: a `value` would put it back.
+ */
 export class NumberField extends Component<Props> {
   private input = createRef<HTMLInputElement>();
 
@@ -18,17 +28,8 @@ export class NumberField extends Component<Props> {
     if (text !== this.props.text) this.input.current!.value = this.props.text;
   }
 
-  override render({ name, label, text, placeholder }: Props) {
-    return (
-      <input
-        ref={this.input}
-        name={name}
-        inputMode="decimal"
-        placeholder={placeholder}
-        aria-label={label}
-        defaultValue={text}
-      />
-    );
+  override render({ label, text, ...more }: Props) {
+    return <input ref={this.input} inputMode="decimal" aria-label={label} defaultValue={text} {...more} />;
   }
 }
 

@@ -3,6 +3,7 @@
 import { Component } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
 import { Menu } from "../components/menu";
+import { NumberField } from "../components/number-field";
 import { headWords } from "../components/phrases";
 import { Thumbnail } from "../components/thumbnail";
 import type { HeadPlace } from "../contract/messages";
@@ -277,10 +278,10 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
       >
         ‹
       </button>
-      <input
+      <NumberField
         inputMode="numeric"
-        aria-label={`${name}, 0 to ${total - 1}`}
-        value={value}
+        label={`${name}, 0 to ${total - 1}`}
+        text={String(value)}
         disabled={disabled}
         onChange={typed}
         onKeyDown={walk}

@@ -4,7 +4,7 @@
 import { expect, test } from "vitest";
 import { headWords, inModel } from "../../src/components/phrases";
 import type { Facts } from "../../src/contract/messages";
-import { show } from "../helpers/page.ts";
+import { settle, show } from "../helpers/page.ts";
 import { CAUSAL, factsOf, python, stateOf } from "../helpers/states.ts";
 import { useFakeTime } from "../helpers/timers.ts";
 
@@ -42,6 +42,27 @@ test("the stepper of a narrow widget says it beside", async () => {
   );
   expect(view.text(".aw-group:has([aria-label^='head, '])")).toContain("(1)");
   expect(view.find<HTMLElement>("[title='head 0 (1 in the model)'].aw-muted").textContent).toBe("(1)");
+});
+
+test("what is typed into a stepper stays while something else is drawn anew", async () => {
+  const state = stateOf(CAUSAL);
+  const { view, host } = await show(
+    state,
+    python(state, () => CAUSAL),
+    { width: 330 },
+  );
+  const field = view.find<HTMLInputElement>("input[aria-label^='head, ']");
+  field.value = "2";
+  host.fromPython({ facts: { ...host.get("facts"), device: "cuda" } });
+  await settle();
+  expect(field.value).toBe("2");
+  field.dispatchEvent(new Event("change", { bubbles: true }));
+  await settle();
+  expect(host.get("head")).toBe(2);
+  expect(field.value).toBe("2");
+  field.value = "77";
+  field.dispatchEvent(new Event("change", { bubbles: true }));
+  expect(field.value).toBe("2"); // there is no such head
 });
 
 test("one head that was kept alone is named too", async () => {

@@ -444,7 +444,9 @@ describe("a slow kernel", () => {
     await settle(380);
     expect(view.status).not.toContain("Waiting");
     await settle(40);
-    expect(view.status).toContain("Waiting for the kernel You still see layer 0 · head 0. Hover, zoom and pins work meanwhile.");
+    expect(view.status).toContain(
+      "Waiting for the kernel You still see layer 0 · head 0. Hover, zoom and pins work meanwhile.",
+    );
     expect(view.notices).toBe(""); // which would move what stands below
     await view.click(1, 1);
     expect(view.status).toContain("bank 1 → bank 1 weight 0.750000");

@@ -40,6 +40,19 @@ const at = (head: number, layer: number) => ({
 });
 
 describe("which are shown, and in which order", () => {
+  test("what is typed into a field stays while something else is drawn anew", async () => {
+    const { view, host } = await draw();
+    const field = (name: string) => view.find(`.aw-only input[aria-label="${name}"]`) as HTMLInputElement;
+    field("Last layer").value = "0";
+    host.fromPython({ only_heads: [1, null, null] });
+    await settle();
+    expect(field("First layer").value).toBe("1");
+    expect(field("Last layer").value).toBe("0");
+    host.fromPython({ only_heads: [1, 1, null] });
+    await settle();
+    expect(field("Last layer").value).toBe("1");
+  });
+
   test("only some layers, and only above a number", async () => {
     const { view, host } = await draw();
     const put = async (name: string, value: string) => {

@@ -1,5 +1,6 @@
 /** Which of all heads are shown: some layers, and those whose metric is above a number. */
 
+import { NumberField } from "../../components/number-field";
 import { type HeadFilter, type HeadMetric, isShown, type Survey } from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
@@ -20,13 +21,13 @@ export function Only({ ui, survey, metric }: Props) {
     ui.store.show({ only_heads: limits.every((limit) => limit === null) ? null : limits });
   };
   const field = (name: keyof HeadFilter, label: string, own: string) => (
-    <input
+    <NumberField
       type="number"
       min={0}
       step={name === "above" ? "any" : 1}
-      aria-label={label}
+      label={label}
       placeholder={own}
-      value={only?.[name] ?? ""}
+      text={String(only?.[name] ?? "")}
       onChange={({ currentTarget: { value } }) => put({ [name]: value === "" ? null : Number(value) })}
       onKeyDown={(event) => event.stopPropagation()}
     />
