@@ -150,6 +150,18 @@ BAR_ENDS = """() => {
 }"""
 
 
+@pytest.mark.parametrize("width", [905, 1250])
+def test_all_of_the_mass_is_written_beside_the_longest_bar(gallery: Show, width: int) -> None:
+    tokens, spans, *_ = tensors()
+    mask = torch.ones(len(tokens), len(tokens)).tril().bool()
+    mask[slice(*spans["answer"])] = False
+    mask[slice(*spans["answer"]), slice(*spans["doc 3"])] = True
+    shown = gallery(story(segment="doc 3", mask=mask), width=width)
+    ready(shown)
+    assert set(shown.page.locator(".aw-seg-head .aw-number").all_inner_texts()) == {"1.000"}
+    assert min(shown.page.evaluate(BAR_ENDS)["numbers"]) >= 2
+
+
 @pytest.mark.parametrize(("width", "host"), [(905, "plain-light"), (1250, "jupyter-large"), (600, "vscode-dark")])
 @pytest.mark.parametrize("measure", ["mass", "per_token", "lift"])
 def test_names_and_numbers_end_before_the_bars(gallery: Show, nail: int, measure: str, width: int, host: str) -> None:

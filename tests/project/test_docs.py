@@ -68,6 +68,13 @@ def test_the_readme_is_short() -> None:
     assert len(read("README.md").splitlines()) <= 120
 
 
+def test_the_readme_says_how_a_widget_lets_go_of_its_tensors() -> None:
+    """A cell that is run again keeps the old widget: nothing else on the first page says so."""
+    (said,) = [part for part in read("README.md").split("\n\n") if "`w.close()`" in part]
+    assert "`w.update(q, k, v)`" in said
+    assert "holds its tensors until" in said
+
+
 def test_pages_show_only_code_that_runs() -> None:
     """Python on a page is run when the site is built; where that cannot be, the page says what it stands for."""
     plain = {page: len(re.findall(r"^```python$", read(page), re.M)) for page in PAGES}

@@ -152,7 +152,7 @@ export function headsPart(
 }
 
 /** As wide as the sorted column's numbers get. */
-const WIDEST = { mass: ".888", per_token: ".8888", lift: "×88.8" } as const;
+const WIDEST = { mass: "8.888", per_token: "8.8888", lift: "×88.8" } as const;
 
 /** Where there is little room one segment has a bar: the pinned one, or else the first. */
 function pinnedOnly(model: SegmentsModel): readonly number[] {
