@@ -128,10 +128,12 @@ $(VENV)/.node: tools/js.py | $(PY)
 
 # attnwidget/__init__.py: the version is there.
 $(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
+	@echo "Installing attnwidget, torch and JupyterLab into $(VENV): this takes some minutes."
 	$(PIP) install --quiet -c constraints.txt -e ".[demo]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
+	@echo "Installing what the tests need into $(VENV): this takes some minutes."
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $(VENV)/.demo $@
 
