@@ -233,6 +233,7 @@ def test_the_scale_is_dragged(offline_page: OfflinePages) -> None:
     )
     page.page.locator(".aw-changed").get_by_role("button", name="As it was").click()
     page.page.wait_for_selector(".aw-changed", state="detached")
+    page.settle()
     assert shown.what_if == {}
     page.check()
 
