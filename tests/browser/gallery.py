@@ -132,6 +132,7 @@ DRAWN = """() => {
   return document.querySelectorAll(".aw-ghost").length === 0 && roots.every((root) => {
     const picture = root.querySelector("[data-aw=picture]");
     const status = root.querySelector("[data-aw=status]");
+    if (root.querySelector(".aw-stage[aria-busy=true]")) return false; // the view before is still there
     const sized = picture?.style.width || picture?.matches(".aw-steps-row");
     return sized && picture.getAttribute("aria-label") && status.textContent;
   });

@@ -156,6 +156,7 @@ def test_without_a_kernel_the_stages_view_draws_what_the_picture_has(gallery: Sh
     shown.end_kernel()
     shown.page.evaluate("() => window.mounted[0].host.fromPython({ view: 'stages', query: 14, key: 16 })")
     shown.page.get_by_text("Of the stages only the weights were saved").wait_for()
+    shown.settle()
     assert shown.page.locator(".aw-small-head b").all_inner_texts() == ["Weights"]
     shown.screenshot(f"stages-without-a-kernel-{width}-{host}")
     shown.check()

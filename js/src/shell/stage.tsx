@@ -30,14 +30,18 @@ export function stage(ui: Ui): View {
       attempts.value;
       const make = loadedView(name);
       if (make !== undefined) {
+        node.removeAttribute("aria-busy");
         made.value = make;
         return undefined;
       }
+      node.setAttribute("aria-busy", "true");
       let isLeft = false;
       const waits = setTimeout(() => put(() => waiting(node, name)), PATIENCE);
       const then = (next: () => (ui: Ui) => View) => {
         clearTimeout(waits);
-        if (!isLeft) put(next());
+        if (isLeft) return;
+        put(next());
+        node.removeAttribute("aria-busy");
       };
       loadView(name).then(
         () => then(() => loadedView(name)!),

@@ -67,7 +67,9 @@ test("the view before stays until the next one is loaded", async () => {
   await settle();
   expect(has(view, ".aw-stage > .aw-main")).toBe(true);
   expect(view.find('[role=tab][aria-selected="true"]').textContent).toBe("Graph"); // what was asked for is seen at once
+  expect(has(view, ".aw-stage[aria-busy=true]")).toBe(true);
   await give("graph");
+  expect(has(view, ".aw-stage[aria-busy]")).toBe(false);
   expect(has(view, ".aw-stage > .aw-main")).toBe(false);
   expect(has(view, ".aw-stage .aw-graph")).toBe(true);
 });
