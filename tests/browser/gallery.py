@@ -125,17 +125,28 @@ window.start = async (states, live, detached = false) => {
 
 SCRIPT = SCRIPT.replace("$SLOWER", f"{SLOWER:g}")
 
-TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-
-DRAWN = """() => {
-  const roots = [...document.querySelectorAll(".mount")];
-  return document.querySelectorAll(".aw-ghost").length === 0 && roots.every((root) => {
+# In one question to the page: a settled page is asked for some ten thousand times.
+SETTLED = """async (seconds) => {
+  const frames = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())));
+  const isTaken = () => window.isHeld || !window.taking;
+  const isDrawn = (root) => {
     const picture = root.querySelector("[data-aw=picture]");
     const status = root.querySelector("[data-aw=status]");
     if (root.querySelector(".aw-stage[aria-busy=true]")) return false; // the view before is still there
     const sized = picture?.style.width || picture?.matches(".aw-steps-row");
     return sized && picture.getAttribute("aria-label") && status.textContent;
-  });
+  };
+  const isSettled = () => {
+    const roots = [...document.querySelectorAll(".mount")];
+    return isTaken() && document.querySelectorAll(".aw-ghost").length === 0 && roots.every(isDrawn);
+  };
+  const last = performance.now() + 1000 * seconds;
+  await frames();
+  while (!isSettled()) {
+    if (performance.now() > last) throw new Error(`not drawn after ${seconds} s`);
+    await frames();
+  }
+  await frames();
 }"""
 
 
@@ -211,10 +222,7 @@ class Gallery:
 
     def settle(self) -> None:
         """Wait until Python has taken what was set, unless the kernel is busy, and all that is due has been drawn."""
-        self.page.evaluate(TWO_FRAMES)
-        self.page.wait_for_function("() => window.isHeld || window.taking === 0")
-        self.page.wait_for_function(DRAWN)
-        self.page.evaluate(TWO_FRAMES)
+        self.page.evaluate(SETTLED, 30)
 
     def wait_for_lines(self) -> None:
         """Wait until all that the view has asked the kernel for has arrived and is drawn."""

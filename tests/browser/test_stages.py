@@ -11,6 +11,7 @@ import nbformat
 import pytest
 import torch
 from gallery import Gallery, show
+from ipywidgets.embed import dependency_state, embed_data
 from lab import Lab, OfflinePages
 from nbformat.sign import NotebookNotary
 from playwright.sync_api import Locator
@@ -260,9 +261,8 @@ def test_a_saved_notebook_shows_the_pair(lab: Lab) -> None:
     cell = nbformat.v4.new_code_cell("w", execution_count=1)
     view = {"version_major": 2, "version_minor": 0, "model_id": shown.model_id}
     cell.outputs = [nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": view})]
-    saved = {
-        "application/vnd.jupyter.widget-state+json": AttentionWidget.get_manager_state(widgets=[shown, shown.layout])
-    }
+    state = embed_data(views=[shown], state=dependency_state([shown], drop_defaults=False))["manager_state"]
+    saved = {"application/vnd.jupyter.widget-state+json": state}  # with the script, whatever this page has shown before
     written = nbformat.v4.new_notebook(cells=[cell], metadata={"widgets": saved, **KERNEL})
     path = lab.server.root / "saved.ipynb"
     nbformat.write(written, path)

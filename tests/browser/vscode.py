@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from gallery import AUDIT, DRAWN, SCRIPT, answerer, front_end_files, portable, state_of, taker
+from gallery import AUDIT, SCRIPT, SETTLED, answerer, front_end_files, portable, state_of, taker
 from lab import OfflinePages, Page
 from playwright.sync_api import Frame, Locator
 
@@ -103,10 +103,7 @@ class VsCode:
 
     def settle(self) -> None:
         """Wait until all that is due has been drawn."""
-        self.frame.wait_for_function(DRAWN)
-        self.frame.evaluate(
-            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-        )
+        self.frame.evaluate(SETTLED, 30)
 
     def screenshot(self, name: str) -> None:
         """Save a picture of the editor."""
