@@ -33,6 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(folder: Path) -> None:
+    """Build the site strictly and leave nothing of one that failed."""
     program = Path(sys.executable).parent / "sphinx-build"
     command = [program, "-q", "-W", "--keep-going", "-b", "html", ROOT / "docs", folder]
     done = subprocess.run(

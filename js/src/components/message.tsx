@@ -40,7 +40,7 @@ export interface Action {
   run(): void;
 }
 
-/** The sign alone, 16 px high. */
+/** The sign alone. */
 export function Mark({ sign }: { sign: Sign }) {
   const { color, drawing } = SIGNS[sign];
   return (

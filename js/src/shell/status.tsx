@@ -15,6 +15,7 @@ import {
   stackWords,
 } from "../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
+import type { Facts } from "../contract/messages";
 import { isSigned, sumWord, wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
 import { editWords } from "../data/effects";
@@ -143,19 +144,20 @@ function Busy({ ui }: { ui: Ui }) {
 
 /** Whose picture still stands there while that of the selection is due; null where it is the selection's. */
 function lastShown({ store }: Ui): string | null {
-  const { layers, heads, batches, head_numbers } = store.facts.value;
   const shown = (store.view.value === "segments" ? store.mass.value?.of : store.picture.value?.of) ?? null;
   if (shown === null || store.view.value === "heads") return null;
   const { layer, head, batch } = shown;
   if (layer === store.layer.value && head === store.head.value && batch === store.batch.value) return null;
-  const names = [
-    layers.length > 1 ? `layer ${layer}` : "",
-    batches > 1 ? `sample ${batch}` : "",
-    heads > 1 || head_numbers ? headWords(head, store.facts.value) : "",
-  ]
-    .filter(Boolean)
-    .join(" · ");
-  return names || null;
+  return placeWords(shown, headWords(head, store.facts.value), store.facts.value).join(" · ") || null;
+}
+
+/** Layer, sample and head, each where there are several. */
+function placeWords(of: { layer: number; batch: number }, named: string, facts: Facts): string[] {
+  return [
+    facts.layers.length > 1 ? `layer ${of.layer}` : "",
+    facts.batches > 1 ? `sample ${of.batch}` : "",
+    facts.heads > 1 || facts.head_numbers ? named : "",
+  ].filter(Boolean);
 }
 
 function Status({ ui, isBusy }: { ui: Ui; isBusy: ReadonlySignal<boolean> }) {
@@ -528,13 +530,11 @@ function effectFacts({ store }: Ui): string {
 function segmentFacts({ store }: Ui, narrow: boolean): string {
   const now = store.mass.value;
   if (now === null || now.error !== null) return "";
-  const { layers, heads, batches, queries, head_numbers } = store.facts.value;
+  const { queries } = store.facts.value;
   const { columns } = leftOf(now.keys, store.aside.value ?? []);
   return [
     ...stackWords(store.facts.value),
-    layers.length > 1 ? `layer ${now.of.layer}` : "",
-    batches > 1 ? `sample ${now.of.batch}` : "",
-    heads > 1 || head_numbers ? headWords(now.of.head, store.facts.value) : "",
+    ...placeWords(now.of, headWords(now.of.head, store.facts.value), store.facts.value),
     `${count(now.total)} of ${count(queries)} queries`,
     `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
     narrow || columns.length === now.keys.length || now.stage !== "weights"
@@ -692,8 +692,8 @@ function facts(ui: Ui, picture: Picture): string {
   if (store.view.value === "heads") return allHeads(ui);
   if (store.view.value === "segments")
     return showsEffect(ui) ? effectFacts(ui) : segmentFacts(ui, ui.mode.value === "narrow");
-  const { layers, heads, batches, dtype, device, is_causal, head_numbers } = store.facts.value;
-  const { layer, head, batch } = picture.of;
+  const { dtype, device, is_causal } = store.facts.value;
+  const { head } = picture.of;
   const drawn = store.view.value === "graph" && store.drawnHeads.value.length > 1 ? store.drawnHeads.value : [head];
   const named = drawn.length > 1 ? drawnWords(drawn, store.facts.value) : headWords(drawn[0]!, store.facts.value);
   const cells = store.view.value === "heatmap" && isPooled(picture) && showsCells(ui);
@@ -702,9 +702,7 @@ function facts(ui: Ui, picture: Picture): string {
   return [
     ...stackWords(store.facts.value),
     sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
-    layers.length > 1 ? `layer ${layer}` : "",
-    batches > 1 ? `sample ${batch}` : "",
-    heads > 1 || head_numbers ? named : "",
+    ...placeWords(picture.of, named, store.facts.value),
     `${count(picture.queries)} × ${count(picture.keys)}`,
     picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
     store.view.value === "heatmap" ? segmentCount(ui) : "",
