@@ -712,7 +712,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
             show.setdefault("view", "image")
         for name in [name for name in FIRST if name in show]:
             setattr(self, name, show.pop(name))
-        super().__init__(uid=uuid.uuid4().hex, **self._select(show))
+        uid = uuid.uuid4().hex
+        super().__init__(uid=uid, model_id=uid, **self._select(show))
         self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:

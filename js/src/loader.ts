@@ -2,8 +2,10 @@
  * What every widget carries in the place of the front-end, which is sent once for each kernel. It takes that from the
  * page, from the model that holds it for all widgets, or asks Python for it, and hands over to it.
  *
- * `initialize` does not wait: anywidget gives it two seconds, after which no message reaches the model any more.
+ * `initialize` does not wait: anywidget gives it two seconds (kernel/hearing.ts).
  */
+
+import { hearPython } from "./kernel/hearing";
 
 /** Put in by the build: a page may hold several versions. */
 declare const DIGEST: string;
@@ -16,7 +18,7 @@ interface FrontEnd {
 }
 
 interface LoaderModel {
-  get(name: "_front_end"): unknown;
+  get(name: "_front_end" | "uid"): unknown;
   send(content: unknown): unknown;
   on(event: "msg:custom", listener: (content: unknown) => void): void;
   readonly widget_manager?: { get_model?(id: string): Promise<SharedModel | undefined> | undefined } | undefined;
@@ -142,6 +144,7 @@ function initialize(context: Context): () => void {
   const page = pageOf();
   let cleanup: unknown;
   let isOver = false;
+  void hearPython(context.model);
   void find(context.model, page);
   page.widget.then(
     (widget) => {

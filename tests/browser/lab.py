@@ -51,6 +51,7 @@ THEMES: dict[Theme, str] = {
 # What JupyterLab itself puts on the console. Each line: a pattern, and why it is not ours.
 HOST_NOISE = [
     (r"reading 'schema'", "Notebook 7.6 opens its settings before they are loaded"),
+    (r"^\[anywidget\] Failed to initialize model\.$", "so it says on a busy page; ours goes on: test_script_once.py"),
     (r"Could not restore the debugger state", "JupyterLab asks the old kernel for it while that one is restarted"),
     (r"Connection lost, reconnecting", "a restarted kernel closes its socket"),
     (r"^Plugin \S+ is taking too long to activate", "JupyterLab says so of its own parts on a busy machine"),

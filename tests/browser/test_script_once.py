@@ -10,8 +10,10 @@ import nbformat
 import torch
 from ipywidgets.embed import dependency_state, embed_data
 from lab import Lab, LabNotebook
+from playwright.sync_api import Route
 
 from attnwidget import AttentionWidget
+from attnwidget._utils.assets import bundled
 
 MAKE = """
 import torch
@@ -29,6 +31,16 @@ COUNT_SCRIPTS = """() => {
   URL.createObjectURL = (blob) => {
     if (blob.type === "text/javascript") window.scripts.push(blob.size);
     return create.call(URL, blob);
+  };
+}"""
+# The first script that the page makes comes over the network instead, which a test can hold up.
+FROM_NETWORK = """(address) => {
+  const create = URL.createObjectURL;
+  let first = true;
+  URL.createObjectURL = (blob) => {
+    if (!first || blob.type !== "text/javascript") return create.call(URL, blob);
+    first = false;
+    return address;
   };
 }"""
 PLACES = {  # of each view that is loaded when it is opened
@@ -103,6 +115,27 @@ def test_a_notebook_that_was_saved_with_its_state_draws_and_says_that_nobody_ans
         }"""
     )
     assert "were not saved" not in widget.inner_text()  # a picture of all numbers has the links
+    assert not notebook.problems
+
+
+def test_a_widget_whose_script_starts_late_still_hears_python(lab: Lab) -> None:
+    """Where that takes more than two seconds, anywidget keeps every message to the model from it."""
+    notebook = lab.open([MAKE, "w = make(0)\nw", "w.head = 3"])
+    notebook.load()  # other tests may have left the script in this page
+    page, address, asked = notebook.page, f"{lab.server.base}/late.js", []
+
+    def late(route: Route) -> None:
+        asked.append(route.request.url)
+        page.wait_for_timeout(3000)
+        route.fulfill(content_type="text/javascript", body=bundled("loader.js"))
+
+    page.route(address, late)
+    page.evaluate(FROM_NETWORK, address)
+    notebook.run_all()
+    drawn(notebook, 1)
+    page.locator(".attnwidget [data-aw=status]", has_text="head 3").wait_for()  # which was sent before it started
+    answers(notebook)
+    assert asked == [address]
     assert not notebook.problems
 
 

@@ -112,7 +112,9 @@ def test_thumbnails_are_of_all_heads_each_on_its_own_range(front_end: FrontEnd) 
 
 def test_each_widget_has_an_id_of_its_own() -> None:
     q, k, _ = tensors(3, 4)
-    assert len({AttentionWidget(q, k).uid for _ in range(3)} - {""}) == 3
+    made = [AttentionWidget(q, k) for _ in range(3)]
+    assert len({w.uid for w in made} - {""}) == 3
+    assert [w.model_id for w in made] == [w.uid for w in made]  # by which a page finds the model: kernel/hearing.ts
 
 
 def test_a_long_matrix_comes_pooled_and_quantised(front_end: FrontEnd) -> None:
