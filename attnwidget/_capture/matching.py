@@ -104,7 +104,6 @@ class ForwardPass:
         is_fresh: whether a self-attention that is not recorded was seen without a past; None: none was seen.
         repeated: calls of its layers that the next ones may repeat.
         seen: by module, queries and keys of its calls; where there are several processes.
-        has_steps: whether outputs of calls with one new token may wait to be verified with those of other layers.
         depth: how many calls of the model, and parts of it, are running within one another.
     """
 
@@ -115,7 +114,6 @@ class ForwardPass:
     is_fresh: bool | None = None
     repeated: list[RepeatedStep] = field(default_factory=list)
     seen: dict[str, list[tuple[Sample, Sample]]] = field(default_factory=dict)
-    has_steps: bool = False
     depth: int = 1
 
 
@@ -221,7 +219,7 @@ class RecordMatcher:
             return
         self._thread.forward = None
         with self._lock:
-            if forward.records is not None and (forward.has_steps or (forward.repeated and not self._keeper.values)):
+            if forward.records is not None:
                 verify_aside(check for record in forward.records.values() for check in record.pop_checks())
             self._keeper.forget_masks()
 
@@ -335,7 +333,6 @@ class RecordMatcher:
             in_step = forward is self._thread.forward and forward.how is not None and forward.calls[module] == 1
             in_step = in_step and grown is not None and not grown.cuts and self._keeper.device is None
             in_step = in_step and not record.keeps_outputs
-            forward.has_steps |= in_step
             return record.output_callback(call, first, in_step=in_step)
 
     def _refuse_keys_in_turn(self, forward: ForwardPass, module: str, call: ObservedCall) -> None:

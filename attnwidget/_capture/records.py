@@ -27,7 +27,7 @@ from .parts import QUERIES, take_part
 from .repeated_steps import NotedCall, RepeatedStep, kinds_of
 from .text import CallText, RecordText
 from .verification import ComparedRows, OutputSample, differs, is_changed_by_rounding, rows_to_compare, sample_output
-from .verified_together import SMALL, OutputCheck, verify
+from .verified_together import WAITING, OutputCheck, verify
 
 CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
 UNVERIFIED = (
@@ -527,9 +527,9 @@ class Record:
         of_query = dict(zip(starts, self.call_rules, strict=False))
         rules = self._keeper.joined([of_query[query] for query in queries], self.k.length, self.k.device)
         q, k, v = take_part(self.q.view(), QUERIES, queries), self.k.view(), self.v.view()
-        sample = sample_output(output, q, k, v, range(len(queries)))
+        sample = sample_output(output, q, k, v, range(len(queries)), copied=False)
         assert sample is not None
-        return [*checks, self._check(rows_to_compare(sample, q, k, v), rules)]
+        return [*checks, self._check(rows_to_compare(sample, q, k, v, copied=False), rules)]
 
     def _check(self, rows: ComparedRows, rules: CallRules) -> OutputCheck:
         return OutputCheck(rows, rules, self.scale, self.softcap, self.sinks, self._differences)
@@ -582,7 +582,7 @@ class Record:
             kept: the first call, with copies of q, k and v, which no one else changes.
             output: of the call.
         """
-        if kept.v is None or not isinstance(output, Tensor) or max(kept.k.numel(), kept.v.numel()) > SMALL:
+        if kept.v is None or not isinstance(output, Tensor) or max(kept.k.numel(), kept.v.numel()) > WAITING:
             return None
         sample = sample_output(output, kept.q, kept.k, kept.v)
         if sample is not None:

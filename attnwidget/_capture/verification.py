@@ -65,7 +65,7 @@ def sampled_rows(queries: int) -> list[int]:
 
 
 def sample_output(
-    output: Any, q: Tensor, k: Tensor, v: Tensor, rows: Sequence[int] | None = None
+    output: Any, q: Tensor, k: Tensor, v: Tensor, rows: Sequence[int] | None = None, *, copied: bool = True
 ) -> OutputSample | None:
     """Return a few rows of a call's output, to be compared with what q, k, v and its rules come to.
 
@@ -75,6 +75,7 @@ def sample_output(
         k: (B, G, K, D).
         v: (B, G, K, Dv).
         rows: which; None: `sampled_rows`.
+        copied: whether they are copied, as of an output that is another's; False: a view does where there is one.
 
     Returns:
         None if the output is not of this shape.
@@ -92,7 +93,8 @@ def sample_output(
     groups = _evenly(k.shape[1], max(1, KEY_NUMBERS // max(1, 2 * k.shape[2] * k.shape[3])))
     heads = [group * share + i for group in groups for i in range(share)]
     with torch.no_grad():
-        found = output.detach()[_index(samples, heads, places, output.device)]
+        at = samples, heads, places
+        found = output.detach()[_index(*at, output.device)] if copied else _rows_of(output.detach(), *at)
     return OutputSample(rows, samples, heads, found, rounding_of(output, q, v), dropout)
 
 
@@ -119,6 +121,13 @@ def _index(samples: list[int], heads: list[int], rows: list[int], device: torch.
 
 
 _indices: dict[tuple[Any, ...], tuple[Tensor, Tensor, Tensor]] = {}  # layers ask for the same
+
+
+def _rows_of(x: Tensor, samples: list[int], heads: list[int], rows: list[int]) -> Tensor:
+    """Return some rows of x (B, H, rows, size), without a copy where they are all, one after the other."""
+    if rows == list(range(rows[0], rows[-1] + 1)):
+        return _select(x, samples, heads).narrow(2, rows[0], len(rows))
+    return x[_index(samples, heads, rows, x.device)]
 
 
 def _select(x: Tensor, samples: list[int], groups: list[int]) -> Tensor:
@@ -199,7 +208,7 @@ class ComparedRows:
 
 
 def rows_to_compare(
-    sample: OutputSample, q: Tensor, k: Tensor, v: Tensor, keys: slice = ALL, first: int = 0
+    sample: OutputSample, q: Tensor, k: Tensor, v: Tensor, keys: slice = ALL, first: int = 0, *, copied: bool = True
 ) -> ComparedRows:
     """Return the rows of a sample with their queries, and the keys and values, which are views where they can be.
 
@@ -208,14 +217,16 @@ def rows_to_compare(
         q, k, v: as `differs` takes them.
         keys: those of the call, among all.
         first: the query of the record at which the call begins.
+        copied: whether the queries are copied, as of a q that is the model's; False: a view does where there is one.
     """
-    samples, heads, rows = _index(sample.samples, sample.heads, sample.rows, q.device)
     share = q.shape[1] // k.shape[1]
     groups = [head // share for head in sample.heads[::share]]
     near, values = (_select(x, sample.samples, groups) for x in (k, v))
     if (keys.start or 0, keys.stop) not in ((0, None), (0, k.shape[2])):
         near, values = near[:, :, keys], values[:, :, keys]
-    return ComparedRows(sample, q[samples, heads, rows + first if first else rows], near, values)
+    rows = [row + first for row in sample.rows] if first else sample.rows
+    at = sample.samples, sample.heads, rows
+    return ComparedRows(sample, q[_index(*at, q.device)] if copied else _rows_of(q, *at), near, values)
 
 
 def differ(

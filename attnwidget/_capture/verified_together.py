@@ -12,7 +12,7 @@ from torch import Tensor
 from .call_rules import CallRules
 from .verification import ComparedRows, differ
 
-SMALL = 1 << 17  # numbers of a call's keys, up to which it is not worth reading them while they are in a fast cache
+WAITING = 1 << 21  # numbers of a call's keys, up to which it waits for other layers: so much may be held for longer
 SCORES = 1 << 20  # that are computed at once
 
 

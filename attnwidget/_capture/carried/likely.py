@@ -13,6 +13,7 @@ IN_GROUP = 64  # logits of which the largest is looked for first
 MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
 BYTES_AT_ONCE = 1 << 22  # of logits that wait
 CALLS_AT_ONCE = 16
+COPIED_AT_ONCE = 1 << 15  # logits: of more, torch wakes its other threads, which takes longer than to copy them
 
 
 class HasLikely(Protocol):
@@ -43,7 +44,9 @@ class LogitsOfSteps:
         if logits.device != rows.device:
             return False
         with self._lock:
-            rows[len(self._waiting)].copy_(logits[:, 0])
+            pairs = zip(*(x.split(COPIED_AT_ONCE, 1) for x in (rows[len(self._waiting)], logits[:, 0])), strict=True)
+            for own, given in pairs:
+                own.copy_(given)
             self._waiting.append(facts)
             facts.likely = self
             if len(self._waiting) == len(rows):
