@@ -6,6 +6,7 @@ it does: pinning a pair unfolds its steps in the stages view, below the pictures
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -159,11 +160,28 @@ def test_a_kernel_that_is_busy(gallery: Show, make: Callable[[], AttentionWidget
     shown.hold()
     shown.page.locator("[data-aw=picture]").press("]")  # the next head
     shown.page.wait_for_function(BUSY)
+    still = shown.page.locator(".aw-still")
+    assert re.search(
+        r"^Still showing .*head \d+$", still.inner_text().strip()
+    )  # at the picture, which is another head's
     assert moved(before, measured(shown, waiting=True), set()) == []
     at(0.2, 0.9)(shown)
     assert moved(before, measured(shown, waiting=True), set()) == []
     shown.release()
     assert moved(before, measured(shown), set()) == []
+    assert still.count() == 0
+
+
+def test_a_graph_whose_links_are_due_says_so(gallery: Show) -> None:
+    """It has no bands then, as a head has whose weights are all too small."""
+    shown = gallery(bank(view="graph"), width=900)
+    shown.hold()
+    shown.page.locator("[data-aw=picture]").press("]")
+    shown.page.wait_for_function(BUSY)
+    assert shown.page.locator(".aw-still").inner_text().strip() == "Waiting for the links"
+    assert "You still see" not in shown.page.locator("[data-aw=status]").inner_text()
+    shown.release()
+    shown.page.wait_for_selector(".aw-still", state="detached")
 
 
 def search(shown: Gallery) -> None:

@@ -14,7 +14,7 @@ import { Card } from "./card";
 import { headPicker } from "./head-picker";
 import { keepKeys } from "./keys";
 import { stage } from "./stage";
-import { notice, status } from "./status";
+import { notice, status, stillShown } from "./status";
 import { toolbar } from "./toolbar";
 
 /** The views in which the cells of a block are looked at. */
@@ -36,6 +36,7 @@ export function frame(ui: Ui): View {
   const problem = mount(part("aw-problem"), () => <Problem ui={ui} />);
   const notes = notice(ui);
   const line = status(ui);
+  const still = stillShown(ui);
   const card = mount(part("aw-card-slot"), () =>
     ui.card.value === null ? null : <Card key={ui.card.value} ui={ui} card={ui.card.value} />,
   );
@@ -45,7 +46,8 @@ export function frame(ui: Ui): View {
   keepKeys(ui);
   const shown = stage(ui);
   body.append(shown.node, problem.node, card.node);
-  node.append(title.node, tools.node, pick.node, back.node, body, without.node, notes.node, line.node);
+  const above = [title.node, tools.node, pick.node, back.node, still.node];
+  node.append(...above, body, without.node, notes.node, line.node);
 
   const ends = [
     effect(() => {
@@ -69,7 +71,7 @@ export function frame(ui: Ui): View {
     node,
     dispose() {
       for (const end of ends) end();
-      for (const view of [shown, title, tools, pick, back, problem, card, without, notes, line]) view.dispose();
+      for (const view of [shown, title, tools, pick, back, still, problem, card, without, notes, line]) view.dispose();
     },
   };
 }

@@ -18,7 +18,9 @@ import { BLOCKED, NUMBER, type Picture } from "../contract/decode";
 import type { Facts } from "../contract/messages";
 import { isSigned, sumWord, wordOf } from "../contract/stages";
 import type { TraitName } from "../contract/traits";
+import type { ViewName } from "../contract/values";
 import { editWords } from "../data/effects";
+import { hasLinksOf } from "../data/links";
 import { numberIn } from "../data/matrix";
 import { leastOf } from "../data/recall";
 import { leftOf, levelsOf } from "../data/segments";
@@ -142,10 +144,37 @@ function Busy({ ui }: { ui: Ui }) {
   );
 }
 
+/** Return what stands at the top of a picture that is another one's than was chosen: the line below may be out of sight. */
+export function stillShown(ui: Ui): View {
+  return mount(part("aw-still-slot"), () => {
+    if (ui.kernel.state.value !== "waiting") return null;
+    const before = lastShown(ui);
+    const words = before !== null ? `Still showing ${before}` : lacksLinks(ui) ? "Waiting for the links" : null;
+    if (words === null) return null;
+    return (
+      <span class="aw-still" aria-hidden="true" title="Waiting for the kernel. It is running another cell.">
+        <Mark sign="waiting" /> {words}
+      </span>
+    );
+  });
+}
+
+/** Whether a graph has no bands for a head because its links are due: those of another head are not drawn. */
+function lacksLinks({ store }: Ui): boolean {
+  const links = store.view.value === "graph" ? store.links.value : null;
+  if (links === null) return false;
+  const { layer, batch, direction, linkedStage } = store;
+  const at = { layer: layer.value, batch: batch.value, side: direction.value, stage: linkedStage.value };
+  return store.drawnHeads.value.some((head) => !hasLinksOf(links, { ...at, heads: [head] }));
+}
+
+/** The views that do not keep the last picture: all heads are there, or bands of the chosen ones alone. */
+const NOT_LAST: readonly ViewName[] = ["heads", "graph"];
+
 /** Whose picture still stands there while that of the selection is due; null where it is the selection's. */
 function lastShown({ store }: Ui): string | null {
   const shown = (store.view.value === "segments" ? store.mass.value?.of : store.picture.value?.of) ?? null;
-  if (shown === null || store.view.value === "heads") return null;
+  if (shown === null || NOT_LAST.includes(store.view.value)) return null;
   const { layer, head, batch } = shown;
   if (layer === store.layer.value && head === store.head.value && batch === store.batch.value) return null;
   return placeWords(shown, headWords(head, store.facts.value), store.facts.value).join(" · ") || null;
