@@ -22,7 +22,7 @@ from .._utils.indexing import Block, Indices, cuts, hull
 from .._utils.validation import as_choice, as_number, as_size, told
 from ..masks import NO_KEYS, KeyBounds, Mask, as_mask
 from .base import AttentionBase
-from .evictions import NEVER, Finding, Greedy, evicting
+from .evictions import NEVER, Finding, Greedy, cells_of_decisions, evicting
 from .matmul import exact
 from .softmax import whole_rows
 from .stages import QUERIES
@@ -240,14 +240,15 @@ class Evicting(Mask):
                 yield (number + share) / len(sets)
 
     def cells_left(self, batch: int) -> int:
-        """Return how many weights are gone through to find what is not known yet of a sample's heads."""
+        """Return how many weights take as long as to find what is not known yet of a sample's heads."""
         shape = self.att.shape
         with self._lock:
             self._forget_others()
             left = {self._of(batch, head) for head in range(shape.H)} - self._known.keys()
         if not left or self.policy.name == "snapkv":
             return 0
-        return shape.H * shape.Q * min(shape.K, self.policy.budget) * len(left) // len(self._sets(batch))
+        together = shape.H // len(self._sets(batch))
+        return len(left) * cells_of_decisions(shape.Q, self.policy.budget, together)
 
     def _sets(self, batch: int) -> list[tuple[int, int]]:
         return list(dict.fromkeys(self._of(batch, head) for head in range(self.att.shape.H)))
@@ -344,7 +345,7 @@ def finding_evictions(att: AttentionBase, batch: int) -> Iterator[float]:
 
 
 def cells_to_evict(att: AttentionBase, batch: int) -> int:
-    """Return how many weights are gone through to find what a cache evicts in all heads; 0 where it is known."""
+    """Return how many weights take as long as to find what a cache evicts in all heads; 0 where it is known."""
     found = _evicting(att)
     return 0 if found is None else found.cells_left(batch)
 

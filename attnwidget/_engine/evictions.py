@@ -22,6 +22,7 @@ NEVER = torch.iinfo(torch.int64).max
 MOST_ROWS = 128  # queries of a step
 MOST_CELLS = 1 << 21  # scores of a step, of all heads that decide together
 LEAST_ROWS = 1
+DECISION = 1 << 11  # weights that are gone through in the time of one decision, beside its own
 LEAST_TOTAL = 1e-20  # of a row's exponentials: below, their largest has gone, and they are made again
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -73,6 +74,11 @@ def evicting(att: AttentionBase, batch: int, heads: range, how: Greedy) -> Findi
         row = rows.stop
         yield _cells(row, how.budget) / whole
     return torch.from_numpy(until)
+
+
+def cells_of_decisions(queries: int, budget: int, heads: int) -> int:
+    """Return how many weights take as long as to go through so many queries, whose heads decide together."""
+    return queries * (heads * (min(queries, budget) + MOST_ROWS // 2) + DECISION)
 
 
 def _cells(rows: int, budget: int) -> float:

@@ -11,11 +11,12 @@ from front_end import FrontEnd
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._engine import cache_policies
-from attnwidget._engine.cache_policies import Evicting
+from attnwidget._engine.cache_policies import Evicting, cells_to_evict
 from attnwidget._utils.scheduler import Scheduler
 from attnwidget._widget import eviction_pass
 from attnwidget._widget.eviction_pass import EVICTIONS, WAIT
 
+AT_ONCE = eviction_pass.MAX_CELLS_AT_ONCE  # without the fixture
 N, HEADS = 300, 3
 POLICY = {"policy": "heavy_hitters", "budget": 40}
 
@@ -82,6 +83,16 @@ def test_a_policy_is_followed_in_steps_and_nothing_is_wrong_meanwhile(front_end:
         assert torch.equal(w.weights(299), plain.weights(299))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("policy", ["heavy_hitters", "tova"])
+def test_many_queries_that_keep_few_keys_each_are_gone_through_in_steps_too(policy: str) -> None:
+    """Each of them takes its time, however few the weights are by which it decides."""
+    keep = {"keep": {"policy": policy, "budget": 4}}
+    short, long = (Attention(*torch.randn(2, 1, 1, n, 4), is_causal=True).what_if(keep) for n in (200, 5_000))
+    assert 0 < cells_to_evict(short, 0) < AT_ONCE < cells_to_evict(long, 0)
+    long.block("weights", batch=0, head=0, queries=range(4_999, 5_000), keys=range(5))
+    assert cells_to_evict(long, 0) == 0
 
 
 def test_it_can_be_stopped_goes_on_and_ends_with_another_choice(front_end: FrontEnd) -> None:
