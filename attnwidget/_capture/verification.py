@@ -93,8 +93,7 @@ def sample_output(
     groups = _evenly(k.shape[1], max(1, KEY_NUMBERS // max(1, 2 * k.shape[2] * k.shape[3])))
     heads = [group * share + i for group in groups for i in range(share)]
     with torch.no_grad():
-        at = samples, heads, places
-        found = output.detach()[_index(*at, output.device)] if copied else _rows_of(output.detach(), *at)
+        found = _rows_of(output.detach(), samples, heads, places, copied=copied)
     return OutputSample(rows, samples, heads, found, rounding_of(output, q, v), dropout)
 
 
@@ -123,9 +122,9 @@ def _index(samples: list[int], heads: list[int], rows: list[int], device: torch.
 _indices: dict[tuple[Any, ...], tuple[Tensor, Tensor, Tensor]] = {}  # layers ask for the same
 
 
-def _rows_of(x: Tensor, samples: list[int], heads: list[int], rows: list[int]) -> Tensor:
-    """Return some rows of x (B, H, rows, size), without a copy where they are all, one after the other."""
-    if rows == list(range(rows[0], rows[-1] + 1)):
+def _rows_of(x: Tensor, samples: list[int], heads: list[int], rows: list[int], *, copied: bool) -> Tensor:
+    """Return some rows of x (B, H, rows, size); if they need not be copied, a view of rows that follow one another."""
+    if not copied and rows == list(range(rows[0], rows[-1] + 1)):
         return _select(x, samples, heads).narrow(2, rows[0], len(rows))
     return x[_index(samples, heads, rows, x.device)]
 
@@ -225,8 +224,7 @@ def rows_to_compare(
     if (keys.start or 0, keys.stop) not in ((0, None), (0, k.shape[2])):
         near, values = near[:, :, keys], values[:, :, keys]
     rows = [row + first for row in sample.rows] if first else sample.rows
-    at = sample.samples, sample.heads, rows
-    return ComparedRows(sample, q[_index(*at, q.device)] if copied else _rows_of(q, *at), near, values)
+    return ComparedRows(sample, _rows_of(q, sample.samples, sample.heads, rows, copied=copied), near, values)
 
 
 def differ(

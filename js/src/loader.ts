@@ -144,7 +144,7 @@ function initialize(context: Context): () => void {
   const page = pageOf();
   let cleanup: unknown;
   let isOver = false;
-  void hearPython(context.model);
+  hearPython(context.model).catch(() => {}); // there is no kernel to hear: the front-end says so
   void find(context.model, page);
   page.widget.then(
     (widget) => {

@@ -160,10 +160,8 @@ def test_a_kernel_that_is_busy(gallery: Show, make: Callable[[], AttentionWidget
     shown.hold()
     shown.page.locator("[data-aw=picture]").press("]")  # the next head
     shown.page.wait_for_function(BUSY)
-    still = shown.page.locator(".aw-still")
-    assert re.search(
-        r"^Still showing .*head \d+$", still.inner_text().strip()
-    )  # at the picture, which is another head's
+    still = shown.page.locator(".aw-still")  # at the picture, which is another head's
+    assert re.search(r"^Still showing .*head \d+$", still.inner_text().strip())
     assert moved(before, measured(shown, waiting=True), set()) == []
     at(0.2, 0.9)(shown)
     assert moved(before, measured(shown, waiting=True), set()) == []
