@@ -510,6 +510,9 @@ class Victim:
     def ask(self) -> None:
         """Raise Fault unless a good question is answered with the right numbers."""
         w, att = self.w, self.w._shown.layers[self.w.layer]
+        if w._evictions.under_way:  # the front-end asks when it is known what the cache holds
+            w._evictions.finish()
+            self._take()
         query = self.dice.randrange(att.shape.Q)
         keys = range(min(att.shape.K, 64))
         where = {"layer": w.layer, "batch": w.batch, "head": w.head, "stage": w.stage}
