@@ -56,7 +56,7 @@ NO_LOGITS_KEPT = (
     "there are no logits to go back from: capture(model, gradients=True), run a model that gives logits with gradients "
     "on, and call this once"
 )
-NOTHING_RECORDED = "nothing was recorded: enter the capture by `with`, and run the model inside the block"
+NOTHING_RECORDED = "nothing was recorded: enter the capture with `with`, and run the model inside the block"
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
