@@ -152,7 +152,7 @@ class AttentionStack(Sequence[Attention]):
         found = [i for i, name in enumerate(self.names) if matches_name(where, name)]
         if not found:
             wanted = where.pattern if isinstance(where, re.Pattern) else where
-            raise KeyError(f"no layer is called as {wanted!r} says: the first is {self.names[0]!r}, and .names has all")
+            raise KeyError(f"no layer matches {wanted!r}: the first is {self.names[0]!r}, and .names has all")
         return found
 
     def metrics(

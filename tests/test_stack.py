@@ -89,7 +89,7 @@ def test_several_layers_are_chosen_by_glob_regex_and_list() -> None:
         assert list(part.names) == [stack.names[i] for i in found]
     assert stack[[2]].names == stack[range(2, 3)].names == ("decoder.layer.2.self",)
     for where in ("cross.*", re.compile("cross")):
-        with pytest.raises(KeyError, match=r"no layer is called as 'cross.*' says: the first is 'encoder"):
+        with pytest.raises(KeyError, match=r"no layer matches 'cross.*': the first is 'encoder"):
             stack[where]
     with pytest.raises(IndexError, match="layer 3 is not there"):
         stack[[0, 3]]

@@ -27,6 +27,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# What asks for another machine's address, or for a connection, ends with an error.
+OFFLINE = """
+import sys
+def refuse(event, details):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"):
+        raise RuntimeError(f"there is no network here, and this asks for one: {event} {details[-1]}")
+sys.addaudithook(refuse)
+"""
 CELL = """
 import attnwidget, torch
 q, k, v = torch.randn(3, 1, 4, 8, 16)
@@ -116,9 +124,9 @@ def install(dist: Path, scratch: Path) -> Path:
 
 
 def rehearse(dist: Path, scratch: Path) -> str:
-    """Install as a user would, and run the cell; return what it printed."""
+    """Install as a user would, and run the cell without a network; return what it printed."""
     python = install(dist, scratch)
-    (scratch / "cell.py").write_text(CELL, encoding="utf-8")
+    (scratch / "cell.py").write_text(OFFLINE + CELL, encoding="utf-8")
     return run(python, "-I", scratch / "cell.py", cwd=scratch, PATH=os.devnull)
 
 

@@ -341,7 +341,9 @@ class KindReader:
         answer = self._spans(name, "answer")
         start, stop = answer[0].start, answer[-1].stop
         if start == 0:
-            raise ValueError("lookback compares an answer with what is before it, and nothing is: begin it later")
+            raise ValueError(
+                "lookback compares an answer with what is before it, and nothing is before it: let it begin later"
+            )
         return self._of_rows(name, lookback(start, stop), self._at(range(start, stop)))
 
     def _query_focused(self, name: str) -> Kind:
@@ -353,7 +355,7 @@ class KindReader:
         sentences = self._spans(name, "sentences")
         if len(sentences) < APART + 2:
             raise ValueError(
-                f"receiver compares sentences that others {APART} or more later attend to, and there are "
+                f"receiver compares what sentences get from those that come {APART} or more later, and there are "
                 f"{len(sentences)}: give {APART + 2} or more, such as segments='sentences' of a longer text"
             )
         make = lambda heads: ReceiverKurtosis(heads, sentences, self._keys, self._att.device)  # noqa: E731

@@ -83,7 +83,8 @@ def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRul
     """Return the rules of several calls as those of one, whose queries are theirs one after the other."""
     if any(callable(rules.bias) for rules in calls):
         raise ValueError(
-            "a score_mod of several calls has no one form: capture the whole text in one forward pass, without a cache"
+            "several calls have a score_mod each, and one map can have only one: capture the whole text in one forward "
+            "pass, without a cache"
         )
     if all(rules.mask is None and rules.bias is None and not rules.is_causal for rules in calls):
         return _join_plain(calls, keys, device)

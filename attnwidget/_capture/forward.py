@@ -33,7 +33,7 @@ from .towers import Towers
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-NOTHING_RECORDED = "nothing was recorded: enter the capture by `with`, and run the model inside the block"
+NOTHING_RECORDED = "nothing was recorded: enter the capture with `with`, and run the model inside the block"
 RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
 

@@ -247,7 +247,7 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
     metadata = json.loads(header)
     if metadata["version"] != VERSION:
         version = short(metadata["version"])
-        raise OtherFileError(f"{path} is of version {version} and this reads {VERSION}: update attnwidget")
+        raise OtherFileError(f"{path} is of version {version}, and this attnwidget reads {VERSION}: update it")
     return dict(metadata)
 
 

@@ -32,9 +32,7 @@ def load_files(pattern: str | Path) -> LoadedCapture:
         return io.load(pattern)
     paths = sorted(glob.glob(text), key=_by_numbers)
     if not paths:
-        raise FileNotFoundError(
-            f"no file is called as {text!r} says: {io.ADVICE}, or a pattern such as run-*.safetensors"
-        )
+        raise FileNotFoundError(f"no file matches {text!r}: {io.ADVICE}, or a pattern such as run-*.safetensors")
     parts = {Path(path).name: io.load(path) for path in paths}
     return next(iter(parts.values())) if len(parts) == 1 and not _size(parts) else join(parts)
 

@@ -67,8 +67,8 @@ def heads_of_process(module: nn.Module | None, call: ObservedCall) -> ProcessHea
         known = f"of {total}" if total else "of an unknown number"
         sizes = " and ".join(str(size) for size, _ in sorted(splits))
         raise Unreadable(
-            f"its projections are split over {sizes} processes, and this one has {H} heads {known}, so that their "
-            f"numbers in the model are not known: {WAY_ON}"
+            f"its projections are split over {sizes} processes, and this one has {H} head{'s' * (H > 1)} {known}, "
+            f"so that which of the model's heads it has is not known: {WAY_ON}"
         )
     return ProcessHeads(place * H, H, total)
 
@@ -104,6 +104,6 @@ def _refuse_fewer(module: nn.Module, H: int) -> None:
     total, size = _of_config(module), dist.get_world_size()
     if size > 1 and total == H * size:
         raise Unreadable(
-            f"it has {H} heads of the {total} that its config names, in one of {size} processes: which of them is not "
+            f"it has {H} of the {total} heads that its config names, in one of {size} processes: which of them is not "
             f"known, for its parameters are not split by torch: {WAY_ON}"
         )

@@ -83,9 +83,9 @@ def read_policy(att: AttentionBase, given: Mapping[str, Any]) -> CachePolicy:
             raise ValueError("snapkv forgets keys once, where the prompt ends: say how many tokens it has, prompt=")
         prompt = as_size(prompt, "prompt")
         if prompt >= att.shape.K:
-            raise ValueError(f"prompt is {prompt:,} of {att.shape.K:,} tokens, so nothing comes after it: give less")
+            raise ValueError(f"prompt is {prompt:,} of {att.shape.K:,} tokens, so nothing comes after it: give fewer")
         if observe > prompt:
-            raise ValueError(f"observe is {observe}, and the prompt has {prompt} tokens: give observe= no larger")
+            raise ValueError(f"observe is {observe}, and the prompt has {prompt} tokens: give at most {prompt}")
     return CachePolicy(name, budget, sinks, recent, prompt or 0, observe)
 
 

@@ -124,7 +124,9 @@ def _open(path: str, places: list[SavedTensor]) -> list[Tensor]:
     except (SafetensorError, RuntimeError, OSError) as error:
         raise ValueError(f"{path} cannot be read as the file that was loaded ({error}): {LOAD_AGAIN}") from error
     if any(mark_of(x) != one.mark for x, one in zip(found, places, strict=True)):
-        raise ValueError(f"{path} holds other numbers than when it was loaded, or another file does here: {LOAD_AGAIN}")
+        raise ValueError(
+            f"{path} holds other numbers than when it was loaded, or is another file on this machine: {LOAD_AGAIN}"
+        )
     return found
 
 

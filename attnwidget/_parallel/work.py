@@ -161,13 +161,13 @@ class Work:
     def _replace_workers(self, why: str) -> None:
         before = self._workers
         self._workers = before.renewed()
-        by = "this process" if self._is_here else "the others" if self._workers is before else "a new pool"
+        by = "this process" if self._is_here else "other workers" if self._workers is before else "a new pool"
         self._warn(why, by)
 
     def _warn(self, why: str, by: str) -> None:
         done = len(self._tasks) - self.left
         warnings.warn(
-            f"{why} after {done:,} of {len(self._tasks):,} tasks: the others are done by {by}, and nothing is missing",
+            f"{why} after {done:,} of {len(self._tasks):,} tasks: the rest is done by {by}, and nothing is lost",
             UserWarning,
             stacklevel=levels_to_the_caller(),
         )
@@ -207,7 +207,7 @@ def gather(
             while work.left:
                 found |= {numbers[at]: result for at, result in work.step()}
                 if bar is not None:
-                    bar.set_postfix_str(f"{work.workers} workers", refresh=False)
+                    bar.set_postfix_str(f"{work.workers} worker{'s' * (work.workers != 1)}", refresh=False)
                     bar.update(round(100 * work.share) - bar.n)
     except BaseException:
         kept_results.keep(tasks, found)

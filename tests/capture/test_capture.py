@@ -550,7 +550,7 @@ def test_nothing_seen_is_an_error_that_says_what_to_try() -> None:
     with pytest.raises(ValueError, match=r"no attention call was seen in Linear: give its weights to"), cap:
         model(torch.zeros(1, 2))
     assert repr(cap) == "Capture(nothing recorded, 0.0 kB)"
-    with pytest.raises(ValueError, match="nothing was recorded: enter the capture by `with`"):
+    with pytest.raises(ValueError, match="nothing was recorded: enter the capture with `with`"):
         cap.attention  # noqa: B018
     with pytest.raises(IndexError, match="this capture has none"):
         cap[0]
@@ -773,7 +773,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for header, words in (
         (None, "holds tensors, but no attention"),
         ({"attnwidget": "{"}, "cannot be read"),
-        ({"attnwidget": '{"version": 99, "forwards": []}'}, "is of version 99 and this reads 1"),
+        ({"attnwidget": '{"version": 99, "forwards": []}'}, "is of version 99, and this attnwidget reads 1: update it"),
         ({"attnwidget": '{"version": 1, "forwards": [[{"name": "a"}]]}'}, "cannot be read"),
     ):
         save_file({"0": torch.zeros(1)}, path, metadata=header)

@@ -50,7 +50,7 @@ def edit_by_heads(rank: int, mesh: Any, path: Path) -> None:
         torch.save((logits, run.edited), path / "first.pt")
     expected = {0: [(1, 2), (0,), (3,)], 1: [(5, 6), (5, 7), (4,)]}[rank]
     assert list(run.edited.values()) == expected, run.edited
-    with pytest.raises(ValueError, match="head 8 is none"), intervene(model, {(0, 8): "zero"}):
+    with pytest.raises(ValueError, match="and no head 8"), intervene(model, {(0, 8): "zero"}):
         model(IDS)
 
 

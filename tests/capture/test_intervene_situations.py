@@ -141,7 +141,7 @@ def test_heads_and_layers_that_a_config_does_not_have_are_refused_before_the_mod
     model = build(DECODERS["Llama"], "sdpa")
     with pytest.raises(ValueError, match="layers 0 to 1"):
         intervene(model, {2: "zero"}).__enter__()
-    with pytest.raises(ValueError, match="heads 0 to 3: head 4 is none"):
+    with pytest.raises(ValueError, match="heads 0 to 3, and no head 4"):
         intervene(model, {(0, (1, 4)): "zero"}).__enter__()
     with torch.no_grad(), intervene(model, {(-1, 2): "zero", (-2, -1): "uniform"}) as run:
         model(**batch())

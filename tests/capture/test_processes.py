@@ -137,7 +137,7 @@ def test_parts_that_are_missing_doubled_or_of_other_runs_are_named(files: Path, 
     alone().save(tmp_path / "run-8.safetensors")
     with pytest.raises(ValueError, match=r"run-8\.safetensors is of one process alone, and other files are of several"):
         Capture.load(tmp_path / "run-*.safetensors")
-    with pytest.raises(FileNotFoundError, match="no file is called as"):
+    with pytest.raises(FileNotFoundError, match="no file matches"):
         Capture.load(tmp_path / "other-*.safetensors")
     with pytest.raises(ValueError, match="hold pictures without q and k, which are not laid together"):
         Capture.load(files / "picture-*.safetensors")

@@ -30,7 +30,7 @@ def key_mask(given: Tensor) -> Mask:
 
 
 def test_more_observers_than_the_prompt_has_are_refused() -> None:
-    with pytest.raises(ValueError, match="observe is 9, and the prompt has 8 tokens: give observe= no larger"):
+    with pytest.raises(ValueError, match="observe is 9, and the prompt has 8 tokens: give at most 8"):
         made().keep("snapkv", 12, prompt=8, observe=9)
     assert made().keep("snapkv", 12, prompt=8, observe=8).cut.logical_not().all()  # no key before them can go
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -490,6 +491,24 @@ def test_where_numba_keeps_or_compiles_nothing(before: str, said: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != fused.VARIABLE}
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert found.stdout.strip() == said
+
+
+@needs_numba
+@pytest.mark.slow
+def test_what_one_process_has_compiled_the_next_one_reads(tmp_path: Path) -> None:
+    program = (
+        "from attnwidget._engine.fused import ACCELERATOR\n"
+        "kernels = ACCELERATOR.wait()\n"
+        "for one in (kernels.add_maxima, kernels.add_sums):\n"
+        "    print(sum(one.stats.cache_hits.values()), sum(one.stats.cache_misses.values()))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != fused.VARIABLE}
+    environment["NUMBA_CACHE_DIR"] = str(tmp_path)
+    said = []
+    for _ in range(2):
+        how: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "env": environment}
+        said.append(subprocess.run([sys.executable, "-c", program], **how).stdout.split())
+    assert said == [["0", "1"] * 2, ["1", "0"] * 2]
 
 
 @needs_numba

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from killed import KilledOnce
 from tolerance import Bound, sums
 from torch import Tensor
 
@@ -330,6 +332,21 @@ def test_an_error_says_which_layer_head_and_queries(kind: str, pools: dict[str, 
     assert len(kept) > 0
     stack[[0]].overviews(size=100, executor=pools[kind])
     assert not any(key[2] == stack[0].versions() for key in kept)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are not killed by a signal here")
+def test_a_worker_that_is_killed_in_the_midst_of_a_pass_loses_nothing(
+    fresh_pool: ProcessPoolExecutor, tmp_path: Path
+) -> None:
+    mask = KilledOnce(tmp_path, query=700)
+    att, alone = (Attention(*tensors(), mask=mask) for _ in range(2))
+    with pytest.warns(UserWarning, match=r"a worker was lost after \d of \d tasks: the rest is done by a new pool"):
+        found = att.overview(1, 3, size=100, executor=fresh_pool)
+    assert mask.has_killed
+    assert torch.equal(found.values, alone.overview(1, 3, size=100).values)
+    known = att.known_rows(1, 3, range(N))
+    assert known is not None
+    assert all(torch.equal(a, b) for a, b in zip(known, alone.known_rows(1, 3, range(N)), strict=True))
 
 
 def test_tensors_of_another_device_are_left_to_threads() -> None:

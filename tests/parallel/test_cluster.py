@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from killed import KilledOnce
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, Capture, capture, segments
 from attnwidget._engine import level_cache, parts
@@ -133,6 +134,16 @@ def test_a_killed_worker_loses_nothing(executor: Executor, tmp_path: Path) -> No
     assert_same_overviews(stack().overviews(size=100, executor=executor))
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are not killed by a signal here")
+def test_a_worker_that_is_killed_in_the_midst_of_a_pass_loses_nothing(executor: Executor, tmp_path: Path) -> None:
+    mask = KilledOnce(tmp_path, query=700)
+    q, k = torch.randn(2, 1, 2, 1300, 16)
+    att, alone = (Attention(q, k, mask=mask) for _ in range(2))
+    found = att.overview(0, 1, size=100, executor=executor)
+    assert mask.has_killed
+    assert torch.equal(found.values, alone.overview(0, 1, size=100).values)
+
+
 def test_the_exact_picture_of_a_widget(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(level_cache, "QUERIES_PER_STEP", 512)
     q, k = torch.randn(2, 1, 1, 9000, 8)
@@ -170,5 +181,5 @@ def test_a_cluster_that_is_closed_leaves_the_rest_to_this_process(tmp_path: Path
         client = distributed.Client(cluster, set_as_default=False)
         executor = client.get_executor()
         client.close()
-    with pytest.warns(UserWarning, match="the cluster has no workers any more after 0 of .* are done by this process"):
+    with pytest.warns(UserWarning, match="the cluster has no workers any more after 0 of .* is done by this process"):
         assert_same_overviews(stack().overviews(size=100, executor=executor))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+import signal
 import threading
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from killed import KilledOnce
 
 from attnwidget import AttentionWidget, compare
 from attnwidget._engine import level_cache
@@ -22,7 +25,7 @@ N = 9000
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(level_cache, "QUERIES_PER_STEP", 512)
-    monkeypatch.setattr(picture, "LIMITS", dataclasses.replace(picture.LIMITS, report=0.0))
+    monkeypatch.setattr(picture, "LIMITS", dataclasses.replace(picture.LIMITS, report=0.0, estimate=0.0))
 
 
 def tensors() -> Any:
@@ -74,6 +77,9 @@ def test_it_is_the_same_picture(kind: str, pools: dict[str, Executor], expected:
     workers = [one["workers"] for one in seen if one is not None and "workers" in one]
     assert workers[0] == 2
     assert set(workers) <= {1, 2}  # one, where a single task is left
+    left = [one["seconds_left"] for one in seen if one is not None and "workers" in one]
+    assert any(seconds is not None for seconds in left)
+    assert all(seconds is None or seconds >= 0 for seconds in left)
     assert w.executor is None
 
 
@@ -140,6 +146,21 @@ def test_rows_that_workers_had_are_not_computed_again(pools: dict[str, Executor]
     assert len(again) <= 4  # those that were under way when it failed, and the one that did
     assert len(set(computed)) == -(-N // 512)
     assert done * build._width <= build.finished_queries == N
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are not killed by a signal here")
+def test_a_worker_that_is_killed_in_the_midst_of_a_picture_loses_nothing(
+    fresh_pool: ProcessPoolExecutor, tmp_path: Path
+) -> None:
+    mask = KilledOnce(tmp_path, query=5000)
+    w, alone = (AttentionWidget(*tensors(), mask=mask) for _ in range(2))
+    with pytest.warns(UserWarning, match="a worker was lost after .* tasks: the rest is done by a new pool"):
+        w.finish(executor=fresh_pool)
+    assert mask.has_killed
+    alone.finish()
+    assert w.picture == alone.picture
+    assert w.picture["sampled"] is None
 
 
 def test_a_failure_takes_the_place_of_the_picture() -> None:

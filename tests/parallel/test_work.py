@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnwidget._parallel import executors
+from attnwidget._parallel import executors, work
 from attnwidget._parallel.packing import unpack
 from attnwidget._parallel.task import Subject, Task, named
 from attnwidget._parallel.work import Work, gather
@@ -134,6 +134,21 @@ def test_tensors_travel_by_a_file_that_is_gone_afterwards(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_subject_is_sent_once_for_all_its_tasks(pools: dict[str, Executor], monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    send = executors.Processes.send
+
+    def counted(self: executors.Processes, subject: Subject) -> executors.SentSubject:
+        sent.append(subject.name)
+        return send(self, subject)
+
+    monkeypatch.setattr(executors.Processes, "send", counted)
+    layers = [Subject(torch.ones(8, 1000), f"layer {layer}") for layer in range(2)]
+    tasks = [Task(total, one, (row,), named(one.name, 0, 5, range(row, row + 1))) for one in layers for row in range(8)]
+    assert gather(tasks, pools["processes"]) == [1000.0] * 16
+    assert sent == ["layer 0", "layer 1"]
+
+
 def test_a_disk_that_is_full_is_told_before_it_is(
     pools: dict[str, Executor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -205,7 +220,7 @@ def test_cancelled_tasks_are_not_begun() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are not killed by a signal here")
 def test_a_killed_process_loses_nothing(fresh_pool: ProcessPoolExecutor, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"a worker was lost after \d of 8 tasks: the others are done by a new pool"):
+    with pytest.warns(UserWarning, match=r"a worker was lost after \d of 8 tasks: the rest is done by a new pool"):
         assert gather(tasks_of(killed_once, tmp_path), fresh_pool) == list(range(8))
     processes = {path.name.partition("-")[2] for path in tmp_path.glob("*-*")}
     assert str(os.getpid()) not in processes
@@ -234,8 +249,66 @@ def test_workers_that_cannot_be_had_again_are_replaced_by_this_process() -> None
             return found
 
     x = torch.ones(8, 2)
-    with pytest.warns(UserWarning, match="the others are done by this process, and nothing is missing"):
+    with pytest.warns(UserWarning, match="the rest is done by this process, and nothing is lost"):
         assert gather(tasks_of(total, x), Breaks()) == [2.0] * 8
+
+
+class ComeBack(executors.Here):
+    """Workers of which one is lost, and another comes in its place by itself, as those of a cluster do."""
+
+    lost = False
+
+    def submit(self, task: Task, sent: executors.SentSubject) -> Future[Any]:
+        if self.lost:
+            return super().submit(task, sent)
+        self.lost = True
+        found: Future[Any] = Future()
+        found.set_exception(OSError("the worker is gone"))
+        return found
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, OSError)
+
+
+def test_workers_that_come_back_by_themselves_do_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "workers_of", lambda executor: ComeBack())
+    with pytest.warns(UserWarning, match=r"a worker was lost after \d of 8 tasks: the rest is done by other workers"):
+        assert gather(tasks_of(total, torch.ones(8, 2)), None) == [2.0] * 8
+
+
+class Bar:
+    """What tqdm would draw."""
+
+    drawn: list[tuple[int, str]]
+
+    def __init__(self, total: int, unit: str, desc: str) -> None:
+        self.n, self.words, self.about = 0, "", (total, unit, desc)
+        Bar.drawn = []
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        Bar.drawn.append((self.n, "closed"))
+
+    def set_postfix_str(self, words: str, refresh: bool) -> None:
+        self.words = words
+
+    def update(self, step: int) -> None:
+        self.n += step
+        Bar.drawn.append((self.n, self.words))
+
+
+def test_a_bar_tells_the_share_and_how_many_workers(
+    pools: dict[str, Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "progress_bar", lambda: Bar)
+    gather(tasks_of(total, torch.ones(8, 10)), pools["threads"], progress=True)
+    assert [shown for shown, _ in Bar.drawn] == sorted(shown for shown, _ in Bar.drawn)
+    assert Bar.drawn[-1] == (100, "closed")
+    assert {words for _, words in Bar.drawn[:-1]} <= {"2 workers", "1 worker"}
+    gather(tasks_of(total, torch.ones(8, 10)), None, progress=True)
+    assert Bar.drawn[:2] == [(12, "1 worker"), (25, "1 worker")]
 
 
 def test_what_no_other_process_can_have_is_refused_with_the_way_on(pools: dict[str, Executor]) -> None:

@@ -120,6 +120,48 @@ def test_the_contract_has_every_trait_and_every_request() -> None:
     assert sorted(kinds) == sorted(ANSWERS)
 
 
+# What is to be typed.
+
+SHOWN = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", *PAGES]
+
+
+def typed(document: str) -> str:
+    """Return the lines and words of a document that may be commands: code in a line, in blocks, and indented."""
+    text = read(document)
+    fenced = r"^```([^\n]*)\n(.*?)^```"
+    blocks = [code for kind, code in re.findall(fenced, text, re.M | re.S) if kind in ("", "console", "bash")]
+    text = re.sub(fenced, "", text, flags=re.M | re.S)
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", text), *re.findall(r"^ {4}(\S.*)", text, re.M)])
+
+
+def unknown_commands(shown: str) -> list[str]:
+    """Return what of some commands is not there: targets of make, scripts with their options, extras, npm's scripts."""
+    targets = set(re.findall(r"^([a-z][\w-]*):", read("Makefile"), re.M))
+    extras = read("pyproject.toml").split("[project.optional-dependencies]")[1].split("\n[")[0]
+    found = [f"make {name}" for name in re.findall(r"\bmake ([a-z][\w-]*)", shown) if name not in targets]
+    for names in re.findall(r"(?:attnwidget|\.)\[([a-z,]+)\]", shown):
+        found += [f"[{name}]" for name in names.split(",") if not re.search(rf"^{name} = \[", extras, re.M)]
+    for name, rest in re.findall(r"\bpython3? ((?:benchmarks|tools|docs|tests)/\S+\.py)(.*)", shown):
+        options = re.findall(r"--[a-z][\w-]*", rest.split("#")[0].split(" -- ")[0])
+        there = read(name) if (ROOT / name).is_file() else None
+        found += [name] if there is None else [f"{name} {one}" for one in options if f'"{one}"' not in there]
+    scripts = json.loads(read("js/package.json"))["scripts"]
+    return [*found, *(f"npm run {name}" for name in re.findall(r"npm run ([\w:]+)", shown) if name not in scripts)]
+
+
+@pytest.mark.parametrize("document", SHOWN)
+def test_commands_that_are_shown_can_be_typed(document: str) -> None:
+    assert unknown_commands(typed(document)) == []
+
+
+def test_a_command_that_cannot_be_typed_is_found() -> None:
+    assert sum(len(re.findall(r"\bmake [a-z]|\bpython \w+/", typed(document))) for document in SHOWN) > 40
+    wrong = "make tests\npip install 'attnwidget[quick]'\npython tools/no.py\npython benchmarks/wire.py --longest\n"
+    assert unknown_commands(f"{wrong}npm run watch\nmake test\npython benchmarks/wire.py --long 4096") == [
+        "make tests", "[quick]", "tools/no.py", "benchmarks/wire.py --longest", "npm run watch",
+    ]  # fmt: skip
+
+
 # What users read.
 
 RIDDLES = ("by and by", "is said to be in the notebook", "is written over", "first token aside", "below it stands")

@@ -27,6 +27,13 @@ USES = {  # what a program does, and which libraries it may not have imported th
     "with torch.no_grad(), capture(model) as cap:\n    model(torch.randn(1, 5, 8))\n"
     "cap.attention[0].block('weights')": LATE - {"safetensors"},  # in which captures are saved
     "import torch\nfrom attnwidget import AttentionWidget\nAttentionWidget(*torch.randn(3, 5, 4))": LATE,
+    "import torch\nfrom tempfile import TemporaryDirectory\nfrom attnwidget import AttentionWidget\n"
+    "w = AttentionWidget(*torch.randn(3, 5, 4))\nwith TemporaryDirectory() as folder:\n"
+    "    w.to_html(f'{folder}/page.html')": LATE,
+    "import torch\nfrom concurrent.futures import ThreadPoolExecutor\nfrom attnwidget import Attention\n"
+    "with ThreadPoolExecutor(2) as pool:\n    Attention(*torch.randn(2, 700, 4)).overview(executor=pool)": LATE
+    | NOTEBOOK,
+    "import attnwidget\nprint(attnwidget.report())": LATE,
 }
 
 

@@ -105,9 +105,9 @@ def differences(before: Interface, now: Interface) -> dict[str, str]:
 
 
 def untold(names: Iterator[str] | set[str], changelog: str) -> list[str]:
-    """Return which names the changelog's first section does not have."""
+    """Return which names the changelog's first section does not have as code."""
     section = changelog.split("\n## ")[1]
-    words = set(re.findall(r"[A-Za-z_][A-Za-z_0-9]*", section))
+    words = set(re.findall(r"[A-Za-z_][A-Za-z_0-9]*", " ".join(re.findall(r"`([^`]+)`", section))))
     return sorted(name for name in names if name.rpartition(".")[2] not in words)
 
 
@@ -137,7 +137,11 @@ def test_it_sees_what_appears_goes_and_changes() -> None:
     assert "capture" in differences({**now, "capture": "(model)"}, now)
 
 
-@pytest.mark.parametrize(("names", "left"), [({"capture", "Attention.block"}, ["capture"]), (set(), [])])
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [({"capture", "Attention.block"}, ["capture"]), ({"Attention.exact"}, ["Attention.exact"]), (set(), [])],
+)
 def test_the_changelog_is_asked_for_each_name(names: set[str], left: list[str]) -> None:
+    """As code: the words of its sentences name nothing."""
     changelog = "# Changelog\n\n## [Unreleased]\n\n- `att.block(stage)`: exact.\n\n## [0.1.0]\n\n- `capture`.\n"
     assert untold(names, changelog) == left

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import attnwidget
 from attnwidget import AttentionWidget, Capture
 
-VERSIONS = sorted(path.parent for path in (Path(__file__).parents[1] / "fixtures").glob("*/capture.safetensors"))
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+VERSIONS = sorted(path.parent for path in FIXTURES.glob("*/capture.safetensors"))
+CHANGELOG = (Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
+KEPT = {"capture.safetensors", "page.html", "weights.json"}
 
 
-def test_files_of_a_version_are_kept() -> None:
-    assert VERSIONS
+def wanted(version: str, changelog: str) -> set[str]:
+    """Return of which versions files are to be kept: of each release, and of this version once it is one.
+
+    Before the first release they are those of this version.
+    """
+    released = set(re.findall(r"^## \[(\d[^\]]*)\]", changelog, re.M))
+    return released | ({version} if ".dev" not in version or not released else set())
+
+
+def test_files_of_every_version_are_kept() -> None:
+    kept = {path.name: {one.name for one in path.iterdir()} for path in FIXTURES.iterdir() if path.is_dir()}
+    missing = wanted(attnwidget.__version__, CHANGELOG) - kept.keys()
+    assert missing == set(), "run tests/fixtures/make.py"
+    assert {version: KEPT - names for version, names in kept.items() if KEPT - names} == {}
+
+
+def test_files_are_wanted_of_each_release_and_of_what_becomes_one() -> None:
+    begun, later = "## [Unreleased]\n", "## [Unreleased]\n\n## [0.2.0] - 2027-01-02\n\n## [0.1.0] - 2026-12-01\n"
+    assert wanted("0.1.0.dev0", begun) == {"0.1.0.dev0"}
+    assert wanted("0.1.0", begun) == {"0.1.0"}
+    assert wanted("0.3.0.dev0", later) == {"0.2.0", "0.1.0"}
+    assert wanted("0.3.0", later) == {"0.3.0", "0.2.0", "0.1.0"}
 
 
 @pytest.mark.parametrize("folder", VERSIONS, ids=lambda path: path.name)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import rehearse
 
 import attnwidget
 
@@ -32,6 +33,14 @@ def test_a_folder_without_both_files_is_refused(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, ROOT / "tools" / "rehearse.py", tmp_path], capture_output=True, text=True)
     assert done.returncode != 0
     assert "should hold one wheel and one sdist" in done.stderr
+
+
+@pytest.mark.parametrize("reach", ["create_connection(('127.0.0.1', 9))", "getaddrinfo('localhost', 80)"])
+def test_a_cell_that_reaches_for_a_network_would_be_found(reach: str) -> None:
+    program = f"{rehearse.OFFLINE}\nimport socket\nsocket.{reach}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "there is no network here" in done.stderr
 
 
 def test_what_the_steps_name_is_there() -> None:

@@ -77,6 +77,26 @@ def test_what_workflows_run_is_there() -> None:
     assert ("", ".ci/run", "") in called
 
 
+def test_hooks_before_a_commit_call_what_make_has_installed() -> None:
+    """ruff, import-linter and biome, as `make lint` does: one version of each."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [one["repo"] for one in hooks] == ["local"], "nothing is fetched"
+    lint = (ROOT / "Makefile").read_text(encoding="utf-8").split("\nlint:")[1].split("\n\n")[0]
+    for hook in hooks[0]["hooks"]:
+        program, *given = hook["entry"].removeprefix(".venv/bin/").split(" ")
+        if program == "python":
+            assert (ROOT / given[0]).is_file()
+            assert f"run {given[-1]}" in lint
+        else:
+            assert f"bin/{' '.join([program, *given[:1]])}".strip() in lint
+
+
+def test_editors_keep_the_line_length_of_the_linter() -> None:
+    (editors,) = re.findall(r"^max_line_length = (\d+)$", (ROOT / ".editorconfig").read_text(encoding="utf-8"), re.M)
+    (linter,) = re.findall(r"^line-length = (\d+)$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
+    assert editors == linter
+
+
 def test_forms_for_faults_ask_for_the_report() -> None:
     for name in ("wrong", "model"):
         form = yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / f"{name}.yml").read_text(encoding="utf-8"))

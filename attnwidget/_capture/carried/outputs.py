@@ -26,7 +26,7 @@ NO_ROWS = torch.zeros(0, device="cpu")  # of an output whose way is known
 NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
 NO_PRODUCT = "the logits are not what one linear map makes of the residual stream"
 NO_NORM = "what stands between the residual stream and the logits is no LayerNorm or RMSNorm that is known"
-NOT_WHOLE = "not the model itself was called, only a part of it, so that it gave no logits: call the model"
+NOT_WHOLE = "only a part of the model was called, so that it gave no logits: call the model itself"
 NO_GRADIENT = (
     "no gradient came back to it: capture(model, gradients=True), run the model with gradients on and without dropout, "
     "and then call loss.backward() of what it gave, or cap.backward()"

@@ -18,7 +18,7 @@ from .readout import LogitReadout
 from .stream import NO_WAY
 
 NO_LIKELY = (
-    "which token is most likely after the last that is no padding was not kept, of so many logits: choose one, "
+    "the most likely next token was not kept, as there were too many logits to look through: choose a token, "
     "cap.target = … or att.with_target(id)"
 )
 OTHER_SIZE = "its output projection gives {} numbers, and the final norm reads {}: another map is between them"

@@ -105,7 +105,7 @@ def _refuse_numbers(config: Any, plan: EditPlan) -> None:
         missing = [head for head in rule.heads or () if most and not -most <= head < most]
         if missing:
             raise ValueError(
-                f"edits has {rule.key!r}, but the model has heads 0 to {most - 1}: head {missing[0]} is none"
+                f"edits has {rule.key!r}, but the model has heads 0 to {most - 1}, and no head {missing[0]}"
             )
 
 
