@@ -31,7 +31,7 @@ from .towers import Towers
 __all__ = ["Capture", "Forward", "capture"]
 
 NumbersLike = int | slice | range | Sequence[int]
-HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
+HeadsLike = NumbersLike | Mapping[int | str | re.Pattern[str], NumbersLike]
 NO_READOUT = "no unembedding is known, so no token can be chosen: cap.output_path says why"
 NO_LOGITS_KEPT = (
     "there are no logits to go back from: capture(model, gradients=True), run a model that gives logits with gradients "
@@ -75,10 +75,11 @@ def capture(
         queries: whose rows to keep, with all their keys: an int, a slice, a range or a list, counted over all that
             continues, so that slice(-512, None) of a generated text is its last 512 tokens; until the end those are
             kept that may be among them. `att.part.queries` has their positions. None: all.
-        heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
-            all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, in
-            `att.block(head=0)` and in the widget's `head`; `att.part.heads` has their numbers in the model, which the
-            widget names beside: "head 0 (5 in the model)". None: all.
+        heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where layers are named as
+            for `layers`, by numbers from 0, and others keep all; of grouped heads only the key heads that they use.
+            They are counted from 0 in what is kept, in `att.block(head=0)` and in the widget's `head`;
+            `att.part.heads` has their numbers in the model, which the widget names beside: "head 0 (5 in the model)".
+            None: all.
         cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
             name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
             decided by whether q and k come from the same tensor.

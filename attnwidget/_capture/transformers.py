@@ -10,7 +10,7 @@ import contextlib
 import copy
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,13 @@ from .._rules.row_spans import Spans, as_spans
 from .flex_attention import is_block_mask, read_block_mask
 from .grown_keys import grown_keys
 from .observed_call import EAGER, ObservedCall, Unreadable
+
+CACHES = "cache", "past_key_values"  # under which a model is given its cache: of transformers 5.24 on, and of before
+
+
+def cache_of(keywords: Mapping[str, Any]) -> Any:
+    """Return the cache that a model is given among its keywords; None where there is none."""
+    return next((keywords[name] for name in CACHES if keywords.get(name) is not None), None)
 
 
 def read_call(
@@ -223,7 +230,7 @@ def _wrapped_assistance(search: Callable[..., Any], follow: Following) -> Callab
     def following(model: Any, *arguments: Any, **keywords: Any) -> Any:
         with follow(model) as matchers:
             result = search(model, *arguments, **keywords)
-            left = getattr(keywords.get("past_key_values"), "get_seq_length", lambda: None)()
+            left = getattr(cache_of(keywords), "get_seq_length", lambda: None)()
             for one in matchers if isinstance(left, int) else ():
                 one.reject_beyond(left)
             return result

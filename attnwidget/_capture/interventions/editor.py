@@ -28,7 +28,7 @@ from ..process_parts import heads_of_process
 from ..provenance import ToldCross
 from ..selection import LayerSelection
 from ..traced_tensors import Caller
-from ..transformers import read_call
+from ..transformers import cache_of, read_call
 from ..verification import DroppedWeights, RowsOfOutput
 from ..watching import NOT_FOLLOWED, WatchedModules
 from .checkpoints import EditedCall, Repeated, surroundings
@@ -149,7 +149,7 @@ class Editor(ModelCalls):
         self._depth += 1
         self.forward_count += module is self.model
         if self._past is None:
-            self._past = _length_of_cache(arguments.get("past_key_values"))
+            self._past = _length_of_cache(cache_of(arguments))
 
     def _forget_interrupted(self) -> None:
         """Forget the call of the model that was running: an interrupt has ended it, and torch has run no hooks."""
