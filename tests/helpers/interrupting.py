@@ -35,10 +35,14 @@ class InterruptAt:
             self.run += 1
             self.first.setdefault((Path(frame.f_code.co_filename).name, frame.f_lineno), self.run)
             # Python runs no signal's handler between a block and the release of its lock, which is traced as the line
-            # of its `with`, and none at a `try` or an `except`, which only tell what comes. Where an exception is
-            # being handled, one that is raised by what traces would leave it handled for ever.
-            statement = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-            skipped = statement.startswith(("with ", "try:", "except")) or sys.exc_info()[0] is not None
+            # of its `with`, and none at a `try` or an `except`, which only tell what comes. It may run one between a
+            # block and the first line of its `finally`: nothing can be done about that. Where an exception is being
+            # handled, one that is raised by what traces would leave it handled for ever.
+            before, statement = (
+                linecache.getline(frame.f_code.co_filename, frame.f_lineno + at).strip() for at in (-1, 0)
+            )
+            skipped = statement.startswith(("with ", "try:", "except")) or before == "finally:"
+            skipped |= sys.exc_info()[0] is not None
             if self.run >= self.line > 0 and not skipped:
                 sys.settrace(None)
                 if self.error is not KeyboardInterrupt:
