@@ -387,10 +387,17 @@ def in_steps(spied: Spied) -> list[SeenAttention]:
             torch.nn.functional.pad(part.weights, (before, keys - before - part.weights.shape[-1]))
             for before, part in zip(befores, parts, strict=True)
         ]
+        empty = torch.cat([_empty_rows(part) for part in parts], 1)
         maps.append(
-            replace(parts[0], weights=torch.cat(rows, 1), empty_rows=None, largest=max(x.largest for x in parts))
+            replace(parts[0], weights=torch.cat(rows, 1), empty_rows=empty, largest=max(x.largest for x in parts))
         )
     return maps
+
+
+def _empty_rows(seen: SeenAttention) -> Tensor:
+    """Return which queries of each map may attend to nothing, (maps, queries) bool."""
+    none = torch.zeros(seen.weights.shape[:2], dtype=torch.bool)
+    return none if seen.empty_rows is None else seen.empty_rows.expand_as(none)
 
 
 def check_generated(case: Case, option: str) -> dict[str, Any] | None:
