@@ -61,7 +61,10 @@ SCRIPTS: dict[str, Script] = {
         ("--lengths", "131072", "--runs", "3", "--tiles", "20", "--zooms", "300"),
         ("--lengths", "16384", "--runs", "1", "--tiles", "4", "--zooms", "40"),
     ),
-    "attack": Script(("--messages", "4000"), ("--messages", "400", "--opened", "10", "--changed", "50")),
+    "attack": Script(
+        ("--messages", "4000", "--stopped", "100", "--asked", "1000"),
+        ("--messages", "400", "--stopped", "24", "--asked", "100", "--opened", "10", "--changed", "50"),
+    ),
     "engine": Script(
         ("--lengths", "2048", "4096", "16384", "--runs", "3", "--no-memory"),
         ("--lengths", "512", "--runs", "1", "--no-memory", "--no-long"),

@@ -7,9 +7,10 @@
 
 What comes from a front-end is untrusted. Of every message is asked: nothing is raised; each request has exactly one
 reply; all that is sent can be sent; the traits are such as their own definitions take; both sides hold the same; and,
-now and then, that a good question is answered with the right numbers. Then 200 widgets are opened and closed, and a
-head is changed 2,000 times: memory stays as it was, and nothing is left that listens. README.md beside this file says
-what is measured. It exits with 1 where anything failed, and with 3 where a message took more than a second of one
+now and then, that a good question is answered with the right numbers. Then some are interrupted at any line, or find
+no more memory there; four threads ask one widget while its selection changes; 200 widgets are opened and closed, and
+a head is changed 2,000 times: memory stays as it was, and nothing is left that listens. README.md beside this file
+says what is measured. It exits with 1 where anything failed, and with 3 where a message took more than a second of one
 core or 64 MB.
 """
 
@@ -25,6 +26,7 @@ import math
 import random
 import re
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -40,7 +42,8 @@ import comm
 import numpy as np
 import torch
 from figures import Figure, finish
-from front_end import FrontEnd, decode
+from front_end import FrontEnd, attached, decode
+from interrupting import stopped_at
 from ipywidgets.widgets.widget import _instances
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, capture, compare
@@ -55,6 +58,10 @@ GOOD_EVERY = 25  # messages from one good question to the next
 ROUND = 200  # messages to one widget
 RARE = 0.011  # share of messages, of which each takes long, so that a tenth of that are a round
 OPENED, CHANGED = 200, 2000  # widgets, and changes of a head
+STOPPED = 1000  # messages and states that are interrupted, and as many that find no more memory
+STOPPED_EACH = 20  # of them to one widget
+DEEPEST = 20_000  # lines that a message runs before it is stopped, at most
+THREADS, ASKED = 4, 8000  # and questions of all threads together
 GROWTH = 8e6  # bytes that a process may grow in nine tenths of these
 
 Target = Callable[[], AttentionWidget]
@@ -484,6 +491,11 @@ class Victim:
             if not reply["ok"] and (OURS.match(reply["error"]) or not 0 < len(reply["error"]) <= 500):
                 raise Fault(f"an error that tells nobody what to do: {reply['error']!r}")
 
+    def come_to_rest(self) -> None:
+        """Have computed what was stopped, and take in all that was sent."""
+        self.w.finish()
+        self._take()
+
     def check(self) -> None:
         """Raise Fault where the widget is not whole."""
         w = self.w
@@ -508,8 +520,13 @@ class Victim:
             raise Fault(f"the picture is of another selection: {wrong}")
 
     def ask(self) -> None:
-        """Raise Fault unless a good question is answered with the right numbers."""
+        """Raise Fault unless a good question is answered with the right numbers; it waits for what a cache holds."""
+        self.w._evictions.finish()
+        self._take()
         w, att = self.w, self.w._shown.layers[self.w.layer]
+        if w._evictions.under_way:  # the front-end asks when it is known what the cache holds
+            w._evictions.finish()
+            self._take()
         query = self.dice.randrange(att.shape.Q)
         keys = range(min(att.shape.K, 64))
         where = {"layer": w.layer, "batch": w.batch, "head": w.head, "stage": w.stage}
@@ -766,6 +783,94 @@ def tell(results: list[dict[str, Any]]) -> list[Figure]:
     return found
 
 
+# What is stopped on the way, and threads.
+
+
+def stop(count: int, seed: int, error: type[BaseException]) -> list[str]:
+    """Have messages and states stopped at any line, by an interrupt or for want of memory; return what went wrong."""
+    faults, names = [], list(SHORT)
+    for number in range(-(-count // STOPPED_EACH)):
+        name = names[number % len(names)]
+        dice = random.Random(f"{seed} {name} {number} {error.__name__}")
+        loop = asyncio.new_event_loop()  # `asyncio.run` would take an interrupt for itself, which a kernel does not
+        try:
+            some = min(STOPPED_EACH, count - number * STOPPED_EACH)
+            loop.run_until_complete(_stop_some(TARGETS[name][0], some, dice, error))
+        except Fault as fault:
+            faults.append(f"{name}, {number}, by {error.__name__}: {fault}")
+        finally:
+            loop.close()
+    return faults
+
+
+async def _stop_some(make: Target, count: int, dice: random.Random, error: type[BaseException]) -> None:
+    victim = Victim(make, dice)
+    try:
+        for _ in range(count):
+            is_state, line = dice.random() < 0.6, round(DEEPEST ** dice.random())
+            sent = victim.sender.state() if is_state else victim.sender.content()
+            try:
+                with stopped_at(line, error):
+                    (victim.set_state if is_state else victim.send)(sent)
+                await asyncio.sleep(0)
+                victim.come_to_rest()
+                victim.check()
+                victim.ask()
+            except BaseException as wrong:
+                raise Fault(f"at line {line} of {in_short(sent)}: {wrong!r}") from wrong
+    finally:
+        victim.close()
+
+
+def ask_in_threads(count: int, seed: int, threads: int = THREADS) -> list[str]:
+    """Have threads ask one widget while its selection changes; return which replies were missing, or wrong."""
+    front_end = FrontEnd()
+    with replaced(comm, "create_comm", front_end.create_comm):
+        w = short()
+    att = w._shown.layers[0]
+    start, faults = threading.Barrier(threads + 1), []
+
+    def run(thread: int) -> None:
+        dice = random.Random(f"{seed} {thread}")
+        start.wait()
+        for n in range(thread, count, threads):
+            at = {"head": dice.randrange(4), "batch": dice.randrange(2), "query": dice.randrange(20)}
+            request = {
+                "id": f"{n} {' '.join(map(str, at.values()))}",
+                "kind": "row",
+                "layer": 0,
+                "stage": "weights",
+                **at,
+            }
+            try:
+                w._receive(w, {"requests": [request]}, [])
+            except BaseException as error:
+                faults.append(f"{request}: {error!r}")
+
+    running = [threading.Thread(target=run, args=(thread,)) for thread in range(threads)]
+    for thread in running:
+        thread.start()
+    start.wait()
+    turn = 0
+    while any(thread.is_alive() for thread in running):
+        w.set_state({"head": turn % 4, "query": turn % 19, "view": ("heatmap", "stages", "graph")[turn % 3]})
+        turn += 1
+    replies = [
+        attached(reply, message.buffers)
+        for message in front_end.custom(w)
+        for reply in message.data["content"].get("replies", [])
+    ]
+    w.close()
+    if len({reply["id"] for reply in replies}) != count or len(replies) != count:
+        faults.append(f"{count:,} questions have {len(replies):,} replies")
+    for reply in replies:
+        _, head, batch, query = map(int, reply["id"].split())
+        wanted = att.block(head=head, batch=batch, queries=[query])[0]
+        if not reply["ok"] or not np.allclose(decode(reply["values"]).ravel(), wanted.numpy(), rtol=1e-5, atol=1e-7):
+            faults.append(f"{reply['id']} was answered wrong: {reply.get('error')}")
+    return faults
+
+
 # Many widgets, and many changes.
 
 
@@ -827,6 +932,14 @@ def tell_kept(what: str, early: Kept, late: Kept) -> list[Figure]:
     ]
 
 
+def tell_faults(what: str, faults: list[str]) -> list[Figure]:
+    """Print what went wrong, and return how much."""
+    print(f"{what}: {len(faults) or 'no'} faults", flush=True)
+    for fault in faults[:20]:
+        print(f"    {fault}", flush=True)
+    return [Figure(f"{what}, faults", len(faults), "", wanted=0)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=100_000)
@@ -834,6 +947,8 @@ def main() -> int:
     parser.add_argument("--only", choices=list(TARGETS))
     parser.add_argument("--round", type=int, help="only this one, of --only")
     parser.add_argument("--log", type=Path, help="a line of JSON for each round; rounds that it has are not run again")
+    parser.add_argument("--stopped", type=int, default=STOPPED, help="messages that are interrupted, at the end")
+    parser.add_argument("--asked", type=int, default=ASKED, help="questions of four threads, at the end")
     parser.add_argument("--opened", type=int, default=OPENED, help="widgets at the end")
     parser.add_argument("--changed", type=int, default=CHANGED, help="changes of a head at the end")
     parser.add_argument("--json", type=Path)
@@ -849,6 +964,11 @@ def main() -> int:
     results = run_all(rounds, asked.seed, asked.log)
     figures, faults = tell(results), sum(one["fault"] is not None for one in results)
     if asked.only is None:
+        many = f"{asked.stopped:,} messages"
+        figures += tell_faults(f"{many} interrupted", stop(asked.stopped, asked.seed, KeyboardInterrupt))
+        figures += tell_faults(f"{many} without memory", stop(asked.stopped, asked.seed, MemoryError))
+        figures += tell_faults(f"{asked.asked:,} questions of four threads", ask_in_threads(asked.asked, asked.seed))
+        faults += sum(round(one.value) for one in figures if one.name.endswith(", faults"))
         figures += tell_kept(f"{asked.opened} widgets opened and closed", *open_and_close(asked.opened))
         figures += tell_kept(f"{asked.changed} changes of the head", *change_heads(asked.changed))
     total = sum(one["sent"] for one in results)

@@ -280,6 +280,7 @@ NEEDS = {
     "receiver": ("sentences",),
 }
 KINDS = (*NAMES, "sink", "streaming", *NEEDS)
+ROLES = tuple(dict.fromkeys(role for roles in NEEDS.values() for role in roles))
 NOT_SENTENCES = ("first token", "template", "padding", "other")
 
 
@@ -401,6 +402,30 @@ def spans_of_role(text: HeadText, role: str) -> Spans:
     else:
         names = [name for name in text.segments if _has_role(name, role)]
     return tuple(sorted((span for name in names for span in text.segments[name]), key=lambda span: span.start))
+
+
+def read_roles(given: Any) -> dict[str, list[str]]:
+    """Return the names of the segments that have a role, as a user gives them.
+
+    Raises:
+        TypeError, ValueError: no such role, or no names.
+
+    >>> read_roles({"documents": ["passage 1", "passage 2"], "query": "asked"})
+    {'documents': ['passage 1', 'passage 2'], 'query': ['asked']}
+    """
+    advice = "give names of segments by role, {'documents': ['passage 1', 'passage 2']}"
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"roles is {told(given)}: {advice}")
+    found: dict[str, list[str]] = {}
+    for role, names in given.items():
+        if role not in ROLES:
+            raise ValueError(f"roles has {told(role)}: {nearest(role, ROLES)}give some of {', '.join(ROLES)}")
+        if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"roles has {told(names)} as the {role}: {advice}")
+        found[role] = [names] if isinstance(names, str) else list(names)
+    return found
 
 
 def _has_role(name: str, role: str) -> bool:

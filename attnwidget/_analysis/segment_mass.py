@@ -6,7 +6,7 @@ Of a stage after the weights, what a weight carries, the sums are taken instead:
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -470,6 +470,7 @@ def by_segment(
     heads = range(att.shape.H) if head is None else [find_head(att, head)]
     asked = question(att, queries, keys)
     aside = set_aside(without, asked.keys, has_sink=att.has_sinks)
+    _check_self(aside, att)
     what = att, batch, heads, asked.rows, asked.labels, len(asked.keys), stage
     if executor is not None:
         (raw,) = _by_workers([Layer(None, att, batch, heads, asked)], stage, executor, progress)
@@ -507,6 +508,8 @@ def by_segment_of_layers(
     any_sink = any(att.has_sinks for att in atts)
     asked = [_named(name, question, att, queries, keys) for name, att in zip(names, atts, strict=True)]
     aside = set_aside(without, asked[0].keys, has_sink=any_sink)
+    for name, att in zip(names, atts, strict=True):
+        _named(name, _check_self, aside, att)
     counts = [att.shape.H * len(one.rows.queries) * att.shape.K for att, one in zip(atts, asked, strict=True)]
 
     def steps() -> Generator[int, None, None]:
@@ -604,6 +607,8 @@ def question(att: AttentionBase, queries: Any, keys: Segments | None) -> Questio
     Raises:
         TypeError, ValueError, KeyError, IndexError: it cannot be read, or does not fit the attention.
     """
+    if isinstance(queries, Mapping):
+        raise TypeError(f"queries is {told(queries)}: give segments({told(queries)}, length={att.shape.K})")
     if keys is None:
         if not isinstance(queries, Segments):
             raise TypeError(f"queries is {told(queries)} and there are no keys: give keys=segments(…) as well")
@@ -660,6 +665,7 @@ def set_aside(without: str | Iterable[str], keys: Sequence[str], *, has_sink: bo
     """Return the columns that are set aside, and "self".
 
     Raises:
+        TypeError: no names.
         ValueError: no column is called that.
 
     >>> set_aside(("sink", "self"), ("first token", "a"), has_sink=True)
@@ -667,6 +673,8 @@ def set_aside(without: str | Iterable[str], keys: Sequence[str], *, has_sink: bo
     """
     there = (*keys, *([SINK] if has_sink else []))
     found: dict[str, None] = {}
+    if not isinstance(without, Iterable):
+        raise TypeError(f"without is {told(without)}: give names of segments, 'sink' or 'self', or () for none")
     for name in (without,) if isinstance(without, str) else without:
         if name == "sink":
             found.update(dict.fromkeys(one for one in (FIRST, SINK) if one in there))
@@ -676,6 +684,16 @@ def set_aside(without: str | Iterable[str], keys: Sequence[str], *, has_sink: bo
             known = ("sink", SELF, *there)
             raise ValueError(f"without has {name!r}: {nearest(name, known)}give some of {', '.join(known)}")
     return tuple(found)
+
+
+def _check_self(aside: Sequence[str], att: AttentionBase) -> None:
+    """Raise ValueError where each query's own key is to be set aside, and whether it has one is not known."""
+    is_cross = att.part is not None and att.part.elsewhere
+    if SELF in aside and own_keys_of(att) is None and not is_cross:
+        raise ValueError(
+            f"without has 'self', each query's own key, and at which of the keys' places the queries of {att!r} stand "
+            "is not known: leave 'self' out"
+        )
 
 
 def reading(

@@ -1,64 +1,43 @@
-"""The public side of a capture: `capture`, `Capture` and `Forward`, which read what a `Recorder` has recorded."""
+"""The public side of a capture: `capture`, and `Capture`, which reads what a `Recorder` has recorded."""
 
 from __future__ import annotations
 
 import functools
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
-from torch import Tensor
 
-from .._analysis.head_kinds import KindsLike
-from .._analysis.output_path import OutputPath
-from .._segments.chat import is_chat
-from .._segments.segments import Segments
 from .._utils.indexing import as_index
 from .._utils.interrupts import surely
-from .._widget.keywords import CaptureKeywords, Tokens, list_keywords
-from .._widget.named_stacks import LabeledStack
-from .._widget.widget import AttentionWidget
-from ..attention import Attention
 from ..stack import AttentionStack
 from . import io
-from .carried.paths import path_of
-from .carried.targets import token_of, with_words
-from .given_tokens import StackTokens, TokensOfStacks
-from .interventions.comparing import TargetLike
-from .interventions.model_call import read_call
-from .interventions.runner import EffectRunner
-from .io import LoadedRecord, tensors_of
+from .carried.targets import token_of
+from .forward import Forward, RecordsByName
 from .joined_files import load_files
-from .labels import Ids, Labels, SavedWords, can_spell, ids_of
+from .labels import Ids, Labels
 from .options import Keep, read_options, read_tokenizer
-from .own_positions import TITLE, by_sample, has_padding, sample_key, sample_named
 from .provenance import CrossLike
 from .recorder import Recorder
 from .records import Record
 from .reducing import reduce_records
-from .stacks import NamedStack, find_stack, inputs_of, named_stacks
+from .stacks import NamedStack
 from .towers import Towers
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["Capture", "Forward", "capture"]
 
 NumbersLike = int | slice | range | Sequence[int]
-HeadsLike = NumbersLike | Mapping[int | str, NumbersLike]
+HeadsLike = NumbersLike | Mapping[int | str | re.Pattern[str], NumbersLike]
 NO_READOUT = "no unembedding is known, so no token can be chosen: cap.output_path says why"
 NO_LOGITS_KEPT = (
     "there are no logits to go back from: capture(model, gradients=True), run a model that gives logits with gradients "
     "on, and call this once"
 )
-NOTHING_RECORDED = "nothing was recorded: enter the capture with `with`, and run the model inside the block"
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
-RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
 
 
 def capture(
@@ -96,10 +75,11 @@ def capture(
         queries: whose rows to keep, with all their keys: an int, a slice, a range or a list, counted over all that
             continues, so that slice(-512, None) of a generated text is its last 512 tokens; until the end those are
             kept that may be among them. `att.part.queries` has their positions. None: all.
-        heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where other layers keep
-            all; of grouped heads only the key heads that they use. They are counted from 0 in what is kept, in
-            `att.block(head=0)` and in the widget's `head`; `att.part.heads` has their numbers in the model, which the
-            widget names beside: "head 0 (5 in the model)". None: all.
+        heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where layers are named as
+            for `layers`, by numbers from 0, and others keep all; of grouped heads only the key heads that they use.
+            They are counted from 0 in what is kept, in `att.block(head=0)` and in the widget's `head`;
+            `att.part.heads` has their numbers in the model, which the widget names beside: "head 0 (5 in the model)".
+            None: all.
         cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
             name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
             decided by whether q and k come from the same tensor.
@@ -169,499 +149,6 @@ def capture(
         strict=strict,
     )
     return Capture(Recorder(model, options), model=model)
-
-
-def labeled(
-    stack: NamedStack, tokens: Mapping[str, StackTokens], name: str, effects: EffectRunner | None = None
-) -> LabeledStack:
-    """Return a stack as a widget takes it: with its tokens, an image's patches, prompt and answer, and its model."""
-    own, parts = tokens[name], prompt_and_answer(stack)
-    labels = {"tokens": own.tokens, "key_tokens": own.key_tokens, "segments": parts, **stack.grids()}
-    return LabeledStack(with_words(stack.attention, stack.tokenizer), **labels, effects=effects)
-
-
-def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords | None:
-    """Return the words that a user has given for the ids of some texts; None where there are none."""
-    words: dict[int, str] = {}
-    for stack, given in zip(stacks, tokens, strict=True):
-        ids = ids_of(stack.queries.ids)
-        if ids is None or given is None:
-            continue
-        samples = given if len(given) and not isinstance(given[0], str) else [given] * len(ids)
-        for own, texts in zip(ids, samples, strict=False):
-            words |= {
-                one: word for one, word in zip(own, texts, strict=False) if one is not None and isinstance(word, str)
-            }
-    return SavedWords(None, words) if words else None
-
-
-def prompt_and_answer(stack: NamedStack) -> list[Segments] | None:
-    """Return the prompt and the answer of each sample as segments; None where they are not told apart."""
-    if any(stack.keys.length != att.shape.K for att in stack.attention):
-        return None
-    try:
-        return [stack.segments(None, batch) for batch in range(stack.attention[0].shape.B)]
-    except (ValueError, TypeError, IndexError):
-        return None
-
-
-class Forward:
-    """The attention of one forward pass, or of several that continue one another, as while a text is generated.
-
-    `forward["decoder"]` is the self-attention of a tower as an `AttentionStack`, where a model has several: an encoder
-    and a decoder, a vision and a language model. `towers` names them, `stacks()` has all, with their labels.
-
-    >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
-    >>> forward = capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8))[0]
-    >>> forward.towers, forward["encoder"][0].shape.Q, forward["decoder"][0].shape.Q
-    (('encoder', 'decoder'), 3, 2)
-    """
-
-    def __init__(self, records: RecordsByName, source: Capture | None = None, number: int = 0) -> None:
-        self._records, self._source, self._number = records, source, number
-
-    @property
-    def calls(self) -> dict[str, Attention]:
-        """Return all attention calls, by the name of their module."""
-        return {name: record.attention for name, record in self._records.items()}
-
-    @property
-    def attention(self) -> AttentionStack:
-        """Return the self-attention, in the order of layers.
-
-        Where some heads or queries are kept, each layer counts its own from 0, and `part` of a layer has their numbers
-        in the model: of heads=[5, 7] `cap.attention[0].block(head=1)` is of head 7.
-
-        Raises:
-            ValueError: there is none.
-        """
-        return self._stack(cross=False)
-
-    @property
-    def cross(self) -> AttentionStack:
-        """Return the cross-attention, in the order of layers.
-
-        Raises:
-            ValueError: there is none.
-        """
-        return self._stack(cross=True)
-
-    @property
-    def all(self) -> AttentionStack:
-        """Return self- and cross-attention, in the order in which they ran; `all.names` are those of their modules.
-
-        Raises:
-            ValueError: nothing was recorded.
-        """
-        if not self._records:
-            raise ValueError(NOTHING_RECORDED)
-        return AttentionStack([record.attention for record in self._records.values()], self._records)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all tensors that are kept, each counted once."""
-        kept = {id(x): x for record in self._records.values() for x in tensors_of(record.attention).values()}
-        return sum(x.numel() * x.element_size() for x in kept.values())
-
-    # Its text.
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer that has words for the ids, or its name; None where none is known."""
-        return None if self._source is None else self._source.tokenizer
-
-    @property
-    def output_path(self) -> OutputPath:
-        """Where the outputs of the heads go: output projections, final norm and unembedding, as they were found.
-
-        The stages "value_norm" and "logit" are made of these; what was not found is said with the reason. By
-        `att.carrying` they are given by hand.
-
-        >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
-        >>> x = torch.randn(1, 5, 8)
-        >>> capture(model).run(x, x, x).output_path.projections
-        {'MultiheadAttention': 'MultiheadAttention.out_proj'}
-        """
-        return path_of(self.calls)
-
-    @property
-    def towers(self) -> tuple[str, ...]:
-        """The names of the towers that ran, in their order: ("encoder", "decoder"), ("vision_model", "text_model")."""
-        return tuple(dict.fromkeys(one.tower for one in self.stacks().values()))
-
-    def stacks(self) -> dict[str, NamedStack]:
-        """Return each tower's self-attention and cross-attention by name, with what stands at its positions.
-
-        >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
-        >>> [*capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8)).stacks()]
-        ['encoder', 'decoder', 'decoder, cross-attention']
-        """
-        return named_stacks(self._records, self._towers(), self.tokenizer, self._number)
-
-    def _towers(self) -> Towers:
-        return Towers(self._records) if self._source is None else self._source._towers()  # noqa: SLF001
-
-    @property
-    def tokens(self) -> Labels | Ids | None:
-        """The text that the model read, a list for each sample: of the decoder where there is an encoder too.
-
-        The tokenizer's words, and "[PAD]" where there is padding, which keeps its places: all samples of a batch are as
-        long as the longest, and padding is blocked as the model blocks it; `widget(padding=False)` shows each without
-        it. Ids where there is no tokenizer, None in the place of one that is not known. None where nothing is known.
-        They are the queries of the self-attention: after `generate` all tokens but the last, which was never read.
-        """
-        main = self._main_stack()
-        return None if main is None else main.queries.tokens(self.tokenizer)
-
-    @property
-    def key_tokens(self) -> Labels | Ids | None:
-        """As `tokens`, of the keys: more where a cache held what was read before the block."""
-        main = self._main_stack()
-        return None if main is None else main.keys.tokens(self.tokenizer)
-
-    @property
-    def cross_tokens(self) -> Labels | Ids | None:
-        """As `tokens`, of the keys of the cross-attention, such as what the encoder read; None where there is none."""
-        found = next((one for one in self.stacks().values() if one.cross), None)
-        return None if found is None else found.keys.tokens(self.tokenizer)
-
-    @property
-    def inputs(self) -> dict[str, torch.Tensor]:
-        """What the model was called with, as far as it is kept: ids and masks, by the names of transformers.
-
-        After `generate` they hold all that was read. Other arguments, such as images, are not kept.
-        """
-        return inputs_of(self.stacks())
-
-    def _main_stack(self) -> NamedStack | None:
-        """Return the self-attention whose queries are the text: of the tower with cross-attention, else the last."""
-        stacks = list(self.stacks().values())
-        attending = {one.tower for one in stacks if one.cross}
-        known = [one for one in stacks if not one.cross and one.queries.tokens(None) is not None]
-        known.sort(key=lambda one: (one.tower in attending, one.queries.ids is not None))
-        return known[-1] if known else None
-
-    def __getitem__(self, name: str) -> AttentionStack:
-        """Return the self-attention of a tower, or any of `stacks()`, by name.
-
-        Raises:
-            KeyError: there is no such tower.
-        """
-        return find_stack(self.stacks(), name, self._towers()).attention
-
-    def widget(
-        self,
-        tokens: Tokens | None = None,
-        *,
-        cross: bool = False,
-        model: Any = None,
-        inputs: Any = None,
-        target: TargetLike = None,
-        padding: bool = True,
-        **show: Unpack[CaptureKeywords],
-    ) -> AttentionWidget:
-        """Return a widget with the self-attention of a tower, or its cross-attention; it is labeled by itself.
-
-        Args:
-            tokens: in the place of what the model read, as in `AttentionWidget`: for the tower that is shown. Those of
-                `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
-                Where some queries are kept, tokens of all or of these.
-            cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
-            model: that was captured, in evaluation mode, to be run again with edits: what is lost without a head, a
-                segment, a key or an edge (`segments_show="effect"`). The kernel answers between two runs.
-            inputs: what it is called with, as `attnwidget.effect` takes it; None: what was read, `cap.inputs`.
-            target: a token, by its id or its text, as in `attnwidget.effect`: whose log-probability is lost, and of
-                whose logit the stage "logit" is; of the former also a function of the output. None: the most likely
-                token after the last.
-            show: the other keywords of `AttentionWidget.from_attention`, of which `segments` are, unless given, prompt
-                and answer of a text that was generated token by token; `stack` is a tower or a name of
-                `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
-
-        Raises:
-            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read; a model in
-                training mode, or whose inputs are not known.
-            KeyError: there is no such stack.
-
-        A warning tells where one list is given for samples that have read different texts.
-
-        >>> model = torch.nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
-        >>> with capture(model) as cap:
-        ...     _ = model(torch.randn(1, 3, 8), torch.randn(1, 2, 8))
-        >>> cap.widget(cross=True, tokens=["la", "banque"], key_tokens=["the", "bank", "."])
-        AttentionWidget(stack 'decoder, cross-attention', layer 0 of 2, head 0 of 2, 2 queries × 3 keys)
-        >>> cap.widget(stack="decoder", tokens=["la", "banque"])
-        AttentionWidget(stack 'decoder', layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
-        """
-        stacks, tokenizer = self.stacks(), show.get("tokenizer", self.tokenizer)
-        stack, forward = show.pop("stack", None), show.pop("forward", None)
-        alone = not padding and has_padding(stacks.values())
-        stack, batch = sample_named(stack) if alone else (stack, None)
-        shown = self._shown(stacks, cross, stack, forward)
-        if tokenizer is not self.tokenizer:
-            stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
-        placed = TokensOfStacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
-        if stack is None and forward is None:  # the tokens may be those of another tower than the first
-            shown = placed.given_for
-        show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
-        keys = self._keys(stacks)
-        runners = self._runners(stacks, keys, keys[shown][0], placed, (model, inputs, target))
-        sources: dict[Any, Any] = {
-            (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name, runners.get(name))
-            for name, key in keys.items()
-        }
-        if "grid" in show:  # one of the user's own, of which nothing else is known
-            show = {"grid_start": None, "grid_side": "auto", **show}
-        if is_chat(show.get("segments")):  # found by the capture's own ids
-            many = stacks[shown].attention[0].shape.B
-            show["segments"] = [stacks[shown].segments(show["segments"], batch) for batch in range(many)]
-        show["forward"], show["stack"] = keys[shown]
-        if alone:
-            return self._widget_by_sample(stacks, keys, placed, (shown, batch), model, {**show})
-        token = self._logit_of(target, stacks[shown].attention, tokenizer, needed=model is None)
-        return AttentionWidget.from_attention(sources, target=token, **show)
-
-    def _widget_by_sample(
-        self,
-        stacks: dict[str, NamedStack],
-        keys: dict[str, tuple[int, str]],
-        tokens: Mapping[str, StackTokens],
-        first: tuple[str, int | None],
-        model: Any,
-        show: dict[str, Any],
-    ) -> AttentionWidget:
-        """Return a widget in whose picker each sample is a stack of its own, without its padding.
-
-        Args:
-            stacks, keys, tokens: of the whole batches.
-            first: the stack and the sample that are shown first; None: the one that `batch` in `show` says.
-            model: that cannot be run without the padding.
-            show: the keywords of the widget.
-
-        Raises:
-            ValueError: a model; a sample that attends to its padding, or of which no q and k were kept.
-            IndexError: there is no such sample.
-        """
-        if model is not None:
-            raise ValueError("a model is run with the whole batch, padding and all: leave out padding=False, or model=")
-        name, batch = first
-        chosen = as_index(
-            show.pop("batch", 0) if batch is None else batch, stacks[name].queries.batches, "batch", "samples"
-        )
-        given = show.get("segments")
-        if isinstance(given, list) and all(isinstance(one, Segments) for one in given):  # of each sample, as of a chat
-            del show["segments"]
-        else:
-            given = None
-
-        def labels(one: str) -> tuple[Any, Any, Any]:
-            own = tokens[one]
-            parts = given if given is not None and one == name else prompt_and_answer(stacks[one])
-            return own.tokens, own.key_tokens, parts
-
-        show["forward"], show["stack"] = sample_key(keys[name], chosen, stacks[name])
-        show.setdefault("title", TITLE)
-        return AttentionWidget.from_attention(by_sample(keys, stacks, labels), **show)
-
-    def _logit_of(self, target: TargetLike, stack: AttentionStack, tokenizer: Any, *, needed: bool) -> int | None:
-        """Return the id of the token that the stage "logit" is of.
-
-        Args:
-            target: as in `widget`.
-            stack: that is shown.
-            tokenizer: that has ids for texts.
-            needed: whether the target is for nothing else.
-
-        Raises:
-            TypeError, ValueError, IndexError: no token.
-        """
-        known = [att.carries.readout for att in stack if att.carries is not None and att.carries.readout is not None]
-        if target is None or callable(target) or not (known or needed):
-            return None
-        vocabulary = known[0].vocabulary if known else sys.maxsize
-        return token_of(target, tokenizer, vocabulary)
-
-    def _runners(
-        self,
-        stacks: dict[str, NamedStack],
-        keys: dict[str, tuple[int, str]],
-        forward: int,
-        tokens: Mapping[str, StackTokens],
-        given: tuple[Any, Any, TargetLike],
-    ) -> dict[str, EffectRunner]:
-        """Return what runs the model again for each stack: with inputs that were given, for those of one forward pass.
-
-        Raises:
-            TypeError, ValueError: no model, or one in training mode; inputs that are not known, or without a model.
-        """
-        model, inputs, target = given
-        if model is None:
-            if inputs is not None or callable(target):
-                what = "inputs=" if inputs is not None else "a function as target="
-                raise ValueError(f"{what} goes with a model: give model= as well")
-            return {}
-        found: dict[str, EffectRunner] = {}
-        for number in {key[0] for key in keys.values()} if inputs is None else {forward}:
-            own = {name: stacks[name] for name, key in keys.items() if key[0] == number}
-            read = inputs_of(own) if inputs is None else inputs
-            if inputs is None and not read:
-                raise ValueError("what the model was called with is not kept: give inputs=, as it was called")
-            tokenizer = next(iter(own.values())).tokenizer
-            call = read_call(model, read, tokenizer if can_spell(tokenizer) else None)
-            if not can_spell(call.tokenizer):
-                call = replace(call, tokenizer=words_of(own.values(), [tokens[name].tokens for name in own]))
-            found |= {name: EffectRunner(call, stack, target) for name, stack in own.items()}
-        return found
-
-    def _keys(self, stacks: dict[str, NamedStack]) -> dict[str, tuple[int, str]]:
-        """Return of each stack its forward pass, as cap[i] counts them, and its name there, "" of the only one."""
-        numbers = list(dict.fromkeys(one.forward for one in stacks.values()))
-        several = len(stacks) > len(numbers)
-        return {name: (numbers.index(one.forward), one.label if several else "") for name, one in stacks.items()}
-
-    def _shown(self, stacks: dict[str, NamedStack], cross: bool, stack: str | None, forward: Any = None) -> str:
-        """Return the name of the stack that a widget shows first."""
-        if stack is None:
-            self._stack(cross=cross)  # raises where there is none
-        if forward is not None:
-            keys = self._keys(stacks)
-            which = as_index(forward, max(keys.values(), default=(-1, ""))[0] + 1, "forward", "forwards")
-            stacks = {name: one for name, one in stacks.items() if keys[name][0] == which}
-        if stack is not None:
-            return find_stack(stacks, stack, self._towers(), cross=cross).name
-        found = (name for name, one in stacks.items() if one.cross == cross)
-        return next(found, next(iter(stacks)))
-
-    def segments(self, source: Any = None, *, batch: int = 0, cross: bool = False, unit: str = "tokens") -> Segments:
-        """Return the named parts of the text that the model read, in tokens: by its own ids and tokenizer.
-
-        Args:
-            source: as in `attnwidget.segments`; None: the prompt and the answer of a text that was generated token by
-                token, whose last token was never read.
-            batch: which sample.
-            cross: of what the cross-attention reads, such as the text of an encoder.
-            unit: of spans: "tokens", or "characters", which takes `attnwidget.segments` with the text.
-
-        Returns:
-            `Segments` of all positions, where only some queries were kept too.
-
-        Raises:
-            IndexError: there is no such sample.
-            TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
-
-        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
-        >>> cap = capture(model).run(x, x, x)
-        >>> found = cap.segments({"question": (1, 3), "answer": (3, 5)})
-        >>> cap.attention.by_segment("answer", found).shape
-        torch.Size([1, 2, 1, 3])
-        """
-        stacks = self.stacks()
-        main = None if cross else self._main_stack()
-        return (main or stacks[self._shown(stacks, cross, None)]).segments(source, batch, unit)
-
-    def metrics(
-        self,
-        batch: int | None = None,
-        *,
-        tokens: Any = None,
-        rows: int | None = None,
-        kinds: KindsLike = (),
-        cross: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
-
-        Args:
-            batch, rows, kinds: as in `AttentionStack.metrics`.
-            tokens: in the place of what the model read, of the tower that they are of: see `widget`.
-            cross: of the cross-attention.
-
-        Raises:
-            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
-            IndexError: there is no such sample.
-
-        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
-        >>> cap = capture(model).run(x, x, x)
-        >>> [(one["head"], round(one["entropy"], 3)) for one in cap.metrics()]
-        [(0, 2.322), (1, 2.322)]
-        """
-        stacks, number = self.stacks(), {name: i for i, name in enumerate(self._stack(cross=cross).names)}
-        shown = self._shown(stacks, cross, None)
-        placed = {} if tokens is None else TokensOfStacks(stacks, shown, tokens, None, self.tokenizer)
-        prefixed = len(number) > 0 and next(iter(number)) not in stacks[shown].records
-        found = []
-        for name, one in stacks.items():
-            if one.cross == cross:
-                own = placed[name].of_keys if name in placed else one.keys.as_words(self.tokenizer)
-                prefix = f"forward {one.forward}: " if prefixed else ""
-                for record in one.attention.metrics(batch, tokens=own, rows=rows, kinds=kinds):
-                    layer = f"{prefix}{record['name']}"
-                    found.append({**record, "layer": number[layer], "name": layer})
-        return sorted(found, key=lambda record: record["layer"])
-
-    def weights(
-        self, layer: int | str, batch: int | None = None, head: int | None = None, *, cross: bool = False
-    ) -> Tensor:
-        """Compute all weights of a layer as one tensor, where that is not too large.
-
-        Args:
-            layer: by number or name, as `attention` has it.
-            batch: only this sample; None for all.
-            head: only this head; None for all.
-            cross: of the cross-attention.
-
-        Returns:
-            (B, H, Q, K), without the axis of what was chosen.
-
-        Raises:
-            IndexError, KeyError: a layer, batch or head that is not there.
-            ValueError: nothing of this kind was recorded; or more than 2²⁸ weights, 1 GiB: ask for a block.
-
-        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
-        >>> capture(model).run(x, x, x).weights(0, head=1).shape
-        torch.Size([1, 5, 5])
-        """
-        return (self.cross if cross else self.attention).weights(layer, batch, head)
-
-    def pair(self, query: int, key: int, batch: int = 0, *, cross: bool = False) -> Tensor:
-        """Compute the weight of one query on one key in all heads of all layers, exact.
-
-        Args:
-            query, key: the pair; negative counts from the end of each layer.
-            batch: which sample.
-            cross: of the cross-attention.
-
-        Returns:
-            (L, H); NaN where a layer has fewer heads than another.
-
-        Raises:
-            ValueError: nothing of this kind was recorded.
-            IndexError: a batch, query or key that a layer does not have.
-
-        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
-        >>> capture(model).run(x, x, x).pair(query=-1, key=0)
-        tensor([[0.2000, 0.2000]])
-        """
-        return (self.cross if cross else self.attention).pair(query, key, batch)
-
-    def _stack(self, *, cross: bool) -> AttentionStack:
-        records = self._of_kind(cross)
-        if not self._records:
-            raise ValueError(NOTHING_RECORDED)
-        if not records:
-            kinds = ("cross", "attention has the self") if cross else ("self", "cross has the cross")
-            raise ValueError(f"no {kinds[0]}-attention was recorded: cap.{kinds[1]}-attention")
-        return AttentionStack([record.attention for record in records.values()], records)
-
-    def _of_kind(self, cross: bool) -> RecordsByName:
-        return {name: record for name, record in self._records.items() if record.cross == cross}
-
-    def __repr__(self) -> str:
-        size = self.nbytes
-        kept = f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
-        return f"{type(self).__name__}({', '.join([*self._counts(), kept])})"
-
-    def _counts(self) -> list[str]:
-        counts = {"self": len(self._of_kind(False)), "cross": len(self._of_kind(True))}
-        return [f"{n} × {kind}-attention" for kind, n in counts.items() if n] or ["nothing recorded"]
 
 
 class Capture(Forward):
@@ -1042,6 +529,3 @@ class Capture(Forward):
         self._recorder.settle()
         if kind is None:
             self._recorder.check()
-
-
-list_keywords(Capture.widget, CaptureKeywords, AttentionWidget)

@@ -103,6 +103,8 @@ def refuse_keys_of_others(call: ObservedCall, keys: int, *, by_length: bool) -> 
         Unreadable: it has.
     """
     size, queries = processes(), call.q.shape[2]
+    if not queries:
+        return
     parts, rest = divmod(keys, queries)
     if size > 1 and (by_length or not call.cross) and 1 < parts <= size and not rest and not size % parts:
         raise Unreadable(GATHERED.format(queries=queries, keys=keys, size=size))

@@ -17,6 +17,7 @@ from .._analysis.head_kinds import (
     Spans,
     measure_heads,
     read_names,
+    read_roles,
 )
 from .._analysis.head_sampling import sample
 from .._analysis.metrics import FIRST_KEYS, SINK_THRESHOLD, WINDOW, as_ids
@@ -131,17 +132,24 @@ def find_heads(
         "window": as_size(window, "window"),
     }
     given = _named(models_or_captures)
+    texts, null = (list(one) if isinstance(one, Iterator) else one for one in (texts, null))  # each model reads them
     nulls = _nulls(given, null) if TO_NULL in kinds else {}
     rows = None if rows is None else as_size(rows, "rows")
+    named = read_roles(roles)
     found: list[dict[str, Any]] = []
     for name, source in given.items():
         measured = _Spread()
-        asked = _Asked(kinds, roles, rows, numbers)
-        asked.measure(source, texts, tokenizer, segments, measured, 1)
+        asked = _Asked(kinds, named, rows, numbers)
+        count = asked.measure(source, texts, tokenizer, segments, measured, 1)
         if name in nulls:
-            only = _Asked({TO_NULL: None}, roles, rows, numbers)
+            only = _Asked({TO_NULL: None}, named, rows, numbers)
             places = segments if null_segments is None else null_segments
-            only.measure(*nulls[name], tokenizer, places, measured, -1)
+            others = only.measure(*nulls[name], tokenizer, places, measured, -1)
+            if others != count:
+                raise ValueError(
+                    f"null has {others} text{'s' if others > 1 else ''} to be compared with {count}: give each text "
+                    "once more, with a query that asks nothing"
+                )
         where = {"model": name} if len(given) > 1 or isinstance(models_or_captures, Mapping) else {}
         for one in kinds:
             found += measured.records(one, where, top)
@@ -208,12 +216,12 @@ class _Asked(NamedTuple):
     """What is asked of each text."""
 
     kinds: Mapping[str, OwnMetric | None]
-    roles: Mapping[str, str | Sequence[str]] | None
+    roles: Mapping[str, list[str]]
     rows: int | None
     numbers: Mapping[str, Any]
 
-    def measure(self, source: Any, texts: Any, tokenizer: Any, segments: Any, spread: _Spread, sign: int) -> None:
-        """Measure all texts, and add what is found, times the sign."""
+    def measure(self, source: Any, texts: Any, tokenizer: Any, segments: Any, spread: _Spread, sign: int) -> int:
+        """Measure all texts, add what is found, times the sign, and return how many texts there were."""
         number = -1
         for number, one in enumerate(_samples(source, texts, tokenizer, main=segments is not None)):
             known = _SegmentsOfText.of(segments, number, one) if self._needs_segments(segments) else _SegmentsOfText()
@@ -222,13 +230,15 @@ class _Asked(NamedTuple):
             raise ValueError(
                 f"segments has {len(segments)} entries, and there are {number + 1} texts: give one for each"
             )
+        if number < 0:
+            raise ValueError("there are no texts: give one or more")
+        return number + 1
 
     def _needs_segments(self, segments: Any) -> bool:
         return segments is not None or any(kind in NEEDS for kind in self.kinds)
 
     def _measure(self, one: _Sample, number: int, known: _SegmentsOfText, spread: _Spread, sign: int) -> None:
-        given = {role: [names] if isinstance(names, str) else list(names) for role, names in (self.roles or {}).items()}
-        roles = {**known.roles, **given}
+        roles = {**known.roles, **self.roles}
         plan = RowPlan([att.shape for _, _, att, _ in one.layers], one.batch)
         for place, (layer, name, att, ids) in enumerate(one.layers):
             queries = plan.queries[place] if self.rows is None else sample(att.shape.Q, self.rows)
@@ -397,7 +407,8 @@ class _SegmentsOfText(NamedTuple):
                 raise ValueError(f"segments has {len(given)} entries, and there are more texts: give one for each")
             given = given[number]
         if isinstance(given, Mapping) and all(_is_place(runs) for runs in given.values()):
-            return cls({str(name): _spans(runs) for name, runs in given.items()})
+            length = max(att.shape.K for _, _, att, _ in one.layers)
+            return cls({str(name): _spans(str(name), runs, length) for name, runs in given.items()})
         try:
             found = segments_of(given, tokenizer=one.text.tokenizer, ids=one.text.ids, tokens=one.text.tokens)
         except (TypeError, ValueError) as error:
@@ -430,7 +441,14 @@ def _is_place(runs: Any) -> bool:
     return (len(runs) == 2 and all(type(one) is int for one in runs)) or all(map(_is_place, runs))
 
 
-def _spans(runs: Any) -> Spans:
+def _spans(name: str, runs: Any, length: int) -> Spans:
     if isinstance(runs, range) or type(runs[0]) is int:
         runs = [runs]
-    return tuple(run if isinstance(run, range) else range(*run) for run in runs)
+    found = tuple(run if isinstance(run, range) else range(*run) for run in runs)
+    for run in found:
+        if not 0 <= run.start < run.stop <= length or run.step != 1:
+            raise ValueError(
+                f"the {name} is at tokens {run.start:,} to {run.stop:,}, and there are {length:,}: give places that "
+                "are there"
+            )
+    return found

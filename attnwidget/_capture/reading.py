@@ -4,10 +4,11 @@ The ground are the lookups of ids in the tables of embeddings, for they are what
 are called, also where `generate` calls an encoder by itself, a model shifts its labels, or a library sorts its
 sentences. Each lookup belongs to a tower: that in which it was called, else that whose table it is, else that which
 the table's name tells (`src_embed`). It labels attention of its tower with as many queries as it has ids, in the same
-forward pass, and no other: where two lookups fit and differ, positions stay without names. Tables of positions and of
-kinds of tokens are left out: of models of transformers only `get_input_embeddings()` is watched, of others what has ids
-that the model was called with comes first, then the larger table. A model that looks nothing up, but is called with ids
-and has one tower, is labeled by those.
+forward pass, and no other: where two lookups fit and differ, or the model was given features of as many positions as
+well, positions stay without names. Tables of positions and of kinds of tokens are left out, and those with far fewer
+rows than another: of models of transformers only `get_input_embeddings()` is watched, of others what has ids that the
+model was called with comes first. A model that looks nothing up, but is called with ids and has one tower, is labeled
+by those.
 
 Which ids are padding is what the tower's own `attention_mask` says. A grid of patches is the shape of what a
 convolution gives whose steps are as wide as its kernel; of models with tokens for images it is what their arguments say
@@ -18,12 +19,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -31,10 +34,15 @@ import torch
 from torch import Tensor, nn
 
 from .module_walk import modules, named_modules, own_parameters
-from .text import CallText, ImageTokens, PatchGrid
+from .text import CallText, Claim, ImageTokens, PatchGrid
 from .towers import ATTENTION, Towers
 
 NOT_TEXT = re.compile(r"pos|wpe|type|segment|relative|bias|bucket|time|step|class_emb|label|distance", re.IGNORECASE)
+NO_IDS = re.compile(rf"mask|{NOT_TEXT.pattern}", re.IGNORECASE)  # arguments of integers that are no text
+NO_FEATURES = re.compile(  # arguments of floating point that have no positions of their own in a self-attention
+    r"mask|bias|pos|rotary|rope|freq|encoder|memory|context|cross|past|label|state", re.IGNORECASE
+)
+FEW = 16  # a table with so many times fewer rows than another is of features beside words
 TABLE = re.compile(r"embed", re.IGNORECASE)
 NO_TEXT = re.compile(r"vis|image|img|pixel|video|audio|speech", re.IGNORECASE)  # towers that read no ids
 SIDES = (
@@ -58,11 +66,25 @@ SQUARE = (
 
 
 class Lookup(NamedTuple):
-    """Ids that were looked up, with how well they are known to be the text's: the larger, the better."""
+    """Ids that were looked up.
+
+    Attributes:
+        ids: (B, n).
+        rank: how well they are known to be the text's: the larger, the better.
+        table: the name of the table.
+        claim: which tower it is of, where its table is of none.
+        is_row: whether they came as (n,), which is one sample, or a number for each.
+    """
 
     ids: Tensor
     rank: tuple[int, int]
     table: str
+    claim: Claim
+    is_row: bool = False
+
+    def fitting(self, batches: int, length: int) -> Tensor | None:
+        """Return the ids for so many samples and positions; None where they do not fit."""
+        return None if self.is_row and batches > 1 else _fitting(self.ids, batches, length)
 
 
 @dataclass
@@ -98,22 +120,24 @@ class Pictures:
 class TowerText:
     """What a tower is reading."""
 
-    lookup: Lookup | None = None
+    lookups: list[Lookup] = field(default_factory=list)
     used: bool = False  # whether attention of the tower has run since
     mask: Tensor | None = None  # (B, n)
     grid: tuple[int, int] | None = None
     pictures: Pictures | None = None  # that it was told to see, one after the other
     output: Tensor | None = None  # some of the numbers that it gave, (B, FINGERPRINT)
-    last: Lookup | None = None  # what it read last, kept for cross-attention of later forward passes
+    read: dict[int, Lookup | None] = field(default_factory=dict)  # in this forward pass, by how many positions
+    last: list[Lookup] = field(default_factory=list)  # what it read last, kept for cross-attention of later passes
     last_mask: Tensor | None = None
 
     def begin(self) -> None:
         """Forget what was read in an earlier forward pass."""
-        self.lookup, self.used, self.mask, self.grid, self.pictures = None, False, None, None, None
+        self.lookups, self.used, self.mask, self.grid, self.pictures = [], False, None, None, None
+        self.read = {}
 
     def forget_source(self) -> None:
         """Forget also what later forward passes could attend to."""
-        self.last = self.last_mask = None
+        self.last, self.last_mask = [], None
 
 
 class ThreadText(threading.local):
@@ -122,7 +146,9 @@ class ThreadText(threading.local):
     def __init__(self) -> None:
         self.texts: dict[str, TowerText] = {}  # by the path of the tower
         self.of_no_tower: list[Lookup] = []
-        self.arguments: list[Tensor] = []  # of integers, that the model was called with
+        self.arguments: list[Tensor] = []  # of integers, that the model was called with, but for masks and the like
+        self.features: set[tuple[int, int]] = set()  # samples and positions of arguments of floating point
+        self.is_of_text_alone = True  # whether the model was called with no pictures, sounds or features
         self.images: ImageTokens | None = None
         self.videos: ImageTokens | None = None
         self.has_told_grids = False  # the call that runs, of its images or videos
@@ -201,8 +227,7 @@ class TextWatcher:
         if path is None:
             inner = self.towers.given_inside(name)
             if inner is None and name not in self.towers:
-                self.towers = self.towers.with_name(name)
-                self._paths.clear()
+                self._add_to_towers(name)
             path = self._paths[name] = self.towers.path_of(inner or name) or ""
         now = self._now
         own = now.texts.get(path)
@@ -222,10 +247,21 @@ class TextWatcher:
             found = now.known[key] = self._read_positions(path, own, batches, queries, keys)
         return found
 
+    def _add_to_towers(self, name: str) -> None:
+        """Add a module that computes attention: by it the towers may be others, and what is read of any of them."""
+        self.towers = self.towers.with_name(name)
+        self._paths.clear()
+        for path in [path for path in self._now.texts if path not in self.towers.paths]:
+            self._now.of_no_tower += self._now.texts.pop(path).lookups
+
     def _read_positions(self, path: str, own: TowerText, batches: int, queries: int, keys: int) -> CallText:
-        lookup = own.lookup or self._lookup_of_no_tower(path, queries)
-        ids = None if lookup is None else _fitting(lookup.ids, batches, queries)
+        lookup = self._lookup_of(path, own.lookups, queries)
+        ids = None if lookup is None else lookup.fitting(batches, queries)
+        own.read[queries] = lookup if ids is not None else None
         text = CallText(ids, None if own.mask is None else _fitting(own.mask, batches, queries, last=True))
+        if lookup is not None and ids is not None and self._may_be_of_another(path, lookup, own.lookups):
+            lookup.claim.add(path)
+            text.claim = lookup.claim
         text.patches = self._patches(path, own, queries) if ids is None else None
         text.images, text.videos = (self._now.images, self._now.videos) if ids is not None else (None, None)
         if keys != queries or len(self.towers.paths) > 1:
@@ -234,19 +270,53 @@ class TextWatcher:
 
     def _add_source(self, text: CallText, path: str, batches: int, queries: int, keys: int) -> None:
         """Add what stands at the keys, should they be another tower's."""
-        found = []
+        ids: list[tuple[Lookup, Tensor | None]] = []
+        patches: set[PatchGrid] = set()
         for other in self.towers.paths:
             theirs = self._now.texts.get(other) if other != path or keys != queries else None
-            lookup = None if theirs is None else theirs.last or self._lookup_of_no_tower(other, keys)
-            if theirs is not None and lookup is not None and _fitting(lookup.ids, batches, keys) is not None:
-                found.append((lookup.ids, theirs.last_mask))
-            elif theirs is not None and (patches := self._patches(other, theirs, keys)) is not None:
-                text.key_patches = patches
-        if len(found) == 1:
-            ids, mask = found[0]
-            text.key_ids = _fitting(ids, batches, keys)
-            text.key_real = None if mask is None else _fitting(mask, batches, keys)
-            text.key_patches = None
+            lookup = None if theirs is None else self._source_of(other, theirs, keys)
+            if theirs is not None and lookup is not None and lookup.fitting(batches, keys) is not None:
+                if not any(lookup.ids is known.ids for known, _ in ids):  # one outside of all towers may be of each
+                    ids.append((lookup, theirs.last_mask))
+            elif theirs is not None and (grid := self._patches(other, theirs, keys)) is not None:
+                patches.add(grid)
+        if len(ids) + len(patches) != 1:  # of a text and an image, equally long, none can be told to be the source
+            return
+        if patches:
+            text.key_patches = patches.pop()
+            return
+        found, mask = ids[0]
+        text.key_ids, text.key_claim = found.fitting(batches, keys), found.claim
+        text.key_real = None if mask is None else _fitting(mask, batches, keys)
+
+    def _source_of(self, path: str, theirs: TowerText, length: int) -> Lookup | None:
+        """Return what a tower has read that others attend to: in this forward pass if it has run, else before."""
+        if length in theirs.read:
+            return theirs.read[length]
+        return None if theirs.read else self._lookup_of(path, theirs.last, length)
+
+    def _lookup_of(self, path: str, own: list[Lookup], length: int) -> Lookup | None:
+        """Return what a tower reads at so many positions: of its own lookups, or else of those outside of all."""
+        found = _only_text(own, length) if own else self._lookup_of_no_tower(path, length)
+        if found is None or not self._may_be_of_another(path, found, own):
+            return found
+        return None if tuple(found.ids.shape) in self._now.features else found
+
+    def _may_be_of_another(self, path: str, lookup: Lookup, own: list[Lookup]) -> bool:
+        """Return whether what a tower reads may be something else, as long, that the model was called with: a picture.
+
+        Args:
+            path: of the tower.
+            lookup: what it reads, as it seems.
+            own: its own lookups, in the tables that are of no other tower.
+        """
+        is_shared = len(self.towers.paths) == 1 or not own
+        return is_shared and not self._now.is_of_text_alone and not self._is_named_as(lookup, path)
+
+    def _is_named_as(self, lookup: Lookup, path: str) -> bool:
+        """Return whether a table has the name of a tower: `src_embed` of an encoder."""
+        name = self.towers.names[path]
+        return any(of_tower.search(name) and of_table.search(lookup.table) for of_table, of_tower in SIDES)
 
     def _lookup_of_no_tower(self, path: str, length: int) -> Lookup | None:
         """Return the one lookup outside of all towers that can be a tower's."""
@@ -259,9 +329,7 @@ class TextWatcher:
                 fitting = [one for one in fitting if of_table.search(one.table)]
             elif not of_tower.search(name) and any(of_tower.search(other) for other in self.towers.names.values()):
                 fitting = [one for one in fitting if not of_table.search(one.table)]
-        best = [one for one in fitting if one.rank == max(other.rank for other in fitting)]
-        first = best[0] if best else None
-        return first if all(torch.equal(one.ids, best[0].ids) for one in best[1:]) else None
+        return _only_text(fitting, length)
 
     def _patches(self, path: str, text: TowerText, length: int) -> PatchGrid | None:
         """Return the patches of a tower, if they and the tokens before them are all its positions."""
@@ -348,9 +416,11 @@ class TextWatcher:
         self._now.of_no_tower.clear()
         self._now.has_told_grids = any(_are_grids(named.get(name)) for name in GRIDS)
         self._read_images(named)
-        self._now.arguments = [
-            x for x in (*args, *named.values()) if isinstance(x, Tensor) and _are_ids(x) and x.ndim == 2
-        ]
+        given = _arguments(self.model, args, named)
+        others = [x for name, x in given if x.is_floating_point() and x.ndim > 1 and not NO_FEATURES.search(name)]
+        self._now.arguments = [x for name, x in given if x.ndim == 2 and _are_ids(x) and not NO_IDS.search(name)]
+        self._now.features = {(x.shape[0], x.shape[1]) for x in others if x.ndim == 3}
+        self._now.is_of_text_alone = not others
         encoded = named.get("encoder_outputs")
         if encoded is not None:
             self._is_known(encoded)
@@ -358,9 +428,9 @@ class TextWatcher:
             (path,) = self.towers.paths
             text = self._now.texts.setdefault(path, TowerText())
             self._read_mask(text, named)
-            given = named.get("input_ids", self._now.arguments[0] if len(self._now.arguments) == 1 else None)
-            if isinstance(given, Tensor) and given.ndim == 2:
-                text.lookup = Lookup(given.detach().clone(), (-1, 0), "")
+            ids = named.get("input_ids", self._now.arguments[0] if len(self._now.arguments) == 1 else None)
+            if isinstance(ids, Tensor) and ids.ndim == 2 and _are_ids(ids):
+                text.lookups = [Lookup(ids.detach().clone(), (-1, 0), "", Claim())]
 
     def forget_running(self) -> None:
         """Forget the calls that were running in this thread: an interrupt has ended them."""
@@ -434,30 +504,33 @@ class TextWatcher:
         ids = args[0] if args else next(iter(named.values()), None)
         if not isinstance(ids, Tensor) or not _are_ids(ids) or ids.ndim not in (1, 2) or not ids.numel():
             return
-        ids = ids[None] if ids.ndim == 1 else ids
+        is_row = ids.ndim == 1
+        ids = ids[None] if is_row else ids
         if not rank[0]:
             rank = self._rank(ids, rank)
             if rank[0] < 0:
                 return
-        lookup = Lookup(ids.detach().clone(), rank, self._names.get(id(table), ""))
+        lookup = Lookup(ids.detach().clone(), rank, self._names.get(id(table), ""), Claim(), is_row)
         path = home if len(self.towers.paths) == 1 else self._path_of_caller(home)
         if path is None:
             self._now.of_no_tower.append(lookup)
             return
         text = self._now.texts.setdefault(path, TowerText())
-        if text.lookup is None or text.used or lookup.rank > text.lookup.rank:
-            text.lookup = text.last = lookup
-            text.used = False
-            if text.mask is None:
-                text.last_mask = None
+        known = text.lookups
+        if text.used:
+            if any(one.rank[0] > lookup.rank[0] for one in known):
+                return  # as of positions, which a layer may look up by itself
+            known, text.used = [], False
+        text.lookups = text.last = [*known, lookup]
+        if text.mask is None:
+            text.last_mask = None
 
     def _rank(self, ids: Tensor, rank: tuple[int, int]) -> tuple[int, int]:
         """Rank a lookup in a table of no known kind: what the model was called with first, numbers in a row last."""
         given = any(x.shape == ids.shape and x.data_ptr() == ids.data_ptr() for x in self._now.arguments)
-        if given or any(x.shape == ids.shape and torch.equal(x, ids) for x in self._now.arguments):
-            return 1, rank[1]
-        steps = ids[:, 1:] - ids[:, :-1]
-        return (-1 if ids.shape[1] > 1 and bool((steps == 1).all()) else 0), rank[1]
+        given = given or any(x.shape == ids.shape and torch.equal(x, ids) for x in self._now.arguments)
+        in_a_row = ids.shape[1] > 1 and bool((ids[:, 1:] - ids[:, :-1] == 1).all())
+        return int(given) - int(in_a_row), rank[1]
 
     def _path_of_caller(self, home: str | None) -> str | None:
         """Return the tower in which a table is being called, else the one that it is of."""
@@ -566,6 +639,27 @@ def _is_of(sample: Tensor, output: Tensor) -> bool:
     """Return whether the fingerprint of what is given is that of what a tower gave, its samples repeated or not."""
     times, rest = divmod(len(sample), len(output))
     return not rest and torch.equal(sample, output.to(sample.device).repeat_interleave(times, 0))
+
+
+def _only_text(lookups: Iterable[Lookup], length: int) -> Lookup | None:
+    """Return the lookup that is of a text of so many positions; None where there is none, or several that differ."""
+    fitting = [one for one in lookups if one.ids.shape[-1] == length]
+    best = max((one.rank for one in fitting), default=(0, 0))
+    fitting = [one for one in fitting if one.rank[0] == best[0] and one.rank[1] * FEW >= best[1]]
+    first = fitting[0] if fitting else None
+    return first if all(torch.equal(one.ids, fitting[0].ids) for one in fitting[1:]) else None
+
+
+def _arguments(model: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+    """Return the tensors that a model was called with, by name; "" where that is not known."""
+    names: list[str] = []
+    if any(isinstance(x, Tensor) for x in args):
+        with contextlib.suppress(TypeError, ValueError):
+            parameters = inspect.signature(model.forward).parameters.values()
+            kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+            names = [one.name for one in parameters if one.kind in kinds]
+    by_position = zip_longest(names[: len(args)], args, fillvalue="")
+    return [(str(name), x) for name, x in (*by_position, *named.items()) if isinstance(x, Tensor)]
 
 
 def _is_table(module: nn.Module) -> bool:

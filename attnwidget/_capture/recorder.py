@@ -59,9 +59,9 @@ class Recorder(ModelCalls):
             options.device, options.dtype, options.values, options.clone, options.queries, self._memory
         )
         kept_as = ReducedRecord if options.keep == "overview" else Record
-        heads_of = HeadSelection(options.heads, self._layers.number_of).of
+        self._heads = HeadSelection(options.heads, self._layers.number_of)
         how = options.last, options.every, kept_as, self._provenance.wake
-        self.matcher = RecordMatcher(keeper, self._is_selected, heads_of, self._is_cross, *how)
+        self.matcher = RecordMatcher(keeper, self._is_selected, self._heads.of, self._is_cross, *how)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
@@ -129,19 +129,21 @@ class Recorder(ModelCalls):
 
     def _refuse_unknown_names(self, model: nn.Module) -> None:
         """Refuse a layer's name that no module has, before the model has run, which may take long."""
-        found = self._layers.unknown_name(self._names.values())
+        layers, heads = (one.unknown_name(self._names.values()) for one in (self._layers, self._heads))
         cross = self._options.cross.unknown_name(self._names.values())
         if cross is not None:
             raise ValueError(
                 f"no module of {type(model).__name__} is {cross}, as cross names it: give names that "
                 "model.named_modules() lists, or parts of them"
             )
-        if found is not None:
+        for found, told in ((layers, ""), (heads, ", as heads names it")):
+            if found is None:
+                continue
             name, advice = found
             self._refuse(
                 name,
-                f"no layer is {name}: {advice}no module of {type(model).__name__} has that name, or a part of it; "
-                "model.named_modules() lists them",
+                f"no layer is {name}{told}: {advice}no module of {type(model).__name__} has that name, or a part of "
+                "it; model.named_modules() lists them",
             )
 
     def _refuse(self, name: str, why: str) -> None:
@@ -274,11 +276,14 @@ class Recorder(ModelCalls):
         """Refuse where there is nothing to show, with what to try: see `_refuse`."""
         if self._open:
             return
-        missing = self._layers.missing()
+        missing, of_heads = self._layers.missing(), self._layers.missing(self._heads.not_among(self.skipped))
+        for found, told in ((missing, ""), (of_heads, ", as heads names it")):
+            if found is not None and found.seen:
+                there = ", ".join(map(repr, found.seen))
+                self._refuse(found.layer, f"no layer is {found.layer}{told}: {found.advice}there are {there}")
         if missing is not None and missing.seen:
-            there = ", ".join(map(repr, missing.seen))
-            self._refuse(missing.layer, f"no layer is {missing.layer}: {missing.advice}there are {there}")
-        elif not self.matcher.forwards:
+            return
+        if not self.matcher.forwards:
             self._refuse_nothing()
 
     def _refuse_nothing(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from .observed_call import ObservedCall, ProcessHeads, Unreadable
 from .parts import HEADS, key_heads, part_of_rule, take_part
 
 Layer = Numbers | str | re.Pattern[str]
-Heads = Numbers | dict[int | str, Numbers]  # of all layers, or by the number or name of a layer
+Heads = Numbers | dict[int | str | re.Pattern[str], Numbers]  # of all layers, or by the number or name of layers
 ADVICE = (
     "give numbers, slices, names of modules or dotted parts of them, globs such as 'encoder.*', or compiled regexes"
 )
@@ -102,20 +102,17 @@ class LayerSelection:
         Args:
             names: of all modules.
         """
-        names = list(names)
-        for one in self._layers or ():
-            if isinstance(one, Numbers):
-                continue
-            plain = one if isinstance(one, re.Pattern) else re.sub(r" #\d+$", "", one)
-            if not any(matches_name(plain, name) for name in names):
-                return shown(one), nearest_name(one, names)
-        return None
+        return _unknown_name(self._layers or (), list(names))
 
-    def missing(self) -> MissingLayer | None:
-        """Return a layer that was not found; None if all were."""
+    def missing(self, layers: Iterable[Layer] | None = None) -> MissingLayer | None:
+        """Return a layer that was not found; None if all were.
+
+        Args:
+            layers: which are looked for; None: those to keep.
+        """
         seen = [name for numbers in self._numbers.values() for name in numbers]
         count = max(map(len, self._numbers.values()))
-        for one in self._layers or ():
+        for one in (self._layers or ()) if layers is None else layers:
             if isinstance(one, Numbers):
                 absent: Any = one.missing(count)
                 if not absent and (one.of(count) or not count):
@@ -129,6 +126,17 @@ class LayerSelection:
 def shown(one: str | re.Pattern[str]) -> str:
     """Return a name as a user gave it."""
     return repr(one.pattern) if isinstance(one, re.Pattern) else repr(one)
+
+
+def _unknown_name(layers: Iterable[Layer], names: Sequence[str]) -> tuple[str, str] | None:
+    """Return a name that no module has, as given, and what to say of it; None if there is none."""
+    for one in layers:
+        if isinstance(one, Numbers):
+            continue
+        plain = one if isinstance(one, re.Pattern) else re.sub(r" #\d+$", "", one)
+        if not any(matches_name(plain, name) for name in names):
+            return shown(one), nearest_name(one, names)
+    return None
 
 
 def _is_of(one: Layer, name: str, number: int, count: int) -> bool:
@@ -155,6 +163,24 @@ class HeadSelection:
 
     def __init__(self, heads: Heads | None, number_of: Callable[[str, bool], int]) -> None:
         self._heads, self._number_of = heads, number_of
+
+    @property
+    def _layers(self) -> list[Layer]:
+        """The layers that a mapping names."""
+        named = self._heads if isinstance(self._heads, dict) else {}
+        return [Numbers(layer, "heads") if isinstance(layer, int) else layer for layer in named]
+
+    def unknown_name(self, names: Iterable[str]) -> tuple[str, str] | None:
+        """Return the name of a layer that no module has: see `LayerSelection.unknown_name`."""
+        return _unknown_name(self._layers, list(names))
+
+    def not_among(self, names: Collection[str]) -> list[Layer]:
+        """Return the layers that a mapping names, but for those that are among some names."""
+        return [
+            one
+            for one in self._layers
+            if isinstance(one, Numbers) or not any(matches_name(one, name) for name in names)
+        ]
 
     def of(self, name: str, call: ObservedCall) -> list[int] | None:
         """Return which heads of a call are kept; None for all.
@@ -214,6 +240,11 @@ def read_heads(given: Any) -> Heads | None:
     if not given:
         raise ValueError("heads is an empty mapping: give heads of one layer or more, or leave it out for all")
     for layer in given:
-        if not isinstance(layer, int | str) or isinstance(layer, bool):
+        if not isinstance(layer, int | str | re.Pattern) or isinstance(layer, bool):
             raise TypeError(f"heads has the layer {layer!r}: give a number, or the name of a module or a part of it")
+        if isinstance(layer, int) and layer < 0:
+            raise ValueError(
+                f"heads has the layer {layer}, but how many there are is known only when the model has run: count it "
+                "from 0, or give its name"
+            )
     return {layer: Numbers(heads, f"heads[{layer!r}]") for layer, heads in given.items()}

@@ -245,17 +245,34 @@ def _name(tower: str, which: int, cross: bool, *, only: bool, one_tower: bool) -
 
 def _which(groups: Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]], tower: str, record: TextedRecord) -> int:
     """Return which of a tower's texts, or images, a record is of: a tower may read several in one forward pass."""
-    patches, ids = record.text.patches, record.text.ids
+    patches = record.text.patches
     if patches is not None and patches.picture is not None:
         return patches.picture
     which = 0
     while (tower, which, record.cross) in groups:
-        first = next(iter(groups[tower, which, record.cross].values()))
-        theirs = first.text.ids
-        if ids is None or theirs is None or ids.shape != theirs.shape or torch.equal(ids, theirs):
+        if _may_join(record, next(iter(groups[tower, which, record.cross].values()))):
             return which
         which += 1
     return which
+
+
+def _may_join(one: TextedRecord, first: TextedRecord) -> bool:
+    """Return whether a record may join a stack, which has the labels of its first: none is another's, none is lost."""
+    for axis, mine, theirs in (("Q", one.text.ids, first.text.ids), ("K", one.text.key_ids, first.text.key_ids)):
+        if mine is None:
+            alike = getattr(one.attention.shape, axis) == getattr(first.attention.shape, axis)
+            fits = theirs is None or not alike
+        else:
+            fits = theirs is not None and _begin_alike(mine, theirs)
+        if not fits:
+            return False
+    return True
+
+
+def _begin_alike(ids: Tensor, others: Tensor) -> bool:
+    """Return whether ids are the same, but that there are fewer, as of a layer whose last calls were not kept."""
+    n = min(ids.shape[1], others.shape[1])
+    return len(ids) != len(others) or torch.equal(ids[:, :n], others[:, :n])
 
 
 def _sides(record: TextedRecord) -> tuple[Side, Side]:

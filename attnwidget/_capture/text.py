@@ -65,6 +65,24 @@ class ImageTokens:
         return cls(int(token), grids, tuple((int(h), int(w)) for h, w in each or ()), counts)  # type: ignore[arg-type]
 
 
+@dataclass(eq=False)
+class Claim:
+    """Which towers a text may be of whose table is of none: of two it is of neither.
+
+    Attributes:
+        path: of the first tower that may have read it.
+        is_of_several: whether another may as well.
+    """
+
+    path: str | None = None
+    is_of_several: bool = False
+
+    def add(self, path: str) -> None:
+        """Note that a tower may have read it."""
+        self.is_of_several |= self.path not in (None, path)
+        self.path = path if self.path is None else self.path
+
+
 @dataclass
 class CallText:
     """What stands at the positions of one call, as far as it is known."""
@@ -77,6 +95,8 @@ class CallText:
     key_patches: PatchGrid | None = None
     images: ImageTokens | None = None
     videos: ImageTokens | None = None
+    claim: Claim | None = None
+    key_claim: Claim | None = None
 
 
 class GrowingNumbers:
@@ -141,6 +161,8 @@ class RecordText:
     images: ImageTokens | None = None
     videos: ImageTokens | None = None
     calls: list[int] = field(default_factory=list)  # how many queries each call had
+    claims: list[Claim] = field(default_factory=list)  # of the ids, if others may have read them
+    key_claim: Claim | None = None
 
     @classmethod
     def of(cls, text: CallText | None, batches: int, queries: int, *, cross: bool) -> RecordText:
@@ -151,6 +173,7 @@ class RecordText:
             found.patches, found.images, found.videos = text.patches, text.images, text.videos
         if text is not None and cross:
             found._key_ids, found._key_real, found.key_patches = text.key_ids, text.key_real, text.key_patches
+            found.key_claim = text.key_claim
         return found
 
     def append(self, text: CallText | None, batches: int, queries: int) -> None:
@@ -159,6 +182,8 @@ class RecordText:
         self.calls.append(queries)
         self._ids.append(text.ids, batches, queries)
         self._real.append(text.real, batches, queries)
+        if text.claim is not None and text.claim not in self.claims[-1:]:
+            self.claims.append(text.claim)
 
     def shorten(self, queries: int) -> None:
         """Keep the first queries."""
@@ -183,7 +208,8 @@ class RecordText:
 
     def copy(self) -> RecordText:
         """Return the same, to be continued apart."""
-        return replace(self, _ids=self._ids.copy(), _real=self._real.copy(), calls=[*self.calls])
+        ids, real = self._ids.copy(), self._real.copy()
+        return replace(self, _ids=ids, _real=real, calls=[*self.calls], claims=[*self.claims])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is known of each position, by name."""
@@ -238,7 +264,7 @@ class RecordText:
     @property
     def ids(self) -> Tensor | None:
         """The ids of the queries, (B, Q) int64 on the CPU; `UNKNOWN` where one is not known, None where none is."""
-        return self._ids.joined()
+        return None if any(one.is_of_several for one in self.claims) else self._ids.joined()
 
     @property
     def real(self) -> Tensor | None:
@@ -249,7 +275,8 @@ class RecordText:
     @property
     def key_ids(self) -> Tensor | None:
         """The ids of the keys of a cross-attention, (B, K), as `ids`."""
-        return None if self._key_ids is None else self._key_ids.cpu()
+        is_another = self.key_claim is not None and self.key_claim.is_of_several
+        return None if self._key_ids is None or is_another else self._key_ids.cpu()
 
     @property
     def key_real(self) -> Tensor | None:

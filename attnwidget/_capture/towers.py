@@ -3,8 +3,8 @@
 An encoder and a decoder are two, a vision model and a language model as well. The layers of a tower are in one list, so
 its path is what stands before the first number of their names that counts layers: "model.encoder" of
 "model.encoder.layers.0.self_attn". Lists beside one another, as those of a U-Net, are one tower, unless a word between
-them tells otherwise (`APART`). What lies nearer to one tower than to all others, as its embeddings, is of its
-territory.
+them or in their own names tells otherwise (`APART`), as in "encoder_layers" beside "decoder_layers". What lies nearer
+to one tower than to all others, as its embeddings, is of its territory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ APART = re.compile(
     r"|q_?former|tower|src|tgt)",
     re.IGNORECASE,
 )
+LIST = re.compile(r"(?<=[^._])_?(layers?|blocks?|list|stack)$", re.IGNORECASE)  # what a list of layers is called
 ATTENTION = re.compile(r"att(n|ention)", re.IGNORECASE)
 CALL_NUMBER = re.compile(r" #\d+$")  # of a module's second call in a forward pass, and so on
 ONLY = "model"  # the name of a tower that has none
@@ -96,7 +97,7 @@ class Towers:
     @cached_property
     def names(self) -> dict[str, str]:
         """The name of each tower, by its path: "encoder" of "model.encoder"."""
-        paths = [path.split(".") if path else [] for path in self.paths]
+        paths = [LIST.sub("", path).split(".") if path else [] for path in self.paths]
         if len(paths) == 1:
             named = [part for part in paths[0] if not part.isdigit()]
             return {self.paths[0]: named[-1] if named else ONLY}
@@ -158,12 +159,26 @@ def _paths_of(names: list[str]) -> dict[str, str]:
         for i, part in enumerate(parts):
             if part.isdigit():
                 numbers.setdefault(tuple(parts[:i]), set()).add(part)
+    lists = {}  # of each module in a list the path of that
     paths = {}
     for name, parts in split.items():
         at = [i for i, part in enumerate(parts) if part.isdigit()]
         first = next((i for i in at if len(numbers[tuple(parts[:i])]) > 1 or i == at[-1]), len(parts))
         paths[name] = ".".join(parts[: max(0, first - 1)])
-    return paths
+        if 0 < first < len(parts):
+            lists[name] = ".".join(parts[:first])
+    apart = _told_apart(set(lists.values()))
+    return {name: lists[name] if lists.get(name) in apart else path for name, path in paths.items()}
+
+
+def _told_apart(lists: set[str]) -> set[str]:
+    """Return the paths of lists of layers that words of their own names tell from others beside them."""
+    beside: dict[str, dict[str, str]] = {}  # by what holds them, the word of each; "" where there is none
+    for path in lists:
+        holding, _, own = path.rpartition(".")
+        found = APART.search(own)
+        beside.setdefault(holding, {})[path] = found[2].lower() if found is not None else ""
+    return {path for words in beside.values() if len({*words.values()}) > 1 for path, word in words.items() if word}
 
 
 def _merge(paths: dict[str, str]) -> dict[str, str]:

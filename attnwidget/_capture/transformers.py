@@ -10,7 +10,7 @@ import contextlib
 import copy
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,13 @@ from .._rules.row_spans import Spans, as_spans
 from .flex_attention import is_block_mask, read_block_mask
 from .grown_keys import grown_keys
 from .observed_call import EAGER, ObservedCall, Unreadable
+
+CACHES = "cache", "past_key_values"  # under which a model is given its cache: of transformers 5.24 on, and of before
+
+
+def cache_of(keywords: Mapping[str, Any]) -> Any:
+    """Return the cache that a model is given among its keywords; None where there is none."""
+    return next((keywords[name] for name in CACHES if keywords.get(name) is not None), None)
 
 
 def read_call(
@@ -218,13 +225,23 @@ class SearchWrapper:
             setattr(self._mixin, name, own)
 
 
+def length_of_cache(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int | None:
+    """Return how many positions the cache holds that a model is called with; None without one that tells it."""
+    placed = (one for one in arguments if callable(getattr(one, "get_seq_length", None)))
+    cache = next((one for one in (cache_of(keywords), *placed) if one is not None), None)
+    try:
+        return int(cache.get_seq_length())  # type: ignore[union-attr]
+    except Exception:  # there is none, or one of a kind that is not known here
+        return None
+
+
 def _wrapped_assistance(search: Callable[..., Any], follow: Following) -> Callable[..., Any]:
     @functools.wraps(search)
     def following(model: Any, *arguments: Any, **keywords: Any) -> Any:
         with follow(model) as matchers:
             result = search(model, *arguments, **keywords)
-            left = getattr(keywords.get("past_key_values"), "get_seq_length", lambda: None)()
-            for one in matchers if isinstance(left, int) else ():
+            left = length_of_cache((), keywords)
+            for one in matchers if left is not None else ():
                 one.reject_beyond(left)
             return result
 

@@ -17,10 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._rules.parsing import read_mask_function
 from .._rules.rules import whole
 from .._utils.indexing import Block, Indices, cuts, hull
 from .._utils.validation import as_choice, as_number, as_size, told
-from ..masks import NO_KEYS, KeyBounds, Mask, as_mask
+from ..masks import NO_KEYS, KeyBounds, Mask
 from .base import AttentionBase
 from .evictions import NEVER, Finding, Greedy, cells_of_decisions, evicting
 from .matmul import exact
@@ -97,6 +98,8 @@ def _as_budget(given: Any, keys: int) -> int:
         if not 0 < share <= 1:
             raise ValueError(f"budget is {share:g}: give a share of the keys, above 0 and at most 1, or their number")
         return max(1, ceil(share * keys))
+    if isinstance(given, bool):
+        raise TypeError(f"budget is {given}: give how many keys a query has at most, or a share of them below 1")
     return as_size(given, "budget")
 
 
@@ -395,7 +398,7 @@ EVICTIONS: dict[str, Callable[[AttentionBase, CachePolicy, int, int], Finding]] 
 def as_key_mask(att: AttentionBase, given: Any) -> Mask | None:
     """Return a mask of a user's own as the policy: a function of indices or a bool tensor; None if it is neither."""
     if isinstance(given, Mask) or (callable(given) and not isinstance(given, Tensor)):
-        return as_mask(given)
+        return read_mask_function(given, (att.shape.B, att.shape.H, att.shape.Q, att.shape.K), att.device)
     if isinstance(given, np.ndarray):
         given = torch.from_numpy(given)
     if not isinstance(given, Tensor):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._rules.rules import Allowed
 from .._utils.indexing import cuts
-from .fused import KEYS, KEYS_AT_ONCE, Kernels, alone, limits_of_block, shares, side_by_side
+from .fused import KEYS_AT_ONCE, Kernels, alone, block_keys, limits_of_block, shares, side_by_side
 from .logsumexp import LogSumExp
 from .matmul import Scratch, exp_
 from .stages import capped, rows_of
@@ -54,7 +54,7 @@ class FusedStripe(OnlineStripe):
             return
         row, parts = self.head.block(self.rows, self.region.keys), shares(len(self.rows))
         scores: dict[int, Callable[[range], Array]] = {}
-        for turn in _turns(cuts(self.att.rules.span(row), self.region.key_bin, KEYS)):
+        for turn in _turns(cuts(self.att.rules.span(row), self.region.key_bin, block_keys())):
 
             def pool(part: slice, turn: Sequence[range] = turn) -> None:
                 if part.start not in scores:
@@ -68,7 +68,7 @@ class FusedStripe(OnlineStripe):
     def _scores(self, part: slice) -> Callable[[range], Array]:
         """Return a function that computes the scores of some queries and a block of keys, in memory of its own."""
         att, rows = self.att, rows_of(self.head, self.rows[part], "capped")
-        scratch = Scratch((part.stop - part.start) * KEYS, att.result_dtype, att.device)
+        scratch = Scratch((part.stop - part.start) * block_keys(), att.result_dtype, att.device)
 
         def scores(keys: range) -> Array:
             S = rows.block(keys, scratch)

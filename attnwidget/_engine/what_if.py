@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -174,7 +175,12 @@ def _keep(att: AttentionBase, value: Any) -> dict[str, Any] | None:
     if unknown:
         raise ValueError(f"keep has {told(unknown[0])}: there are {', '.join(KEEP)}")
     read_policy(att, value)
-    return {name: value[name] for name in KEEP if value.get(name) is not None}
+    return {name: _plain(value[name]) for name in KEEP if value.get(name) is not None}
+
+
+def _plain(given: Any) -> Any:
+    """Return a number as one of Python's, which can be sent."""
+    return given if isinstance(given, str) else float(given) if isinstance(given, float) else operator.index(given)
 
 
 def _dtype(att: AttentionBase, value: Any) -> str:

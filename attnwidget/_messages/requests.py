@@ -62,6 +62,7 @@ UNITS = ("sentences", "paragraphs", "lines")
 MAX_ASIDE = 1000  # names of segments that are set aside
 MAX_TEXT = 200  # characters to search for
 WAIT = "wait for the exact picture"
+INTERRUPTED = "interrupted: ask again"
 
 log = logging.getLogger(__name__)
 
@@ -189,10 +190,18 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
         for request in requests[:MAX_REQUESTS]:
             replies.append(_answer_one(message, request))
     except KeyboardInterrupt as error:
-        replies += [_refusal(request, "interrupted: ask again") for request in requests[len(replies) :]]
+        replies += [_refusal(request, INTERRUPTED) for request in requests[len(replies) :]]
         raise Interrupted({"replies": replies}, message.buffers) from error
     replies += [_refusal(request, most) for request in requests[MAX_REQUESTS:]]
     return {"replies": replies}, message.buffers
+
+
+def refuse(content: Any, reason: str) -> tuple[dict[str, Any], list[bytes]] | None:
+    """Return a reply that answers no request of a message, each with the reason; None if the message holds none."""
+    requests = content.get("requests") if isinstance(content, dict) else None
+    if not isinstance(requests, list) or len(requests) > MAX_REFUSED:
+        return None
+    return {"replies": [_refusal(request, reason) for request in requests]}, []
 
 
 def _answer_one(message: Message, request: Any) -> Reply:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._utils.indexing import Block
 from .._utils.validation import FLOATS, as_choice, as_number, as_tensor, check_floats
-from ..masks import as_mask, causal, sliding_window
+from ..masks import Mask, as_mask, causal, sliding_window
 from .options import AttentionOptions, MaskDims, MaskMeans
 from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
 
@@ -146,20 +146,29 @@ def _read_mask(
                     f"{name} is {value!r} but mask is a function, which says True where a query may attend: "
                     f"leave {name} out"
                 )
-        found = as_mask(mask)
-        if found.sample_count not in (None, shape[0]):
-            there = "there is 1" if shape[0] == 1 else f"there are {shape[0]}"
-            raise ValueError(
-                f"mask has rules for {found.sample_count} samples, and {there}: give as many lengths as samples"
-            )
-        _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
-        return tuple(ByIndex(one, device) for one in found.parts_of_all())
+        return tuple(ByIndex(one, device) for one in read_mask_function(mask, shape, device).parts_of_all())
     if means is not None:
         as_choice(means, MEANINGS, "mask_means")
     if dims is not None:
         as_choice(dims, READINGS, "mask_dims")
     mask = _on_device(mask, "mask", device)
     return (_as_rule(by_reading(mask, "mask", READINGS, dims, shape), means, dtype),)
+
+
+def read_mask_function(mask: Any, shape: Sizes, device: torch.device) -> Mask:
+    """Return a mask function, after asking it of some cells.
+
+    Raises:
+        TypeError, ValueError: it gives something else than a bool for each, or is for another number of samples.
+    """
+    found = as_mask(mask)
+    if found.sample_count not in (None, shape[0]):
+        there = "there is 1" if shape[0] == 1 else f"there are {shape[0]}"
+        raise ValueError(
+            f"mask has rules for {found.sample_count} samples, and {there}: give as many lengths as samples"
+        )
+    _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
+    return found
 
 
 def _read_score_function(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device) -> ScoreFunction:

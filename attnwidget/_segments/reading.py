@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .chat import is_chat, turns_of
-from .named import Named, entries_of
+from .named import OTHER, Named, Segment, entries_of
 from .segments import Segments, answer_among
-from .sources import named_in
+from .sources import LENGTH, named_in
 from .token_text import TokenText, read_text
 
 
@@ -46,7 +46,7 @@ def segments(
         TypeError, ValueError: segments that overlap, lie outside, are empty or not found; a token across a border of
             characters; ids that are not those of the messages. Each tells where, and what to give.
 
-    A sentence, paragraph or line has the tokens whose own characters begin in it.
+    A sentence, paragraph, line or match of a regular expression has the tokens whose own characters begin in it.
 
     >>> words = ["<s>", "The", "key", "hangs", "there", ".", "Where", "is", "it", "?", "There", ".", "</s>"]
     >>> found = segments({"document": (1, 6), "question": "Where is it?", "answer": (10, 12)}, tokens=words)
@@ -66,7 +66,20 @@ def segments(
         text = text or _as_long_as(source, unit)
         named, own = named_in(source, text, unit), text.own
     entries = entries_of(named, own)
+    _check_other(named, entries)
     return Segments(tuple(entries), text.length, answer_among(named, entries), text)
+
+
+def _check_other(named: list[Named], entries: list[Segment]) -> None:
+    """Raise ValueError where a segment of the user's has the name of what is in none, and something is."""
+    held = [piece for one in named if one.name == OTHER for piece in one.pieces]
+    more = [one for one in entries if one.level == 0 and one.name == OTHER]
+    rest = [one for one in more if not any(piece.start <= one.start < piece.stop for piece in held)]
+    if held and rest:
+        raise ValueError(
+            f"a segment is called {OTHER!r}, as what is in none is, and tokens {rest[0].start:,} to "
+            f"{rest[0].stop - 1:,} are in none: give it another name, or these tokens one"
+        )
 
 
 def _checked(found: Segments, text: TokenText | None) -> Segments:
@@ -80,7 +93,10 @@ def _checked(found: Segments, text: TokenText | None) -> Segments:
 def _as_long_as(source: Any, unit: str) -> TokenText:
     """Return a text that is as long as its last segment, where nothing else tells."""
     found = named_in(source, TokenText(0), unit) if isinstance(source, Mapping) else named_in(source, TokenText(0))
-    return TokenText(max(_last(one) for one in found))
+    last = max(found, key=_last)
+    if _last(last) < 1:
+        raise ValueError(f"{last.name!r} ends at {_last(last)}, and the length of the text is not known: {LENGTH}")
+    return TokenText(_last(last))
 
 
 def _last(one: Named) -> int:

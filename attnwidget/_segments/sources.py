@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ SOURCES = (
     "messages of a chat"
 )
 KINDS = ("tokens", "characters")
+LENGTH = "give length=, tokens= or ids="
 
 
 def named_in(source: Any, text: TokenText, unit: str = "tokens", within: Sequence[range] | None = None) -> list[Named]:
@@ -75,11 +77,36 @@ def _by_text(source: str | re.Pattern[str], text: TokenText, within: Sequence[ra
     if isinstance(source, str):
         found = parts_of(_stretches(text, within, apart=True), source)
     else:
-        found = matches(_stretches(text, within, apart=False), source)
+        found = matches(_stretches(text, within, apart=False), source, _inside_special(text))
     if not found:
         what = source if isinstance(source, str) else f"{source.pattern!r:.60}"
         raise ValueError(f"nothing is found by {what} in {text.text[:60]!r}…: give {SOURCES}")
-    return _as_tokens(found, text, within)
+    named = _as_tokens(found, text, within)
+    if isinstance(source, re.Pattern) and len(named) < len(found):
+        _refuse_without_tokens(found, {one.name for one in named}, text)
+    return named
+
+
+def _inside_special(text: TokenText) -> Callable[[int, int], bool]:
+    """Return a function that tells whether characters are a part of a special token, such as the "s" of "<s>"."""
+    starts, stops = text.offsets[text.is_special].T
+
+    def is_inside(start: int, stop: int) -> bool:
+        at = int(np.searchsorted(starts, start)) - 1  # the last that begins before
+        return at >= 0 and stop <= stops[at]
+
+    return is_inside
+
+
+def _refuse_without_tokens(parts: Sequence[Part], known: set[str], text: TokenText) -> None:
+    """Raise ValueError for a match in which no token begins, which therefore holds none."""
+    name, start, stop = next(one for one in parts if one[0] not in known)
+    at = int(np.searchsorted(text.offsets[:, 0], start, "right")) - 1
+    around = text.text[slice(*text.offsets[max(at, 0)].tolist())]
+    raise ValueError(
+        f"{name!r} of the regular expression, {text.text[start:stop]!r:.40}, is a part of token {at:,}, "
+        f"{around!r:.40}, in which no other begins: let it match whole tokens, or give spans"
+    )
 
 
 def _stretches(text: TokenText, within: Sequence[range], *, apart: bool) -> list[tuple[str, int]]:
@@ -132,7 +159,7 @@ def _of_mapping(name: Any, value: Any, text: TokenText, unit: str, within: Seque
     if isinstance(value, Mapping):
         inside = named_in(value, text, unit, within)
         return Named(name, [piece for one in inside for piece in one.pieces], inside)
-    span = _as_span(value, text.length)
+    span = _as_span(name, value, text.length)
     if span is not None:
         return Named(name, [_in_tokens(name, *span, text, unit)])
     if not isinstance(value, list | tuple) or not value:
@@ -144,16 +171,29 @@ def _of_mapping(name: Any, value: Any, text: TokenText, unit: str, within: Seque
     return Named(name, pieces or [piece for one in inside for piece in one.pieces], inside)
 
 
-def _as_span(value: Any, length: int) -> tuple[int, int] | None:
+def _as_span(name: str, value: Any, length: int) -> tuple[int, int] | None:
     """Return start and stop of a pair of integers, a range or a slice; None for anything else."""
     if isinstance(value, slice):
-        return value.indices(length)[:2] if value.step in (None, 1) else None
+        are_places = all(one is None or hasattr(one, "__index__") for one in (value.start, value.stop))
+        return _of_slice(name, value, length) if are_places and value.step in (None, 1) else None
     if isinstance(value, range):
         return (value.start, value.stop) if value.step == 1 else None
     is_pair = isinstance(value, list | tuple | np.ndarray) and len(value) == 2
     if is_pair and all(hasattr(one, "__index__") and not isinstance(one, bool) for one in value):
         return int(value[0]), int(value[1])
     return None
+
+
+def _of_slice(name: str, value: slice, length: int) -> tuple[int, int]:
+    """Return start and stop of a slice as they are given: one that ends after the text is not cut to it."""
+    start, stop = (None if one is None else operator.index(one) for one in (value.start, value.stop))
+    if not length and (stop is None or stop < 0 or (start is not None and start < 0)):
+        raise ValueError(
+            f"{name!r} is {value}, which counts from the end of the text, and its length is not known: {LENGTH}"
+        )
+    ends = 0 if start is None else start, length if stop is None else stop
+    first, last = (one + length if one < 0 else one for one in ends)
+    return first, last
 
 
 def _located(name: str, wanted: str, text: TokenText, within: Sequence[range]) -> range:

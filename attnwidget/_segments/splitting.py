@@ -89,12 +89,15 @@ def parts_of(texts: list[tuple[str, int]], unit: str) -> list[Part]:
     return [(f"{name} {i}", *span) for i, span in enumerate(found, 1)]
 
 
-def matches(texts: list[tuple[str, int]], pattern: re.Pattern[str]) -> list[Part]:
+def matches(
+    texts: list[tuple[str, int]], pattern: re.Pattern[str], is_none: Callable[[int, int], bool] = lambda *_: False
+) -> list[Part]:
     r"""Return what a regular expression matches in several texts that stand apart.
 
     Args:
         texts: each with the character at which it begins.
         pattern: of which each named group is a segment of its name; without any, the whole match is one.
+        is_none: tells of start and stop whether that is none of the text, and no match.
 
     >>> matches([("Doc a. Doc b. Why?", 0)], re.compile(r"(?P<document>Doc \w\.)|(?P<question>\w+\?)"))
     [('document 1', 0, 6), ('document 2', 7, 13), ('question', 14, 18)]
@@ -105,7 +108,7 @@ def matches(texts: list[tuple[str, int]], pattern: re.Pattern[str]) -> list[Part
         for match in pattern.finditer(text):
             for group in groups:
                 start, stop = match.span(group)
-                if stop > start:
+                if stop > start and not is_none(at + start, at + stop):
                     found.append((str(group or "match"), at + start, at + stop))
     many = Counter(name for name, _, _ in found)
     counts = dict.fromkeys(many, 0)

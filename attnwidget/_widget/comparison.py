@@ -34,7 +34,7 @@ from .comparison_pass import ComparisonPass
 from .derived import DerivedTrait
 from .keywords import ComparisonKeywords, keywords_of, list_keywords
 from .request_context import RequestContext
-from .stack_traits import try_rules
+from .stack_traits import as_in_json, try_rules
 from .token_store import GivenTokens
 from .traits import Choice as OneOf
 from .traits import HeadPlace, Place, Text, WrongValue, refusing
@@ -248,7 +248,7 @@ class ComparisonWidget(AttentionWidget):
                 read = try_rules(stack[self._layer_of(name, self.layer)], changes)
             except (IndexError, TypeError, ValueError) as error:
                 raise type(error)(f"{name}: {error}") from None
-        return read
+        return as_in_json(read, (att for stack in self._stacks.values() for att in stack))
 
     def _find_under_rules(self) -> list[Attention]:
         found = []

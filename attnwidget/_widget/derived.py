@@ -67,8 +67,8 @@ class Derived:
         self._made[name] = rule.of
         return True
 
-    def interrupt(self) -> None:
-        """Say of those that are not of what is selected that they were interrupted; each is made when next brought."""
+    def interrupt(self, reason: str = INTERRUPTED) -> None:
+        """Say of those that are not of what is selected what came between; each is made when next brought."""
         for name, rule in self._rules().items():
             if self._made.get(name) == rule.of:
                 continue
@@ -76,11 +76,11 @@ class Derived:
             if rule.required or not rule.of:
                 self.bring(name)
             elif rule.instead is not None:
-                self._put(name, rule.instead(RuntimeError(INTERRUPTED), *rule.of))
+                self._put(name, rule.instead(RuntimeError(reason), *rule.of))
                 self._tell(name, None)
             else:
                 self._put(name, None)
-                self._tell(name, INTERRUPTED)
+                self._tell(name, reason)
 
     def hold_back(self, reason: str) -> None:
         """Say of all but those that are required that they are still to come; each is made when next brought."""

@@ -17,6 +17,7 @@ from .._engine.stages import NORMALIZED
 from .._utils.indexing import as_index
 from ..attention import Attention
 from .layers import ShownLayers
+from .taken_whole import TakenWhole
 from .traits import Choice, Heads, Index, Pin, Pins, Whole, WholeOrNone, refusing
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
@@ -83,7 +84,7 @@ def last_of(pins: list[Pin]) -> Pin:
     return pins[-1] if pins else (None, None)
 
 
-class SelectionTraits(traitlets.HasTraits):
+class SelectionTraits(TakenWhole):
     """The traits of a layer, a sample, heads, queries, keys and a stage; none that is not there can be set."""
 
     _shown: ShownLayers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -158,7 +158,8 @@ class StackTraits(SegmentTraits):
         Raises:
             TypeError, ValueError, IndexError: rules that cannot be, or under which nothing can be computed.
         """
-        return try_rules(self._shown.given[self.layer], changes)
+        layers = self._shown.given
+        return as_in_json(try_rules(layers[self.layer], changes), layers)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -168,6 +169,19 @@ class StackTraits(SegmentTraits):
             yield
         finally:
             self._is_changing = before
+
+
+def as_in_json(rules: dict[str, Any], layers: Iterable[Attention]) -> dict[str, Any]:
+    """Return rules that mean the same in JSON, where 1.0 is 1: a budget of all keys as their number.
+
+    >>> import torch
+    >>> as_in_json({"keep": {"policy": "tova", "budget": 1.0}}, [Attention(*torch.zeros(2, 24, 8))])
+    {'keep': {'policy': 'tova', 'budget': 24}}
+    """
+    keep = rules.get("keep")
+    if keep and isinstance(keep["budget"], float) and keep["budget"] == 1:
+        return {**rules, "keep": {**keep, "budget": max(att.shape.K for att in layers)}}
+    return rules
 
 
 def try_rules(att: Attention, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from .._parallel.executors import workers_of
 from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
 from .._utils.assets import bundled
+from .._utils.failures import sentence_of
 from .._utils.indexing import as_index
 from .._utils.plain import as_plain, sendable
 from .._utils.progress_bars import progress_bar
@@ -944,21 +945,22 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
 
     @contextlib.contextmanager
     def _telling_of_interrupts(self) -> Iterator[None]:
-        """Where what runs within is interrupted, say so in the place of what is not there."""
+        """Where what runs within is interrupted, or finds no more memory, say so in the place of what is not there."""
         try:
             yield
-        except Exception:
-            raise
-        except BaseException:
-            if self.comm is not None:
+        except BaseException as error:
+            is_mistake = isinstance(error, Exception) and not isinstance(error, MemoryError)
+            if not is_mistake and self.comm is not None:
                 with self.hold_sync():
                     self._drop_what_is_gone()
-                    self._derived.interrupt()
+                    self._derived.interrupt(*([sentence_of(error)] if isinstance(error, MemoryError) else []))
+                    self._send_soon(*names_of(type(self), *WRITABLE))  # some may have changed, and nobody was told
             raise
 
     def notify_change(self, change: Any) -> None:
         """Tell observers of a change; where they are interrupted, the widget says so in the place of their numbers."""
-        if change["name"] in FOLLOWED and hasattr(self, "_derived") and not self._is_changing:
+        can_be_set = change["name"] in FOLLOWED or self.trait_metadata(change["name"], "role") in WRITABLE
+        if can_be_set and hasattr(self, "_derived") and not self._is_changing:
             with self._telling_of_interrupts():
                 super().notify_change(change)
         else:
@@ -1034,19 +1036,32 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     # What the front-end sends: untrusted, and answered without a traceback in the kernel's log.
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
-        """Take what a front-end has set and may set; what cannot be is put back there, with the reason."""
-        given = sync_data if isinstance(sync_data, dict) else {}
-        names = [name for name in names_of(type(self), *WRITABLE) if name in given]
+        """Take what a front-end has set and may set; what cannot be is put back there, with the reason.
+
+        Where that is stopped on the way, what holds is sent: it may be another value than that of the front-end.
+        """
         with self._lock:
-            with self._waited_for(rules="what_if" in names):
-                try:
-                    super().set_state(self._read_traits(names, given))  # ipywidgets echoes this to all front-ends
-                except traitlets.TraitError as error:
-                    self._say_refused(error)
-                    self.send_state(names)
-                else:
-                    self._send_what_differs(names, given)
-            self._scheduler.hold_back()
+            try:
+                self._take(sync_data if isinstance(sync_data, dict) else {})
+            except MemoryError as error:  # nobody in Python has asked
+                self._say_refused(sentence_of(error))
+                self.send_state(names_of(type(self), *WRITABLE))
+            except BaseException:
+                self.send_state(names_of(type(self), *WRITABLE))
+                raise
+            finally:
+                self._scheduler.hold_back()
+
+    def _take(self, given: dict[str, Any]) -> None:
+        names = [name for name in names_of(type(self), *WRITABLE) if name in given]
+        with self._waited_for(rules="what_if" in names):
+            try:
+                super().set_state(self._read_traits(names, given))  # ipywidgets echoes this to all front-ends
+            except traitlets.TraitError as error:
+                self._say_refused(error)
+                self.send_state(names)
+            else:
+                self._send_what_differs(names, given)
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
         """Return traits as they are sent, all of them where no key is given: see `ipywidgets.Widget.get_state`.
@@ -1084,15 +1099,25 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         if take_page(content):
             return
         with self._lock:
-            if isinstance(content, dict) and "what_if" in content:
-                self._try_rules(content["what_if"])
             try:
+                if isinstance(content, dict) and "what_if" in content:
+                    self._try_rules(content["what_if"])
                 reply = requests.answer(self._request_context(), content)
             except requests.Interrupted as error:
                 self.send(*error.reply)
                 raise
+            except KeyboardInterrupt:
+                self._send_reply(requests.refuse(content, requests.INTERRUPTED))
+                self.send_state("what_if")
+                raise
+            except MemoryError as error:
+                reply = requests.refuse(content, sentence_of(error))
+                self.send_state("what_if")
             finally:
                 self._scheduler.hold_back()
+        self._send_reply(reply)
+
+    def _send_reply(self, reply: tuple[dict[str, Any], list[bytes]] | None) -> None:
         if reply is not None:
             self.send(*reply)
 

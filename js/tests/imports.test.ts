@@ -17,6 +17,7 @@ const FLOORS = [
   ["state"],
   ["components"],
   ["views/heatmap", "views/graph", "views/text", "views/heads", "views/stages", "views/compare"],
+  ["shell/status"],
   ["shell"],
 ];
 const FOLDERS = FLOORS.flat();
@@ -27,6 +28,7 @@ const isAllowed = (from: string, to: string) =>
 const up = (folder: string) => "../".repeat(folder.split("/").length);
 const pathOf = (from: string, to: string) => {
   if (from === to) return "./own";
+  if (to.startsWith(`${from}/`)) return `.${to.slice(from.length)}/own`;
   return from.startsWith("views/") && to.startsWith("views/") ? `../${to.slice(6)}/own` : `${up(from)}${to}/own`;
 };
 

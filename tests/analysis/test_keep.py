@@ -162,6 +162,30 @@ def test_budgets_are_shares_as_well() -> None:
     assert att.keep("tova", 0.25).policy == "tova of 10 keys"
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"policy": "window"},
+        {"policy": "window", "sinks": 0},
+        {"policy": "heavy_hitters"},
+        {"policy": "heavy_hitters", "recent": 1},
+        {"policy": "tova"},
+        {"policy": "snapkv", "prompt": 30, "observe": 4},
+    ],
+)
+@pytest.mark.parametrize("budget", [N, N + 1, 25 * N, 1.0])
+def test_a_budget_of_all_keys_or_more_keeps_every_one(policy: dict[str, Any], budget: float) -> None:
+    att = made({})
+    for head in range(att.shape.H):
+        found = att.keep(**policy, budget=budget, head=head)
+        torch.testing.assert_close(found.recall, torch.ones_like(found.recall), rtol=WITHIN, atol=WITHIN)
+        assert torch.equal(found.kept, found.allowed)
+        assert (found.mean, found.worst(), float(found.output_error.sum())) == (1.0, [], 0.0)  # type: ignore[union-attr]
+        changed = att.what_if({"keep": {**policy, "budget": budget}})
+        assert torch.equal(changed.block("allowed", head=head), att.block("allowed", head=head))
+        assert torch.equal(changed.output(head=head), att.output(head=head))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     att = made({})
     cases: list[tuple[Attention, dict[str, Any], str]] = [
@@ -182,6 +206,12 @@ def test_what_does_not_fit_is_refused() -> None:
             given.keep(**keywords)
     with pytest.raises(TypeError, match="give bools"):
         att.keep(torch.ones(N))
+    with pytest.raises(TypeError, match="budget is True: give how many keys"):
+        att.keep("tova", True)
+    with pytest.raises(TypeError, match="mask is a function that gives int64: let it give a bool"):
+        att.keep(lambda b, h, q, k: q - k)
+    with pytest.raises(ValueError, match="mask has rules for 3 samples, and there"):
+        att.keep(masks.padding([3, 4, 5]))
     with pytest.raises(TypeError, match="give one of window"):
         att.keep(3)  # type: ignore[arg-type]
     with pytest.raises(IndexError):

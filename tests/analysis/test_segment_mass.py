@@ -375,10 +375,10 @@ class TestOtherOrigins:
         found = att.by_segment(ours, theirs, head=0)
         assert (found.queries, found.keys) == (("first token", "answer"), ("first token", "a", "b"))
         torch.testing.assert_close(found.mass[1, 2], att.block()[1:, 4:].sum(1).mean())
-        assert att.by_segment(ours, theirs, head=0, without="self").aside.tolist() == [
-            0,
-            0,
-        ]  # none has a key of its own
+        cross = att.as_part(None, None, None, elsewhere=True)
+        none = cross.by_segment(ours, theirs, head=0, without="self")
+        assert none.aside.tolist() == [0, 0]  # no query has a key of its own
+        torch.testing.assert_close(none.mass, found.mass)
 
     def test_half_types_and_float64(self) -> None:
         parts = segments({"a": (1, 4), "b": (4, 9)}, length=9)
@@ -456,6 +456,10 @@ class TestWhatIsRefused:
             ((PARTS,), {"without": ["learned sink"]}, ValueError, "give some of sink, self, first token, a, b"),
             ((PARTS,), {"head": 2}, IndexError, "head 2 is not there"),
             ((PARTS,), {"batch": 2}, IndexError, "batch 2 is not there"),
+            ((PARTS,), {"without": None}, TypeError, "without is None: give names of segments"),
+            ((PARTS,), {"without": 3}, TypeError, "without is 3: give names of segments"),
+            (({"a": (1, 3)},), {}, TypeError, r"give segments\({'a': \(1, 3\)}, length=6\)"),
+            (({"a": (1, 3)}, PARTS), {}, TypeError, r"give segments\({'a': \(1, 3\)}, length=6\)"),
         ],
     )
     def test_it_tells_what_to_give(self, arguments: Any, keywords: Any, error: Any, told: str) -> None:
@@ -465,6 +469,14 @@ class TestWhatIsRefused:
     def test_queries_whose_places_are_not_known(self) -> None:
         with pytest.raises(ValueError, match="at which of the keys' places these stand is not known"):
             Attention(torch.zeros(2, 4), torch.zeros(6, 4)).by_segment("a", self.PARTS)
+
+    def test_an_own_key_that_is_not_known_is_not_set_aside(self) -> None:
+        cross = Attention(torch.zeros(2, 4), torch.zeros(6, 4))
+        with pytest.raises(ValueError, match=r"without has 'self'.* is not known: leave 'self' out"):
+            cross.by_segment([0, 1], self.PARTS, without=("sink", "self"))
+        stack = AttentionStack([Attention(*torch.zeros(2, 6, 4)), cross], names=["self", "cross"])
+        with pytest.raises(ValueError, match=r"^cross: without has 'self'"):
+            stack.by_segment([0, 1], self.PARTS, without="self")
 
     def test_what_is_set_aside_is_named(self) -> None:
         assert set_aside("sink", ("a", "b"), has_sink=False) == ()

@@ -210,6 +210,46 @@ def test_segments_that_do_not_fit_are_refused_with_the_text() -> None:
         find_heads(capture(model).run(torch.arange(20)[None]), kind="query_focused", null=["a"])
 
 
+def test_each_text_is_compared_with_its_own_null_query() -> None:
+    """One text too few would leave a difference out, one too many would be a text of its own: both without a word."""
+    torch.manual_seed(0)
+    model, texts = CopyModel(), [torch.randint(0, 20, (20,)) for _ in range(3)]
+    how: dict[str, Any] = {"kind": "query_focused", "segments": {"query": (13, 17), "doc": (2, 6)}}
+    for null in (texts[:1], [*texts, texts[0]], iter(texts[:2])):
+        with pytest.raises(ValueError, match=r"null has \d texts? to be compared with 3: give each text once more"):
+            find_heads(model, texts, null=null, **how)
+    cap = capture(model).run(torch.stack(texts))
+    with pytest.raises(ValueError, match="null has 1 text to be compared with 3"):
+        find_heads(cap, null=capture(model).run(texts[0][None]), **how)
+    found = find_heads({"a": model, "b": model}, iter(texts), null=iter(texts), **how)
+    assert {(one["model"], one["mean"], one["n"]) for one in found} == {("a", 0.0, 3), ("b", 0.0, 3)}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "told"),
+    [
+        ({"roles": {"anser": "answer"}}, ValueError, "roles has 'anser': did you mean 'answer'"),
+        ({"roles": "answer"}, TypeError, "roles is 'answer': give names of segments by role"),
+        ({"roles": {"answer": 3}}, TypeError, "roles has 3 as the answer"),
+        (
+            {"segments": {"answer": (12, 20), "doc": (5, 50)}},
+            ValueError,
+            "the doc is at tokens 5 to 50, and there are 20",
+        ),
+        ({"segments": {"answer": (12, 20), "doc": (9, 5)}}, ValueError, "the doc is at tokens 9 to 5"),
+        ({"segments": {"answer": (12, 20), "doc": [(1, 2), (-3, 4)]}}, ValueError, "the doc is at tokens -3 to 4"),
+        ({"texts": []}, ValueError, "there are no texts: give one or more"),
+    ],
+)
+def test_what_names_nothing_that_is_there_is_refused(keywords: dict[str, Any], error: Any, told: str) -> None:
+    """Of a metric of one's own too, which is given the runs as they are."""
+    torch.manual_seed(0)
+    how = {"texts": [torch.arange(20)], "segments": {"answer": (12, 20)}, **keywords}
+    for kind in ("lookback", {"mine": lambda rows: rows.weights[..., 0]}):
+        with pytest.raises(error, match=told):
+            find_heads(CopyModel(), kind=kind, **how)  # type: ignore[arg-type]
+
+
 def test_a_generated_text_knows_its_answer() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

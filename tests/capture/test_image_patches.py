@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from captured import bridge_tower
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
@@ -110,6 +111,18 @@ def test_two_towers_are_two_stacks() -> None:
     assert [name.split(".")[0] for name in cap["text_model"].names] == ["text_model"] * 2
     assert [name.split(".")[0] for name in cap["vision_model"].names] == ["vision_model"] * 2
     assert cap.widget(stack="text_model").grid is None
+
+
+def test_what_a_text_and_an_image_attend_to_is_named_where_their_lengths_tell_it() -> None:
+    """As many words as patches: the keys may be either, and have the names of neither."""
+    ids = text[:, :5]
+    names = {"text": [["[CLS]", *PATCHES]] * 2, "image": [[f"w{i}" for i in one] for one in ids.tolist()]}
+    for image, expected in ((32, names), (16, {"text": None, "image": None})):
+        cap = seen(bridge_tower(image), input_ids=ids, pixel_values=torch.randn(2, 3, image, image))
+        assert [*cap.towers][:2] == ["text_model", "vision_model"]
+        assert cap.stacks()["text_model"].tokens == names["image"]
+        crossing = {one.tower.split("_")[2]: one.key_tokens for one in cap.stacks().values() if one.cross}
+        assert crossing == expected
 
 
 def llava() -> Any:
@@ -367,6 +380,24 @@ def layers(path: str, attention: str = "self_attn") -> list[str]:
             ],
             {"": "model"},
         ),
+        (
+            layers("encoder_layers") + layers("decoder_layers") + layers("decoder_layers", "cross_attn"),
+            {"encoder_layers": "encoder", "decoder_layers": "decoder"},
+        ),
+        (
+            layers("text_model.encoder.layer", "attention.self")
+            + layers("vision_model.visual.transformer.resblocks", "attn")
+            + layers("cross_modal_image_layers", "attention.self")
+            + layers("cross_modal_text_layers", "attention.self"),
+            {
+                "text_model.encoder": "text_model",
+                "vision_model.visual.transformer": "vision_model",
+                "cross_modal_image_layers": "cross_modal_image",
+                "cross_modal_text_layers": "cross_modal_text",
+            },
+        ),
+        (layers("blocks", "attn") + layers("vision_blocks", "attn"), {"": "model", "vision_blocks": "vision"}),
+        (layers("encoder_layers"), {"": "model"}),
         (["attn_layers", "attn_layers.layers.0.1", "attn_layers.layers.2.1"], {"": "model"}),
         (layers("transformer", "attn") + layers("visual.transformer", "attn"), {"": "model", "visual": "visual"}),
     ],

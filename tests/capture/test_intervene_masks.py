@@ -19,6 +19,7 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, capture, intervene
 from attnwidget._capture.interventions.edits import PerSample
+from attnwidget._capture.transformers import length_of_cache
 from attnwidget.masks import padding, sliding_window
 
 transformers = pytest.importorskip("transformers")
@@ -318,13 +319,17 @@ def test_each_step_has_its_rows(edit: Any, name: str, cache: str, padded: str | 
             {"keep": {"policy": "snapkv", "budget": 4, "observe": 2, "prompt": 8}},
             "decided by all queries from the first key on",
         ),
-        ({"keep": {"policy": "window", "budget": 0.5}}, "give how many keys, budget=8"),
+        ({"keep": {"policy": "window", "budget": 0.5}}, "or how many keys, budget=8"),
     ],
 )
-def test_what_a_generation_does_not_know_is_refused(edit: Any, why: str) -> None:
-    model = build(DECODERS["Llama"], "sdpa")
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_what_a_generation_does_not_know_is_refused(edit: Any, why: str, cache: str) -> None:
+    """A policy that is decided by all queries at once is refused before the first step computes anything."""
+    model, steps = build(DECODERS["Llama"], "sdpa"), []
+    model.model.embed_tokens.register_forward_pre_hook(lambda _, given: steps.append(given[0].shape[1]))
     with torch.no_grad(), pytest.raises(ValueError, match=why), intervene(model, {(1, 0): edit}):
-        model.generate(**text_of(None), **HOW)
+        model.generate(**text_of(None), cache_implementation=cache, **HOW)
+    assert "keep" not in edit or steps == [text_of(None)["input_ids"].shape[1]]
 
 
 def test_a_text_that_was_begun_before_the_block_is_refused() -> None:
@@ -334,6 +339,31 @@ def test_a_text_that_was_begun_before_the_block_is_refused() -> None:
         edits = {(1, 0): {"keep": {"policy": "window", "budget": 5}}}
         with pytest.raises(ValueError, match="these were read before the block"), intervene(model, edits):
             model(ids[:, 8:], past_key_values=cache)
+
+
+@pytest.mark.parametrize("policy", ["window", "heavy_hitters", "tova"])
+def test_a_budget_beyond_the_text_forgets_nothing(policy: str) -> None:
+    model, x = Layers(by_sdpa), text()
+    found = []
+    for edit in ({"keep": {"policy": policy, "budget": 40}}, {"scale": 1.5}):
+        with torch.no_grad(), intervene(model, {(0, (1, 2)): edit}) as run:
+            model(x)
+        found.append(model.layers[0].heads)
+    assert run.edited == {"layers.0": (1, 2)}
+    with torch.no_grad():
+        model(x)
+    assert_close(found[0], model.layers[0].heads)
+    assert not torch.equal(found[1], found[0])
+
+
+def test_a_cache_is_known_by_either_name_and_by_its_place() -> None:
+    """Models of transformers up to 5.23 are given `past_key_values`, later ones `cache`."""
+    cache = transformers.DynamicCache()
+    cache.update(torch.zeros(1, 1, 5, 4), torch.zeros(1, 1, 5, 4), 0)
+    given: list[tuple[Any, Any]] = [((), {"past_key_values": cache}), ((), {"cache": cache}), ((text(), cache), {})]
+    assert [length_of_cache(*one) for one in given] == [5, 5, 5]
+    others: list[tuple[Any, Any]] = [((), {}), ((text(),), {"cache": None}), ((), {"cache": {"keys": text()}})]
+    assert [length_of_cache(*one) for one in others] == [None, None, None]
 
 
 def test_cross_attention_has_no_cache_that_forgets() -> None:

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from attnwidget import Attention, AttentionStack, Capture, capture, intervene, segments
 from attnwidget._capture.interventions import edited_heads
 from attnwidget._capture.interventions.edits import PerSample
+from attnwidget.results import Segment
 
 
 def heads_of(model: Layers, layer: int) -> Tensor:
@@ -119,6 +120,10 @@ def even(att: Attention) -> Tensor:
         ({0: {"drop_keys": ["doc"]}}, "give segments="),
         ({0: {"drop_keys": [1.5]}}, "give numbers"),
         ({0: {"drop_keys": slice(5, 1, -1)}}, "ascending"),
+        ({0: {"drop_keys": []}}, r"drop_keys is \[\], which names no position"),
+        ({0: {"block": (range(0), [1])}}, r"block's queries is range\(0, 0\), which names no position"),
+        ({0: {"output": "x"}}, "output is 'x': give real numbers"),
+        ({0: {"output": [[1.0], [2.0, 3.0]]}}, "output is .*: give real numbers"),
         ({0: {"block": [1, 2]}}, "give \\(queries, keys\\)"),
         ({0: {"block": ([1], [2]), "renormalize": 1}}, "True or False"),
         ({0: {"renormalize": False}}, "give both"),
@@ -153,6 +158,16 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ({(0, 1): "zero", (0, (1, 2)): "uniform"}, r"head 1 of layers.0 is named by \(0, 1\) and by \(0, \(1, 2\)\)"),
         ({0: {"drop_keys": [7]}}, "drop_keys has 7, but there are positions 0 to 6"),
         ({0: {"block": ([9], [1])}}, "block's queries has 9"),
+        ({0: {"drop_keys": [-8]}}, "drop_keys has -8"),
+        ({0: {"drop_keys": range(5, 9)}}, "drop_keys has 7, but there are positions 0 to 6"),
+        ({0: {"drop_keys": range(20, 30, 3)}}, "drop_keys has 20, but there are positions 0 to 6"),
+        ({0: {"drop_keys": Segment("doc", 4, 9)}}, "drop_keys has 7, but there are positions 0 to 6"),
+        (
+            {0: {"drop_keys": slice(8, 12)}},
+            r"drop_keys has slice\(8, 12, None\), which is none of the positions 0 to 6",
+        ),
+        ({0: {"drop_keys": slice(5, 3)}}, "which is none of the positions 0 to 6"),
+        ({0: {"block": (slice(-12, -9), [1])}}, "block's queries has .* which is none of the positions 0 to 6"),
         ({0: {"mask": False}}, "changed nothing, for no call that it names has a mask"),
         ({0: {"softcap": None}}, "has a softcap"),
         ({0: {"sinks": None}}, "has learned sinks"),
@@ -266,6 +281,34 @@ def test_segments_are_named() -> None:
     assert torch.equal(edited({(0, 1): {"drop_keys": entry}, (0, 2): by_place[0, 2]})[0], edited(by_place)[0])
     with pytest.raises(ValueError, match="no segment is called 'doc 3'"):
         edited({0: {"drop_keys": "doc 3"}}, segments=named)
+    with pytest.raises(ValueError, match="block's queries has 5, but there are positions 0 to 4"):
+        edited(by_name, segments=named, positions=5)  # of a longer text
+
+
+def test_places_count_from_either_end() -> None:
+    by_place = edited({(0, 1): {"drop_keys": [4, 5, 6]}, (0, 2): {"block": ([0, 2, 4], [1, 3])}})[0]
+    for keys, queries in (
+        (range(-3, 0), range(0, 6, 2)),
+        (slice(-3, None), slice(0, 6, 2)),
+        ([-1, -2, 4], [-3, -5, 0]),
+    ):
+        found = edited({(0, 1): {"drop_keys": keys}, (0, 2): {"block": (queries, [1, -4])}})[0]
+        assert torch.equal(found, by_place)
+    assert torch.equal(
+        edited({(0, 1): {"drop_keys": slice(4, 90)}, (0, 2): {"block": ([0, 2, 4], [1, 3])}})[0], by_place
+    )
+
+
+def test_a_call_without_queries_is_left_as_it_is() -> None:
+    class Empty(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, x, x)
+
+    model = Empty()
+    with torch.no_grad(), intervene(model, {(0, 1): "uniform"}) as run:
+        assert model(torch.zeros(1, 2, 0, 4)).shape == (1, 2, 0, 4)
+        assert model(torch.zeros(0, 2, 3, 4)).shape == (0, 2, 3, 4)
+    assert run.edited == {}
 
 
 def test_a_segment_of_several_pieces_is_named_whole() -> None:

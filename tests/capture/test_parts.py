@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,39 @@ def test_heads_are_chosen_by_layer() -> None:
     assert [att.shape.H for att in part.attention] == [4, 1]
 
 
+@pytest.mark.parametrize(
+    ("heads", "kept"),
+    [
+        ({"transformer.h.1.attn": 0}, [4, 1]),
+        ({"h.*": [0, 1]}, [2, 2]),
+        ({re.compile(r"h\.0\b"): -1}, [1, 4]),
+        ({1: slice(1, None)}, [4, 3]),
+    ],
+)
+def test_layers_of_heads_are_named_as_layers_are(heads: Any, kept: list[int]) -> None:
+    model = build(GPT2, "sdpa")
+    _, part = both(model, lambda: model(ids(6)), heads=heads)
+    assert [att.shape.H for att in part.attention] == kept
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ({2: 0}, "no layer is 2, as heads names it: there are 'transformer.h.0.attn', 'transformer.h.1.attn'"),
+        ({"h.7": 0}, "no layer is 'h.7', as heads names it: .*no module of GPT2LMHeadModel has that name"),
+        ({0: 1, "mlp": 0}, "no layer is 'mlp', as heads names it: there are 'transformer.h.0.attn'"),
+    ],
+)
+def test_heads_of_layers_that_are_not_there_are_refused(heads: Any, message: str) -> None:
+    model = build(GPT2, "sdpa")
+    with pytest.raises(ValueError, match=message), torch.no_grad(), capture(model, heads=heads):
+        model(ids(4))
+    with pytest.warns(UserWarning, match=message), torch.no_grad():
+        cap = capture(model, heads=heads, strict=False).run(ids(4))
+    assert any("as heads names it" in why for why in cap.skipped.values())
+    assert len(cap.attention) == 2
+
+
 def test_heads_of_a_bias_are_those_of_the_whole() -> None:
     """T5 adds a bias by head; a part of the heads has a part of it."""
     model, inputs = build(SEQUENCES["T5"], "sdpa"), batch("right")
@@ -145,6 +179,7 @@ def test_heads_that_are_not_there_are_refused(heads: Any, message: str) -> None:
         ({"heads": "all"}, TypeError, "heads is 'all': give integers, a slice, a range"),
         ({"heads": {}}, ValueError, "heads is an empty mapping"),
         ({"heads": {1.5: 0}}, TypeError, "heads has the layer 1.5: give a number, or the name"),
+        ({"heads": {-1: 0}}, ValueError, "heads has the layer -1, but how many there are is known only when .* from 0"),
         ({"heads": {0: "a"}}, TypeError, r"heads\[0\] is 'a': give integers"),
         ({"queries": []}, ValueError, "queries is empty"),
         ({"queries": 1.5}, TypeError, "queries is 1.5: give integers"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from captured import COMMON, DECODERS, GROUPED, SEQUENCES, batch, build
+from captured import COMMON, DECODERS, GROUPED, SEQUENCES, batch, bridge_tower, build
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
@@ -299,6 +299,43 @@ def test_q_former() -> None:
     found = kinds_of(cap)
     assert found == {n: "cross" if "crossattention" in n else "self" for n in cap.all.names}
     assert "cross" in found.values()
+
+
+def bridged(**how: Any) -> dict[str, str]:
+    model = bridge_tower(16)  # four patches and a token before them: as many positions as the text has
+    inputs = {"input_ids": batch()["input_ids"][:, :5], "pixel_values": torch.randn(2, 3, 16, 16)}
+    with torch.no_grad():
+        plain = model(**inputs).pooler_output
+        with capture(model, **how) as cap:
+            assert torch.equal(model(**inputs).pooler_output, plain)
+    assert {att.shape[3:5] for att in cap.all} == {(5, 5)}
+    return kinds_of(cap)
+
+
+def test_bridge_tower_whose_text_is_as_long_as_its_image() -> None:
+    found = bridged()
+    crosses = [f"cross_modal_{side}_layers.{i}.crossattention.self" for i in range(2) for side in ("text", "image")]
+    assert [name for name, kind in found.items() if kind == "cross"] == crosses
+    selves = {
+        *(f"text_model.encoder.layer.{i}.attention.self" for i in range(2)),
+        *(f"vision_model.visual.transformer.resblocks.{i}.attn" for i in range(2)),
+        *(f"cross_modal_{side}_layers.{i}.attention.self" for i in range(2) for side in ("text", "image")),
+    }
+    assert {name for name, kind in found.items() if kind == "self"} == selves
+
+
+@pytest.mark.parametrize(
+    ("cross", "expected"),
+    [
+        ("cross_modal_text_layers", {"text": 4, "image": 2}),
+        ({"cross_modal_image_layers.*": False}, {"text": 2, "image": 0}),
+        ({"*": False, "cross_modal_image_layers.1.crossattention": True}, {"text": 0, "image": 1}),
+    ],
+)
+def test_what_the_user_says_of_bridge_tower_counts(cross: Any, expected: dict[str, int]) -> None:
+    crosses = [name for name, kind in bridged(cross=cross).items() if kind == "cross"]
+    assert {side: sum(f"_{side}_" in name for name in crosses) for side in expected} == expected
+    assert len(crosses) == sum(expected.values())
 
 
 def test_segformer_reduces_its_keys() -> None:

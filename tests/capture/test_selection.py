@@ -11,7 +11,7 @@ import torch
 from captured import DECODERS, GPT2, GROUPED, SEQUENCES, Kind, batch, build
 from torch import Tensor, nn
 
-from attnwidget import Capture, capture
+from attnwidget import AttentionStack, Capture, capture
 from attnwidget._capture.limit import MemoryLimit, read_limit
 from attnwidget._utils.choices import Numbers, matches_name
 
@@ -109,6 +109,35 @@ def test_layers_are_chosen_by_number_slice_glob_and_regex(layers: Any, kept: lis
     for name in named(*kept):
         assert torch.equal(cap[0].calls[name].block(head=1), everything.calls[name].block(head=1))
     assert cap.nbytes < 2 * everything.nbytes
+
+
+class Twice(nn.Module):
+    """A layer that is used twice, and another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleDict({"first": nn.MultiheadAttention(8, 2), "second": nn.MultiheadAttention(8, 2)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("first", "first", "second"):
+            x = self.encoder[name](x, x, x)[0]  # type: ignore[index]
+        return x
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["encoder.first", "encoder.first #2", "encoder.second", "second", "encoder.*", re.compile("#2|sec"), -1, 1,
+     slice(-2, None), slice(None, None, 2), [0, "second"]],
+)  # fmt: skip
+def test_what_names_a_layer_of_a_capture_chooses_it(given: Any) -> None:
+    x, model = torch.randn(3, 1, 8), Twice()
+    everything = run(model, x)
+    assert everything.attention.names == ("encoder.first", "encoder.first #2", "encoder.second")
+    chosen = everything.attention[given]
+    names = chosen.names if isinstance(chosen, AttentionStack) else [
+        name for name, att in zip(everything.attention.names, everything.attention, strict=True) if att is chosen
+    ]  # fmt: skip
+    assert list(run(model, x, layers=given).attention.names) == list(names)
 
 
 def test_layers_from_the_end_are_those_of_self_and_of_cross_attention() -> None:

@@ -125,6 +125,67 @@ def test_embeddings_that_are_given_have_no_words() -> None:
     assert cap[1].widget().tokens is None
 
 
+@pytest.mark.parametrize("beside", ["attention_mask", "position_ids", "token_type_ids"])
+def test_numbers_beside_embeddings_that_are_given_are_no_words(beside: str) -> None:
+    model, embedded, numbers = build(GPT2, "sdpa"), torch.randn(2, 12, 32), torch.arange(12)[None].repeat(2, 1)
+    numbers = numbers if beside == "position_ids" else torch.ones_like(numbers)
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        model(inputs_embeds=embedded, **{beside: numbers})
+        model.transformer(None, None, *[numbers if beside == "attention_mask" else None], inputs_embeds=embedded)
+    assert [one.tokens for one in cap] == [None, None]
+
+
+def lxmert() -> Any:
+    how = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 50}
+    layers = {"l_layers": 1, "x_layers": 1, "r_layers": 1, "visual_feat_dim": 16}
+    return transformers.LxmertModel(transformers.LxmertConfig(**how, **layers)).eval()
+
+
+@pytest.mark.parametrize("boxes", [12, 9])
+def test_regions_of_a_picture_do_not_have_the_words_of_a_text_as_long(boxes: int) -> None:
+    """One tower reads both: where lengths do not tell which is which, none has names."""
+    with torch.no_grad(), capture(lxmert(), tokenizer=Words()) as cap:
+        cap._model(SOURCE, torch.randn(2, boxes, 16), torch.randn(2, boxes, 4))
+    assert cap.skipped == {}
+    found = sides(cap)
+    text = None if boxes == 12 else words(SOURCE)
+    expected = {
+        "encoder.layer.0.attention.self": [text, text],
+        "encoder.r_layers.0.attention.self": [None, None],
+        "encoder.x_layers.0.lang_self_att.self": [text, text],
+        "encoder.x_layers.0.visn_self_att.self": [None, None],
+        "encoder.x_layers.0.visual_attention.att": [text, text and positions(boxes)],
+        "encoder.x_layers.0.visual_attention.att #2": [None, text],
+    }
+    assert found == expected
+
+
+def positions(count: int) -> list[list[str]]:
+    return [[*map(str, range(count))]] * 2
+
+
+class Heard(nn.Module):
+    """Writes the words of what is given as features, such as of speech."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__()
+        setattr(self, table, nn.Embedding(50, 16))
+        self.table, self.transformer = table, nn.Transformer(16, 2, 1, 1, 32, batch_first=True)
+
+    def forward(self, features: Tensor, ids: Tensor) -> Tensor:
+        return self.transformer(features, getattr(self, self.table)(ids))
+
+
+def test_features_do_not_have_the_words_that_are_written_of_them() -> None:
+    with torch.no_grad():
+        for table, length, known in (("tgt_embed", 12, True), ("words", 12, False), ("words", 9, True)):
+            with capture(Heard(table).eval(), tokenizer=Words()) as cap:
+                cap._model(torch.randn(2, length, 16), TARGET)
+            assert cap.stacks()["encoder"].tokens is None
+            assert cap.tokens == (words(TARGET) if known else None)
+            assert cap.cross_tokens is None
+
+
 def test_ids_are_kept_without_a_tokenizer_and_named_later() -> None:
     model = build(GPT2, "sdpa")
     with torch.no_grad(), capture(model) as cap:
@@ -163,13 +224,19 @@ def test_a_file_holds_ids_words_and_towers(tmp_path: Path) -> None:
     assert Capture.load(tmp_path / "b.safetensors").tokens == cap.tokens
 
 
-def test_a_tokenizers_name_is_written_and_never_loaded(tmp_path: Path) -> None:
+def test_a_tokenizers_name_is_written_and_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+    for name in ("AutoTokenizer", "PreTrainedTokenizerBase"):
+        monkeypatch.setattr(getattr(transformers, name), "from_pretrained", lambda *args, **_: loaded.append(args))
     cap = record("facebook/bart-base")
     assert cap.tokens == TARGET.tolist()
+    assert cap.widget().tokens is None
     cap.save(tmp_path / "a.safetensors")
     again = Capture.load(tmp_path / "a.safetensors")
     assert again.tokenizer == "facebook/bart-base"
     assert again.tokens == TARGET.tolist()
+    assert again.widget().tokens is None
+    assert loaded == []
     again.tokenizer = Words()
     assert again.tokens == words(TARGET)
 
@@ -254,6 +321,171 @@ def test_of_two_texts_that_could_be_a_towers_none_is_taken() -> None:
     assert cap[0].stacks()["decoder"].tokens is None
     assert cap[1].stacks()["encoder"].tokens == words(SOURCE)
     assert cap[2].tokens == words(SOURCE[:, :9])
+
+
+class Attend(nn.Module):
+    """Attention as it is taught."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        other = x if other is None else other
+        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in (self.q(x), self.k(other), self.v(other)))
+        return ((q @ k.mT / 8**0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class Decoder(nn.Module):
+    """A layer of a decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn, self.cross_attn = Attend(), Attend()
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.cross_attn(self.self_attn(x), memory)
+
+
+class Flat(nn.Module):
+    """A transformer as tutorials write it in one class: two tables and two lists of layers beside one another.
+
+    Both texts are looked up before any attention runs.
+    """
+
+    def __init__(self, lists: tuple[str, str], tables: tuple[str, str], sizes: tuple[int, int]) -> None:
+        super().__init__()
+        self.of = (*lists, *tables)
+        for name, size in zip(tables, sizes, strict=True):
+            setattr(self, name, nn.Embedding(size, 16))
+        for name, kind in zip(lists, (Attend, Decoder), strict=True):
+            setattr(self, name, nn.ModuleList(kind() for _ in range(2)))
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        encoder, decoder, of_source, of_target = (getattr(self, name) for name in self.of)
+        memory, x = of_source(src), of_target(tgt)
+        for layer in encoder:
+            memory = layer(memory)
+        for layer in decoder:
+            x = layer(x, memory)
+        return x
+
+
+@pytest.mark.parametrize("sizes", [(50, 60), (60, 50)])
+@pytest.mark.parametrize("length", [12, 9])
+@pytest.mark.parametrize(
+    ("lists", "tables"),
+    [
+        (("encoder_layers", "decoder_layers"), ("encoder_embedding", "decoder_embedding")),
+        (("enc_blocks", "dec_blocks"), ("src_embed", "tgt_embed")),
+        (("encoder_layers", "decoder_layers"), ("embedding", "embedding_of_other")),
+        (("first", "second"), ("encoder_embedding", "decoder_embedding")),
+        (("first", "second"), ("embedding", "embedding_of_other")),
+    ],
+)
+def test_source_and_target_of_one_class_have_each_its_own_words_or_none(
+    lists: tuple[str, str], tables: tuple[str, str], sizes: tuple[int, int], length: int
+) -> None:
+    """Where as many words and nothing else tells them apart, none: never those of the other text."""
+    torch.manual_seed(0)
+    target = TARGET[:, :length]
+    with torch.no_grad(), capture(Flat(lists, tables, sizes), tokenizer=Words()) as cap:
+        cap._model(SOURCE, target)
+    known = length != 12 or (lists[0] != "first" and tables[0] != "embedding")
+    read = {lists[0]: words(SOURCE), lists[1]: words(target)}
+    assert cap.skipped == {}
+    found = sides(cap)
+    assert len(found) == 6
+    for name, (queries, keys) in found.items():
+        own = read[name.split(".")[0]] if known else None
+        assert queries == own, name
+        assert keys == (words(SOURCE) if known and "cross" in name else own), name
+    if lists[0] == "encoder_layers":
+        assert cap.towers == ("encoder", "decoder")
+        assert cap["decoder"].names == cap["decoder_layers"].names == cap.attention.names[2:]
+
+
+def sides(cap: Capture) -> dict[str, Any]:
+    """The labels of queries and keys as a widget has them, of each layer."""
+    found = {}
+    for stack in cap.stacks():
+        w = cap.widget(stack=stack)
+        for layer, (name, att) in enumerate(zip(cap.stacks()[stack].records, w.attention, strict=True)):  # type: ignore[arg-type]
+            w.layer = layer
+            of_layer = [w._token_store.samples(side, att.shape) for side in ("query", "key")]
+            found[name] = [None if one is None else [one[b] for b in range(att.shape.B)] for one in of_layer]
+    return found
+
+
+def stack_of_layers(kind: Any = nn.TransformerEncoder, layer: Any = nn.TransformerEncoderLayer) -> Any:
+    return kind(layer(16, 2, 32, batch_first=True), 2)
+
+
+class Seen(nn.Module):
+    """Reads a picture, cut into patches, and a text that it looks up outside of both of its towers, first or last."""
+
+    def __init__(self, first: bool, crosses: bool) -> None:
+        super().__init__()
+        self.first, self.crosses = first, crosses
+        self.patches, self.words = nn.Conv2d(3, 16, 8, 8), nn.Embedding(50, 16)
+        self.a = stack_of_layers()
+        self.b = stack_of_layers(nn.TransformerDecoder, nn.TransformerDecoderLayer) if crosses else stack_of_layers()
+
+    def forward(self, picture: Tensor, ids: Tensor) -> Tensor:
+        text = self.words(ids) if self.first else None
+        memory = self.a(self.patches(picture).flatten(2).mT)
+        text = self.words(ids) if text is None else text
+        return self.b(text, memory) if self.crosses else self.b(text)
+
+
+@pytest.mark.parametrize("crosses", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("width", [24, 32])
+def test_patches_do_not_have_the_words_of_a_text_as_long(width: int, first: bool, crosses: bool) -> None:
+    with torch.no_grad(), capture(Seen(first, crosses).eval(), tokenizer=Words()) as cap:
+        cap._model(torch.randn(2, 3, 32, width), SOURCE)
+    known = not first or width != 24  # after four by three patches have been attended to, it is no text of theirs
+    assert cap.stacks()["a"].tokens is None
+    assert cap.stacks()["b"].tokens == (words(SOURCE) if known else None)
+    assert cap.cross_tokens is None
+
+
+class Classes(nn.Module):
+    """Looks up one number for each sample, and as many samples as positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes, self.layer = nn.Embedding(50, 16), nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        return self.layer(x + self.classes(ids)[:, None])
+
+
+def test_classes_of_samples_are_no_words() -> None:
+    with torch.no_grad(), capture(Classes().eval(), tokenizer=Words()) as cap:
+        cap._model(torch.randn(12, 12, 16), SOURCE[0])
+    assert cap.tokens is None
+
+
+class Beside(nn.Module):
+    """Adds what it looks up in two tables, neither of which tells by its name that it has no words."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.one, self.other = nn.Embedding(50, 16), nn.Embedding(rows, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, ids: Tensor, others: Tensor) -> Tensor:
+        return self.layer(self.one(ids) + self.other(others))
+
+
+def test_of_two_tables_that_may_have_words_none_is_taken() -> None:
+    places, kinds = torch.arange(12)[None].expand(2, -1), torch.randint(0, 3, (2, 12))
+    with torch.no_grad():
+        for rows, others, known in ((50, places, True), (3, kinds, True), (50, TARGET, False)):
+            with capture(Beside(rows).eval(), tokenizer=Words()) as cap:
+                cap._model(SOURCE, others)
+            assert cap.tokens == (words(SOURCE) if known else None)
 
 
 class Own(nn.Module):
@@ -582,3 +814,27 @@ def test_two_texts_of_one_tower_are_two_stacks() -> None:
     assert [len(one.attention) for one in first.stacks().values()] == [2, 2]
     assert [one.tokens for one in again.stacks().values()] == [words(SOURCE)]
     assert len(again.attention) == 4
+
+
+class Twins(Siamese):
+    """Looks both texts up before it reads either."""
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        a, b = (self.encoder.embeddings(input_ids=ids) for ids in (one, other))
+        return (self.encoder.encoder(a)[0] * self.encoder.encoder(b)[0]).sum(-1)
+
+
+def test_two_texts_that_are_looked_up_at_once_have_no_words() -> None:
+    torch.manual_seed(0)
+    with torch.no_grad(), capture(Twins().eval(), tokenizer=Words()) as cap:
+        cap._model(SOURCE, TARGET)
+    assert len(cap.attention) == 4
+    assert [one.tokens for one in cap.stacks().values()] == [None]
+
+
+def test_two_texts_of_one_tower_that_differ_in_length_are_two_stacks() -> None:
+    torch.manual_seed(0)
+    with torch.no_grad(), capture(Siamese().eval(), tokenizer=Words()) as cap:
+        cap._model(SOURCE, TARGET[:, :9])
+    assert [one.tokens for one in cap.stacks().values()] == [words(SOURCE), words(TARGET[:, :9])]
+    assert [len(one.attention) for one in cap.stacks().values()] == [2, 2]

@@ -166,7 +166,7 @@ def test_every_bin_is_that_of_the_dense_matrix(case: Case, size: int, pool: str,
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(fused.VARIABLE, raising=False)
         patch.setattr(fused, "LEAST_CELLS", 0)
-        patch.setattr(fused_stripes, "KEYS", block)
+        patch.setattr(fused_stripes, "block_keys", lambda: block)
         patch.setattr(fused_stripes, "KEYS_AT_ONCE", 3 * block)
         seen = case.attention().overview(size=size, pool=pool)
     values, allowed = pooled(case.dense(0, 0), "weights", pool, size)
@@ -321,7 +321,7 @@ def test_what_workers_compute_is_all_of_it_fused_or_nothing(
     q, k = make(2000, 2000)
     with ThreadPoolExecutor(2) as executor:
         found = Attention(q, k).overview(pool=pool, executor=executor)
-    assert sum(counted.values()) >= 16
+    assert sum(counted.values()) >= 4 * -(-2000 // fused.block_keys())
     assert torch.equal(found.values, Attention(q, k).overview(pool=pool).values)
 
 
@@ -524,3 +524,12 @@ def test_a_program_that_ends_soon_ends_well() -> None:
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert found.stderr == ""
     assert found.stdout.split() == ["True"]
+
+
+@pytest.mark.parametrize(("x86", "intel", "keys"), [(True, True, 512), (True, False, 2048), (False, False, 512)])
+def test_the_kind_of_processor_says_how_many_keys_a_block_has(
+    x86: bool, intel: bool, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "X86", x86)
+    monkeypatch.setattr(fused, "made_by_intel", lambda: intel)
+    assert fused.block_keys.__wrapped__() == keys

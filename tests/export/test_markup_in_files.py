@@ -11,9 +11,9 @@ import pytest
 import torch
 from payloads import PAYLOADS
 
-from attnwidget import Attention, AttentionStack, AttentionWidget
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 
-VIEWS = ("heatmap", "graph", "text", "heads", "stages", "segments")
+VIEWS = ("heatmap", "graph", "text", "image", "heads", "segments", "stages", "compare")
 OWN_TAGS = {"html", "head", "meta", "title", "style", "body", "div", "p", "script", "noscript", "img", "main", "footer"}
 
 
@@ -32,7 +32,12 @@ def widget(view: str) -> AttentionWidget:
     count = len(PAYLOADS)
     layers = AttentionStack([Attention(*torch.randn(3, 1, 2, count, 4)) for _ in range(2)], names=PAYLOADS[:2])
     named: dict[str, Any] = {}
-    if view == "segments":
+    if view == "compare":
+        sides = {PAYLOADS[0]: layers[0], PAYLOADS[12]: layers[1]}
+        return compare(sides, tokens=PAYLOADS, title=PAYLOADS[12], view=view, query=3, key=5)
+    if view == "image":
+        named = {"grid": (8, 8), "grid_start": 1}
+    elif view == "segments":
         inside = {PAYLOADS[2]: (1, 4), PAYLOADS[3]: (4, 9)}
         named = {"segments": {PAYLOADS[1]: inside, PAYLOADS[12]: (9, 20), PAYLOADS[24]: (20, count)}}
         named |= {"asking": PAYLOADS[24], "segment": PAYLOADS[12]}

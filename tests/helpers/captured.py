@@ -73,6 +73,17 @@ def build(kind: Kind, implementation: str) -> Any:
     return model.eval()
 
 
+def bridge_tower(image: int) -> Any:
+    """A text and a vision tower, with layers that attend across; an image has this width and height, a patch 8 × 8."""
+    text = {**COMMON, "hidden_size": 64, "vocab_size": 50, "max_position_embeddings": 64}
+    vision = {"hidden_size": 64, "num_hidden_layers": 2, "patch_size": 8, "image_size": image}
+    config = transformers.BridgeTowerConfig(
+        text_config=text, vision_config=vision, hidden_size=64, num_attention_heads=4, num_hidden_layers=2
+    )
+    torch.manual_seed(0)
+    return transformers.BridgeTowerModel(config).eval()
+
+
 def batch(padded: str | None = None) -> dict[str, Tensor]:
     """Two texts, the second of which may have padding on one side."""
     ids = torch.randint(3, 50, (2, 12), generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""Interrupts at any line of the package, by the signal that a kernel's interrupt sends."""
+"""Interrupts at any line of the package, by the signal that a kernel's interrupt sends; other errors likewise."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ UNPROTECTED = ("_telling_of_interrupts", "__exit__", "forget_collected")
 
 
 class InterruptAt:
-    """Sends the signal of a kernel's interrupt at one line of the package that is run.
+    """Sends the signal of a kernel's interrupt at one line of the package that is run, or raises another error there.
 
     Args:
         line: the number of the line, counted as lines are run.
+        error: what is raised.
     """
 
-    def __init__(self, line: int) -> None:
-        self.line, self.run = line, 0
+    def __init__(self, line: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.line, self.run, self.error = line, 0, error
         self.first: dict[tuple[str, int], int] = {}  # of each line of a file, the number at which it is run first
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -34,12 +35,18 @@ class InterruptAt:
             self.run += 1
             self.first.setdefault((Path(frame.f_code.co_filename).name, frame.f_lineno), self.run)
             # Python runs no signal's handler between a block and the release of its lock, which is traced as the line
-            # of its `with`, and none at a `try` or an `except`, which only tell what comes. Where an exception is
-            # being handled, one that is raised by what traces would leave it handled for ever.
-            statement = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-            skipped = statement.startswith(("with ", "try:", "except")) or sys.exc_info()[0] is not None
+            # of its `with`, and none at a `try` or an `except`, which only tell what comes. It may run one between a
+            # block and the first line of its `finally`: nothing can be done about that. Where an exception is being
+            # handled, one that is raised by what traces would leave it handled for ever.
+            before, statement = (
+                linecache.getline(frame.f_code.co_filename, frame.f_lineno + at).strip() for at in (-1, 0)
+            )
+            skipped = statement.startswith(("with ", "try:", "except")) or before == "finally:"
+            skipped |= sys.exc_info()[0] is not None
             if self.run >= self.line > 0 and not skipped:
                 sys.settrace(None)
+                if self.error is not KeyboardInterrupt:
+                    raise self.error
                 signal.raise_signal(signal.SIGINT)
         return self
 
@@ -47,11 +54,18 @@ class InterruptAt:
 @contextmanager
 def interrupted_at(line: int) -> Iterator[None]:
     """Interrupt what runs within at a line, if it comes so far."""
+    with stopped_at(line, KeyboardInterrupt):
+        yield
+
+
+@contextmanager
+def stopped_at(line: int, error: type[BaseException]) -> Iterator[None]:
+    """Stop what runs within at a line by an error, if it comes so far; what comes out of it is dropped."""
     before = sys.gettrace()
-    sys.settrace(InterruptAt(line))
+    sys.settrace(InterruptAt(line, error))
     try:
         yield
-    except KeyboardInterrupt:
+    except error:
         pass
     finally:
         sys.settrace(before)

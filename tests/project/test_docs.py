@@ -75,6 +75,10 @@ def test_the_readme_says_how_a_widget_lets_go_of_its_tensors() -> None:
     assert "holds its tensors until" in said
 
 
+def test_the_readme_names_a_sample_for_who_has_no_model() -> None:
+    assert '`AttentionWidget(**load_sample("bank")._asdict())`' in read("README.md")
+
+
 def test_pages_show_only_code_that_runs() -> None:
     """Python on a page is run when the site is built; where that cannot be, the page says what it stands for."""
     plain = {page: len(re.findall(r"^```python$", read(page), re.M)) for page in PAGES}

@@ -29,6 +29,32 @@ def test_there_is_a_quickstart_and_a_notebook_for_each_theme() -> None:
     assert {"quickstart", *THEMES} <= {path.stem for path in NOTEBOOKS}
 
 
+def test_the_quickstart_shows_what_there_is_and_where_to_go_on() -> None:
+    cells = cells_of(ROOT / "examples" / "quickstart.ipynb")
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    wanted = [
+        'view="graph"',
+        'view="heads"',
+        'view="stages"',
+        "capture(model)",
+        "from_weights(",
+        "to_html(",
+        "savefig(",
+    ]
+    assert [one for one in wanted if one not in code] == []
+    last = "".join(cells[-1]["source"])
+    assert last.startswith("## Where to go on")
+    linked = set(re.findall(r"\((\w+)\.ipynb\)", last))
+    assert linked == {path.stem for path in NOTEBOOKS} - {"quickstart"}
+
+
+@pytest.mark.parametrize("name", ["generation", "vision"])
+def test_a_notebook_of_a_model_so_small_that_threads_only_wait_has_one(name: str) -> None:
+    """With two threads on a busy machine `generation` once took 249 s, and 20 s with one."""
+    code = ["".join(cell["source"]) for cell in cells_of(ROOT / "examples" / f"{name}.ipynb")]
+    assert "\ntorch.set_num_threads(1)" in next(one for one in code if "import torch" in one)
+
+
 def test_the_readme_names_every_notebook() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [path.name for path in NOTEBOOKS if f"(examples/{path.name})" not in readme] == []

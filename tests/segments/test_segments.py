@@ -60,6 +60,7 @@ class TestNamesWithSpans:
 
     def test_without_a_length_it_is_that_of_the_last(self) -> None:
         assert segments({"a": (1, 4), "b": (6, 8)}).length == 8
+        assert segments({"a": slice(1, 4), "b": slice(6, 8)}).spans == ((0, 1), (1, 4), (4, 6), (6, 8))
 
     @pytest.mark.parametrize(
         ("source", "told"),
@@ -68,6 +69,12 @@ class TestNamesWithSpans:
             ({"a": [(1, 3), (2, 4)]}, "'a' and 'a' both hold token 2"),
             ({"a": (3, 10)}, r"'a' is \(3, 10\), but there are tokens 0 to 8"),
             ({"a": (-2, 4)}, "give 0 ≤ start < stop ≤ 9"),
+            ({"a": slice(2, 40)}, r"'a' is \(2, 40\), but there are tokens 0 to 8"),
+            ({"a": slice(-12, 4)}, r"'a' is \(-3, 4\), but there are tokens 0 to 8"),
+            (
+                {"other": (2, 4)},
+                "called 'other', as what is in none is, and tokens 1 to 1 are in none: give it another",
+            ),
             ({"a": (4, 4)}, "which is empty"),
             ({"a": (5, 4)}, "which is empty"),
             ({"a": (0, 1)}, "nothing but the first token"),
@@ -81,6 +88,26 @@ class TestNamesWithSpans:
     def test_what_cannot_be_is_told(self, source: Any, told: str) -> None:
         with pytest.raises(ValueError, match=told):
             segments(source, length=9)
+
+    def test_a_slice_counts_from_the_end(self) -> None:
+        found = segments({"a": slice(2, -5), "b": slice(-5, None), "c": slice(2)}, length=9)
+        assert found.spans == ((0, 1), (1, 2), (2, 4), (4, 9))
+
+    @pytest.mark.parametrize(
+        ("source", "told"),
+        [
+            ({"a": (1, 4), "b": slice(4, None)}, "'b' is slice(4, None, None), which counts from the end"),
+            ({"a": (1, 4), "b": slice(-3, 5)}, "'b' is slice(-3, 5, None), which counts from the end"),
+            ({"a": (-5, -1)}, "'a' ends at -1, and the length of the text is not known"),
+        ],
+    )
+    def test_what_counts_from_an_end_that_is_not_known_is_refused(self, source: Any, told: str) -> None:
+        with pytest.raises(ValueError, match=f"{re.escape(told)}.*: give length=, tokens= or ids="):
+            segments(source)
+
+    def test_all_that_is_in_none_may_be_called_other(self) -> None:
+        found = segments({"a": (1, 4), "other": (4, 6)}, length=6)
+        assert found.sizes == (1, 3, 2)
 
     @pytest.mark.parametrize("source", [{3: (1, 2)}, {"a": 3}, {"a": [1, 2, 3]}, {"a": (True, 2)}, 7, None, [3]])
     def test_what_is_nothing_is_refused(self, source: Any) -> None:
@@ -193,6 +220,30 @@ class TestUnitsOfTheText:
             found = segments(source, tokens=WORDS)
             assert found.names == ("first token", "document 1", "question", "document 2", "template")
         assert segments("key|it", tokens=WORDS).positions("match 2").tolist() == [8]
+
+    def test_a_match_has_the_tokens_that_begin_in_it(self) -> None:
+        found = segments("(?P<key>ey hangs ther)", tokens=WORDS)
+        assert found.positions("key").tolist() == [3, 4]
+
+    @pytest.mark.parametrize(
+        ("pattern", "told"),
+        [
+            ("ang", "'match 1' of the regular expression, 'ang', is a part of token 3, ' hangs'"),
+            ("(?P<a>key)|(?P<b>angs)", "'b' of the regular expression, 'angs', is a part of token 3, ' hangs'"),
+            ("(?P<outer>The (?P<inner>key))", "'inner' and 'outer' both hold token 2"),
+            ("(?P<outer>The (?P<inner>e))", "nothing is found"),
+            ("x*", "nothing is found"),
+            ("</s>", "holds nothing but the first token, padding or tokens of a template"),
+        ],
+    )
+    def test_a_match_without_a_token_of_its_own_is_told(self, pattern: str, told: str) -> None:
+        with pytest.raises(ValueError, match=re.escape(told)):
+            segments(pattern, tokens=WORDS)
+
+    def test_a_part_of_a_special_token_is_no_match(self) -> None:
+        found = segments(r"\w+", tokens=WORDS)  # the "s" of "<s>" is none
+        assert found.positions("match 1").tolist() == [1]
+        assert "match 9" not in found
 
     def test_a_text_is_found_where_it_stands(self) -> None:
         found = segments({"question": "Where is it?"}, tokens=WORDS)

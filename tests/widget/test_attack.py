@@ -100,6 +100,16 @@ def test_every_odd_value_of_every_trait_is_taken_or_refused(odd: int, front_end:
     victim.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_is_stopped_at_any_line_leaves_a_whole_widget(error: type[BaseException]) -> None:
+    assert ATTACK.stop(240, 2, error) == []
+
+
+def test_questions_of_four_threads_are_answered_right_while_the_selection_changes() -> None:
+    assert ATTACK.ask_in_threads(200, 0) == []
+
+
 def test_widgets_that_are_opened_and_closed_leave_nothing() -> None:
     early, late = ATTACK.open_and_close(20, ATTACK.short)
     assert late.widgets == early.widgets

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from front_end import FrontEnd, decode_cells
+from front_end import FrontEnd, attached, decode, decode_cells
 from interrupting import interrupted_at, lines_of
 from tolerance import rounding
 
@@ -198,6 +198,128 @@ def test_an_interrupted_message_is_answered_whole(front_end: FrontEnd, monkeypat
     assert len(answer.buffers) == 1
 
 
+def stops(error: type[BaseException]) -> Callable[..., Any]:
+    """Return what raises an error, whatever it is given."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise error
+
+    return stop
+
+
+def taken(w: AttentionWidget, error: type[BaseException], act: Callable[[], None]) -> None:
+    """Have a front-end do something that an error stops: an interrupt goes on to the kernel, nothing else does."""
+    if error is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            act()
+    else:
+        act()
+
+
+STOPPED = pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+
+
+@STOPPED
+@pytest.mark.parametrize("where", ["_read_traits", "_send_what_differs", "_index"])
+def test_what_a_front_end_set_when_it_was_stopped_is_taken_whole_or_put_back(
+    where: str, error: type[BaseException], front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = AttentionWidget.from_attention(two_layers().attention, pins=[(3, 9)])
+    state = {"head": 1, "query": 2, "key": 4, "palette": "viridis"}
+    with monkeypatch.context() as patch:
+        patch.setattr(w, where, stops(error))
+        taken(w, error, lambda: w.set_state(state))
+    wanted = (1, 2, 4, "viridis") if where == "_send_what_differs" else (0, 3, 9, "attnwidget")
+    assert (w.head, w.query, w.key, w.palette) == wanted
+    held = front_end.state(w)
+    assert tuple(held[name] for name in ("head", "query", "key", "palette")) == wanted
+    assert held["pins"] == [[wanted[1], wanted[2]]]
+    said = [] if error is KeyboardInterrupt else ["there is not enough memory for this"]
+    assert front_end.refusals(w) == said
+    w.finish()
+    assert_shows_what_is_selected(w)
+
+
+@STOPPED
+def test_what_was_not_checked_yet_is_put_back_and_no_later_question_meets_it(
+    error: type[BaseException], front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`against` was kept once, of a side that is not there: every question after it ended with that error."""
+    sides = {name: Attention(*tensors(1, 2, 8, 4)) for name in ("a", "b", "c")}
+    w = compare(sides)
+    with monkeypatch.context() as patch:
+        patch.setattr("attnwidget._widget.comparison.nearest", stops(error))
+        taken(w, error, lambda: w.set_state({"palette": "viridis", "against": "nobody", "query": 1}))
+    assert (w.against, w.palette, w.query) == ("b", "attnwidget", None)
+    assert [front_end.state(w)[name] for name in ("against", "palette", "query")] == ["b", "attnwidget", None]
+    w.set_state({"query": 1})
+    assert w.query == 1
+    assert w.comparison["error"] is None
+
+
+def test_several_traits_set_in_python_are_put_back_where_that_is_stopped() -> None:
+    w = two_layers()
+
+    def stopped() -> None:
+        with w.hold_trait_notifications():
+            w.head, w.query, w.view = 1, 99, "graph"  # not checked yet
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert (w.head, w.query, w.view) == (0, 3, "heatmap")
+    with w.hold_trait_notifications():
+        w.head, w.view = 1, "graph"
+    assert (w.head, w.heads, w.view) == (1, [1], "graph")
+    assert w.links is not None
+    w.finish()
+    assert_shows_what_is_selected(w)
+
+
+@STOPPED
+def test_a_trait_that_was_stopped_on_its_way_to_the_page_is_sent(
+    error: type[BaseException], front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = two_layers()
+    with monkeypatch.context() as patch:
+        patch.setattr(w, "_should_send_property", stops(error))
+        with pytest.raises(error):
+            w.palette = "viridis"
+    assert w.palette == front_end.state(w)["palette"] == "viridis"
+
+
+@STOPPED
+def test_a_message_whose_rules_were_stopped_has_a_reply_to_each_request(
+    error: type[BaseException], front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = two_layers()
+    row = {"kind": "row", "layer": 0, "batch": 0, "head": 0, "stage": "weights", "query": 1}
+    content = {"what_if": {"scale": 2.0}, "requests": [{**row, "id": "1"}, {**row, "id": "2"}]}
+    with monkeypatch.context() as patch:
+        patch.setattr(w, "_check_rules", stops(error))
+        taken(w, error, lambda: w._receive(w, content, []))
+    (answer,) = [one for one in front_end.custom(w) if "replies" in one.data["content"]]
+    reason = "interrupted: ask again" if error is KeyboardInterrupt else "there is not enough memory for this"
+    assert answer.data["content"]["replies"] == [{"id": name, "ok": False, "error": reason} for name in "12"]
+    assert w.what_if == front_end.state(w)["what_if"] == {}
+    assert front_end.ask(w, {**row, "id": "3"})[0]["ok"]
+
+
+def test_memory_that_ends_where_all_is_brought_to_a_change_is_said_and_then_there(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = two_layers()
+    with monkeypatch.context() as patch:
+        patch.setattr(w, "_what_can_wait", stops(MemoryError))
+        with pytest.raises(MemoryError):
+            w.head = 1
+    said = "there is not enough memory for this"
+    assert (w.head, w.picture["head"], w.picture["error"]) == (1, 1, said)
+    assert front_end.state(w)["picture"]["error"] == said
+    w.finish()
+    assert_shows_what_is_selected(w)
+
+
 @pytest.mark.slow
 def test_memory_that_ends_in_a_pass_is_said_and_the_next_head_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     w = AttentionWidget(*torch.randn(2, 1, 2, LONG, 4))
@@ -219,6 +341,8 @@ def test_memory_that_ends_in_a_pass_is_said_and_the_next_head_is_there(monkeypat
 
 def test_four_threads_leave_one_state(front_end: FrontEnd) -> None:
     w = two_layers()
+    att, scales = w.attention[0], [0.1 * n for n in range(1, 26)]  # type: ignore[index]
+    rows = [att.what_if(rules).block(queries=range(1, 2))[0] for rules in ({}, *({"scale": x} for x in scales))]
     start, failures = threading.Barrier(4), []
     row = {"kind": "row", "layer": 0, "batch": 0, "head": 0, "stage": "weights", "query": 1}
 
@@ -231,7 +355,7 @@ def test_four_threads_leave_one_state(front_end: FrontEnd) -> None:
                 elif thread == 1:
                     w.set_state({"head": n % 2, "query": n % 9, "key": n % 12})
                 elif thread == 2:
-                    w._receive(w, {"what_if": {"scale": 0.1 * n}, "requests": [{**row, "id": str(n)}]}, [])
+                    w._receive(w, {"what_if": {"scale": scales[n]}, "requests": [{**row, "id": f"{n} {n + 1}"}]}, [])
                 else:
                     w._receive(w, {"requests": [{**row, "id": f"{n}"}, {"kind": "retry", "id": f"{n}r"}]}, [])
         except BaseException as error:
@@ -243,11 +367,18 @@ def test_four_threads_leave_one_state(front_end: FrontEnd) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    replies = [reply for message in front_end.custom(w) for reply in message.data["content"].get("replies", [])]
-    assert sorted(reply["id"] for reply in replies) == sorted(
-        [*(str(n) for n in range(25)), *(str(n) for n in range(25)), *(f"{n}r" for n in range(25))]
-    )
-    assert all(reply["ok"] for reply in replies)
+    replies = {
+        reply["id"]: attached(reply, message.buffers)
+        for message in front_end.custom(w)
+        for reply in message.data["content"].get("replies", [])
+    }
+    assert sorted(replies) == sorted(name for n in range(25) for name in (f"{n} {n + 1}", f"{n}", f"{n}r"))
+    assert all(reply["ok"] for reply in replies.values())
+    for name in set(replies) - {f"{n}r" for n in range(25)}:
+        found = decode(replies[name]["values"]).ravel()
+        _, _, under = name.partition(" ")  # the rules of its own message; else those that were in force, whichever
+        wanted = [rows[int(under)]] if under else rows
+        assert any(np.allclose(found, x.numpy(), **rounding(att)["weights"]) for x in wanted), name
     w.head = w.head
     w.finish()
     assert_shows_what_is_selected(w)

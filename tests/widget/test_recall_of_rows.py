@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from front_end import FrontEnd
 from tolerance import eps, roundings
 
-from attnwidget import Attention, AttentionWidget
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 from attnwidget._export import snapshot
 from attnwidget._messages import decoding
 from attnwidget._widget import recall_pass
@@ -39,6 +40,21 @@ def test_it_is_what_keep_finds(policy: dict[str, Any]) -> None:
         assert (w.recall["layer"], w.recall["batch"], w.recall["head"]) == (0, 0, head)
         np.testing.assert_allclose(shown(w), wanted, rtol=roundings(N) * eps(torch.float32) * 10)
         assert (w.recall["every"], w.recall["share"], w.recall["error"]) == (1, 1, None)
+
+
+def test_a_budget_of_all_keys_means_the_same_on_the_page() -> None:
+    """In JSON 1.0, all keys, is 1, one key; and numbers of numpy are none."""
+    short, long = (Attention(*tensors(n), is_causal=True) for n in (N, N + 10))
+    for budget, sent in ((1.0, N + 10), (0.5, 0.5), (np.int64(12), 12), (1000, 1000)):
+        given = {"keep": {"policy": "heavy_hitters", "budget": budget, "recent": 4}}
+        w = AttentionWidget.from_attention(AttentionStack([short, long]), what_if=given, view="stages")
+        state = json.loads(json.dumps(w.get_state("what_if")["what_if"]))
+        assert state == {"keep": {"policy": "heavy_hitters", "budget": sent, "recent": 4}}
+        w.set_state({"what_if": state})  # as the page sends it back beside another change
+        w.view = "heatmap"
+        assert bool((shown(w) == 1).all()) is (budget in (1.0, 1000))
+        sides = compare({"a": short, "b": short.what_if({"scale": 1.0})}, what_if=given)
+        assert sides.what_if["keep"]["budget"] == (N if budget == 1.0 else sent)
 
 
 def test_only_the_heatmap_under_a_cache_has_it() -> None:

@@ -28,7 +28,7 @@ from ..process_parts import heads_of_process
 from ..provenance import ToldCross
 from ..selection import LayerSelection
 from ..traced_tensors import Caller
-from ..transformers import read_call
+from ..transformers import length_of_cache, read_call
 from ..verification import DroppedWeights, RowsOfOutput
 from ..watching import NOT_FOLLOWED, WatchedModules
 from .checkpoints import EditedCall, Repeated, surroundings
@@ -49,6 +49,10 @@ CHECKPOINTED = (
 )
 NOT_REPEATED = (
     "{} is computed again in the backward pass in another way than before, so that its edit cannot be made again"
+)
+GROWS = (
+    "{!r}: keep's {}, and this call of the model goes on from {:,} tokens that were read before: give the whole text "
+    "in one call, or {}"
 )
 NO_GRADIENTS = "{} is rounded to other numbers, through which no gradients flow: run it under torch.no_grad()"
 
@@ -137,7 +141,7 @@ class Editor(ModelCalls):
 
     # Forward passes.
 
-    def _began(self, module: nn.Module, arguments: Mapping[str, Any]) -> None:
+    def _began(self, module: nn.Module, given: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         if threading.get_ident() != self._thread:
             self.elsewhere += module is self.model and self._thread is not None
             return
@@ -149,7 +153,33 @@ class Editor(ModelCalls):
         self._depth += 1
         self.forward_count += module is self.model
         if self._past is None:
-            self._past = _length_of_cache(arguments.get("past_key_values"))
+            self._past = length_of_cache(given, keywords)
+            self._refuse_what_must_see_all()
+
+    def _refuse_what_must_see_all(self) -> None:
+        """Refuse, before anything is computed, a step of a text where an edit asks for all of it at once.
+
+        Raises:
+            EditRefused: it does.
+        """
+        if not self._past:
+            return
+        for rule in self.plan.rules:
+            for edit in rule.edits:
+                given = None if edit is None else edit.keep
+                if given is None or not (rule.met or self._has_one_stack):
+                    continue
+                if given["policy"] != "window":
+                    what = f"policy {given['policy']!r} is decided by all queries from the first key on"
+                    raise EditRefused(GROWS.format(rule.key, what, self._past, "the policy 'window'"))
+                if isinstance(given["budget"], float):
+                    what = f"budget {given['budget']} is a share of all keys"
+                    raise EditRefused(GROWS.format(rule.key, what, self._past, "how many keys, budget=8"))
+
+    @property
+    def _has_one_stack(self) -> bool:
+        config = getattr(self.model, "config", None)
+        return not getattr(config, "is_encoder_decoder", False)
 
     def _forget_interrupted(self) -> None:
         """Forget the call of the model that was running: an interrupt has ended it, and torch has run no hooks."""
@@ -298,9 +328,12 @@ class Editor(ModelCalls):
         if not seen.cross:
             self.sizes.add((seen.samples, call.q.shape[2]))
         by_head = self._own_heads(seen, call.heads)
-        if not any(one is not None for edits in by_head.values() for one in edits):
+        made = [one for edits in by_head.values() for one in edits if one is not None]
+        if made and not call.q.numel():  # of no queries or samples: there is nothing to be edited
+            for one in made:
+                one.rule.met.setdefault(seen.name, set())
             return None
-        return CallEdit(self, seen, by_head, continues)
+        return CallEdit(self, seen, by_head, continues) if made else None
 
     def _heads_of_process(self, module: str, call: ObservedCall) -> int:
         """Note which heads this process has, if others have the rest; return the model's number of the first."""
@@ -464,20 +497,12 @@ class CallEdit(OutputEdit):
         return EditedHeads(self.seen, samples, heads, chain)
 
 
-def _length_of_cache(cache: Any) -> int | None:
-    """Return how many positions a cache holds, as a model is given it; None where it does not tell."""
-    try:
-        return int(cache.get_seq_length())
-    except Exception:  # no cache, or one of a kind that is not known here
-        return None
-
-
 @contextlib.contextmanager
 def _forward_hooks(
-    part: nn.Module, began: Callable[[nn.Module, Mapping[str, Any]], None], ended: Callable[[], None]
+    part: nn.Module, began: Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], None], ended: Callable[[], None]
 ) -> Iterator[None]:
     def begins(module: nn.Module, args: Any, kwargs: Mapping[str, Any] = types.MappingProxyType({})) -> None:
-        began(module, kwargs)
+        began(module, args, kwargs)
 
     with contextlib.ExitStack() as stack:
         stack.callback(part.register_forward_pre_hook(begins, with_kwargs=True, prepend=True).remove)

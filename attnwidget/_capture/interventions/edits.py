@@ -338,9 +338,14 @@ def read_edit(given: Any, segments: Segments | None = None) -> HeadEdit:
 
 
 def _numbers(given: Any, what: str) -> Tensor:
-    found = (
-        torch.from_numpy(given) if isinstance(given, np.ndarray) else torch.as_tensor(given, device=_device_of(given))
-    )
+    try:
+        found = (
+            torch.from_numpy(given)
+            if isinstance(given, np.ndarray)
+            else torch.as_tensor(given, device=_device_of(given))
+        )
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{what} is {told(given)}: give real numbers, as a tensor") from None
     if not (found.is_floating_point() or found.dtype in (torch.int64, torch.int32, torch.bool)):
         raise TypeError(f"{what} has numbers of type {found.dtype}: give real numbers")
     return found if found.is_floating_point() else found.float()

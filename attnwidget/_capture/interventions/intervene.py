@@ -67,8 +67,9 @@ def intervene(
             - a tensor: weights (Q, K), (heads, Q, K) or (B, heads, Q, K), used as they are.
             - a function: it takes an `attnwidget.results.WeightsBlock` and returns weights of the same shape.
         segments: in which names of segments are looked up. Queries and keys are ints, slices, ranges, lists of these,
-            entries of `Segments` or names; negative ints count from the end of the text that is read first. While a
-            model generates, they are places of the whole text, padding counted, at each step.
+            entries of `Segments` or names; negative ints count from the end of the text that is read first. All of
+            them must be there, but for what a slice names after the end of the text. While a model generates, they are
+            places of the whole text, padding counted, at each step, and a range may go on after its end.
         cross: True: cross-attention alone is edited, and layers are counted as `cap.cross` counts them; False:
             self-attention alone. None: "all" and names are both, and numbers those of self-attention.
 
@@ -312,5 +313,8 @@ def _missing_place(edit: HeadEdit, rule: EditRule, editor: Editor) -> str | None
         missing = [places.missing(*one) for one in ends]
         if missing and None not in missing:
             last = max(end for end, _ in ends) - 1
-            return f"{rule.key!r}: {places.what} has {missing[0]}, but there are positions 0 to {last}"
+            given = f"{rule.key!r}: {places.what} has {missing[0]}"
+            if isinstance(missing[0], slice):
+                return f"{given}, which is none of the positions 0 to {last}"
+            return f"{given}, but there are positions 0 to {last}"
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ class Places:
         segments: that names are looked up in.
 
     Raises:
-        TypeError, ValueError: anything else; a name that no segment has.
+        TypeError, ValueError: anything else; none at all; a name that no segment has.
 
     >>> Places([0, slice(-2, None)], "drop_keys").mask(0, 6, 5).tolist()
     [True, False, False, True, True, True]
@@ -33,14 +33,11 @@ class Places:
     def __init__(self, given: Any, what: str, segments: Segments | None = None) -> None:
         self.given, self.what = given, what
         self._parts = [slice(None)] if given is None else list(_parts(given, what, segments))
+        if not self._parts:
+            raise ValueError(f"{what} is {told(given)}, which names no position: {ADVICE}")
 
     def __repr__(self) -> str:
         return repr(self.given)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is named."""
-        return not self._parts
 
     def mask(self, first: int, count: int, length: int, device: Any = None) -> Tensor:
         """Return which of some positions are named, bool (count,).
@@ -53,33 +50,39 @@ class Places:
         """
         found = torch.zeros(count, dtype=torch.bool, device="cpu")
         for part in self._parts:
-            start, stop, step = _ends(part, length, first + count)
-            named = torch.arange(start, max(start, min(stop, first + count)), step, device="cpu") - first
-            found[named[named >= 0]] = True
+            named = torch.tensor(_positions(part, length, first + count), dtype=torch.int64, device="cpu") - first
+            found[named[(named >= 0) & (named < count)]] = True
         return found.to(device)
 
-    def missing(self, end: int, length: int) -> int | None:
-        """Return a number among them that no position has had; None if there is none.
+    def missing(self, end: int, length: int) -> int | slice | None:
+        """Return what of it no position has had: a number, or a slice that names none; None if there is nothing.
 
         Args:
             end: how many positions there were at last.
-            length: of the text that was read first.
+            length: of the text that was read first; of one that has grown since a range may name more than there are.
         """
-        numbers = (part for part in self._parts if not isinstance(part, slice))
-        return next((part for part in numbers if not -length <= part < end), None)
+        for part in self._parts:
+            if isinstance(part, slice):
+                if not _positions(part, length, end):
+                    return part
+            elif part[0] < -length or part[0] >= end or (part[-1] >= end == length):
+                return part[0] if part[0] < -length or part[0] >= end else max(end, part[0])
+        return None
 
 
-def _ends(part: int | slice, length: int, end: int) -> tuple[int, int, int]:
-    """Return start, stop and step of positions; negative ones count from `length`, an open slice goes on to `end`."""
+def _positions(part: range | slice, length: int, end: int) -> Sequence[int]:
+    """Return positions before `end`; negative ones count from `length`, an open slice goes on to `end`."""
     if not isinstance(part, slice):
-        start = part + length if part < 0 else part
-        return (start, start + 1, 1) if start >= 0 else (0, 0, 1)
+        if part[0] >= 0:
+            return range(part.start, min(part.stop, end), part.step)
+        return [at for at in (one + length if one < 0 else one for one in part) if 0 <= at < end]
     ends = (part.start or 0, end if part.stop is None else part.stop)
     start, stop = (max(0, x + length) if x < 0 else x for x in ends)
-    return start, stop, part.step or 1
+    return range(start, min(stop, end), part.step or 1)
 
 
-def _parts(given: Any, what: str, segments: Segments | None) -> Iterator[int | slice]:
+def _parts(given: Any, what: str, segments: Segments | None) -> Iterator[range | slice]:
+    """Yield what is named: a slice, which may go on after the last position, or a range, all of which must be there."""
     if isinstance(given, Tensor | np.ndarray):
         given = given.tolist()
     if isinstance(given, str):
@@ -88,20 +91,22 @@ def _parts(given: Any, what: str, segments: Segments | None) -> Iterator[int | s
         step = getattr(given, "step", None)
         if step is not None and step < 0:
             raise ValueError(f"{what} holds {told(given)}: give it in ascending order")
-        yield slice(given.start, given.stop, step)
+        part = given if isinstance(given, slice) else range(given.start, given.stop, 1 if step is None else step)
+        if isinstance(part, slice) or part:
+            yield part
     elif isinstance(given, Iterable):
         for one in given:
             yield from _parts(one, what, segments)
     elif hasattr(given, "__index__") and not isinstance(given, bool):
-        yield int(given.__index__())
+        yield range(int(given.__index__()), int(given.__index__()) + 1)
     else:
         raise TypeError(f"{what} holds {told(given)}: {ADVICE}")
 
 
-def _named(name: str, what: str, segments: Segments | None) -> Iterator[slice]:
+def _named(name: str, what: str, segments: Segments | None) -> Iterator[range]:
     if segments is None:
         raise ValueError(f"{what} names the segment {name!r}: give segments=, in which it is looked up")
-    found = [slice(one.start, one.stop) for one in segments if one.name == name]
+    found = [range(one.start, one.stop) for one in segments if one.name == name]
     if not found:
         raise ValueError(
             f"no segment is called {name!r}: {nearest(name, segments.names)}there are "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
@@ -15,7 +15,7 @@ from ..._segments.reading import segments as segments_of
 from ..._segments.segments import Segments
 from ..._utils.progress_bars import progress_bar
 from ..._utils.time_left import TimeLeft
-from ..._utils.validation import as_choice, as_size
+from ..._utils.validation import as_choice, as_size, told
 from ..labels import can_spell
 from ..towers import Towers
 from .comparing import TargetLike, read_sample
@@ -70,6 +70,7 @@ class Sweep(list[Record]):
         >>> found.is_partial, len(found.resume())
         (False, 2)
         """
+        _check_progress(progress)
         _advance(self, self._work, progress)
         return self
 
@@ -182,6 +183,7 @@ def sweep(
     ([(0, 0), (0, 1)], False)
     """
     as_choice(over, get_args(Over), "over")
+    _check_progress(progress)
     call = read_call(model, inputs, tokenizer)
     sample = 0 if callable(target) and batch is None else read_sample(batch, call.batches or 1)
     most = None if at_once is None else as_size(at_once, "at_once")
@@ -197,7 +199,7 @@ def _parts(
     over: Over, edit: Any, call: RepeatableCall, runs: EditedRuns, sample: int, layers: Any, segments: Any
 ) -> Iterator[tuple[Record, SweptPart]]:
     """Yield what is edited at a time, with its place as a record has it."""
-    wanted = range(len(runs.layers)) if layers is None else [_layer(one, len(runs.layers)) for one in layers]
+    wanted = range(len(runs.layers)) if layers is None else _read_layers(layers, len(runs.layers))
     if over in ("heads", "layers"):
         for layer in wanted:
             place = {"layer": layer, "name": runs.layers[layer].name}
@@ -230,10 +232,31 @@ def _length(runs: EditedRuns, wanted: Sequence[int]) -> int:
     return next(iter(texts))[1]
 
 
-def _layer(layer: int, count: int) -> int:
-    if not -count <= layer < count:
-        raise IndexError(f"layers has {layer}, which is not there: there are 0 to {count - 1}")
-    return layer % count
+def _read_layers(given: Any, count: int) -> list[int]:
+    """Return the numbers of layers, each once.
+
+    Raises:
+        TypeError, ValueError, IndexError: no numbers, none at all, or one that is not there.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"layers is {told(given)}: give numbers of layers, such as [0, 1]")
+    found = []
+    for one in given:
+        if isinstance(one, bool) or not hasattr(one, "__index__"):
+            raise TypeError(f"layers has {told(one)}: give numbers of layers, such as [0, 1]")
+        if not -count <= one.__index__() < count:
+            raise IndexError(f"layers has {told(one)}, which is not there: there are 0 to {count - 1}")
+        found.append(one.__index__() % count)
+    if not found:
+        raise ValueError("layers is empty: name one or more, or leave it out for all")
+    return list(dict.fromkeys(found))
+
+
+def _check_progress(given: Any) -> None:
+    if not isinstance(given, bool) and not callable(given):
+        raise TypeError(
+            f"progress is {told(given)}: give True for a bar, or a function of runs done, runs in all and seconds left"
+        )
 
 
 def _keys(

@@ -14,7 +14,9 @@ import { Card } from "./card";
 import { headPicker } from "./head-picker";
 import { keepKeys } from "./keys";
 import { stage } from "./stage";
-import { notice, status, stillShown } from "./status";
+import { notice } from "./status/notices";
+import { status } from "./status/status";
+import { stillShown } from "./status/waiting";
 import { toolbar } from "./toolbar";
 
 /** The views in which the cells of a block are looked at. */

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { createHost } from "../../src/kernel/host";
 import { createKernel } from "../../src/kernel/kernel";
-import { status } from "../../src/shell/status";
+import { status } from "../../src/shell/status/status";
 import { toolbar } from "../../src/shell/toolbar";
 import { createStore } from "../../src/state/store";
 import { createUi, type Ui } from "../../src/state/ui";

@@ -1,0 +1,63 @@
+/** The numbers in the columns beside a heatmap: of the learned sink, and of what a cache keeps. */
+
+import { rangeOf } from "../../components/phrases";
+import type { Picture } from "../../contract/decode";
+import { wordOf } from "../../contract/stages";
+import { leastOf } from "../../data/recall";
+import type { Span } from "../../geometry/viewport";
+import type { Ui } from "../../state/ui";
+import { statusNumber } from "../../text/format";
+import { SINK } from "../../text/words";
+import { Place } from "./place";
+
+/** What the pointer is over in the column of the learned sink. */
+export function sinkAt({ hover }: Ui) {
+  const at = hover.value;
+  return at !== null && "target" in at ? (at.sink ?? null) : null;
+}
+
+/** What a query gives to the learned sink, or the most or the mean of several. */
+export function SinkLine({ ui, picture, queries, row }: { ui: Ui; picture: Picture; queries: Span; row: number }) {
+  const { stage, pool } = picture.of;
+  const one = queries.stop - queries.start === 1;
+  return (
+    <>
+      {one ? (
+        <Place labels={ui.store.queryLabels.value} index={queries.start} side="query" />
+      ) : (
+        <>
+          queries <b>{rangeOf(queries)}</b>
+        </>
+      )}{" "}
+      → {SINK} <i class="aw-gap" />
+      {one ? wordOf(stage) : pool === "max" ? "maximum" : "mean"}{" "}
+      <b class="aw-exact">{statusNumber(picture.sink?.[row] ?? Number.NaN)}</b>
+    </>
+  );
+}
+
+/** What the pointer is over in the column of recall. */
+export function recallAt({ hover }: Ui) {
+  const at = hover.value;
+  return at !== null && "target" in at ? (at.recall ?? null) : null;
+}
+
+/** What a cache keeps of a row, or the least of several. */
+export function RecallLine({ ui, queries }: { ui: Ui; queries: Span }) {
+  const recall = ui.store.recall.value;
+  const found = recall === null ? Number.NaN : leastOf(recall, queries.start, queries.stop);
+  return (
+    <>
+      {queries.stop - queries.start === 1 ? (
+        <Place labels={ui.store.queryLabels.value} index={queries.start} side="query" />
+      ) : (
+        <>
+          queries <b>{rangeOf(queries)}</b>, the least
+        </>
+      )}{" "}
+      <i class="aw-gap" />
+      recall <b class="aw-exact">{Number.isNaN(found) ? "none" : statusNumber(found)}</b>
+      {Number.isNaN(found) && (recall !== null && recall.share < 1 ? ", not known yet" : ", it attends to nothing")}
+    </>
+  );
+}

@@ -1,0 +1,62 @@
+/** What needs saying above a view: that the kernel is lost, what Python would not take, what could not be computed. */
+
+import { mount, part, type View } from "../../components/dom";
+import { Message } from "../../components/message";
+import type { TraitName } from "../../contract/traits";
+import type { Ui } from "../../state/ui";
+
+/** Say that the kernel is lost, and what Python would not take. */
+export function notice(ui: Ui): View {
+  return mount(part("aw-notices"), () => <Notice ui={ui} />);
+}
+
+function Notice({ ui }: { ui: Ui }) {
+  const state = ui.kernel.state.value;
+  const refused = ui.store.refused.value;
+  const missing = ui.store.missing.value;
+  const told = ui.told.value;
+  const lacks = missing === null ? "" : ` ${missing}`;
+  const message =
+    told !== null ? (
+      <Message sign="empty" title={told.title} text={told.text} />
+    ) : state === "gone" ? (
+      <Message
+        sign="gone"
+        title="The kernel is gone"
+        text={`What you see is the last picture.${lacks} Run the cell again to compute more.`}
+      />
+    ) : state === "silent" ? (
+      <Message
+        sign="gone"
+        title="No kernel answers"
+        text={`You see what was saved.${lacks} If a cell is running, wait until it ends; else run this widget's cell to compute more.`}
+      />
+    ) : refused !== null && ui.store.facts.value.saved !== undefined ? (
+      <Message sign="empty" title="Not in this file" text={refused} />
+    ) : refused !== null ? (
+      <Message sign="error" title="Python did not take this" text={refused} />
+    ) : (
+      failed(ui)
+    );
+  return message === null ? null : <div class="aw-notice">{message}</div>;
+}
+
+/** What each derived trait is to a reader. */
+const DERIVED: Partial<Record<TraitName, string>> = {
+  thumbnails: "small pictures of the heads",
+  links: "links",
+  stages: "stages",
+  pair: "steps of the pinned pair",
+  findings: "checks",
+  deviation: "comparison with torch",
+  changes: "changes of what is pinned",
+};
+
+/** What of this selection could not be computed; everything else is there. */
+function failed({ store }: Ui) {
+  const errors = Object.entries(store.errors.value ?? {});
+  if (errors.length === 0) return null;
+  const names = errors.map(([name]) => DERIVED[name as TraitName] ?? name);
+  const reasons = new Set(errors.map(([, reason]) => reason));
+  return <Message sign="empty" title={`Not computed: ${names.join(", ")}`} text={[...reasons].join("; ")} />;
+}

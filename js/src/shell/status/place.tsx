@@ -1,0 +1,75 @@
+import { isNamed, rangeOf } from "../../components/phrases";
+import { isRankingOf } from "../../state/queries";
+import { axisSegments, type PinnedSegment, segmentAt } from "../../state/segment-axes";
+import type { Ui } from "../../state/ui";
+import { count, statusNumber } from "../../text/format";
+import type { Labels } from "../../text/labels";
+import { SINK } from "../../text/words";
+
+/** A token with its position; where there are no tokens, "query 3". */
+export function Place(props: { labels: Labels; index: number; side: "query" | "key"; always?: boolean }) {
+  const { labels, index, side, always } = props;
+  const named = isNamed(labels, index);
+  return (
+    <>
+      {(always || !named) && `${side} `}
+      <b>
+        <bdi>{labels.at(index).text}</bdi>
+      </b>
+      {named && ` ${count(index)}`}
+    </>
+  );
+}
+
+/** What is pinned while there is no number to say: a query or a key alone. */
+export function Pinned({ ui }: { ui: Ui }) {
+  const { store } = ui;
+  const [query, key] = [store.query.value, store.key.value];
+  if (query === null && key === null) return <>&nbsp;</>;
+  return (
+    <>
+      {query !== null && <Place labels={store.queryLabels.value} index={query} side="query" always />}
+      {query !== null && key !== null && " → "}
+      {key !== null && <Place labels={store.keyLabels.value} index={key} side="key" always />}
+      {key === null && <PinnedSink ui={ui} />}
+    </>
+  );
+}
+
+/** What a query that is pinned alone gives to the learned sink. */
+function PinnedSink({ ui }: { ui: Ui }) {
+  const ranked = ui.ranked.value;
+  const query = ui.store.query.value;
+  if (query === null || ranked === null || "problem" in ranked) return null;
+  if (!isRankingOf(ranked, ui.store.picture.value, { side: "query", index: query })) return null;
+  if (ranked.stage !== "weights" || ranked.ranking.sink == null) return null;
+  return (
+    <>
+      <i class="aw-gap" />
+      {SINK} <b class="aw-exact">{statusNumber(ranked.ranking.sink)}</b>
+    </>
+  );
+}
+
+export function SegmentPlace({ segment: { name, spans } }: { segment: PinnedSegment }) {
+  const tokens = spans.reduce((sum, { start, stop }) => sum + stop - start, 0);
+  return (
+    <>
+      <b>
+        <bdi>{name}</bdi>
+      </b>{" "}
+      {spans.length === 1 ? rangeOf(spans[0]!) : `${count(tokens)} tokens in ${count(spans.length)} places`}
+    </>
+  );
+}
+
+/** The segment of a key in the heatmap, as an addition to it; nothing where there are none. */
+export function KeySegment({ ui, index }: { ui: Ui; index: number }) {
+  if (ui.store.view.value !== "heatmap") return null;
+  const found = segmentAt(axisSegments(ui.store, "key"), index);
+  return found === null ? null : (
+    <>
+      , <bdi>{found.node.name}</bdi>
+    </>
+  );
+}
