@@ -148,8 +148,6 @@ def _later_key(att: AttentionBase, batch: int, places: Tensor) -> tuple[int, int
             if not keys:  # under a causal rule few are left: those between the queries
                 continue
             allowed = att.rules.allowed(Block(batch, head, rows, keys))
-            if allowed is False:
-                continue
             later = torch.arange(keys.start, keys.stop, device="cpu") > own[:, None]
             found = (whole(allowed, rows, keys, device).cpu() & later).nonzero()
             if len(found):

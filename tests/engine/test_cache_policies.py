@@ -117,3 +117,16 @@ def test_a_mask_of_kept_keys_has_a_name_where_a_cell_is_explained() -> None:
     blocking = [effect.name for effect in att.explain(9, 3).effects if effect.blocks]
     assert blocking == ["keys kept by a mask"]
     assert not any(effect.blocks for effect in att.explain(9, 4).effects)
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [("window", "window of 6 keys"), ("heavy_hitters", "heavy hitters of 6 keys"), ("tova", "tova of 6 keys")],
+)
+def test_an_explanation_names_the_policy_and_says_what_it_blocks(policy: str, name: str) -> None:
+    att = made().what_if({"keep": {"policy": policy, "budget": 6}})
+    there = att.block("allowed", queries=20)[0]
+    for key in range(21):
+        effect, causal = att.explain(20, key).effects
+        assert (effect.name, effect.blocks) == (name, not there[key])
+        assert (causal.name, causal.blocks) == ("causal: key ≤ query", False)

@@ -255,3 +255,11 @@ def test_an_overview_is_an_array_to_numpy_and_torch() -> None:
     assert np.asarray(seen).shape == (10, 10)
     assert np.array(seen, dtype="float64").dtype == np.float64
     assert torch.equal(torch.as_tensor(np.asarray(seen)), seen.values)
+
+
+def test_a_band_that_holds_no_cell_leaves_no_bin_open() -> None:
+    """Each of two rules leaves some cells of a bin, and both together none."""
+    att = Attention(*torch.randn(2, 40, 4), mask=masks.and_masks(masks.Band(low=5, high=None), masks.causal))
+    seen = att.overview(size=5)
+    assert not bool(seen.allowed.any())
+    assert not bool(seen.values.any())

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from attnwidget import Attention, masks, segments
+from attnwidget._engine import cost
 from attnwidget._rules.row_spans import as_spans
 
 N = 8
@@ -97,3 +98,13 @@ def test_segments_count_the_keys_of_any_head() -> None:
     even = torch.stack([allowed[:, at].sum(1) for at in parts], 1) / allowed.sum(1, keepdim=True)
     wanted = torch.stack([mass[at].mean(0) / even[at].mean(0) for at in parts])
     assert_close(found.values.double(), wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_words_cost_the_log_normalizers_of_all_their_pieces() -> None:
+    """Unless these are known, or the words are few: their rows are computed at once."""
+    pieces = Attention(*torch.randn(2, 1, 1, 60, 4))
+    words = pieces.merge([i // 2 for i in range(60)])
+    assert cost.normalizers(words, 0, 0, range(30), "weights") == 60 * 60
+    assert cost.normalizers(words, 0, 0, range(16), "weights") == 0
+    pieces.log_normalizer()
+    assert cost.normalizers(words, 0, 0, range(30), "weights") == 0

@@ -16,7 +16,7 @@ from attnwidget import AttentionWidget, Capture
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 VERSIONS = sorted(path.parent for path in FIXTURES.glob("*/capture.safetensors"))
 CHANGELOG = (Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
-KEPT = {"capture.safetensors", "page.html", "weights.json"}
+KEPT = {"capture.safetensors", "page.html", "weights.json", "told.safetensors", "reduced.safetensors", "told.json"}
 
 
 def wanted(version: str, changelog: str) -> set[str]:
@@ -52,3 +52,29 @@ def test_an_old_capture_opens_with_its_numbers(folder: Path) -> None:
         for head, weights in enumerate(heads):
             torch.testing.assert_close(att.block("weights", head=head), torch.tensor(weights, device="cpu"))
     assert isinstance(cap.widget(tokens=held["words"]), AttentionWidget)
+
+
+@pytest.mark.parametrize("folder", VERSIONS, ids=lambda path: path.name)
+def test_an_old_capture_of_a_text_opens_with_all_that_it_was_told(folder: Path) -> None:
+    """Ids, a padding mask, and what its weights carry: a token's logit, and the gradients."""
+    held: Any = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+    cap = Capture.load(folder / "told.safetensors")
+    assert [list(one) for one in cap.tokens or []] == held["tokens"]
+    for stage, blocks in held["stages"].items():
+        for of, numbers in blocks.items():
+            layer, batch, head = map(int, of.split())
+            found = cap.attention[layer].block(stage, batch=batch, head=head)
+            torch.testing.assert_close(found, torch.tensor(numbers, device="cpu"))
+    assert isinstance(cap.widget(stage="logit"), AttentionWidget)
+
+
+@pytest.mark.parametrize("folder", VERSIONS, ids=lambda path: path.name)
+def test_old_pictures_without_q_and_k_open(folder: Path) -> None:
+    held: Any = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+    cap = Capture.load(folder / "reduced.safetensors")
+    for of, numbers in held["overviews"].items():
+        layer, batch, head = map(int, of.split())
+        found = cap.attention[layer].overview(batch, head, size=7).values
+        torch.testing.assert_close(found, torch.tensor(numbers, device="cpu"))
+    assert [one["entropy"] for one in cap.metrics()] == pytest.approx(held["entropies"], rel=1e-6)
+    assert isinstance(cap.widget(), AttentionWidget)
