@@ -1,4 +1,4 @@
-"""Where the queries of a self-attention stand among its keys, if there are more keys: after those of a cache, or before.
+"""Where the queries of a self-attention stand among its keys, if those are more: after the keys of a cache, or before.
 
 A cache, a memory or a prefix comes first, so that the queries are the last of the keys. `nn.MultiheadAttention` puts
 a learned key and one of zeros after those of its text, other models summaries of it. What tells them apart is the
