@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -487,7 +488,7 @@ class Capture(Forward):
         """Call the model in a block, and return its output; of a single function return one that is so recorded.
 
         Raises:
-            TypeError: there is no model to call.
+            TypeError: there is no model to call; a generator, which runs when its call has ended.
             ValueError: as at the end of a block.
         """
         if len(inputs) == 1 and not keywords and callable(inputs[0]) and not isinstance(inputs[0], torch.nn.Module):
@@ -503,13 +504,25 @@ class Capture(Forward):
             return self._model(*inputs, **keywords)
 
     def _decorated(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__name__} is a generator, which runs when its call has long ended: write a block in it, "
+                "with capture(…) as cap:"
+            )
+
         @functools.wraps(function)
         def recorded(*arguments: Any, **keywords: Any) -> Any:
             with self:
                 return function(*arguments, **keywords)
 
-        recorded.capture = self  # type: ignore[attr-defined]
-        return recorded
+        @functools.wraps(function)
+        async def awaited(*arguments: Any, **keywords: Any) -> Any:
+            with self:
+                return await function(*arguments, **keywords)
+
+        found: Any = awaited if inspect.iscoroutinefunction(function) else recorded
+        found.capture = self
+        return found
 
     def __enter__(self) -> Capture:
         if self._recorder is None:

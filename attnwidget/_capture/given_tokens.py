@@ -215,9 +215,9 @@ def _place(
     if side.rows is not None and (found := _of_kept_rows(stack, samples, tokenizer, keys)) is not None:
         return found
     own_keys = keys is None and not stack.cross and stack.keys.length > side.length
-    if own_keys and {len(sample) for sample in samples} == {stack.keys.length}:
-        # The queries are the last of the keys: those before were read in an earlier call.
-        queries = [sample[stack.keys.length - side.length :] for sample in samples]
+    before = stack.keys_before
+    if own_keys and before is not None and {len(sample) for sample in samples} == {stack.keys.length}:
+        queries = [sample[before : before + side.length] for sample in samples]
         _held_against(side, queries, tokenizer, "tokens")
         return StackTokens(queries if len(queries) > 1 else queries[0], samples if len(samples) > 1 else samples[0])
     held = _held_against(side, samples, tokenizer, "tokens")

@@ -58,6 +58,7 @@ class ObservedCall:
     sinks: Tensor | None = None  # (H,) learned sink logits
     grown: GrownKeys | None = None  # what is known of its keys from the cache that they are in
     text: CallText | None = None  # what stands at its positions, as far as it is known
+    after: int = 0  # how many keys stand after those of its queries, as the module tells
     heads: ProcessHeads | None = None  # where other processes have the model's other heads
 
     def numbers_of(self, kept: Sequence[int] | None) -> Sequence[int] | None:

@@ -129,6 +129,7 @@ class TowerText:
     read: dict[int, Lookup | None] = field(default_factory=dict)  # in this forward pass, by how many positions
     last: list[Lookup] = field(default_factory=list)  # what it read last, kept for cross-attention of later passes
     last_mask: Tensor | None = None
+    last_grid: tuple[int, int] | None = None
 
     def begin(self) -> None:
         """Forget what was read in an earlier forward pass."""
@@ -137,7 +138,7 @@ class TowerText:
 
     def forget_source(self) -> None:
         """Forget also what later forward passes could attend to."""
-        self.last, self.last_mask = [], None
+        self.last, self.last_mask, self.last_grid = [], None, None
 
 
 class ThreadText(threading.local):
@@ -262,7 +263,7 @@ class TextWatcher:
         if lookup is not None and ids is not None and self._may_be_of_another(path, lookup, own.lookups):
             lookup.claim.add(path)
             text.claim = lookup.claim
-        text.patches = self._patches(path, own, queries) if ids is None else None
+        text.patches = self._patches(path, own.grid, queries) if ids is None else None
         text.images, text.videos = (self._now.images, self._now.videos) if ids is not None else (None, None)
         if keys != queries or len(self.towers.paths) > 1:
             self._add_source(text, path, batches, queries, keys)
@@ -278,7 +279,7 @@ class TextWatcher:
             if theirs is not None and lookup is not None and lookup.fitting(batches, keys) is not None:
                 if not any(lookup.ids is known.ids for known, _ in ids):  # one outside of all towers may be of each
                     ids.append((lookup, theirs.last_mask))
-            elif theirs is not None and (grid := self._patches(other, theirs, keys)) is not None:
+            elif theirs is not None and (grid := self._patches(other, theirs.last_grid, keys)) is not None:
                 patches.add(grid)
         if len(ids) + len(patches) != 1:  # of a text and an image, equally long, none can be told to be the source
             return
@@ -331,11 +332,11 @@ class TextWatcher:
                 fitting = [one for one in fitting if not of_table.search(one.table)]
         return _only_text(fitting, length)
 
-    def _patches(self, path: str, text: TowerText, length: int) -> PatchGrid | None:
+    def _patches(self, path: str, grid: tuple[int, int] | None, length: int) -> PatchGrid | None:
         """Return the patches of a tower, if they and the tokens before them are all its positions."""
-        if text.grid is None:
+        if grid is None:
             return None
-        rows, columns = text.grid
+        rows, columns = grid
         before = length - rows * columns
         for named in ((), self._tokens_before(path)):
             if len(named) == before:
@@ -495,7 +496,7 @@ class TextWatcher:
         text = self._now.texts.setdefault(path, TowerText())
         self._now.known.clear()
         if isinstance(output, Tensor) and output.ndim == 4 and (text.grid is None or text.used):
-            text.grid = int(output.shape[2]), int(output.shape[3])
+            text.grid = text.last_grid = int(output.shape[2]), int(output.shape[3])
 
     def _looked_up(
         self, table: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, rank: tuple[int, int], home: str | None

@@ -28,6 +28,7 @@ from .model_calls import ModelCalls, calls_running, forward_hooks, module_names,
 from .module_walk import walked_once
 from .observed_call import ObservedCall, ProcessHeads, Unreadable
 from .options import CaptureOptions, read_tokenizer
+from .own_places import keys_after
 from .positions import why_not_positions
 from .process_parts import heads_of_process
 from .reading import TextWatcher
@@ -379,6 +380,7 @@ class Recorder(ModelCalls):
         (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
         call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
         call.heads = self._heads_of_process(name, call)
+        call.after = keys_after(None if running is None else running.module)
         return call
 
     def _heads_of_process(self, name: str, call: ObservedCall) -> ProcessHeads | None:

@@ -23,6 +23,7 @@ from .kept_outputs import AT_ONCE, KeptOutputs
 from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
 from .lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unchanged, take_rows
 from .observed_call import EAGER, ObservedCall
+from .own_places import keys_before
 from .parts import QUERIES, take_part
 from .repeated_steps import NotedCall, RepeatedStep, kinds_of
 from .text import CallText, RecordText
@@ -115,6 +116,8 @@ class Record:
         self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
         self.call_rules = []
         self._add_rules(call, 0, rows)
+        more = not self.cross and call.k.shape[2] > call.q.shape[2]
+        self._before = keys_before(call, keeper.mask(call.mask)) if more else None  # the keys before its first query
         self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
         self.calls: list[RecordedCall] = []
         self._lineage = Lineage(step, *call.q.shape[::2])
@@ -692,9 +695,11 @@ class Record:
 
     @property
     def _keys_before(self) -> int | None:
-        """How many keys came before the first query, as of an earlier turn; None: of other places, or none."""
-        before = self.k.length - self.queries
-        return None if self.cross or before < 0 or (not before and self.positions is None) else before
+        """How many keys came before the first query, as of an earlier turn; None: none, or it is not known."""
+        more = self.k.length - self.queries
+        if self.cross or more < 0:
+            return None
+        return self._before if more else None if self.positions is None else 0
 
     def tensors(self) -> dict[str, Tensor]:
         """Return q, k, and v if it is kept, each in memory of its own size."""

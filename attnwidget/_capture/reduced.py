@@ -25,6 +25,7 @@ from ..masks import Mask, mask_from_json, mask_to_json
 from .kept_tensors import TensorKeeper
 from .lineage import ChosenRows, ModelCall
 from .observed_call import ObservedCall, Unreadable
+from .own_places import keys_before
 from .records import (
     CONTRADICTED,
     UNVERIFIED,
@@ -185,7 +186,7 @@ class ReducedRecord(Record):
         how: dict[str, Any] = {name: getattr(call, name) for name in ("is_causal", "scale", "softcap", "sinks", "bias")}
         numbers = call.numbers_of(heads)
         with torch._C.DisableTorchFunction():  # what is computed here is none of the model's steps
-            before = K - Q if K > Q and not self.cross else None
+            before = keys_before(call, mask) if K > Q and not self.cross else None
             att = Attention(call.q, call.k, mask=mask, **how).as_part(numbers, None, before, self.cross)
             ids = None if call.text is None or self.cross else call.text.ids
             ids = ids if ids is not None and ids.shape == (B, K) else None

@@ -145,6 +145,14 @@ class NamedStack:
         return AttentionStack([record.attention for record in self.records.values()], self.records)
 
     @property
+    def keys_before(self) -> int | None:
+        """How many keys stand before that of the first query, as those of an earlier call; None: it is not known."""
+        att = next(iter(self.records.values())).attention
+        own = att.own_keys(range(1))
+        first = 0 if att.part is None or att.part.queries is None else att.part.queries[0]
+        return None if own is None else own[0] - first
+
+    @property
     def tokens(self) -> Labels | None:
         """The label of each query, of each sample; None where nothing is known of them."""
         return self.queries.labels(self.tokenizer)
@@ -183,18 +191,18 @@ class NamedStack:
         return segments(source, tokenizer=self.tokenizer, ids=ids, **known, unit=unit, length=side.length)
 
     def _prompt_and_answer(self) -> dict[str, tuple[int, int]]:
-        prompt, length = self.queries.text.prompt, self.keys.length
+        prompt, before = self.queries.text.prompt, self.keys_before
         if self.cross:
             raise ValueError(
                 'the keys are those of another text, without an answer: give a source, such as "sentences"'
             )
-        if prompt is None:
+        if prompt is None or before is None:
             raise ValueError(
                 "what was generated is not told apart from its prompt, for the model did not read first the one and "
                 'then each token of the other: give the messages, spans, or "sentences"'
             )
-        start = length - sum(self.queries.text.calls) + prompt
-        return {"prompt": (0, start), "answer": (start, length)}
+        start = before + prompt
+        return {"prompt": (0, start), "answer": (start, before + sum(self.queries.text.calls))}
 
     def grids(self) -> dict[str, Any]:
         """Return the keywords of a widget that tell where an image's patches are."""
@@ -292,15 +300,17 @@ def _sides(record: TextedRecord) -> tuple[Side, Side]:
         return queries, queries
     if real is not None and real.shape[1] != K:
         real = None
-    return queries, Side(B, K, _after_unknown(ids, K), real, text, total=K)
+    before = None if att.part is None else att.part.keys_before
+    return queries, Side(B, K, None if before is None else _among_unknown(ids, before, K), real, text, total=K)
 
 
-def _after_unknown(ids: Tensor | None, length: int) -> Tensor | None:
-    """Return ids (B, n) as the last of so many, for keys of a cache come before those of the queries."""
-    if ids is None or ids.shape[1] > length:
+def _among_unknown(ids: Tensor | None, before: int, length: int) -> Tensor | None:
+    """Return ids (B, n) among so many, after some that are not known, as those of a cache."""
+    if ids is None or before + ids.shape[1] > length:
         return None
-    before = ids.new_full((ids.shape[0], length - ids.shape[1]), UNKNOWN)
-    return torch.cat([before, ids], 1)
+    found = ids.new_full((ids.shape[0], length), UNKNOWN)
+    found[:, before : before + ids.shape[1]] = ids
+    return found
 
 
 def find_stack(stacks: Mapping[str, NamedStack], name: str, towers: Towers, *, cross: bool = False) -> NamedStack:

@@ -125,6 +125,37 @@ def test_what_a_text_and_an_image_attend_to_is_named_where_their_lengths_tell_it
         assert crossing == expected
 
 
+@pytest.mark.parametrize("length", [17, 9])
+def test_a_caption_attends_to_patches_in_each_step_of_it(length: int) -> None:
+    """As many words as patches change nothing: the tables of both are in their towers."""
+    decoder = transformers.GPT2Config(
+        n_embd=32, n_head=4, n_layer=2, vocab_size=60, n_positions=64, add_cross_attention=True, is_decoder=True
+    )
+    both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.ViTConfig(**VISION), decoder
+    )
+    model = transformers.VisionEncoderDecoderModel(both).eval()
+    model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = 1
+    how = {"min_new_tokens": length, "max_new_tokens": length, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad():
+        unseen = model.get_encoder()(pixels.flip(0))
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        written = model.generate(pixels, **how)
+        model(pixel_values=pixels, decoder_input_ids=written[:, :-1])
+        given = model.get_encoder()(torch.randn(2, 3, 24, 24), interpolate_pos_encoding=True)
+        model(encoder_outputs=given, decoder_input_ids=written[:, :-1])
+        model(encoder_outputs=unseen, decoder_input_ids=written[:, :-1])
+    expected = [[f"w{i}" for i in one[:-1]] for one in written.tolist()]
+    assert len(cap) == 4
+    assert (cap[3].tokens, cap[3].cross_tokens) == (expected, None)
+    for one in (cap[0], cap[1]):
+        assert one.tokens == expected
+        assert one.cross_tokens == [["[CLS]", *PATCHES]] * 2
+        assert one.widget(cross=True).grid == (4, 4)
+    assert cap[2].tokens == expected
+    assert cap[2].cross_tokens == [["[CLS]", *(f"row {i}, {j}" for i in range(3) for j in range(3))]] * 2
+
+
 def llava() -> Any:
     config = transformers.LlavaConfig(
         vision_config=transformers.CLIPVisionConfig(**VISION),

@@ -93,6 +93,25 @@ def test_other_architectures_are_read_as_well(name: str) -> None:
         assert_close(ours, theirs, rtol=near["rtol"], atol=1e-9)
 
 
+def test_summaries_that_are_more_keys_come_after_those_of_the_text() -> None:
+    """DeepSeek-V4's layers with compressed keys: these have no words, and no key has that of another."""
+    if not hasattr(transformers, "DeepseekV4Config"):
+        pytest.skip("this transformers has no DeepseekV4")
+    kinds = ["compressed_sparse_attention", "heavily_compressed_attention"]
+    how = {**GROUPED, **ROUTED, "num_key_value_heads": 1, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 2}
+    rates = {"layer_types": kinds, "compress_rates": dict(zip(kinds, (4, 8), strict=True)), "sliding_window": 8}
+    config = transformers.DeepseekV4Config(**how, **rates)
+    model, ids = spread(build(Kind(transformers.DeepseekV4ForCausalLM, config), "eager")), batch()["input_ids"]
+    with torch.no_grad(), capture(model) as cap:
+        found = model(ids, output_attentions=True)
+    assert (cap.skipped, [att.shape.K for att in cap.attention]) == ({}, [15, 13])
+    for att, theirs in zip(cap.attention, found.attentions, strict=True):
+        assert_close(weights(att), theirs, rtol=rounding(att, added=4.0).weights["rtol"], atol=1e-9)
+        assert att.part is not None
+        assert att.part.keys_before == 0
+    assert cap.key_tokens == [[*one, None, None, None] for one in ids.tolist()]
+
+
 def sinks_of(att: Attention) -> Tensor:
     """(B, H, Q)."""
     B, H = att.shape.B, att.shape.H

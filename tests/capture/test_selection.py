@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import warnings
 from typing import Any
@@ -364,6 +365,26 @@ def test_a_function_is_decorated_and_each_call_recorded() -> None:
     assert (step.__name__, step.__doc__) == ("step", "ModelCall.")
     found: Any = step.capture  # type: ignore[attr-defined]
     assert [one.attention[0].shape.Q for one in found] == [4, 5, 5]
+
+
+def test_a_function_that_is_awaited_is_recorded_and_a_generator_refused() -> None:
+    model = build(GPT2, "sdpa")
+
+    @capture(model)
+    async def step(length: int) -> int:
+        await asyncio.sleep(0)
+        model(ids(length))
+        return length
+
+    assert asyncio.run(step(4)) == 4
+    assert step.capture.attention[0].shape.Q == 4  # type: ignore[attr-defined]
+    assert not model._forward_hooks
+
+    def steps() -> Any:
+        yield model(ids(4))
+
+    with pytest.raises(TypeError, match="steps is a generator, which runs when its call has long ended: write a block"):
+        capture(model)(steps)
 
 
 def test_a_function_that_raises_leaves_no_hook() -> None:

@@ -23,6 +23,7 @@ from ..matching import RecordMatcher, as_autocast, in_backward, keep_what_is_fil
 from ..model_calls import ModelCalls, calls_running, module_names, parts_of
 from ..observed_call import ObservedCall, ProcessHeads, Unreadable
 from ..output_edits import EditRefused, OutputEdit
+from ..own_places import keys_after, keys_before
 from ..positions import why_not_positions
 from ..process_parts import heads_of_process
 from ..provenance import ToldCross
@@ -324,7 +325,8 @@ class Editor(ModelCalls):
         if not continues:
             refuse_keys_of_others(call, call.k.shape[2] if call.cached else given, by_length=not told)
         self._kinds[name] = bool(call.cross)
-        seen = self._placed(name, call, self._heads_of_process(module, call))
+        call.after = keys_after(None if running is None else running.module)
+        seen = self._placed(name, call, self._heads_of_process(module, call), mask)
         if not seen.cross:
             self.sizes.add((seen.samples, call.q.shape[2]))
         by_head = self._own_heads(seen, call.heads)
@@ -353,15 +355,19 @@ class Editor(ModelCalls):
                     one.rule.met.setdefault(seen.name, set())
         return {head - here.first: edits for head, edits in found.items() if 0 <= head - here.first < H}
 
-    def _placed(self, name: str, call: ObservedCall, first_head: int) -> SeenCall:
-        """Return a call with its number and its places."""
+    def _placed(self, name: str, call: ObservedCall, first_head: int, mask: Any) -> SeenCall:
+        """Return a call with its number and its places; where those of its queries are not known, they are the last."""
         Q, K, cross = call.q.shape[2], call.k.shape[2], bool(call.cross)
         number = self.seen.setdefault((name, cross), self._layers.number_of(name, cross))
         if cross:
             start = self._first_query[0] if self._first_query[1] == Q else 0
             ends = start + Q, K
         else:
-            ends = (K, K) if K == Q or self._past is None else (self._past + Q, self._past + Q)
+            if K > Q and self._past is None:
+                before = keys_before(call, mask)
+                ends = (K if before is None else before + Q), K
+            else:
+                ends = (K, K) if K == Q or self._past is None else (self._past + Q, self._past + Q)
             self._first_query = ends[0] - Q, Q
         if name not in self.lengths or ends[0] == Q:
             self.lengths[name] = ends

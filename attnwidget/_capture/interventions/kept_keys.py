@@ -70,7 +70,7 @@ class KeptKeys:
         firsts: dict[str, tuple[int, ...]],
     ) -> None:
         (B, _, Q, _), K = q.shape, k.shape[2]
-        before = K - Q if K > Q and not seen.cross else None
+        before = seen.queries.start - seen.keys.start if K > Q and not seen.cross else None
         mask = rules.get("mask")
         mask = simplify(mask, B, Q, K) if isinstance(mask, Spans) else mask
         if isinstance(given.get("budget"), float) and K != Q:

@@ -88,7 +88,8 @@ class OtherRun:
         return att, sample if att.shape.B > 1 else 0, list(heads).index(head)
 
     def _rows(self, att: Any, where: Any, rows: range) -> range:
-        before = max(0, att.shape.K - att.shape.Q) if not where.cross else 0
+        known = None if att.part is None else att.part.keys_before
+        before = 0 if where.cross else max(0, att.shape.K - att.shape.Q) if known is None else known
         found = range(rows.start - before, rows.stop - before)
         if found.start < 0 or found.stop > att.shape.Q:
             raise EditRefused(_lengths(where, att))
