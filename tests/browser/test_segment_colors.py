@@ -1,4 +1,4 @@
-"""One color for each segment, wherever it is drawn: margins, small map, text, bundles and bars of the graph, list, matrix."""
+"""One color for each segment wherever it is drawn: margins, small map, text, bundles and bars of the graph, list."""
 
 from __future__ import annotations
 
