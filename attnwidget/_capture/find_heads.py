@@ -31,6 +31,7 @@ from ..stack import AttentionStack
 from .capture import Capture, Forward, capture
 from .labels import can_spell
 from .model_calls import module_of
+from .module_walk import device_of
 from .text import UNKNOWN
 
 TO_NULL = "query_focused"  # the kind that is compared with a query that asks nothing
@@ -372,7 +373,7 @@ def _of_model(model: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator
 
 def _inputs_of(text: Any, tokenizer: Any, module: torch.nn.Module) -> Any:
     """Return what a model is called with for a text: its arguments by name, or ids (1, n)."""
-    device = next((x.device for x in module.parameters()), torch.device("cpu"))
+    device = device_of(module)
     if isinstance(text, str):
         if not can_spell(tokenizer):
             raise ValueError(f"texts holds a string, {told(text)}: give the tokenizer as well, as tokenizer=, or ids")

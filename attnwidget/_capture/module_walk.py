@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 
@@ -79,3 +80,12 @@ def has_children(module: nn.Module) -> bool:
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters of a module itself, by name: torch's own `named_parameters` takes ten times as long."""
     return {name: x for name, x in module._parameters.items() if x is not None}  # noqa: SLF001
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model takes its inputs: the device of its first parameter, but for those that are offloaded.
+
+    >>> device_of(nn.Linear(2, 2, device="meta"))
+    device(type='cpu')
+    """
+    return next((x.device for x in model.parameters() if x.device.type != "meta"), torch.device("cpu"))

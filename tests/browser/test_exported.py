@@ -15,6 +15,7 @@ from lab import LabNotebook, OfflinePages, Page
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, load_sample
 from attnwidget._export.numbers import status_number
+from attnwidget.results import HeadRows
 
 PICTURE = "[data-aw=picture]"
 STATUS = "[data-aw=status]"
@@ -137,6 +138,42 @@ def test_all_views(opened: Opened) -> None:
     page.page.get_by_role("menuitemradio", name="First token", exact=True).click()
     page.rest()
     page.screenshot("exported-heads")
+    check(page)
+
+
+def near(rows: HeadRows) -> torch.Tensor:
+    """The weight on the key before the query's own."""
+    assert rows.own is not None
+    found = rows.weights.gather(2, (rows.own - 1).clamp(0).expand(len(rows.weights), -1)[..., None])[..., 0]
+    return found.masked_fill(rows.own < 1, torch.nan)
+
+
+def test_a_file_has_metrics_of_ones_own_and_heads_like_one(opened: Opened) -> None:
+    """Both are reached by their order, without Python: which head stands first is what Python says of all."""
+    w = bank(view="heads", kinds={"near": near}, bar="near", order="similar")
+    w.layer, w.head = 2, 3
+    assert isinstance(w.attention, AttentionStack)
+    page = opened(w)
+    first = w.attention.similar(2, 3, top=None, tokens=w.tokens)[0]
+    found = max(w.metrics(batch=0), key=lambda one: one["near"])
+    assert "Those most like layer 2, head 3 first" in page.page.locator(".aw-all-heads > .aw-prompt").inner_text()
+
+    def card(number: int) -> str:
+        box = page.page.locator(PICTURE).bounding_box()
+        assert box is not None
+        page.page.mouse.move(box["x"] + 29 + 74 * number, box["y"] + 29)
+        page.rest()
+        return " ".join(page.page.locator(".aw-head-card").inner_text().split())
+
+    assert card(0).startswith("Layer 2 · head 3")  # itself
+    assert card(1).startswith(f"Layer {first['layer']} · head {first['head']}")
+    page.page.mouse.move(1, 1)
+    page.page.get_by_role("button", name=re.compile("^Order")).first.click()
+    page.page.get_by_role("menuitemradio", name=re.compile("^near", re.IGNORECASE)).first.click()
+    page.rest()
+    said = card(0)
+    assert said.startswith(f"Layer {found['layer']} · head {found['head']}")
+    assert said.endswith(f"near {found['near']:.3f} median of all 72 heads".replace(" 0.", " ."))
     check(page)
 
 

@@ -61,6 +61,50 @@ def test_rows_are_colored_by_recall(offline_page: OfflinePages, host: str, width
     shown.check()
 
 
+LIGHT = """() => {
+  const canvas = document.querySelector("[data-aw=recall]");
+  const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+  const context = copy.getContext("2d", { willReadFrequently: true });
+  context.drawImage(canvas, 0, 0);
+  return [...Array($N).keys()].map((row) => {
+    const [r, g, b] = context.getImageData(canvas.width / 2, canvas.height * (row + 0.5) / $N, 1, 1).data;
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  });
+}"""
+
+
+@pytest.mark.parametrize(("host", "sign"), [("plain-light", -1), ("plain-dark", 1)])
+def test_the_slider_of_the_budget_recolors_the_rows(offline_page: OfflinePages, host: str, sign: int) -> None:
+    """Rows that keep more are darker on a light page, lighter on a dark one; of another budget they are others."""
+    w = bank()
+    shown = show(offline_page, [w], host=host, width=900)
+    shown.wait_for_lines()
+    assert isinstance(w.attention, AttentionStack)
+    att = w.attention[5].what_if({"causal": True})
+    lights = []
+    for budget in (8, 14):
+        if budget != 8:
+            shown.menu("What if")
+            shown.page.get_by_role("slider", name="Keys that the cache has").fill(str(budget))
+            shown.page.wait_for_function("() => document.querySelector('.aw-budget').textContent.includes('14 of')")
+            shown.page.keyboard.press("Escape")
+        exact = att.keep("heavy_hitters", budget, head=7).recall
+        least = f"least {list_number(float(exact.min()), 'weights')}"
+        shown.page.wait_for_function(
+            "(text) => document.querySelector('[data-aw=recall-legend]').textContent.includes(text)", arg=least
+        )
+        shown.settle()
+        lights.append(shown.page.evaluate(LIGHT.replace("$N", str(len(exact)))))
+        for one in range(len(exact)):
+            for other in range(len(exact)):
+                if exact[one] - exact[other] > 0.03:
+                    assert sign * (lights[-1][one] - lights[-1][other]) > 0, (budget, one, other)
+        assert len({round(light) for light in lights[-1]}) > 2
+    assert w.what_if == {"causal": True, "keep": {"policy": "heavy_hitters", "budget": 14}}
+    assert lights[0] != lights[1]
+    shown.check()
+
+
 def test_of_the_largest_of_several_heads_a_sentence_stands_there_and_no_column(offline_page: OfflinePages) -> None:
     w = bank()
     w.set_trait("heads", [1, 7])

@@ -16,7 +16,7 @@ from test_intervene_calls import E, text
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from attnwidget import intervene
+from attnwidget import effect, find_heads, intervene, sweep
 
 pytest.importorskip("transformers")
 EDIT = {(1, (0, 2)): {"drop_keys": [1, 3]}}
@@ -56,8 +56,30 @@ def test_low_rank_adapters_of_peft() -> None:
 
 def test_offloaded_weights_of_accelerate() -> None:
     accelerate = pytest.importorskip("accelerate")
-    plain = logits(llama())
-    assert torch.equal(logits(accelerate.cpu_offload(llama(), execution_device=torch.device("cpu"))), plain)
+    model = accelerate.cpu_offload(llama(), execution_device=torch.device("cpu"))
+    assert torch.equal(logits(model), logits(llama()))
+    ids = batch()["input_ids"][:1]
+    assert list(sweep(model, ids, target=5)) == list(sweep(llama(), ids, target=5))
+    assert find_heads(model, [ids], kind="sink") == find_heads(llama(), [ids], kind="sink")
+
+
+def test_inputs_stay_where_they_are_while_parameters_are_offloaded() -> None:
+    class Offloaded(nn.Module):
+        """A model whose first parameter is nowhere until it is needed."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.away = nn.Parameter(torch.empty(2, device="meta"))
+            self.model = llama()
+
+        def forward(self, input_ids: Tensor) -> Any:
+            return self.model(input_ids)
+
+    ids = batch()["input_ids"][:1]
+    found, plain = effect(Offloaded().eval(), ids, EDIT, target=5), effect(llama(), ids, EDIT, target=5)
+    assert (found.before, found.after) == (plain.before, plain.after)
+    assert len(sweep(Offloaded().eval(), ids, target=5)) == 8
+    assert find_heads(Offloaded().eval(), [ids], kind="sink")[0]["n"] == 1
 
 
 def test_quantized_weights_of_torchao() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..._utils.validation import told
 from ..labels import can_spell
 from ..model_calls import module_of
+from ..module_walk import device_of
 
 IDS = ("decoder_input_ids", "input_ids")  # those whose positions the output has, if there are both, come first
 MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}
@@ -179,7 +180,7 @@ def _refuse_training(module: nn.Module) -> None:
 
 
 def _arguments(inputs: Any, tokenizer: Any, module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    device = next((x.device for x in module.parameters()), torch.device("cpu"))
+    device = device_of(module)
     if isinstance(inputs, str) or (isinstance(inputs, list) and inputs and all(isinstance(x, str) for x in inputs)):
         inputs = _tokenized(inputs, tokenizer)
     if isinstance(inputs, Mapping) or hasattr(inputs, "keys"):

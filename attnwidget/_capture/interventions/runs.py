@@ -16,6 +16,7 @@ from torch import Tensor
 from ..._analysis.effect import divergences, log_probabilities
 from ..._utils.interrupts import surely
 from ..limit import free_bytes
+from ..module_walk import device_of
 from ..options import read_options
 from ..recorder import Recorder
 from .comparing import function_target
@@ -169,7 +170,7 @@ class EditedRuns:
         if self.is_alone:
             return 1
         length = max((one.queries for one in self.layers), default=1)
-        device = next((x.device for x in self._call.model.parameters()), torch.device("cpu"))
+        device = device_of(self._call.model)
         free, each = free_bytes(device), self._bytes * HIDDEN
         each += 0 if self.logits is None else 3 * self.logits.numel() * self.logits.element_size()
         most = [MAX_AT_ONCE if self._at_once is None else self._at_once, total + 1]
@@ -246,8 +247,7 @@ class EditedRuns:
 
     def _kept(self, places: tuple[int, ...]) -> dict[str, Any]:
         """Return the argument that has a model of transformers compute the logits of these positions alone."""
-        device = next((x.device for x in self._call.model.parameters()), None)
-        return {"logits_to_keep": torch.tensor(places, device=device)} if self._keeps else {}
+        return {"logits_to_keep": torch.tensor(places, device=device_of(self._call.model))} if self._keeps else {}
 
     def _edited(self, call: RepeatableCall, edits: Edits, **more: Any) -> Any:
         """Return the output of a run with edits.

@@ -208,7 +208,9 @@ export function graphModel(ui: Ui): GraphModel {
     const axis = axisSegments(store, "key");
     if (!isFolded || axis === null || store.drawnHeads.value.length > 1 || isSigned(stage.value)) return null;
     const theme = ui.theme.value;
-    const { ink3 } = LOOK[isDark(theme) ? "dark" : "light"];
+    void ui.paints.value; // the gray of the page is another in contrast themes, and where the host's page is
+    const own = getComputedStyle(ui.root).getPropertyValue("--aw-ink3").trim();
+    const ink3 = own || LOOK[isDark(theme) ? "dark" : "light"].ink3;
     const known = new Map<number, string>();
     return (key: number) => {
       const color = known.get(key) ?? segmentColor(segmentAt(axis, key)?.slot ?? -1, theme, ink3);
