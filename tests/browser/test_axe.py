@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,45 @@ RUN = """async () => {
   return violations.flatMap(({ id, help, nodes }) =>
     nodes.map(({ html, failureSummary }) => `${id}: ${help}: ${html.slice(0, 200)} ${failureSummary}`));
 }"""
-VIEWS = ["heatmap", "graph", "text", "image", "heads", "segments", "stages"]
+WIDTHS = (1200, 900, 600, 320)  # one of each layout
+THEMES = ("light", "dark", "contrast", "contrast-light")
 
 
 def bank(**more: Any) -> AttentionWidget:
     q, k, v, tokens, mask = load_sample("bank")
-    return AttentionWidget(q, k, v, tokens=tokens, mask=mask, layer=5, head=7, query=14, key=16, **more)
+    at: Any = {"layer": 5, "head": 7, "query": 14, "key": 16, **more}
+    return AttentionWidget(q, k, v, tokens=tokens, mask=mask, **at)
 
 
 def image() -> AttentionWidget:
     q, k, v = torch.randn(3, 1, 4, 17, 8)
     return AttentionWidget(q, k, v, grid=(4, 4), tokens=[f"t{at}" for at in range(17)], query=3, view="image")
+
+
+def segmented(**more: Any) -> AttentionWidget:
+    inside = {"one": (1, 4), "two": (4, 7)}
+    return bank(segments={"first": [(1, 7), inside], "answer": (12, 20)}, segment="first", view="segments", **more)
+
+
+def long() -> AttentionWidget:
+    return AttentionWidget(*torch.randn(3, 1, 4, 3000, 8), is_causal=True, tokens=["a"] * 3000, query=2900, key=4)
+
+
+def compared() -> AttentionWidget:
+    one, other = (torch.randn(1, 2, 12, 8) for _ in range(2))
+    return compare({"A": AttentionWidget(one, one), "B": AttentionWidget(other, other)}, query=3, key=5, view="compare")
+
+
+SHOWN: dict[str, Callable[[], AttentionWidget]] = {
+    **{view: partial(bank, view=view) for view in ("heatmap", "graph", "text", "heads", "stages")},
+    "segments": segmented,
+    "segments that are not there": partial(bank, view="segments"),
+    "image": image,
+    "compare": compared,
+    "a long heatmap": long,
+    "nothing pinned": partial(bank, query=None, key=None, layer=0),
+    "several heads as one": partial(bank, heads=[7, 2, 3], combine="mean"),
+}
 
 
 def found(shown: Gallery) -> list[str]:
@@ -40,35 +70,77 @@ def found(shown: Gallery) -> list[str]:
 
 
 def look(shown: Gallery, theme: str) -> None:
-    shown.page.evaluate("(theme) => window.mounted[0].host.fromPython({ theme })", theme)
+    """Show the widgets in a theme; light high contrast is one that a host has, and no choice of the reader's."""
+    own = "auto" if theme == "contrast-light" else theme
+    shown.page.evaluate(
+        """([own, isHosts]) => {
+          const { dataset, style } = document.body;
+          if (isHosts) dataset.vscodeThemeKind = "vscode-high-contrast-light";
+          else delete dataset.vscodeThemeKind;
+          style.setProperty("--vscode-editor-background", isHosts ? "#fff" : "");
+          for (const { host } of window.mounted) host.fromPython({ theme: own });
+        }""",
+        [own, own == "auto"],
+    )
     shown.page.wait_for_selector(f".attnwidget[data-theme={theme}]")
     shown.wait_for_lines()
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_nothing_is_amiss_in_any_view_theme_and_width(offline_page: OfflinePages, view: str) -> None:
-    w = image() if view == "image" else bank(view=view)
-    shown = show(offline_page, w, width=900)
+@pytest.mark.parametrize("what", SHOWN)
+def test_nothing_is_amiss_in_any_view_theme_and_width(offline_page: OfflinePages, what: str) -> None:
+    shown = show(offline_page, SHOWN[what](), width=WIDTHS[0])
     problems = {}
-    for width in (900, 320):
+    for width in WIDTHS:
         shown.page.set_viewport_size({"width": width + 16, "height": 1400})
-        for theme in ("light", "dark", "contrast"):
+        for theme in THEMES:
             look(shown, theme)
             problems[width, theme] = found(shown)
-    assert [fault for faults in problems.values() for fault in faults] == []
+    assert {at: faults for at, faults in problems.items() if faults} == {}
 
 
-def test_nothing_is_amiss_in_a_comparison(offline_page: OfflinePages) -> None:
-    one, other = (torch.randn(1, 2, 12, 8) for _ in range(2))
-    shown = show(offline_page, compare({"A": AttentionWidget(one, one), "B": AttentionWidget(other, other)}), width=900)
-    assert found(shown) == []
-
-
-@pytest.mark.parametrize("menu", ["Show", "Color", "More"])
-def test_nothing_is_amiss_in_an_open_menu(offline_page: OfflinePages, menu: str) -> None:
+def test_what_is_seen_is_what_is_said(offline_page: OfflinePages) -> None:
+    """The rules are run on each theme as it is drawn: ink on paper of its own color is found in that theme alone."""
     shown = show(offline_page, bank(), width=900)
-    shown.menu(menu)
-    assert found(shown) == []
+    pale = ".attnwidget[data-theme=contrast-light] [data-aw=status]"
+    shown.page.add_style_tag(content=f"{pale}, {pale} * {{ color: #ccc !important; }}")
+    amiss = []
+    for theme in THEMES:
+        look(shown, theme)
+        if any(fault.startswith("color-contrast") for fault in found(shown)):
+            amiss.append(theme)
+    assert amiss == ["contrast-light"]
+
+
+@pytest.mark.parametrize(
+    ("view", "width"),
+    [*((view, 900) for view in ("heatmap", "graph", "heads", "segments")), ("heatmap", 320), ("stages", 320)],
+)
+def test_nothing_is_amiss_in_any_open_menu(offline_page: OfflinePages, view: str, width: int) -> None:
+    shown = show(offline_page, segmented() if view == "segments" else bank(view=view), width=width)
+    problems = {}
+    menus = shown.page.locator(".aw-toolbar .aw-menu")
+    for index in range(menus.count()):
+        menus.nth(index).locator("> button").click()
+        popup = menus.nth(index).locator(".aw-popup")
+        popup.wait_for()
+        for theme in THEMES:
+            look(shown, theme)
+            assert popup.is_visible()
+            problems[popup.get_attribute("aria-label"), theme] = found(shown)
+        shown.page.keyboard.press("Escape")
+        popup.wait_for(state="detached")
+    assert len(problems) >= len(THEMES)
+    assert {at: faults for at, faults in problems.items() if faults} == {}
+
+
+def test_nothing_is_amiss_in_the_list_of_keys(offline_page: OfflinePages) -> None:
+    shown = show(offline_page, bank(), width=900)
+    shown.page.locator("[data-aw=picture]").focus()
+    shown.page.keyboard.press("?")
+    shown.page.locator("[role=dialog]").wait_for()
+    for theme in THEMES:
+        look(shown, theme)
+        assert found(shown) == []
 
 
 def test_nothing_is_amiss_where_the_kernel_is_gone(offline_page: OfflinePages) -> None:

@@ -13,6 +13,7 @@ import torch
 from gallery import Gallery
 from lab import SCREENSHOTS, OfflinePages, Page
 from playwright.sync_api import expect
+from vscode import show_in_vscode
 
 from attnwidget import AttentionWidget
 from attnwidget._widget import requested_files
@@ -58,7 +59,37 @@ def test_files_that_python_makes_open(gallery: Show, offline_page: OfflinePages,
     opened = offline_page(page.read_text(encoding="utf-8"), width=900, height=900).page
     opened.wait_for_selector("[data-aw=picture]")
     assert "layer 1" in opened.locator("[data-aw=status]").inner_text()
+    given = shown.page.locator(".aw-notices").inner_text()
+    assert "attention-layer-1-head-2.html" in given
+    assert 'In a cell: w.to_html("attention.html")' in given
     shown.check()
+
+
+def test_where_no_file_may_be_saved_the_line_to_write_is_said(offline_page: OfflinePages) -> None:
+    """A frame that is not allowed to save or copy: the browser drops the file, and tells the page nothing."""
+    shown = show_in_vscode(offline_page, widget(), sandbox="allow-scripts allow-same-origin")
+    downloads: list[Any] = []
+    shown.page.on("download", lambda download: downloads.append(download))
+
+    def choose(section: str, item: str) -> None:
+        shown.frame.locator(".aw-menu[aria-label='More'] > button").first.click()
+        group = shown.frame.get_by_role("group", name=section, exact=True)
+        group.get_by_role("menuitem", name=item).click()
+
+    def said(text: str) -> None:
+        shown.frame.locator(".aw-notices").get_by_text(text).wait_for()
+
+    for kind, line in (
+        ("PNG", 'w.figure().savefig("attention.png")'),
+        ("SVG", 'w.figure().savefig("attention.svg")'),
+        ("HTML", 'w.to_html("attention.html")'),
+    ):
+        choose("Save", f"as {kind}")
+        said(f"If no file comes, this page may not save files. In a cell: {line}")
+    choose("Copy", "picture")
+    said("This page may not copy pictures here: save it as PNG.")
+    assert downloads == []
+    shown.screenshot("saving-in-a-sandbox")
 
 
 def test_without_a_kernel_a_picture_comes_from_the_page(gallery: Show, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ _EDITOR = """<!doctype html><meta charset="utf-8"><title>editor</title>
   #editor {{ height: {height}px; overflow: auto; scrollbar-width: none; }}
   iframe {{ display: block; border: 0; width: 100%; height: {frame}px; }}
 </style>
-<div id="editor"><iframe id="outputs"></iframe></div>
+<div id="editor"><iframe id="outputs" {sandbox}></iframe></div>
 <script>
   const there = location.href.replace("127.0.0.1", "localhost").replace(/[^/]*$/, "outputs.html");
   document.querySelector("#outputs").src = there;
@@ -117,12 +117,17 @@ def show_in_vscode(
     theme: VsCodeTheme = "dark",
     width: int = 900,
     live: bool = True,
+    sandbox: str | None = None,
     **context: Any,
 ) -> VsCode:
-    """Open VS Code's frame with these widgets, scroll to the first, and wait until each has drawn."""
+    """Open VS Code's frame with these widgets, scroll to the first, and wait until each has drawn.
+
+    `sandbox` is what alone the frame may do, as a page says it.
+    """
     widgets = [widgets] if isinstance(widgets, AttentionWidget) else widgets
     files = front_end_files()
-    html = _EDITOR.format(page=_KINDS[theme][2], height=EDITOR, frame=FRAME_HEIGHT)
+    may = "" if sandbox is None else f'sandbox="{sandbox}"'
+    html = _EDITOR.format(page=_KINDS[theme][2], height=EDITOR, frame=FRAME_HEIGHT, sandbox=may)
     outputs = {"outputs.html": _outputs(len(widgets), theme)}
     context = {"width": width, "height": EDITOR, "reduced_motion": "reduce", **context}
     page = offline_page(html, files={**files, **outputs}, **context)

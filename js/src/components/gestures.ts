@@ -66,13 +66,14 @@ export function watchGestures(element: HTMLElement, gestures: Gestures, stop: Ab
     if (pixels !== 0) gestures.zoom(2 ** (-Math.sign(pixels) * Math.min(0.5, Math.abs(pixels) * 0.01)), pointOf(event));
   });
 
-  // One finger scrolls the page; two hold the picture.
+  // One finger scrolls the page; two hold the picture. Where they are is kept as the page has it: as tokens come in
+  // beside the picture, the element begins elsewhere, and the fingers have not moved.
   let pinch: { middle: Point; apart: number } | null = null;
   const fingers = ({ touches }: TouchEvent) => {
-    const [one, other] = [touches[0], touches[1]];
-    if (one === undefined || other === undefined) return null;
-    const [a, b] = [pointOf(one), pointOf(other)];
-    return { middle: { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 }, apart: Math.hypot(a.x - b.x, a.y - b.y) };
+    const [a, b] = [touches[0], touches[1]];
+    if (a === undefined || b === undefined) return null;
+    const middle = { x: (a.clientX + b.clientX) / 2, y: (a.clientY + b.clientY) / 2 };
+    return { middle, apart: Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY) };
   };
   listen("touchstart", (event) => {
     pinch = fingers(event);
@@ -83,7 +84,8 @@ export function watchGestures(element: HTMLElement, gestures: Gestures, stop: Ab
     if (pinch === null || now === null) return;
     event.preventDefault();
     gestures.pan({ x: now.middle.x - pinch.middle.x, y: now.middle.y - pinch.middle.y });
-    if (pinch.apart > 0 && now.apart > 0) gestures.zoom(now.apart / pinch.apart, now.middle);
+    const at = pointOf({ clientX: now.middle.x, clientY: now.middle.y });
+    if (pinch.apart > 0 && now.apart > 0) gestures.zoom(now.apart / pinch.apart, at);
     pinch = now;
   });
   for (const end of ["touchend", "touchcancel"] as const) {

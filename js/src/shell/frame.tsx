@@ -13,6 +13,7 @@ import { percent } from "../text/format";
 import { Card } from "./card";
 import { headPicker } from "./head-picker";
 import { keepKeys } from "./keys";
+import { copyMessage } from "./saving";
 import { stage } from "./stage";
 import { notice } from "./status/notices";
 import { status } from "./status/status";
@@ -127,7 +128,7 @@ function Problem({ ui }: { ui: Ui }) {
         text={`${text} The other heads are as before.`}
         actions={[
           { name: "Try again", run: () => void ui.kernel.request("retry").catch(() => {}) },
-          { name: "Copy the message", run: () => void navigator.clipboard?.writeText(text) },
+          { name: "Copy the message", run: () => void copyMessage(ui, text) },
         ]}
       />
     </div>

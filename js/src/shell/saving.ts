@@ -17,6 +17,7 @@ const CALL: Record<Format, string> = {
 };
 const KEPT = 60_000; // milliseconds that a file is there for the browser to fetch
 const SAID = 5000;
+const GIVEN = 10_000; // what a reader may have to do is said for longer
 
 /** Return what can be saved and copied. In a saved file nobody makes other files. */
 export function savingSections(ui: Ui): Section[] {
@@ -50,12 +51,18 @@ async function save(ui: Ui, format: Format): Promise<void> {
   tell(ui, null);
   try {
     const { name, blob } = await fileOf(ui, format);
-    tell(ui, null);
     download(ui, name, blob);
+    tell(ui, { title: "Given to the browser", text: `${name}. ${otherwise(ui, format)}` }, GIVEN);
   } catch (error) {
     const why = error instanceof KernelError ? error.message : "no kernel answers, which makes it.";
     tell(ui, { title: "Not saved", text: sentenceOf(why, CALL[format]) });
   }
+}
+
+/** What to do where nothing comes of it: a page that may not save files is not told so. */
+function otherwise(ui: Ui, format: Format): string {
+  const refused = "If no file comes, this page may not save files";
+  return ui.store.facts.peek().saved === undefined ? `${refused}. In a cell: ${CALL[format]}` : `${refused}.`;
 }
 
 /** Python's file; a PNG that it cannot draw, as without a kernel or matplotlib, is one of the page. */
@@ -112,7 +119,7 @@ async function copyPicture(ui: Ui): Promise<void> {
   try {
     if (typeof ClipboardItem !== "function" || !navigator.clipboard?.write) throw new Error("no clipboard");
     await navigator.clipboard.write([new ClipboardItem({ "image/png": pictureOfPage(ui) })]);
-    tell(ui, { title: "Copied", text: "The picture is in the clipboard." });
+    tell(ui, { title: "Copied", text: "The picture is in the clipboard." }, SAID);
   } catch {
     tell(ui, { title: "Not copied", text: "This page may not copy pictures here: save it as PNG." });
   }
@@ -121,15 +128,25 @@ async function copyPicture(ui: Ui): Promise<void> {
 async function copyPython(ui: Ui): Promise<void> {
   tell(ui, null);
   const text = pythonOf(ui);
+  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The call is in the clipboard." }, SAID);
+  else tell(ui, { title: "Not copied", text: `This page may not copy here. The call is: ${text}` });
+}
+
+/** Copy what Python has said. */
+export async function copyMessage(ui: Ui, text: string): Promise<void> {
+  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The message is in the clipboard." }, SAID);
+  else tell(ui, { title: "Not copied", text: "This page may not copy here: select the message." });
+}
+
+/** Return whether a text could be copied. */
+async function copyText(ui: Ui, text: string): Promise<boolean> {
   try {
     if (!navigator.clipboard?.writeText) throw new Error("no clipboard");
     await navigator.clipboard.writeText(text);
+    return true;
   } catch {
-    if (!copyByCommand(ui, text)) {
-      return tell(ui, { title: "Not copied", text: `This page may not copy here. The call is: ${text}` });
-    }
+    return copyByCommand(ui, text);
   }
-  tell(ui, { title: "Copied", text: "The call is in the clipboard." });
 }
 
 /** The old way, where a page has no clipboard of its own, as without https. */
@@ -148,13 +165,20 @@ function copyByCommand(ui: Ui, text: string): boolean {
   }
 }
 
-let last: ReturnType<typeof setTimeout> | undefined;
+const leaving = new WeakMap<Ui, ReturnType<typeof setTimeout>>();
 
-/** Say what has become of it: success for a moment, anything else until the next time. */
-function tell(ui: Ui, told: Ui["told"]["value"]): void {
-  clearTimeout(last);
+/** Say what has become of it: for some milliseconds, or until the next time. */
+function tell(ui: Ui, told: Ui["told"]["value"], forMs?: number): void {
+  clearTimeout(leaving.get(ui));
   ui.told.value = told;
-  if (told?.title === "Copied") last = setTimeout(() => ui.told.value === told && tell(ui, null), SAID);
+  if (forMs !== undefined && !ui.stop.aborted) {
+    leaving.set(
+      ui,
+      setTimeout(() => {
+        if (ui.told.peek() === told) ui.told.value = null;
+      }, forMs),
+    );
+  }
 }
 
 /** Python's sentence, with the line that does it in a cell where that does not say it. */

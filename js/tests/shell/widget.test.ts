@@ -636,15 +636,24 @@ describe("a head that cannot be computed", () => {
     expect(view.notices).toMatch(/^The kernel is gone/);
   });
 
-  test("Copy the message copies it, and is harmless where there is no clipboard", async () => {
+  test("Copy the message copies it, and says where a page has no clipboard or may not use it", async () => {
     const { view } = await withoutHead();
     view.button("head 1").click();
     await settle();
+    const refused = "Not copied This page may not copy here: select the message.";
     view.button("Copy the message").click();
+    await settle();
+    expect(view.notices).toBe(refused);
     const writeText = vi.fn(async () => {});
     vi.stubGlobal("navigator", { platform: "Linux", clipboard: { writeText } });
     view.button("Copy the message").click();
+    await settle();
     expect(writeText).toHaveBeenCalledWith(MEMORY);
+    expect(view.notices).toBe("Copied The message is in the clipboard.");
+    writeText.mockRejectedValue(new DOMException("not allowed", "NotAllowedError"));
+    view.button("Copy the message").click();
+    await settle();
+    expect(view.notices).toBe(refused);
     vi.unstubAllGlobals();
   });
 
