@@ -311,6 +311,62 @@ class TestLongHeads:
         whole = run_to_end(segment_sums(att, 0, [0], rows, parts.labels(), 3))
         torch.testing.assert_close(whole.mass[0], att.by_segment("b", parts, head=0).mass)
 
+    def test_131072_tokens_are_as_exact(self) -> None:
+        n, rows = 131_072, 64
+        q, k = make(2, n, 8), make(1, n, 8, seed=1)
+        att = Attention(q[None], k[None], is_causal=True)
+        spans = {f"doc {i}": (1 + 3_276 * i, 1 + 3_276 * (i + 1)) for i in range(39)}
+        parts = segments({**spans, "answer": (n - rows, n)}, length=n)
+        found = att.by_segment("answer", parts, without=("sink", "self"), measure="lift")
+        labels = torch.from_numpy(parts.labels())
+        later = torch.arange(n) > torch.arange(n - rows, n)[:, None]
+        for head in range(2):
+            weights = (q[head, -rows:].double() @ k[0].double().mT / 8**0.5).masked_fill(later, -torch.inf).softmax(-1)
+            even = (~later).double() / (~later).sum(1, keepdim=True)
+            shares = []
+            for cells in (weights, even):
+                kept = cells.clone()
+                kept[:, 0] = kept[torch.arange(rows), torch.arange(n - rows, n)] = 0
+                sums = torch.zeros(rows, len(parts.distinct), dtype=torch.float64).index_add_(1, labels, kept).mean(0)
+                shares.append(sums / sums.sum())
+            wanted = (shares[0] / shares[1])[[parts.distinct.index(name) for name in found.keys]]
+            torch.testing.assert_close(
+                found.values[head, 0].double(), wanted, rtol=roundings(n) * eps(torch.float32), atol=0
+            )
+
+    @pytest.mark.parametrize("many", [False, True])
+    def test_a_bar_is_told_of_all_cells_block_by_block(self, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        bars: list[Any] = []
+
+        class Bar:
+            def __init__(self, *, total: int, **_: Any) -> None:
+                self.total, self.n, self.updates = total, 0, []
+                bars.append(self)
+
+            def __enter__(self) -> Any:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                self.updates.append(None)
+
+            def update(self, cells: int) -> None:
+                self.n += cells
+                self.updates.append(cells)
+
+        monkeypatch.setattr("attnwidget._analysis.segment_mass.progress_bar", lambda: Bar)
+        n = 3000
+        att = Attention(make(1, 2, n, 8), make(1, 2, n, 8, seed=1), is_causal=True)
+        parts = segments({"a": (1, 2000), "b": (2000, n)}, length=n)
+        asked = AttentionStack([att, att]) if many else att
+        plain = asked.by_segment("b", parts, without="self")
+        assert not bars
+        assert torch.equal(asked.by_segment("b", parts, without="self", progress=True).mass, plain.mass)
+        (bar,) = bars
+        assert bar.n == bar.total == 2 * 1000 * n * (1 + many)
+        assert bar.updates[-1] is None  # closed
+        assert len(bar.updates) > 4
+        assert max(bar.updates[:-2]) <= 1 << 21
+
 
 class TestOtherOrigins:
     def test_weights_that_were_given(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,21 @@ def test_without_segments_nothing_is_there(offline_page: OfflinePages) -> None:
     shown = show(offline_page, made(segments=None), width=900)
     assert shown.page.locator(".aw-segment-name, .aw-segment-margin, .aw-segment-lines").count() == 0
     assert shown.page.locator(".aw-menu[aria-label=Labels]").count() == 0
+
+
+def test_lines_stand_at_the_borders_of_segments_along_both_axes(offline_page: OfflinePages) -> None:
+    shown = show(offline_page, made(), width=900)
+    box = shown.page.locator("[data-aw=picture]").bounding_box()
+    shape = shown.page.locator(".aw-segment-lines path").get_attribute("d")
+    assert box is not None
+    assert shape is not None
+    rows = [float(at) for at in re.findall(r"M0 ([\d.]+)h", shape)]
+    columns = [float(at) for at in re.findall(r"M([\d.]+) 0v", shape)]
+    borders = [start for start, _ in FLAT.values()][1:]  # the first token is one pixel
+    for lines, size in ((rows, box["height"]), (columns, box["width"])):
+        assert lines[-len(borders) :] == pytest.approx([size * at / 285 for at in borders], abs=1)
+    shown.choose("Labels", "tokens")
+    assert shown.page.locator(".aw-segment-lines").count() == 0
 
 
 def test_a_block_is_pinned_read_and_looked_at(offline_page: OfflinePages) -> None:
