@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._utils.indexing import Block
 from .._utils.validation import FLOATS, as_choice, as_number, as_tensor, check_floats
-from ..masks import as_mask, causal, sliding_window
+from ..masks import Mask, as_mask, causal, sliding_window
 from .options import AttentionOptions, MaskDims, MaskMeans
 from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
 
@@ -124,6 +124,13 @@ def read_rules(options: AttentionOptions, shape: Sizes, dtype: torch.dtype, devi
     return rules_of(options, read_mask_and_bias(options, shape, dtype, device), device)
 
 
+class DerivedMask(Mask):
+    """A mask made of another attention's rules, which were read before: it is asked of no cells to see what it gives.
+
+    That could take long, where a cache evicts keys by the weights of all queries before.
+    """
+
+
 def _is_function(x: Any) -> bool:
     return callable(x) and not isinstance(x, Tensor) and not hasattr(x, "__array__")
 
@@ -134,32 +141,36 @@ def _is_function(x: Any) -> bool:
 def _read_mask(
     mask: Any, means: str | None, dims: str | None, shape: Sizes, dtype: torch.dtype, device: torch.device
 ) -> tuple[Rule, ...]:
+    given = {name: value for name, value in (("mask_means", means), ("mask_dims", dims)) if value is not None}
     if mask is None:
-        for name, value in (("mask_means", means), ("mask_dims", dims)):
-            if value is not None:
-                raise ValueError(f"{name} is {value!r} but there is no mask: give mask= as well")
+        for name, value in given.items():
+            raise ValueError(f"{name} is {value!r} but there is no mask: give mask= as well")
         return ()
     if _is_function(mask):
-        for name, value in (("mask_means", means), ("mask_dims", dims)):
-            if value is not None:
-                raise ValueError(
-                    f"{name} is {value!r} but mask is a function, which says True where a query may attend: "
-                    f"leave {name} out"
-                )
-        found = as_mask(mask)
-        if found.sample_count not in (None, shape[0]):
-            there = "there is 1" if shape[0] == 1 else f"there are {shape[0]}"
+        for name, value in given.items():
             raise ValueError(
-                f"mask has rules for {found.sample_count} samples, and {there}: give as many lengths as samples"
+                f"{name} is {value!r} but mask is a function, which says True where a query may attend: "
+                f"leave {name} out"
             )
-        _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
-        return tuple(ByIndex(one, device) for one in found.parts_of_all())
+        return _read_mask_function(mask, shape, device)
     if means is not None:
         as_choice(means, MEANINGS, "mask_means")
     if dims is not None:
         as_choice(dims, READINGS, "mask_dims")
     mask = _on_device(mask, "mask", device)
     return (_as_rule(by_reading(mask, "mask", READINGS, dims, shape), means, dtype),)
+
+
+def _read_mask_function(mask: Any, shape: Sizes, device: torch.device) -> tuple[Rule, ...]:
+    found = as_mask(mask)
+    if found.sample_count not in (None, shape[0]):
+        there = "there is 1" if shape[0] == 1 else f"there are {shape[0]}"
+        raise ValueError(
+            f"mask has rules for {found.sample_count} samples, and {there}: give as many lengths as samples"
+        )
+    if not isinstance(mask, DerivedMask):
+        _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
+    return tuple(ByIndex(one, device) for one in found.parts_of_all())
 
 
 def _read_score_function(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device) -> ScoreFunction:
