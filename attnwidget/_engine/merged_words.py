@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .. import masks
 from .._rules.options import AttentionOptions
+from .._rules.parsing import DerivedMask
 from .._rules.rules import ByIndex, whole
 from .._tokens.tokenizers import join_pieces, word_ids
 from .._utils.indexing import Block, Indices, cuts, hull, positions
@@ -130,7 +131,7 @@ class MergedWords:
 
 
 @dataclass(frozen=True, eq=False)
-class WordMask(masks.Mask):
+class WordMask(DerivedMask):
     """Which words may attend to which, with the bounds that those of their pieces give."""
 
     words: MergedWords

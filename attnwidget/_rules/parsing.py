@@ -124,6 +124,13 @@ def read_rules(options: AttentionOptions, shape: Sizes, dtype: torch.dtype, devi
     return rules_of(options, read_mask_and_bias(options, shape, dtype, device), device)
 
 
+class DerivedMask(Mask):
+    """A mask made of another attention's rules, which were read before: it is asked of no cells to see what it gives.
+
+    That could take long, where a cache evicts keys by the weights of all queries before.
+    """
+
+
 def _is_function(x: Any) -> bool:
     return callable(x) and not isinstance(x, Tensor) and not hasattr(x, "__array__")
 
@@ -134,18 +141,17 @@ def _is_function(x: Any) -> bool:
 def _read_mask(
     mask: Any, means: str | None, dims: str | None, shape: Sizes, dtype: torch.dtype, device: torch.device
 ) -> tuple[Rule, ...]:
+    given = {name: value for name, value in (("mask_means", means), ("mask_dims", dims)) if value is not None}
     if mask is None:
-        for name, value in (("mask_means", means), ("mask_dims", dims)):
-            if value is not None:
-                raise ValueError(f"{name} is {value!r} but there is no mask: give mask= as well")
+        for name, value in given.items():
+            raise ValueError(f"{name} is {value!r} but there is no mask: give mask= as well")
         return ()
     if _is_function(mask):
-        for name, value in (("mask_means", means), ("mask_dims", dims)):
-            if value is not None:
-                raise ValueError(
-                    f"{name} is {value!r} but mask is a function, which says True where a query may attend: "
-                    f"leave {name} out"
-                )
+        for name, value in given.items():
+            raise ValueError(
+                f"{name} is {value!r} but mask is a function, which says True where a query may attend: "
+                f"leave {name} out"
+            )
         return tuple(ByIndex(one, device) for one in read_mask_function(mask, shape, device).parts_of_all())
     if means is not None:
         as_choice(means, MEANINGS, "mask_means")
@@ -167,7 +173,8 @@ def read_mask_function(mask: Any, shape: Sizes, device: torch.device) -> Mask:
         raise ValueError(
             f"mask has rules for {found.sample_count} samples, and {there}: give as many lengths as samples"
         )
-    _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
+    if not isinstance(mask, DerivedMask):
+        _probe(mask, (), "mask", shape, device, lambda found: found.dtype is torch.bool, "a bool tensor")
     return found
 
 

@@ -156,15 +156,26 @@ def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[in
     [0, 1, 1, 1, 2]
     """
     begins = _begins(tokens, spelling)
+
+    def marks(token: str) -> tuple[bool, bool]:
+        """Whether a token begins a word, and whether the next one does, as far as the token itself tells."""
+        bare = token.lstrip("Ġ▁ ")
+        own = is_special(token) or isinstance(token, Unread)
+        own |= PUNCTUATION.fullmatch(bare) is not None and not token.startswith("##")
+        ends = token.endswith("</w>") or bare == "" or token[-1:] in "\nĊĉ\t "
+        return own or begins(token), own or ends
+
+    known: dict[tuple[str, bool], tuple[bool, bool]] = {}  # of a text there are many, of its tokens few that differ
     found, word = [], -1
     after = True  # whether what is before ends a word
     for token in tokens:
-        own = is_special(token) or isinstance(token, Unread)
-        bare = token.lstrip("Ġ▁ ")
-        mark = PUNCTUATION.fullmatch(bare) is not None and not token.startswith("##")
-        word += own or mark or after or begins(token)
+        key = token, isinstance(token, Unread)
+        marked = known.get(key)
+        if marked is None:
+            marked = known[key] = marks(token)
+        word += marked[0] or after
         found.append(word)
-        after = own or mark or token.endswith("</w>") or bare == "" or token[-1:] in "\nĊĉ\t "
+        after = marked[1]
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -162,10 +161,13 @@ class RowRecalls:
     def _of_words(self) -> np.ndarray[Any, Any]:
         """Return the mean over the pieces of each word that are known all; NaN of others, and of an empty one."""
         assert isinstance(self._source, MergedWords)
-        ends = self._source.queries.of(self.of["batch"]).tolist()
-        spans = [slice(start, stop if stop <= self._known else start) for start, stop in pairwise(ends)]
-        some = [self._values[span] for span in spans]
-        return np.array([_mean(one[None])[0] for one in some])
+        ends = np.asarray(self._source.queries.of(self.of["batch"]))
+        whole = (ends[1:] > ends[:-1]) & (ends[1:] <= self._known)
+        there = ~np.isnan(self._values)
+        sums, counts = (
+            np.add.reduceat(np.append(x, 0.0), ends)[:-1] for x in (np.where(there, self._values, 0.0), there)
+        )
+        return np.where(whole & (counts > 0), sums / np.where(counts > 0, counts, np.nan), np.nan)
 
 
 def _mean(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -85,6 +85,27 @@ def test_a_policy_is_followed_in_steps_and_nothing_is_wrong_meanwhile(front_end:
     asyncio.run(main())
 
 
+def test_pieces_are_merged_into_words_before_it_is_found_and_their_words_wait_for_it(front_end: FrontEnd) -> None:
+    """Whether words may be attended to follows from what the cache holds: it was once found at once, in seconds."""
+    tokens = [f"{'Ġ' * (at % 2)}a" for at in range(N)]
+
+    async def main() -> None:
+        w = AttentionWidget(*tensors(), is_causal=True, tokens=tokens, pieces="words")
+        await found(w)
+        w.set_state({"what_if": {"keep": POLICY}})
+        of_all_heads = cells_to_evict(Attention(*tensors(), is_causal=True).what_if({"keep": POLICY}), 0)
+        assert cells_to_evict(w._shown.layers[0], 0) == of_all_heads, "nothing is found yet"
+        assert w.progress["what"] == "evictions"
+        assert w.picture["error"] == eviction_pass.FOUND
+        await found(w)
+        plain = AttentionWidget(*tensors(), is_causal=True, tokens=tokens, what_if={"keep": POLICY}, pieces="words")
+        plain.finish()
+        assert (w.progress, w.picture["error"]) == (None, None)
+        assert w.picture["values"] == plain.picture["values"]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("policy", ["heavy_hitters", "tova"])
 def test_many_queries_that_keep_few_keys_each_are_gone_through_in_steps_too(policy: str) -> None:
     """Each of them takes its time, however few the weights are by which it decides."""
