@@ -130,7 +130,7 @@ def test_masses_where_no_query_has_a_key_of_its_own(calls: list[tuple[int, ...]]
     named = segments({"one": (0, 100), "two": (130, 400)}, length=N)
 
     def build(on: str) -> Attention:
-        return Attention(*tensors(on, 300, N))
+        return Attention(*tensors(on, 300, N)).as_part(None, None, None, elsewhere=True)
 
     found = build("cpu").by_segment(asking, named, without="self").values
     assert calls
