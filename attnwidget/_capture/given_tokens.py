@@ -13,7 +13,7 @@ import torch
 
 from .._tokens.tokenizers import is_special
 from .labels import PADDING, Labels, can_spell, ids_of
-from .stacks import NamedStack, Side
+from .stacks import NamedStack, Side, first_key_of
 
 PAD_NAMES = ("pad", "|pad|", "|padding|", "|endofpad|")
 MARKS = "Ġ▁Ċ#· \n\t"  # what a tokenizer or a user puts around a word
@@ -215,7 +215,7 @@ def _place(
     if side.rows is not None and (found := _of_kept_rows(stack, samples, tokenizer, keys)) is not None:
         return found
     own_keys = keys is None and not stack.cross and stack.keys.length > side.length
-    before = stack.keys_before
+    before = first_key_of(stack)
     if own_keys and before is not None and {len(sample) for sample in samples} == {stack.keys.length}:
         queries = [sample[before : before + side.length] for sample in samples]
         _held_against(side, queries, tokenizer, "tokens")

@@ -145,14 +145,6 @@ class NamedStack:
         return AttentionStack([record.attention for record in self.records.values()], self.records)
 
     @property
-    def keys_before(self) -> int | None:
-        """How many keys stand before that of the first query, as those of an earlier call; None: it is not known."""
-        att = next(iter(self.records.values())).attention
-        own = att.own_keys(range(1))
-        first = 0 if att.part is None or att.part.queries is None else att.part.queries[0]
-        return None if own is None else own[0] - first
-
-    @property
     def tokens(self) -> Labels | None:
         """The label of each query, of each sample; None where nothing is known of them."""
         return self.queries.labels(self.tokenizer)
@@ -191,7 +183,7 @@ class NamedStack:
         return segments(source, tokenizer=self.tokenizer, ids=ids, **known, unit=unit, length=side.length)
 
     def _prompt_and_answer(self) -> dict[str, tuple[int, int]]:
-        prompt, before = self.queries.text.prompt, self.keys_before
+        prompt, before = self.queries.text.prompt, first_key_of(self)
         if self.cross:
             raise ValueError(
                 'the keys are those of another text, without an answer: give a source, such as "sentences"'
@@ -212,6 +204,14 @@ class NamedStack:
                 same = name == "query" and not self.cross and self.queries.length == self.keys.length
                 return {"grid": found[0], "grid_start": found[1], "grid_side": "both" if same else name}
         return {}
+
+
+def first_key_of(stack: NamedStack) -> int | None:
+    """Return at which key the first query of a stack's text stands, after those of an earlier call; None: not known."""
+    att = next(iter(stack.records.values())).attention
+    own = att.own_keys(range(1))
+    first = 0 if att.part is None or att.part.queries is None else att.part.queries[0]
+    return None if own is None else own[0] - first
 
 
 def named_stacks(

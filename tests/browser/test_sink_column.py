@@ -10,7 +10,7 @@ import torch
 from gallery import Gallery, show
 from lab import Lab, OfflinePages, Theme
 
-from attnwidget import AttentionStack, AttentionWidget, compare
+from attnwidget import AttentionStack, AttentionWidget, compare, segments
 from attnwidget.samples import load_sample
 
 pytestmark = pytest.mark.browser
@@ -88,13 +88,41 @@ def test_the_stages_have_the_column_and_the_step(offline_page: OfflinePages, hos
     shown.check()
 
 
-@pytest.mark.parametrize("view", ["text", "heads"])
-def test_other_views_say_it(offline_page: OfflinePages, view: Any) -> None:
-    w = bank(query=5, view=view, bar="learned_sink")
+@pytest.mark.parametrize("view", ["text", "image"])
+def test_the_list_beside_a_text_or_an_image_has_it(offline_page: OfflinePages, view: Any) -> None:
+    w = bank(query=5, view=view, grid=(4, 5) if view == "image" else None)
     shown = show(offline_page, [w], host="jupyter-light", width=900)
     shown.wait_for_lines()
-    assert "ink" in shown.page.locator(".attnwidget").inner_text()
+    assert isinstance(w.attention, AttentionStack)
+    listed = re.search(r"sink (0?\.\d+)", text_of(shown, "panel"))
+    assert listed is not None, text_of(shown, "panel")
+    assert float(listed[1]) == pytest.approx(float(w.attention[5].sink_weights(0, 7)[5]), abs=6e-4)
     shown.screenshot(f"sinks-{view}")
+    shown.check()
+
+
+def test_the_heads_are_told_apart_by_it(offline_page: OfflinePages) -> None:
+    shown = show(offline_page, [bank(query=5, view="heads", bar="learned_sink")], host="jupyter-light", width=900)
+    shown.wait_for_lines()
+    assert "learned sink" in shown.page.locator(".attnwidget").inner_text().lower()
+    shown.screenshot("sinks-heads")
+    shown.check()
+
+
+def test_segments_have_it_beside_them(offline_page: OfflinePages) -> None:
+    parts = segments({"first": (0, 10), "second": (10, 20)}, length=20)
+    w = bank(segments=parts, asking="second", view="segments")
+    shown = show(offline_page, [w], host="jupyter-light", width=900)
+    shown.wait_for_lines()
+    assert isinstance(w.attention, AttentionStack)
+    mass = w.attention[5].by_segment("second", parts, head=7)
+    assert w.mass["keys"][-1] == mass.keys[-1] == "learned sink"
+    found = " ".join(shown.page.locator(".attnwidget").inner_text().split())
+    number = re.search(r"\bsink (0?\.\d+)", found)
+    assert number is not None, found
+    first, *_, sink = mass.values[0].tolist()  # the first token is set aside
+    assert float(number[1]) == pytest.approx(sink / (1 - first), abs=6e-4)
+    shown.screenshot("sinks-segments")
     shown.check()
 
 

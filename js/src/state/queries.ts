@@ -127,7 +127,8 @@ export function rankedSource(
       const of = address(picture);
       if (others(picture, about.side) > WHOLE || store.facts.peek().saved)
         return fromPicture(await askRanked(kernel, of, [about], signal), picture);
-      return fromPicture(rankedOf(await askLine(kernel, of, about, signal)), picture);
+      const line = askLine(kernel, of, about, signal);
+      return fromPicture(await orProblem(about, line.then(rankedOf)), picture);
     },
     stop,
     { outlives: true }, // a list that vanished between two heads would move what stands under it
@@ -184,9 +185,17 @@ async function askRanked(
     ...(over ? { over } : {}),
     count,
   };
+  const reply = kernel.request("ranked", body, { signal });
+  return orProblem(
+    of,
+    reply.then(async (found) => ({ of, stage: address.stage, ranking: await decodeRanking(found) })),
+  );
+}
+
+/** What comes of a question about a row or column, or Python's sentence why it cannot. */
+async function orProblem<A>(of: Target, answer: Promise<A>): Promise<A | Unranked> {
   try {
-    const reply = await kernel.request("ranked", body, { signal });
-    return { of, stage: address.stage, ranking: await decodeRanking(reply) };
+    return await answer;
   } catch (error) {
     if (error instanceof KernelError) return { of, problem: error.message };
     throw error;
@@ -314,8 +323,12 @@ export function combinationSource(
       const targets = indices.map((index) => ({ side, index }));
       const of = address(picture);
       if (others(picture, side) > WHOLE) return askRanked(kernel, of, targets, signal, { over });
-      const lines = await Promise.all(targets.map((target) => askLine(kernel, of, target, signal)));
-      return rankedOf(combine(lines, over));
+      const lines = Promise.all(targets.map((target) => askLine(kernel, of, target, signal)));
+      const last = targets[targets.length - 1] as Target;
+      return orProblem(
+        last,
+        lines.then((all) => rankedOf(combine(all, over))),
+      );
     },
     stop,
     { outlives: true },

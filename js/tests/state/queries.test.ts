@@ -217,6 +217,23 @@ describe("a picture of colors only", () => {
     expect([line.value, reading.value, patch.value, kernel.state.value]).toEqual([null, null, null, "gone"]);
   });
 
+  test("a row, a column, and rows together that Python cannot tell are its sentence", async () => {
+    const { kernel, store } = await large({
+      answer: () => {
+        throw new Error("single rows are not known");
+      },
+    });
+    for (const of of [{ side: "query", index: 7 } as const, { side: "key", index: 9 } as const]) {
+      const line = rankedSource(store, kernel, signal<Target | null>(of), end.signal);
+      await settle();
+      expect(line.value).toEqual({ of, problem: "single rows are not known" });
+    }
+    const about = signal<Combination | null>({ side: "query", indices: [0, 4], over: "mean" });
+    const together = combinationSource(store, kernel, about, end.signal);
+    await settle();
+    expect(together.value).toEqual({ of: { side: "query", index: 4 }, problem: "single rows are not known" });
+  });
+
   test("a question that Python cannot answer leaves no number", async () => {
     const { kernel, store } = await large({
       answer: () => {
