@@ -43,6 +43,7 @@ class Forward:
     `forward["decoder"]` is the self-attention of a tower as an `AttentionStack`, where a model has several: an encoder
     and a decoder, a vision and a language model. `towers` names them, `stacks()` has all, with their labels.
 
+    >>> from attnwidget import capture
     >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
     >>> forward = capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8))[0]
     >>> forward.towers, forward["encoder"][0].shape.Q, forward["decoder"][0].shape.Q
@@ -109,6 +110,7 @@ class Forward:
         The stages "value_norm" and "logit" are made of these; what was not found is said with the reason. By
         `att.carrying` they are given by hand.
 
+        >>> from attnwidget import capture
         >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
         >>> x = torch.randn(1, 5, 8)
         >>> capture(model).run(x, x, x).output_path.projections
@@ -124,6 +126,7 @@ class Forward:
     def stacks(self) -> dict[str, NamedStack]:
         """Return each tower's self-attention and cross-attention by name, with what stands at its positions.
 
+        >>> from attnwidget import capture
         >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
         >>> [*capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8)).stacks()]
         ['encoder', 'decoder', 'decoder, cross-attention']
@@ -216,6 +219,7 @@ class Forward:
 
         A warning tells where one list is given for samples that have read different texts.
 
+        >>> from attnwidget import capture
         >>> model = torch.nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
         >>> with capture(model) as cap:
         ...     _ = model(torch.randn(1, 3, 8), torch.randn(1, 2, 8))
@@ -282,6 +286,7 @@ class Forward:
             IndexError: there is no such sample.
             TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
 
+        >>> from attnwidget import capture
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
         >>> cap = capture(model).run(x, x, x)
         >>> found = cap.segments({"question": (1, 3), "answer": (3, 5)})
@@ -312,6 +317,7 @@ class Forward:
             ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
             IndexError: there is no such sample.
 
+        >>> from attnwidget import capture
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
         >>> cap = capture(model).run(x, x, x)
         >>> [(one["head"], round(one["entropy"], 3)) for one in cap.metrics()]
@@ -349,6 +355,7 @@ class Forward:
             IndexError, KeyError: a layer, batch or head that is not there.
             ValueError: nothing of this kind was recorded; or more than 2²⁸ weights, 1 GiB: ask for a block.
 
+        >>> from attnwidget import capture
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
         >>> capture(model).run(x, x, x).weights(0, head=1).shape
         torch.Size([1, 5, 5])
@@ -370,6 +377,7 @@ class Forward:
             ValueError: nothing of this kind was recorded.
             IndexError: a batch, query or key that a layer does not have.
 
+        >>> from attnwidget import capture
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
         >>> capture(model).run(x, x, x).pair(query=-1, key=0)
         tensor([[0.2000, 0.2000]])
