@@ -12,7 +12,7 @@ import pytest
 import torch
 from gallery import portable, show, state_of
 from lab import OfflinePages, Page
-from payloads import PAYLOADS
+from payloads import PAYLOADS, SHORT
 from test_effects_view import detail, with_effects
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
@@ -54,7 +54,7 @@ def of_view(view: str) -> AttentionWidget:
 PARTS = {
     PAYLOADS[1]: {PAYLOADS[2]: (1, 4), PAYLOADS[3]: (4, 9)},
     PAYLOADS[12]: (9, 20),
-    PAYLOADS[24]: (20, 40),
+    SHORT: (20, 40),
     PAYLOADS[15]: (40, COUNT),
 }
 
@@ -127,10 +127,23 @@ def test_there_are_enough() -> None:
     assert len(set(PAYLOADS)) >= 60
 
 
+def many() -> AttentionWidget:
+    """So many tokens that the strongest pairs are listed, and nothing is pinned."""
+    q, k, v = torch.randn(3, 1, 2, 800, 4, generator=torch.Generator().manual_seed(0))
+    return AttentionWidget(q, k, v, tokens=(PAYLOADS * 12)[:800], is_causal=True)
+
+
+def pinned_block() -> AttentionWidget:
+    """A block of segments is pinned, and no token."""
+    return parts(query=None, view="heatmap", asking=SHORT, segment=SHORT)
+
+
 SHOWN: dict[Callable[..., AttentionWidget], Any] = {
     stacks: ("heatmap", "graph", "text", "heads", "stages"),
     patches: ("image", "text"),
     parts: ("heatmap", "graph", "text", "heads", "stages", "segments"),
+    many: ("heatmap",),
+    pinned_block: ("heatmap", "text"),
     compared: ("compare", "heatmap", "graph", "text", "heads", "stages"),
 }
 
