@@ -11,7 +11,7 @@ from gallery import Gallery, show
 from lab import Browser, Firefox, Lab, LabServer, OfflinePages
 from test_saving import choose
 
-from attnwidget import AttentionWidget
+from attnwidget import Attention, AttentionWidget, compare
 from attnwidget.samples import load_sample
 
 
@@ -36,13 +36,26 @@ def bank(**shown: object) -> AttentionWidget:
     return AttentionWidget(q, k, v, tokens=tokens, mask=mask, layer=5, head=7, query=14, key=16, **shown)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("view", "width", "theme"),
-    [(view, 320, "light") for view in ("heatmap", "graph", "text", "heads")]
-    + [(view, 900, "dark") for view in ("heatmap", "graph", "text", "heads", "stages")],
-)
+def patches(**shown: object) -> AttentionWidget:
+    return AttentionWidget(*torch.randn(3, 1, 4, 17, 8), grid=(4, 4), grid_start=1, query=3, **shown)  # type: ignore[arg-type]
+
+
+def parts(**shown: object) -> AttentionWidget:
+    return bank(segments={"first": [(1, 7), {"one": (1, 4), "two": (4, 7)}], "answer": (12, 20)}, **shown)
+
+
+def sides(**shown: object) -> AttentionWidget:
+    q, k, v = torch.randn(3, 1, 2, 12, 8)
+    return compare(Attention(q, k, v), Attention(q, k, v, is_causal=True), query=3, key=1, **shown)  # type: ignore[arg-type]
+
+
+MAKES = {"image": patches, "segments": parts, "compare": sides}
+
+
+@pytest.mark.parametrize(("width", "theme"), [(320, "light"), (900, "dark")])
+@pytest.mark.parametrize("view", ["heatmap", "graph", "text", "image", "heads", "segments", "stages", "compare"])
 def test_every_view_is_whole(pages: OfflinePages, view: str, theme: str, width: int) -> None:
-    shown = show(pages, bank(view=view, theme=theme), width=width)
+    shown = show(pages, MAKES.get(view, bank)(view=view, theme=theme), width=width)
     shown.screenshot(f"firefox-{view}-{theme}-{width}")
     shown.check()
     pages.close()

@@ -12,12 +12,12 @@ import pytest
 import torch
 from gallery import portable, show, state_of
 from lab import OfflinePages, Page
-from payloads import PAYLOADS
+from payloads import PAYLOADS, SHORT
 from test_effects_view import detail, with_effects
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 
-VIEWS: Any = ("heatmap", "graph", "text", "heads", "stages", "segments")
+VIEWS: Any = ("heatmap", "graph", "text", "image", "heads", "segments", "stages", "compare")
 COUNT = len(PAYLOADS)
 # What no text may ever become; `img` and `canvas` of the widget's own are made by it.
 FOREIGN = "script, iframe, meta, base, link, style, object, form, marquee, video, details, math, [onerror], [onload], a"
@@ -35,10 +35,26 @@ def stacks(**more: Any) -> AttentionWidget:
     )  # fmt: skip
 
 
+def patches(**more: Any) -> AttentionWidget:
+    """Most tokens are patches of an image."""
+    return stacks(grid=(8, 8), grid_start=1, **more)
+
+
+def compared(**more: Any) -> AttentionWidget:
+    """Names of sides, all markup."""
+    one, other = attentions(), attentions()
+    return compare({PAYLOADS[1]: one[0], PAYLOADS[12]: other[1]}, tokens=PAYLOADS, title=PAYLOADS[0], query=3, **more)
+
+
+def of_view(view: str) -> AttentionWidget:
+    """A widget of markup that has this view, and shows it."""
+    return {"image": patches, "segments": parts, "compare": compared}.get(view, stacks)(view=view)
+
+
 PARTS = {
     PAYLOADS[1]: {PAYLOADS[2]: (1, 4), PAYLOADS[3]: (4, 9)},
     PAYLOADS[12]: (9, 20),
-    PAYLOADS[24]: (20, 40),
+    SHORT: (20, 40),
     PAYLOADS[15]: (40, COUNT),
 }
 
@@ -111,11 +127,32 @@ def test_there_are_enough() -> None:
     assert len(set(PAYLOADS)) >= 60
 
 
-@pytest.mark.parametrize("make", [stacks, parts])
+def many() -> AttentionWidget:
+    """So many tokens that the strongest pairs are listed, and nothing is pinned."""
+    q, k, v = torch.randn(3, 1, 2, 800, 4, generator=torch.Generator().manual_seed(0))
+    return AttentionWidget(q, k, v, tokens=(PAYLOADS * 12)[:800], is_causal=True)
+
+
+def pinned_block() -> AttentionWidget:
+    """A block of segments is pinned, and no token."""
+    return parts(query=None, view="heatmap", asking=SHORT, segment=SHORT)
+
+
+SHOWN: dict[Callable[..., AttentionWidget], Any] = {
+    stacks: ("heatmap", "graph", "text", "heads", "stages"),
+    patches: ("image", "text"),
+    parts: ("heatmap", "graph", "text", "heads", "stages", "segments"),
+    many: ("heatmap",),
+    pinned_block: ("heatmap", "text"),
+    compared: ("compare", "heatmap", "graph", "text", "heads", "stages"),
+}
+
+
+@pytest.mark.parametrize("make", SHOWN)
 def test_no_text_becomes_markup_in_any_view(make: Callable[..., AttentionWidget], offline_page: OfflinePages) -> None:
     shown = show(offline_page, make(), width=900)
     found, w = heard(shown.shown), shown.widgets[0]
-    for view in VIEWS if make is parts else VIEWS[:-1]:
+    for view in SHOWN[make]:
         w.view = view
         put(shown)
         for fraction in (0.1, 0.5, 0.9):
@@ -157,21 +194,10 @@ def test_no_name_of_a_part_becomes_markup(path: Any, shows: Any, offline_page: O
         assert_nothing_ran(shown.shown, found)
 
 
-def test_no_name_of_a_side_becomes_markup(offline_page: OfflinePages) -> None:
-    q, k, v = torch.randn(3, 1, 2, COUNT, 4)
-    sides = {PAYLOADS[1]: Attention(q, k, v), PAYLOADS[12]: Attention(k, q, v)}
-    shown = show(offline_page, compare(sides, tokens=PAYLOADS, title=PAYLOADS[0], query=3), width=900)
-    found = heard(shown.shown)
-    shown.hover(5, 5)
-    shown.page.wait_for_timeout(100)
-    assert_nothing_ran(shown.shown, found)
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_no_text_becomes_markup_in_a_file(view: str, offline_page: OfflinePages, tmp_path: Path) -> None:
     name = "<img src=x onerror=window.ran=1>.html"
-    w = parts(view=view) if view == "segments" else stacks(view=view)
-    path = w.to_html(tmp_path / name, title=PAYLOADS[12] + PAYLOADS[0])
+    path = of_view(view).to_html(tmp_path / name, title=PAYLOADS[12] + PAYLOADS[0])
     page = offline_page(path, over="file", offline=True, width=900, height=900, reduced_motion="reduce")
     found = heard(page)
     page.page.wait_for_selector("[data-aw=picture][aria-label]", timeout=20_000)
@@ -181,7 +207,8 @@ def test_no_text_becomes_markup_in_a_file(view: str, offline_page: OfflinePages,
     assert_nothing_ran(page, found)
 
 
-GARBLE = """([names, rounds]) => {
+# Each trait has each odd value once, and then several are odd at a time; now and then what is due is drawn.
+GARBLE = """async ([names, rounds]) => {
   const { host } = window.mounted[0];
   const good = Object.fromEntries(names.map((name) => [name, host.get(name)]));
   const odd = [null, true, -1, 1.5, NaN, "", "x", [], [null], [[1, 2, 3]], {}, { length: -1 }, { layers: 3 },
@@ -192,26 +219,53 @@ GARBLE = """([names, rounds]) => {
     [1e9, -1, null], ["x".repeat(1e5)], "<img src=x onerror=window.ran=1>"];
   let state = 7;
   const lot = (from) => from[(state = (Math.imul(state, 1664525) + 1013904223) >>> 0) % from.length];
+  const soon = () => new Promise((done) => setTimeout(done));
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   const thrown = [];
-  for (let n = 0; n < rounds; n++) {
+  const told = (traits) => {
     try {
-      host.fromPython({ [lot(names)]: lot(odd), [lot(names)]: lot(odd) });
-      if (n % 5 === 0) host.fromPython(good);
+      host.fromPython(traits);
     } catch (error) {
-      thrown.push(String(error));
+      thrown.push(`${Object.keys(traits)}: ${error}`);
     }
+  };
+  const isBroken = () => document.querySelector("[data-aw=broken]") !== null;
+  for (const name of names) {
+    for (const one of odd) {
+      told({ [name]: one });
+      await soon();
+    }
+    await frame();
+    told(good);
+    await frame();
+    if (isBroken()) thrown.push(`${name}: good traits were not drawn`);
   }
-  host.fromPython(good);
+  for (let n = 0; n < rounds; n++) {
+    told({ [lot(names)]: lot(odd), [lot(names)]: lot(odd) });
+    await (n % 4 === 3 ? frame() : soon());
+    if (n % 5 === 0) told(good);
+  }
+  told(good);
   return thrown;
 }"""
 
 
+def short(view: Any) -> AttentionWidget:
+    """A small widget that has this view, and shows it."""
+    q, k, v = torch.randn(3, 1, 3, 12, 4, generator=torch.Generator().manual_seed(0))
+    at: Any = {"tokens": list("abcdefghijkl"), "query": 3, "key": 5, "view": view}
+    if view == "compare":
+        return compare(Attention(q, k, v), Attention(q, k, v, is_causal=True), **at)
+    if view == "segments":
+        at["segments"] = {"documents": {"one": (1, 4), "two": (4, 6)}, "answer": (8, 12)}
+    elif view == "image":
+        at |= {"grid": (3, 3), "grid_start": 2}
+    return AttentionWidget(q, k, v, **at)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_traits_of_any_kind_leave_a_page_that_good_ones_draw(view: Any, offline_page: OfflinePages) -> None:
-    parts = {"documents": {"one": (1, 4), "two": (4, 6)}, "answer": (8, 12)} if view == "segments" else None
-    tokens = list("abcdefghijkl")
-    w = AttentionWidget(*torch.randn(3, 1, 3, 12, 4), tokens=tokens, query=3, key=5, view=view, segments=parts)
-    shown = show(offline_page, w, width=900)
+    shown = show(offline_page, w := short(view), width=900)
     found = heard(shown.shown)
     names = [name for name in state_of(w) if name != "uid"]
     assert shown.page.evaluate(GARBLE, [names, 400]) == []
@@ -248,14 +302,23 @@ def garbling(seed: int, answerer_as_it_is: Callable[[Any], Any]) -> Callable[[An
     return answerer
 
 
+def middle(view: Any) -> AttentionWidget:
+    """A widget of as many tokens as need answers, that has this view and shows it."""
+    q, k, v = torch.randn(3, 1, 3, 600, 4, generator=torch.Generator().manual_seed(0))
+    if view == "compare":
+        return compare(Attention(q, k, v), Attention(q, k, v, is_causal=True), view=view)
+    more: Any = {"image": {"grid": (20, 29), "grid_start": 20}}.get(view, {})
+    if view == "segments":
+        more = {"segments": {"a": (1, 200), "b": (200, 500), "c": (500, 600)}}
+    return AttentionWidget(q, k, v, is_causal=True, view=view, **more)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_replies_of_any_kind_are_said_or_left_out(
     view: Any, offline_page: OfflinePages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gallery, "answerer", garbling(3, gallery.answerer))
-    few: Any = {"segments": {"a": (1, 200), "b": (200, 500), "c": (500, 600)}} if view == "segments" else {}
-    w = AttentionWidget(*torch.randn(3, 1, 3, 600, 4), is_causal=True, view=view, **few)
-    shown = show(offline_page, w, width=900)
+    shown = show(offline_page, middle(view), width=900)
     found = heard(shown.shown)
     for step in range(12):
         box = shown.shown.box("[data-aw=picture]")

@@ -5,6 +5,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from attnwidget._engine.matmul import Product
+
 
 class Largest(TorchDispatchMode):
     """Records the largest tensor that any operation makes or views."""
@@ -26,6 +28,7 @@ class PeakBytes(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
+        Product(torch.zeros(1, 16))  # on some processors the first of a process makes a block that nobody writes to
         self._live = {}  # bytes of each storage that was made, by its weak reference
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

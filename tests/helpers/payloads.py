@@ -27,9 +27,11 @@ _TAGS = [
     f'<a href="javascript:{_RUN}">link</a>',
 ]
 _BEFORE = ["", '">', "'>", "-->", "</title>", "</script>", "</style>", "]]>", "</textarea>", "{{", "${"]
+SHORT = "<a>x"  # so short that no name is cut before its end
 PAYLOADS = [
     *_TAGS,
     *(before + _TAGS[n % len(_TAGS)] for n, before in enumerate(_BEFORE * 4)),
+    SHORT,
     f"javascript:{_RUN}",
     f"{{{{constructor.constructor('{_RUN}')()}}}}",
     f"${{{_RUN}}}",

@@ -17,6 +17,7 @@ const BESIDE = 190 + 112 + 2 * 16; // what stands beside it: name, result, gaps
 const MARGIN = 24; // right of a picture: for what reaches beyond it
 const LABELS = 9; // under the bars of the softmax, at most
 const APART = 54; // pixels between two of them
+const EDGE = 20; // pixels from a chart's left edge within which a label begins at the edge
 const ROOMY = 440; // pixels in which three notes stand side by side
 
 interface StepProps {
@@ -377,6 +378,10 @@ function RuleLine({ allowed, children }: { allowed: boolean; children: Component
   );
 }
 
+/** Where the label of a bar stands: below its middle, of the first ones from the chart's edge on, in whatever font. */
+const inside = (center: number) =>
+  center < EDGE ? ({ x: 0, style: { textAnchor: "start" } } as const) : { x: center };
+
 /** The query's weights; that of the pair in ink. */
 function Softmax({ ui, pair, wide }: StepProps) {
   const { keys, grid } = pair.row;
@@ -448,7 +453,7 @@ function Softmax({ ui, pair, wide }: StepProps) {
                 </rect>
               )}
               {shown.has(index) && (
-                <text x={center} y={tall + 14} data-own={index === own || undefined}>
+                <text {...inside(center)} y={tall + 14} data-own={index === own || undefined}>
                   {clipped(labels.at(key).text)}
                   {labels.at(key).subscript !== "" && (
                     <tspan class="aw-subscript" dy="2.5">
