@@ -23,8 +23,8 @@ from .text import CallText
 
 # Keywords of transformers' interface of which `transformers.read_call` makes a call; all others it leaves alone.
 READ = (
-    "scaling", "softcap", "is_causal", "sliding_window", "position_bias", "dropout", "cache", "s_aux", "sinks",
-    "cu_seq_lens_q",
+    "scaling", "softcap", "is_causal", "sliding_window", "position_bias", "dropout", "cache", "read_index",
+    "s_aux", "sinks", "cu_seq_lens_q",
 )  # fmt: skip
 NOT_COMPARED = RuntimeError, TypeError, ValueError  # of tensors of more numbers than one: neither True nor False
 

@@ -21,6 +21,7 @@ from .flex_attention import is_block_mask, read_block_mask
 from .grown_keys import grown_keys
 from .observed_call import EAGER, ObservedCall, Unreadable
 
+PAGED = "cache", "read_index"  # of the interface, where its keys are those of several texts, in pages of a cache
 CACHES = "cache", "past_key_values"  # under which a model is given its cache: of transformers 5.24 on, and of before
 
 
@@ -63,7 +64,7 @@ def read_call(
     Raises:
         Unreadable: a call that does more than q, k, v and rules express.
     """
-    if others.get("cache") is not None:
+    if any(others.get(name) is not None for name in PAGED):
         raise Unreadable("it reads a paged cache (continuous batching): call model.generate instead")
     if query.ndim != 4 or key.ndim != 4:
         raise Unreadable(f"its q has shape {tuple(query.shape)}, k {tuple(key.shape)}: 4 axes are read")

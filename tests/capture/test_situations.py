@@ -103,6 +103,18 @@ def test_another_model_that_assists_is_not_in_the_map() -> None:
     assert_equal(cap[0].attention, Eager(build(LLAMA, "eager"), text[:, :-1]).attentions)
 
 
+@pytest.mark.parametrize("paged", [{"cache": object()}, {"read_index": [torch.arange(9)]}])
+def test_texts_that_are_generated_together_in_pages_of_a_cache_are_refused(paged: dict[str, Any]) -> None:
+    """As `model.generate_batch` does: their keys follow one another, and new tokens stand among them."""
+    model = build(LLAMA, "sdpa")
+    layer = model.model.layers[0].self_attn
+    look_up = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    q, k, mask = torch.randn(1, 4, 2, 8), torch.randn(1, 2, 9, 8), torch.ones(1, 1, 2, 9, dtype=torch.bool)
+    with pytest.warns(UserWarning, match="paged cache"), torch.no_grad(), capture(strict=False) as cap:
+        look_up.get_interface("sdpa", None)(layer, q, k, k, mask, scaling=1.0, is_causal=False, **paged)
+    assert [*cap.skipped.values()] == ["it reads a paged cache (continuous batching): call model.generate instead"]
+
+
 @pytest.mark.parametrize("length", [7, 11])
 @pytest.mark.parametrize("static", [True, False])
 def test_keys_of_a_cache_from_before_are_seen_and_their_queries_not(static: bool, length: int) -> None:
