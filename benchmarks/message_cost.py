@@ -47,6 +47,8 @@ DEAREST = (
     "maximum of 32, 65,536",
     "words of a window of 512, 12,000",
     "words, causal, 65,536",
+    "32 heads of words, 65,536",
+    "32 heads of words, 65,536, as one",
     "64 × spread of the mean of 32, 16,384",
     "64 × spread of the maximum of 32, 4,096",
     "64 × tiles of the mean of 32, 16,384",
@@ -137,6 +139,24 @@ def words(tokens: int, **rules: Any) -> Act:
     q, k, v = heads(tokens)
     w = AttentionWidget(q, k, v, tokens=["▁w" if n % 3 else "▁a" * (n % 2) + "b" for n in range(tokens)], **rules)
     return click(w, pieces="words")
+
+
+def many_words(tokens: int, count: int, **traits: Any) -> Act:
+    """A click where many heads are of words: on words themselves, or afterwards on something else."""
+    q, k, v = heads(tokens, count, 16)
+    names = ["▁w" if n % 3 else "▁a" * (n % 2) + "b" for n in range(tokens)]
+    parts = {"first": (1, tokens // 2), "answer": (tokens // 2, tokens)}
+    w = AttentionWidget(q, k, v, tokens=names, segments=parts, is_causal=True)
+    if traits:
+        w.set_state({"pieces": "words"})
+    return click(w, **(traits or {"pieces": "words"}))
+
+
+def many_parts(tokens: int, count: int) -> Act:
+    q, k, v = heads(tokens, count, 16)
+    parts = {f"part {n}": (n * tokens // 100, (n + 1) * tokens // 100) for n in range(100)}
+    w = AttentionWidget(q, k, v, is_causal=True, segments=parts, heads=range(count), combine="mean")
+    return click(w, view="segments")
 
 
 def stages(tokens: int) -> Act:
@@ -232,6 +252,11 @@ CASES: dict[str, Callable[[], Act]] = {
     "words of a window of 512, 12,000": lambda: words(12_000, is_causal=True, window=512),
     "words, 20,000": lambda: words(20_000),
     "words, causal, 65,536": lambda: words(65_536, is_causal=True),
+    "32 heads of words, 65,536": lambda: many_words(65_536, 32),
+    "32 heads of words, 65,536, all small": lambda: many_words(65_536, 32, view="heads"),
+    "32 heads of words, 65,536, as one": lambda: many_words(65_536, 32, heads=list(range(32)), combine="mean"),
+    "32 heads of words, 65,536, segments": lambda: many_words(65_536, 32, view="segments"),
+    "32 heads as one, 65,536, segments": lambda: many_parts(65_536, 32),
     "stages: open, 30,000": lambda: stages(30_000),
     "stages: scale, 30,000": lambda: stages_scale(30_000),
     "stages: open, 8,000": lambda: stages(8000),

@@ -43,6 +43,7 @@ class RowPlan:
     Args:
         shapes: of the layers.
         batch: which sample; a layer that has fewer has no heads.
+        worth: how many cells one of each layer is worth, where some take longer than others.
 
     Attributes:
         heads: how many heads each layer has.
@@ -50,11 +51,11 @@ class RowPlan:
         queries: the rows of each layer.
     """
 
-    def __init__(self, shapes: Sequence[Shape], batch: int) -> None:
+    def __init__(self, shapes: Sequence[Shape], batch: int, worth: Sequence[int] | None = None) -> None:
         self.heads = [shape.H if batch < shape.B and shape.Q and shape.K else 0 for shape in shapes]
-        counted = list(zip(shapes, self.heads, strict=True))
-        self.whole = sum(heads * shape.Q * shape.K for shape, heads in counted) <= MAX_EXACT_CELLS
-        row = sum(heads * shape.K for shape, heads in counted)
+        counted = list(zip(shapes, self.heads, worth or [1] * len(shapes), strict=True))
+        self.whole = sum(each * heads * shape.Q * shape.K for shape, heads, each in counted) <= MAX_EXACT_CELLS
+        row = sum(each * heads * shape.K for shape, heads, each in counted)
         most = max(1, min(MAX_SAMPLED_ROWS, MAX_SAMPLED_CELLS // max(1, row)))
         self.queries = [sample(shape.Q, shape.Q if self.whole else most) for shape in shapes]
 

@@ -12,13 +12,15 @@ from .stages import NORMALIZED, QUERIES, excludes, streamed
 AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
 MAX_CELLS = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
 REFRESH = MAX_CELLS // 2  # cells that all that is shown is worth, made anew
-COMBINED = 4  # cells that one of several heads as one, or of words, is worth
+COMBINED = 4  # cells that one of a head is worth, of which several are one
+WORDS = 16  # and one of words: some cells of pieces, each computed twice
 STATISTICS = 12  # cells that one of a row's statistics is worth: it is read several times
 GRADIENT = 32  # and one of the gradients, of five products, each of whose blocks is gone through many times
 PEAK = 8  # and one of a bin whose largest is looked for
 RANKED = 16  # and one of a line that is ranked, or whose rows are summed
 JACOBIAN = 8  # and one of a Jacobian
 SWEEP = 1 << 25  # cells that a sweep of head sizes is worth
+SMALL_PICTURE = 3  # and one of a small picture of one of all heads
 SEARCHED = 64  # cells that a token which is searched is worth
 BYTES_SEARCHED = 16  # of text in a token; a longer one is worth more
 COMPARED = 32  # and one of a picture of two attentions and their difference
@@ -38,20 +40,27 @@ def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range
         return 0
     heads = att.source.heads_in_cells(batch, head)
     if heads:
-        return COMBINED * sum(cells(*one, queries, keys, stage) for one in heads)
+        return sum(_of_several(one[0]) * cells(*one, queries, keys, stage) for one in heads)
+    own = WORDS if att.source.derived else 1
     if not excludes(att, streamed(att, stage)):
-        return len(queries) * len(keys) * (COMBINED if att.source.derived else 1)
+        return own * len(queries) * len(keys)
     pieces = cuts(range(len(queries)), 1, max(QUERIES, ceil(len(queries) / COUNTED_PIECES)))
     parts = (queries[piece.start : piece.stop] for piece in pieces)
     found = sum(len(rows) * len(att.rules.span(Block(batch, head, rows, keys))) for rows in parts)
-    return COMBINED * found if att.source.derived else found
+    return own * found
 
 
 def worth_of_a_cell(att: AttentionBase, batch: int, head: int) -> int:
     """Return how many cells one is worth, as several heads as one, or words, are read from others."""
     heads = att.source.heads_in_cells(batch, head)
-    own = COMBINED if heads or att.source.derived else 1
-    return own * sum(worth_of_a_cell(*one) for one in heads) if heads else own
+    if heads:
+        return sum(_of_several(one[0]) * worth_of_a_cell(*one) for one in heads)
+    return WORDS if att.source.derived else 1
+
+
+def _of_several(att: AttentionBase) -> int:
+    """Return how many cells one of a head is worth where several are one; one of words is worth many by itself."""
+    return COMBINED // 2 if att.source.derived else COMBINED
 
 
 def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> int:

@@ -26,7 +26,7 @@ from . import softmax
 from .base import AttentionBase, Head, Shape
 from .matmul import Scratch
 from .sources import SourceRows
-from .stages import allowed_cells, new, streamed
+from .stages import FEW_CELLS, allowed_cells, new, streamed
 
 ROWS_AT_ONCE, KEYS_AT_ONCE = 1024, 4096  # pieces that are computed at once
 FEW_WORDS = 16  # words, whose rows are computed at once
@@ -174,7 +174,7 @@ class WordRows:
         for at in cuts(range(len(self.rows)), 1, ROWS_AT_ONCE):
             rows, of_row = compact(self.rows[at.start : at.stop]), self.of_row[at.start : at.stop]
             pair = softmax.normalizers(Head(base, batch, head), rows) if streamed(base, "weights") == "masked" else None
-            for part in cuts(range(len(columns)), 1, KEYS_AT_ONCE):
+            for part in cuts(range(len(columns)), 1, max(KEYS_AT_ONCE, FEW_CELLS // max(1, len(of_row)))):
                 cells = Block(batch, head, rows, compact(columns[part.start : part.stop]))
                 weights = softmax.exact_block(base, cells, "weights", pair)  # (rows, columns)
                 by_key = found.new_zeros(len(of_row), len(keys))

@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 POOLS = ("max", "mean")
 COMBINED_QUERIES = 2048  # of several heads as one, computed at once: of all these heads together
+OF_WORDS = 4  # rows that one of words counts for
 LEAST_QUERIES = 16  # and of each
 SCATTERED_QUERIES = 128  # of a sample, computed at once where rules exclude keys: more of them share fewer
 
@@ -503,8 +504,9 @@ class PoolingPlan:
         limit = rows_at_once(self.att, self.region.query_bin) if self.dense else QUERIES
         limited = self.limits is not None and self.limits != BandLimits()
         limit = min(limit, SCATTERED_QUERIES) if self.region.queries.step > 1 and limited else limit
-        heads = len(self.att.source.heads_in_cells(self.region.batch, self.region.head))
-        return limit if heads < 2 else max(LEAST_QUERIES, min(limit, COMBINED_QUERIES // heads))
+        heads = self.att.source.heads_in_cells(self.region.batch, self.region.head)
+        worth = sum(OF_WORDS if one[0].source.derived else 1 for one in heads)
+        return limit if worth < 2 else max(LEAST_QUERIES, min(limit, COMBINED_QUERIES // worth))
 
     def new_values(self) -> Tensor:
         """Return (rows, columns), each bin as it is where no cell of it is computed."""

@@ -18,7 +18,7 @@ from .base import AttentionBase, Head, longest
 from .logsumexp import LogSumExp
 from .matmul import LOG2_E, exp_
 from .sources import CARRIED
-from .stages import KEYS, QUERIES, blocks, exponentials, masked, new, plain, streamed, valued, values
+from .stages import QUERIES, blocks, exponentials, keys_at_once, masked, new, plain, streamed, valued, values
 
 T = TypeVar("T")
 Y = TypeVar("Y")
@@ -262,7 +262,7 @@ def exact_block(att: AttentionBase, cells: Block, stage: str, known: LogSumExp |
         (queries, keys).
     """
     out = new(att, len(cells.queries), len(cells.keys))
-    for at in cuts(range(len(cells.keys)), 1, KEYS):  # so that no more than a block of k is cast
+    for at in cuts(range(len(cells.keys)), 1, keys_at_once(att, len(cells.queries))):
         part = cells._replace(keys=cells.keys[at.start : at.stop])
         if streamed(att, stage) != "masked":
             S = plain(att, part, stage)

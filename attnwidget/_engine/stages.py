@@ -24,6 +24,7 @@ BY_SIZE = ("logit", "saliency")  # stages that pool to the number of largest abs
 SIGNED = ("scores", "scaled", "capped", "masked", *BY_SIZE)  # stages whose numbers may be negative
 MASKED = ("masked", *NORMALIZED)  # stages in which a blocked cell has no number of its own
 QUERIES, KEYS = 512, 2048  # of one block
+FEW_CELLS = 1 << 17  # of a block of few queries
 
 
 def new(att: AttentionBase, *shape: int) -> Tensor:
@@ -39,6 +40,14 @@ def streamed(att: AttentionBase, stage: str) -> str:
 def excludes(att: AttentionBase, stage: str) -> bool:
     """Return whether what known rules exclude is left out of a stage that is streamed."""
     return stage == "masked" or (stage == "weights" and att.source.zero_where_blocked)
+
+
+def keys_at_once(att: AttentionBase, queries: int) -> int:
+    """Return how many keys a block of some queries has at most: no more than so many are cast at once.
+
+    What is put together from other heads, or from pieces, takes its time for each block, however few cells it has.
+    """
+    return max(KEYS, FEW_CELLS // max(1, queries)) if att.source.derived else KEYS
 
 
 def rows_of(head: Head, queries: Indices, stage: str) -> SourceRows:
@@ -139,10 +148,11 @@ def blocks(
     """
     att = head.att
     rows = rows_of(head, queries, "capped" if stage == "masked" else stage)
-    scratch = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
+    limit = keys_at_once(att, len(queries))
+    scratch = Scratch(len(queries) * limit, att.result_dtype, att.device)
     rules = att.rules if stage == "masked" or (not zeros and excludes(att, stage)) else Rules()
     row = head.block(queries, within)
-    for keys in rules.pieces(row, width, KEYS):
+    for keys in rules.pieces(row, width, limit):
         cells = row._replace(keys=keys)
         if stage != "masked":
             yield keys, plain(att, cells, stage, scratch, rows), True

@@ -12,13 +12,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from .._analysis.all_heads import MAX_SAMPLED_CELLS, MAX_SAMPLED_ROWS, LayerSource, RowPlan
+from .._analysis.all_heads import MAX_SAMPLED_ROWS, LayerSource, RowPlan
 from .._analysis.head_kinds import HeadText, OwnMetric, measuring
 from .._analysis.head_sampling import HeadSampler, sample
 from .._analysis.keep import recall_of_heads
 from .._analysis.metrics import SURVEYED, MetricIndex
-from .._engine import overview
-from .._engine.base import AttentionBase, Shape
+from .._engine import cost, overview
+from .._engine.base import AttentionBase
 from .._engine.cache_policies import finding_evictions, kept_keys
 from .._utils.failures import log_told, sentence_of
 from .._utils.scheduler import Scheduler, in_slices
@@ -30,10 +30,12 @@ THUMBNAIL_SIZE = 32  # rows and columns of a small picture, at most
 MAX_FLOAT_HEADS = 2048  # up to which metrics are sent as float32; of more heads, in 250 steps
 LAYER_BYTES = 256  # that a layer's names and numbers take
 MAX_HEADS_PER_REQUEST = 240  # for finer pictures
+MAX_FINER_CELLS = cost.MAX_CELLS // cost.SMALL_PICTURE  # of the rows of as many heads, that one message may ask for
 FIRST_SECONDS = 0.1  # that a person waits for what can be computed at once
+MOST_SECONDS = 0.4  # and for the first layer, where that alone takes longer
 SLICE_SECONDS = 0.02
 MAX_WHOLE_CELLS = 1 << 20  # of one head of a layer, up to which its rows are held at once; else block by block
-MAX_LAYER_CELLS = 1 << 29  # of the sampled rows of a layer's heads together: fewer rows of very long ones
+MAX_LAYER_CELLS = 1 << 26  # of the sampled rows of a layer's heads together: fewer rows of very long ones
 ALL_HEADS = "all heads"  # the job that computes the rest
 
 log = logging.getLogger(__name__)
@@ -63,19 +65,20 @@ def thumbnail_plan(att: AttentionBase) -> tuple[range, int]:
     shape = att.shape
     size = min(THUMBNAIL_SIZE, isqrt(encoding.BUDGET // shape.H))
     is_whole = shape.Q * shape.K <= PICTURE_SIZE * PICTURE_SIZE
-    return sample(shape.Q, shape.Q if is_whole else _most_rows(shape, size)), size
+    return sample(shape.Q, shape.Q if is_whole else _most_rows(att, size)), size
 
 
-def _most_rows(shape: Shape, size: int) -> int:
+def _most_rows(att: AttentionBase, size: int) -> int:
     """Return how many rows of each head of a long layer are looked at."""
-    return max(1, min(size, MAX_LAYER_CELLS // (shape.H * shape.K)))
+    row = cost.worth_of_a_cell(att, 0, 0) * att.shape.H * att.shape.K
+    return max(1, min(size, MAX_LAYER_CELLS // max(1, row)))
 
 
 def thumbnails(att: AttentionBase, batch: int) -> Thumbnails:
     """Draw every head of a layer small: all of it, or of a long one exact queries, evenly spread."""
     shape = att.shape
     queries, size = thumbnail_plan(att)
-    most = _most_rows(shape, size)
+    most = _most_rows(att, size)
     if most * shape.K > MAX_WHOLE_CELLS:
         long = (overview.sampled(att, batch, head, rows=most, columns=size) for head in range(shape.H))
         return Thumbnails([(found.values, found.allowed) for found in long], most)
@@ -107,14 +110,15 @@ class Plan:
 
     def __init__(self, layers: LayerSource, batch: int, own: int = 0) -> None:
         self._own = own
-        shapes = [layers[layer].shape for layer in range(len(layers))]
-        rows = RowPlan(shapes, batch)
+        every = [layers[layer] for layer in range(len(layers))]
+        shapes = [att.shape for att in every]
+        self._worth = [cost.worth_of_a_cell(att, 0, 0) for att in every]
+        rows = RowPlan(shapes, batch, self._worth)
         self.heads, self.queries, self._whole = rows.heads, rows.queries, rows.whole
         self.total = sum(self.heads)
         self._shapes = shapes
         counted = zip(shapes, self.heads, self.queries, strict=True)
         self.cells = sum(heads * len(queries) * shape.K for shape, heads, queries in counted)
-        every = [layers[layer] for layer in range(len(layers))]
         absent = {
             "learned_sink": not any(att.has_sinks for att in every),
             "recall": all(kept_keys(att) is None for att in every),
@@ -137,7 +141,13 @@ class Plan:
         if self._whole:
             return self.queries[layer]
         shape = self._shapes[layer]
-        return sample(shape.Q, max(1, min(MAX_SAMPLED_ROWS, MAX_SAMPLED_CELLS // (MAX_HEADS_PER_REQUEST * shape.K))))
+        row = self._worth[layer] * MAX_HEADS_PER_REQUEST * shape.K
+        return sample(shape.Q, max(1, min(MAX_SAMPLED_ROWS, MAX_FINER_CELLS // row)))
+
+    def worth(self, layer: int, heads: range) -> int:
+        """Return how many cells larger pictures of some heads of a layer are worth."""
+        cells = len(heads) * len(self.finer(layer)) * self._shapes[layer].K
+        return cost.SMALL_PICTURE * self._worth[layer] * cells
 
 
 class Survey:
@@ -311,9 +321,10 @@ class Surveys(Generic[S]):
             self._shown = of, make()
         found = self._shown[1]
         change(found)
-        until = inf if self._slices.find_loop() is None else time.monotonic() + FIRST_SECONDS
+        begun = inf if self._slices.find_loop() is None else time.monotonic()
         for _ in found:
-            if (found.begun or found.is_finding) and time.monotonic() > until:
+            is_enough = found.begun or found.is_finding
+            if time.monotonic() > begun + (FIRST_SECONDS if is_enough else MOST_SECONDS):
                 self._slices.start(self._job, self._rest(found))
                 break
         return found.message()

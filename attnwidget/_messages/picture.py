@@ -29,7 +29,7 @@ from . import encoding, sinks
 
 PICTURE_SIZE = 512  # bins along a side, at most
 MAX_FIRST_CELLS = 1 << 27  # of the sampled rows that come first, in cells of a head
-LEAST_ROWS = 16  # of a picture that comes first
+LEAST_ROWS = 4  # of a picture that comes first
 OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
 
 Picture = dict[str, Any]

@@ -430,7 +430,7 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
     if len(heads) > heads_overview.MAX_HEADS_PER_REQUEST:
         raise ValueError(f"{len(heads):,} heads were asked for: at most {heads_overview.MAX_HEADS_PER_REQUEST} at once")
     plan = heads_overview.Plan(message.context.stack, batch)
-    message.budget.spend(len(heads) * len(plan.finer(layer)) * att.shape.K, "ask for fewer at once")
+    message.budget.spend(plan.worth(layer, heads), "ask for fewer at once")
     stage = request.get("stage", "weights")
     if stage == "weights":
         values = heads_overview.finer(message.context.stack, plan, layer, batch, heads)

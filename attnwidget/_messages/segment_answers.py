@@ -31,7 +31,7 @@ def columns(found: MassPass, span: range, budget: CostBudget) -> Made:
     if len(span) * len(found.names) > MAX_WINDOW:
         most = max(1, MAX_WINDOW // len(found.names))
         raise ValueError(f"{len(span):,} tokens were asked for: at most {most:,} at once")
-    budget.spend(RANKED * len(span) * found.att.shape.K * len(found.wanted.heads), FEWER)
+    budget.spend(len(span) * found.worth_of_rows(RANKED), FEWER)
     positions = found.asked[span.start : span.stop].astype(np.uint32)
     return {"positions": encoding.encode(positions), **found.columns(span.start, span.stop)}
 
@@ -69,7 +69,7 @@ def spread(own_part: np.ndarray[Any, Any], own: np.ndarray[Any, Any], known: Mad
 def keys(found: MassPass, query: int, column: int, count: int, budget: CostBudget) -> Made:
     """Return the strongest keys of a segment for one query."""
     mine = _keys_of(found, column)
-    budget.spend(RANKED * found.att.shape.K * len(found.wanted.heads), FEWER)
+    budget.spend(found.worth_of_rows(RANKED), FEWER)
     weights = _weights(found, [query])[0, torch.from_numpy(mine)]
     at = weights.abs().topk(min(count, len(mine))).indices
     top = weights[at]
@@ -83,8 +83,7 @@ def keys(found: MassPass, query: int, column: int, count: int, budget: CostBudge
 def block(found: MassPass, row: int, column: int, count: int, budget: CostBudget) -> Made:
     """Return the exact numbers of a cell of the matrix, as far as they are known, and its strongest weights."""
     mine, queries = _keys_of(found, column), found.wanted.rows.positions[row]
-    cells = len(queries) * found.att.shape.K * len(found.wanted.heads)
-    budget.spend(STRONGEST * cells, "go down into a smaller segment")
+    budget.spend(len(queries) * found.worth_of_rows(STRONGEST), "go down into a smaller segment")
     best: list[tuple[float, int, int]] = []
     at_once = max(1, CELLS_AT_ONCE // max(1, found.att.shape.K))
     for start in range(0, len(queries), at_once):

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from .._analysis.all_heads import LayerSource
+from .._engine import cost
 from .._engine.base import AttentionBase
 from .._engine.cache_policies import finding_evictions
 from .._engine.kept_levels import only_overviews
@@ -33,6 +34,8 @@ MAX_KEPT_NUMBERS = 1 << 24  # of the tokens of one segment that are kept
 MAX_HEAD_NUMBERS = 12_288  # of all heads
 MAX_HEAD_CELLS = 1 << 31  # weights of all heads that are computed; of more, fewer rows
 SAMPLED_ROWS = 128  # of all segments together, which come first
+MAX_FIRST_CELLS = 1 << 24  # of these rows, and of the tokens that are sent at once, what their cells are worth
+LEAST_TOKENS = 8  # that are sent at once, however much these are
 CELLS_AT_ONCE = 1 << 20  # of one step, and numbers of queries that are looked at together
 SINK = "learned sink"
 PARTS = ("mass", "even", "self", "self_even")
@@ -235,9 +238,11 @@ class MassPass:
     def _run(self) -> Generator[None, None, None]:
         row = self.wanted.row
         yield from self._look(row, range(self.window))
+        left = max(LEAST_TOKENS, MAX_FIRST_CELLS // self.worth_of_rows(1))
         for other, done in enumerate(self._done):
-            most = ceil(SAMPLED_ROWS * len(done) / max(1, sum(map(len, self._done))))
-            if other != row and len(done):
+            most = min(left, ceil(SAMPLED_ROWS * len(done) / max(1, sum(map(len, self._done)))))
+            if other != row and len(done) and most:
+                left -= most
                 yield from self._look(
                     other, np.unique(np.linspace(0, len(done) - 1, most).round().astype(int)).tolist()
                 )
@@ -297,7 +302,13 @@ class MassPass:
     @property
     def window(self) -> int:
         """How many tokens of the asking segment are sent with the matrix."""
-        return min(len(self.asked), MAX_COLUMNS, max(1, MAX_COLUMN_NUMBERS // len(self.names)))
+        quick = max(LEAST_TOKENS, MAX_FIRST_CELLS // self.worth_of_rows(1))
+        return min(len(self.asked), MAX_COLUMNS, quick, max(1, MAX_COLUMN_NUMBERS // len(self.names)))
+
+    def worth_of_rows(self, more: int) -> int:
+        """Return how many cells a query is worth of which each cell is worth so many in a head of its own."""
+        each = (cost.worth_of_a_cell(self.att, self.wanted.batch, head) for head in self.wanted.heads)
+        return self.att.shape.K * sum(more - 1 + one for one in each)
 
     def matrix(self) -> dict[str, Numbers]:
         """Return what segments give to segments as far as it is known, (rows, columns); NaN where nothing is."""
@@ -389,7 +400,8 @@ class HeadMasses:
         has_sinks = any(layers[layer].has_sinks for layer, ok in enumerate(fits) if ok)
         self.names = [*wanted.columns.names, *([SINK] if has_sinks else [])]
         self.asked = wanted.rows.positions[wanted.row]
-        most = max(1, MAX_HEAD_CELLS // max(1, sum(self.heads) * own.K))
+        each = [cost.worth_of_a_cell(layers[n], wanted.batch, 0) * heads for n, heads in enumerate(self.heads) if heads]
+        most = max(1, MAX_HEAD_CELLS // max(1, sum(each) * own.K))
         self._queries = self.asked[_spread(len(self.asked), most)].tolist()
         self._known = {name: np.zeros((sum(self.heads), len(self.names))) for name in PARTS}
         self._ready = 0  # layers

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnwidget import Attention
 from attnwidget._engine import overview
-from attnwidget._engine.cost import COMBINED, cells
+from attnwidget._engine.cost import COMBINED, WORDS, cells
 from attnwidget._engine.matmul import Scratch
 from attnwidget._engine.overview import OverviewPass
 from attnwidget._engine.regions import Region
@@ -54,7 +54,8 @@ def test_a_window_costs_what_it_holds_and_is_the_same(kind: str, pool: str, monk
     count = Counted(monkeypatch, att)
     found = att.overview(size=500, pool=pool)
     assert count.cells <= n * (512 + WINDOW + 8)
-    assert cells(att, 0, 0, range(n), range(n), "weights") <= COMBINED * 2 * n * (512 + WINDOW + 8)
+    each = WORDS if kind == "words" else COMBINED * 2
+    assert cells(att, 0, 0, range(n), range(n), "weights") <= each * n * (512 + WINDOW + 8)
     whole = att.block()
     wide = found.query_bin
     padded = torch.nn.functional.pad(whole, (0, -n % wide, 0, -n % wide))
@@ -78,10 +79,13 @@ def test_weights_that_are_given_are_never_left_out() -> None:
     assert derived("words", make()).combine().source.zero_where_blocked
 
 
-def test_steps_over_many_heads_are_not_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of", ["pieces", "words"])
+def test_steps_over_many_heads_are_not_longer(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = torch.Generator().manual_seed(2)
-    q, k = (torch.randn(1, 64, 1200, 4, generator=source) for _ in range(2))
-    att = Attention(q, k).combine()
+    heads = 64 if of == "pieces" else 16
+    q, k = (torch.randn(1, heads, 1200, 4, generator=source) for _ in range(2))
+    pieces = Attention(q, k)
+    att = (pieces if of == "pieces" else pieces.merge(list(range(1200)))).combine()
     largest = 0
     kind = type(att.source.rows(0, 0, range(1), 1.0))
     block = kind.block
@@ -89,9 +93,9 @@ def test_steps_over_many_heads_are_not_longer(monkeypatch: pytest.MonkeyPatch) -
     def counted(rows: object, keys: Indices, scratch: Scratch | None) -> Tensor:
         nonlocal largest
         made: Tensor = block(rows, keys, scratch)  # type: ignore[arg-type]
-        largest = max(largest, 64 * made.numel())
+        largest = max(largest, heads * made.numel())
         return made
 
     monkeypatch.setattr(kind, "block", counted)
     OverviewPass(att, Region(0, 0, range(100), range(1200), 4, 4), "weights", "max", 0).finish()
-    assert largest <= overview.COMBINED_QUERIES * 2048
+    assert largest <= overview.COMBINED_QUERIES * 2048 // (1 if of == "pieces" else overview.OF_WORDS)

@@ -237,6 +237,23 @@ def test_it_comes_in_slices_and_can_be_left(front_end: FrontEnd, monkeypatch: py
     asyncio.run(explore())
 
 
+def test_a_first_layer_that_takes_long_is_sent_once_it_is_there(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads_overview, "MOST_SECONDS", -1.0)
+
+    async def explore() -> None:
+        w = show(stack_of((4, 4, 40)))
+        assert w.survey["pictures"] == []
+        assert w.survey["error"] is None
+        while w._scheduler.names:
+            await asyncio.sleep(0.005)
+        assert len(w.survey["pictures"]) == 1
+        w.close()
+
+    asyncio.run(explore())
+
+
 def test_what_goes_wrong_is_said(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     w = show(stack_of((2, 2, 8), (2, 2, 8)), view="heatmap")
     own = HeadSampler.steps

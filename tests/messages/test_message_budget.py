@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -12,11 +13,19 @@ from allocations import PeakBytes
 from front_end import Desk, attached, decode
 from tolerance import approx, rounding, sums
 
-from attnwidget import Attention, AttentionStack
-from attnwidget._analysis import statistics
-from attnwidget._engine import combined_heads, cost
+from attnwidget import Attention, AttentionStack, AttentionWidget
+from attnwidget._analysis import all_heads, statistics
+from attnwidget._engine import combined_heads, cost, softmax
 from attnwidget._engine.level_cache import LevelCache, LevelKey
-from attnwidget._messages import long_answers, requests, stage_sections, tiles
+from attnwidget._messages import (
+    heads_overview,
+    long_answers,
+    picture,
+    requests,
+    segment_mass,
+    stage_sections,
+    tiles,
+)
 from attnwidget._messages.stage_pictures import SmallMatrix
 
 MEGABYTE = 1_000_000
@@ -204,6 +213,7 @@ def spent(monkeypatch: pytest.MonkeyPatch, desk: Desk, *questions: dict[str, Any
         ({"kind": "sweep", "own": True}, cost.SWEEP),
         ({"kind": "gradients"}, cost.GRADIENT * 500 * 500),
         ({"kind": "spread"}, cost.STATISTICS * 3 * 500 * 500),
+        ({"kind": "thumbnails", "heads": [0, 1]}, cost.SMALL_PICTURE * 500 * 500),
     ],
 )
 def test_what_is_slower_than_a_picture_counts_for_more(
@@ -341,6 +351,73 @@ def test_tiles_of_several_heads_count_each_of_them() -> None:
     replies, _ = ask(desk_of(together), *[{"kind": "tiles", "view": "one", "tiles": asked}] * 16)
     each = cost.SAMPLED * tiles.MAX_SAMPLED_CELLS + 64 * cost.TILE * cost.COMBINED * 32
     assert 0 < sum(reply["ok"] for reply in replies) <= cost.MAX_CELLS // each
+
+
+WORDS = [f"{'Ġ' * (at % 3 != 1)}a" for at in range(3000)]  # two of three tokens are a word
+
+
+def test_words_count_for_what_their_pieces_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell of a word is some of pieces, computed twice; heads of words as one are as many."""
+    att = Attention(*torch.randn(2, 1, 4, 3000, 8, generator=torch.Generator().manual_seed(1)))
+    of_words = att.merge(WORDS)
+    rows = range(100), range(of_words.shape.K)
+    assert cost.cells(of_words, 0, 0, *rows, "weights") == cost.WORDS * 100 * 2000
+    assert cost.worth_of_a_cell(of_words, 0, 0) == cost.WORDS > cost.COMBINED
+    mean = of_words.combine(how="mean")
+    assert cost.cells(mean, 0, 0, *rows, "weights") == 4 * 2 * cost.WORDS * 100 * 2000
+    assert cost.worth_of_a_cell(mean, 0, 0) == 4 * 2 * cost.WORDS
+    assert cost.worth_of_a_cell(att.combine(how="mean"), 0, 0) == 4 * cost.COMBINED
+
+
+@pytest.mark.parametrize("act", [{"pieces": "words"}, {"view": "heads"}, {"combine": "mean"}])
+def test_many_heads_of_words_are_looked_at_within_a_message(
+    act: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 32 heads of 65,536 tokens each of these took 1.4 to 3 s of a message."""
+    budget = 1 << 22
+    for module, name in (
+        (heads_overview, "MAX_LAYER_CELLS"), (picture, "MAX_FIRST_CELLS"), (all_heads, "MAX_SAMPLED_CELLS"),
+        (all_heads, "MAX_EXACT_CELLS"), (cost, "AT_ONCE"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, budget)
+    counted, exact_block = [], softmax.exact_block
+
+    def counting(base: Any, cells: Any, *about: Any) -> torch.Tensor:
+        found = exact_block(base, cells, *about)
+        counted.append(found.numel() if base.q is not None else 0)
+        return found
+
+    q, k = torch.randn(2, 1, 16, 3000, 8, generator=torch.Generator().manual_seed(1))
+
+    async def in_a_kernel() -> None:  # where what is left is computed later
+        w = AttentionWidget(q, k, tokens=WORDS, heads=range(16), pieces="pieces" if "pieces" in act else "words")
+        monkeypatch.setattr(softmax, "exact_block", counting)
+        w.set_state(act)
+        monkeypatch.setattr(softmax, "exact_block", exact_block)
+        w.close()
+
+    asyncio.run(in_a_kernel())
+    each = 3000 * 3000 / 2000 / 2000  # cells of pieces to one of words
+    least = 4 * 3000 * each * (16 if "combine" in act else 1)  # rows of the picture of a head, however long
+    assert 0 < sum(counted) <= 2 * each * budget / cost.WORDS + least
+
+
+def test_tokens_between_segments_are_sent_as_many_as_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    def window(att: Attention, head: int | str = 0) -> int:
+        K = att.shape.K
+        columns = segment_mass.Columns(["a", "b"], [1, K - 1], [0, 7], np.minimum(np.arange(K), 1), ())
+        rows = segment_mass.Rows(["a", "b"], [np.arange(1), np.arange(1, K)])
+        return segment_mass.MassPass(att, segment_mass.Wanted(0, 0, head, (), "b", columns, rows), 1).window
+
+    att = Attention(*torch.randn(2, 1, 4, 3000, 8, generator=torch.Generator().manual_seed(1)))
+    assert window(att) == segment_mass.MAX_COLUMNS
+    monkeypatch.setattr(segment_mass, "MAX_FIRST_CELLS", 400 * 3000)
+    assert (window(att), window(att, "mean 0 1 2 3")) == (400, 100)
+    monkeypatch.setattr(segment_mass, "MAX_FIRST_CELLS", 50 * 2000 * cost.WORDS)
+    assert window(att.merge(WORDS)) == 50
+    assert window(att.merge(WORDS), "max 0 1 2 3") == 12
+    monkeypatch.setattr(segment_mass, "MAX_FIRST_CELLS", 0)
+    assert window(att) == segment_mass.LEAST_TOKENS
 
 
 def iter_of() -> Any:
