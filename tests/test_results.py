@@ -60,7 +60,7 @@ def return_type(function: Any) -> Any:
     hint = function.__annotations__["return"]
     if not isinstance(hint, str):
         return hint
-    names = {**vars(typing), **vars(types), **vars(sys.modules[function.__module__])}
+    names = {"Self": Any, **vars(typing), **vars(types), **vars(sys.modules[function.__module__])}  # 3.10 has no Self
     return eval(hint, names)
 
 

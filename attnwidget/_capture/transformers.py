@@ -22,6 +22,8 @@ from .grown_keys import grown_keys
 from .observed_call import EAGER, ObservedCall, Unreadable
 
 PAGED = "cache", "read_index"  # of the interface, where its keys are those of several texts, in pages of a cache
+# What a model's own module calls its eager attention, before transformers 5.1 without asking the interface for it.
+EAGER_FUNCTION = "eager_attention_forward"
 CACHES = "cache", "past_key_values"  # under which a model is given its cache: of transformers 5.24 on, and of before
 
 
@@ -157,26 +159,37 @@ Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 class InterfaceWrapper:
     """Wraps the attention functions that transformers looks up for each call, until it is removed.
 
+    Before its interface was asked for eager attention too, models took that from their own module: of these versions it
+    is wrapped in each module that is loaded.
+
     Args:
         wrap: takes the implementation's name and the function, and returns the function to call in its place.
     """
 
     def __init__(self, wrap: Wrap) -> None:
-        self._interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
-        self._own: dict[str, Any] = {}
+        interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
+        self._own: list[tuple[Any, str, Any]] = []  # where what was wrapped is, its name, and itself
         for name in ("get_interface", "__getitem__"):
-            found = getattr(self._interface, name, None)
+            found = getattr(interface, name, None)
             if found is not None:
-                self._own[name] = vars(self._interface).get(name)
-                setattr(self._interface, name, _wrapped_look_up(found, wrap))
+                self._put(interface, name, _wrapped_look_up(found, wrap))
+        if interface is not None and not hasattr(interface, "get_interface"):
+            for module in list(sys.modules.values()):
+                found = getattr(module, "__dict__", {}).get(EAGER_FUNCTION)
+                if callable(found) and not hasattr(found, "reports_calls"):
+                    self._put(module, EAGER_FUNCTION, wrap("eager", found))
+
+    def _put(self, where: Any, name: str, wrapped: Callable[..., Any]) -> None:
+        self._own.append((where, name, vars(where).get(name)))
+        setattr(where, name, wrapped)
 
     def remove(self) -> None:
-        """Put transformers' own look-up back."""
-        for name, own in self._own.items():
+        """Put transformers' own look-up and functions back."""
+        for where, name, own in self._own:
             if own is None:
-                delattr(self._interface, name)
+                delattr(where, name)
             else:
-                setattr(self._interface, name, own)
+                setattr(where, name, own)
 
 
 def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
@@ -238,15 +251,22 @@ def length_of_cache(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> in
 
 def _wrapped_assistance(search: Callable[..., Any], follow: Following) -> Callable[..., Any]:
     @functools.wraps(search)
-    def following(model: Any, *arguments: Any, **keywords: Any) -> Any:
+    def following(model: Any, input_ids: Tensor, *arguments: Any, **keywords: Any) -> Any:
         with follow(model) as matchers:
-            result = search(model, *arguments, **keywords)
+            result = search(model, input_ids, *arguments, **keywords)
             left = length_of_cache((), keywords)
-            for one in matchers if left is not None else ():
-                one.reject_beyond(left)
+            for one in matchers:
+                one.reject_beyond(_read_by(result, input_ids, keywords) if left is None else left)
             return result
 
     return following
+
+
+def _read_by(result: Any, input_ids: Tensor, keywords: Mapping[str, Any]) -> int:
+    """Return how many positions a search has read when it ends: all but the last token that it has written."""
+    written = getattr(result, "sequences", result).shape[1] - input_ids.shape[1]
+    embedded = keywords.get("inputs_embeds")
+    return int((input_ids if embedded is None else embedded).shape[1] + written - 1)
 
 
 def _wrapped_beam_search(search: Callable[..., Any], follow: Following) -> Callable[..., Any]:

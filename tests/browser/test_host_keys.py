@@ -9,7 +9,7 @@ import pytest
 from lab import Kind, Lab, LabNotebook
 from test_lab import BANK, View, python, soon
 
-CELLS = ["before = 1", BANK, "after = 2", "after = 3"]
+CELLS = ["before = 1", BANK.replace("**shown)", "segments='sentences', **shown)"), "after = 2", "after = 3"]
 
 NOTEBOOK = """() => {
   const { content, context } = window.jupyterapp.shell.currentWidget;
@@ -40,6 +40,7 @@ TARGETS = {
     "text": ["[data-aw=picture]", "[data-aw=legend]"],
     "heads": ["[data-aw=picture]"],
     "stages": ["[data-aw=picture] canvas", ".aw-operation", "[data-aw=status]"],
+    "segments": [".aw-seg-rows", ".aw-heading", "[data-aw=status]"],
 }
 
 

@@ -104,9 +104,8 @@ def test_marimo(browser: Browser, tmp_path: Path) -> None:
 def test_voila(browser: Browser, tmp_path: Path) -> None:
     pytest.importorskip("voila", reason="Voila is not installed: it is in the extra `dev`")
     path = tmp_path / "page.ipynb"
-    cells = [
-        nbformat.v4.new_code_cell(source) for source in (CELL, "w", "AttentionWidget(*torch.randn(3, 1, 4, 8, 8))")
-    ]
+    box = "import ipywidgets\nipywidgets.HBox([AttentionWidget(*torch.randn(3, 1, 4, 8, 8)) for _ in range(2)])"
+    cells = [nbformat.v4.new_code_cell(source) for source in (CELL, "w", box)]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
     arguments = [str(path), "--no-browser", "--port={port}", "--Voila.ip=127.0.0.1", "--show_tracebacks=True"]
@@ -116,7 +115,15 @@ def test_voila(browser: Browser, tmp_path: Path) -> None:
             page.page.goto(base, wait_until="load", timeout=120_000)
             choose_and_pin(page)
             page.screenshot("voila")
-            assert page.page.locator(".attnwidget").count() == 2
+            widgets = page.page.locator(".attnwidget")
+            assert widgets.count() == 3
+            widgets.nth(2).locator("[data-aw=status]").get_by_text("float32").wait_for()
+            alone, left, right = (widgets.nth(at).bounding_box() for at in range(3))
+            assert alone is not None
+            assert left is not None
+            assert right is not None
+            assert alone["width"] / 2 - 40 <= left["width"] == right["width"] <= alone["width"] / 2
+            assert left["x"] + left["width"] + 16 <= right["x"]
             assert errors(page) == []
         finally:
             page.close()

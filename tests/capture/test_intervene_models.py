@@ -40,6 +40,9 @@ MORE = {
         transformers.GptOssConfig(**GROUPED, sliding_window=4, num_local_experts=2, num_experts_per_tok=1),
     ),
 }
+# How transformers names the attention of a ViT: as it did up to some version after 5.6, and as it does now.
+OLD_VIT = hasattr(transformers.models.vit.modeling_vit, "ViTSelfAttention")
+VIT = ("layer.1.attention.attention", "dense") if OLD_VIT else ("layers.1.attention", "o_proj")
 CASES = {
     "GPT-2": Case(DECODERS["GPT-2"], "sdpa", "h.1.attn", "c_proj"),
     "GPT-2 eager": Case(DECODERS["GPT-2"], "eager", "h.1.attn", "c_proj"),
@@ -51,7 +54,7 @@ CASES = {
     "GPT-NeoX": Case(MORE["GPT-NeoX"], "sdpa", "layers.1.attention", "dense"),
     "gpt-oss, sinks": Case(MORE["gpt-oss"], "eager", "layers.0.self_attn", "o_proj", sinks=True),
     "BERT": Case(MORE["BERT"], "sdpa", "layer.1.attention.self", "output.dense"),
-    "ViT": Case(MORE["ViT"], "sdpa", "layers.1.attention", "o_proj"),
+    "ViT": Case(MORE["ViT"], "sdpa", *VIT),
     "BART, encoder": Case(SEQUENCES["BART"], "sdpa", "encoder.layers.1.self_attn", "out_proj"),
     "BART, decoder": Case(SEQUENCES["BART"], "sdpa", "decoder.layers.0.self_attn", "out_proj"),
     "BART, cross-attention": Case(SEQUENCES["BART"], "sdpa", "decoder.layers.1.encoder_attn", "out_proj"),

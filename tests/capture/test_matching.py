@@ -116,6 +116,21 @@ def test_rejected_tokens_leave_the_map(name: str) -> None:
     assert_equal(cap.attention, Eager(build(DECODERS[name], "eager"), found[:, :-1]).attentions)
 
 
+@pytest.mark.parametrize("embedded", [False, True])
+def test_rejected_tokens_leave_the_map_where_the_search_is_given_no_cache(
+    embedded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in transformers 5.0, whose models made it in their first call."""
+    monkeypatch.setattr("attnwidget._capture.transformers.cache_of", lambda keywords: None)
+    model, ids = build(DECODERS["GPT-2"], "sdpa"), batch()["input_ids"][:1]
+    given = {"inputs_embeds": model.get_input_embeddings()(ids).detach()} if embedded else {"input_ids": ids}
+    how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad(), capture(model) as cap:
+        found = model.generate(**given, prompt_lookup_num_tokens=3, **how)
+    text = torch.cat([ids, found], 1) if embedded else found
+    assert_equal(cap.attention, Eager(build(DECODERS["GPT-2"], "eager"), text[:, :-1]).attentions)
+
+
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_rejected_tokens_of_a_translation_leave_decoder_and_cross(name: str) -> None:
     model, ids = build(SEQUENCES[name], "sdpa"), batch()["input_ids"][:1]

@@ -124,15 +124,18 @@ def test_a_generation_of_positions_first_is_shown_step_by_step(beams: int) -> No
     )  # fmt: skip
     model = transformers.FSMTForConditionalGeneration(config).eval()
     ids = torch.randint(3, 40, (2, 9))
+    how = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "num_beams": beams}
     with torch.no_grad(), capture(model) as cap:
-        out = model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, num_beams=beams)
+        model.generate(ids, **how)
     with torch.no_grad():
-        wanted = model(input_ids=ids, decoder_input_ids=out[:, :-1], output_attentions=True).cross_attentions
+        out = model.generate(ids, **how, output_attentions=True, return_dict_in_generate=True)
     assert len(cap.cross) == 2
-    for att, weights in zip(cap.cross, wanted, strict=True):
+    for layer, att in enumerate(cap.cross):
         for sample in range(2):
+            rows = [sample] * 5 if beams == 1 else out.beam_indices[sample, :5].tolist()  # from which each word came
+            wanted = torch.cat([step[layer][row] for step, row in zip(out.cross_attentions, rows, strict=True)], 1)
             found = torch.stack([att.block(batch=sample, head=head) for head in range(4)])
-            assert_close(found, weights[sample], rtol=0, atol=1e-3)  # one pass rounds otherwise than steps do
+            assert_close(found, wanted)
 
 
 @pytest.mark.parametrize(("samples", "positions"), [(2, 5), (4, 4), (5, 3)])

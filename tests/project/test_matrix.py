@@ -51,15 +51,30 @@ def test_a_stand_in_that_only_says_where_others_are_is_no_python(
     assert not matrix.runs("3.9", sys.executable)
 
 
-def test_bounds_are_those_of_the_package_for_each_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_are_those_of_the_package_and_its_parts_for_each_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = ["anywidget", "ipywidgets", "numpy", "safetensors", "traitlets"]
+    parts = ["distributed", "matplotlib", "numba", "tqdm", "transformers"]
     for version in matrix.PYTHONS:
         names = [one.partition("==")[0] for one in matrix.lower_bounds(version)]
-        assert sorted(names) == ["anywidget", "ipywidgets", "numpy", "safetensors", "traitlets"]
-    needs = '"torch>=2.5", "a>=1.2; python_version < \'3.13\'", "a>=2; python_version >= \'3.13\'", "b>=0.4.3"'
-    (tmp_path / "pyproject.toml").write_text(f"[project]\ndependencies = [\n{needs}\n]\n")
+        assert sorted(names) == sorted(package + parts)
     monkeypatch.setattr(matrix, "ROOT", tmp_path)
-    assert matrix.lower_bounds("3.10") == ["a==1.2", "b==0.4.3"]
-    assert matrix.lower_bounds("3.13") == ["a==2", "b==0.4.3"]
+    needs = '"torch>=2.5", "a>=1.2; python_version < \'3.13\'", "a>=2; python_version >= \'3.13\'", "b>=0.4.3"'
+    extras = 'demo = ["c[dask]", "lab>=4", "transformers>=5"]\n# Said.\ndask = ["d>=3"]\nfast = ["n>=1"]\n'
+    extras += 'figure = ["m>=3"]\nprogress = ["t>=2"]\ndev = ["z>=9"]\n'
+    (tmp_path / "pyproject.toml").write_text(
+        f"[project]\ndependencies = [\n{needs}\n]\n[project.optional-dependencies]\n{extras}"
+    )
+    optional = ["d==3", "n==1", "m==3", "t==2", "transformers==5"]
+    assert matrix.lower_bounds("3.10") == ["a==1.2", "b==0.4.3", *optional]
+    assert matrix.lower_bounds("3.13") == ["a==2", "b==0.4.3", *optional]
+
+
+def test_torch_is_the_one_of_the_constraints_or_the_one_that_is_named() -> None:
+    pinned = matrix.torch_pin()
+    assert pinned in (matrix.ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert matrix.torch_pin("2.5.0") == "torch==2.5.0"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ LEAST = 8  # pixels of letters, which are 6 pt: smaller ones nobody reads in pri
 MEASURED_AT = 96  # pixels of letters
 WHOLE = 64  # characters whose width is that of the whole text
 LONG = 1024  # characters, of which only the ends can ever be seen
+ROUNDING = 1e-8  # dots, of where an image ends
 STRIP = 256  # dots of an image, from top to bottom, that are made together
 
 # Text stays text in files; and tokens in scripts that no font here has are no reason for a warning each.
@@ -198,32 +199,37 @@ class Canvas:
 @functools.cache
 def _image_class() -> Any:
     from matplotlib.image import AxesImage
-    from matplotlib.transforms import Bbox
+    from matplotlib.transforms import Affine2D, Bbox
 
     class ImageInStrips(AxesImage):
-        """An image that is scaled some rows at a time: matplotlib takes some sixty bytes for each dot that it makes."""
+        """An image that is scaled some rows at a time: matplotlib takes some sixty bytes for each dot that it makes.
+
+        Each begins and ends between two dots: others matplotlib stretches to whole dots before 3.11, each by itself.
+        """
 
         def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
             clip = self.get_clip_box()
             if unsampled or clip is None:
                 return super().make_image(renderer, magnification, unsampled)
             seen = Bbox.intersection(clip, self.get_window_extent(renderer))
-            low, high = (0, 0) if seen is None else (math.floor(seen.y0 * magnification), seen.y1 * magnification)
+            if seen is None:
+                return None, 0, 0, None
+            # A dot is drawn if its middle is in what is seen; one on the edge is, at the left and at the top.
+            left, right = (math.floor(x * magnification + 0.5 + ROUNDING) for x in seen.intervalx)
+            low, high = (math.ceil(y * magnification - 0.5 - ROUNDING) for y in seen.intervaly)
+            if left == right or low == high:
+                return None, 0, 0, None
+            x0, x1, y0, y1 = self.get_extent()
+            extent, transform = Bbox([[x0, y0], [x1, y1]]), self.get_transform()
             strips = []
             try:
-                for y in range(low, math.ceil(high), STRIP):
-                    self.set_clip_box(
-                        Bbox.from_extents(
-                            clip.x0, max(clip.y0, y / magnification), clip.x1, min(clip.y1, (y + STRIP) / magnification)
-                        )
-                    )
-                    strips.append(super().make_image(renderer, magnification))
+                self.set_transform(transform + Affine2D().scale(magnification))
+                for y in range(low, high, STRIP):
+                    strip = Bbox.from_extents(left, y, right, min(y + STRIP, high))
+                    strips.append(self._make_image(self._A, extent, strip, strip))  # type: ignore[attr-defined]
             finally:
-                self.set_clip_box(clip)
-            there = [one for one in strips if one[0] is not None]
-            if not there:
-                return None, 0, 0, None
-            return np.concatenate([one[0] for one in there]), *there[0][1:]
+                self.set_transform(transform)
+            return np.concatenate([one[0] for one in strips]), left / magnification, low / magnification, strips[0][3]
 
     return ImageInStrips
 
