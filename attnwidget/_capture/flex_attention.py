@@ -5,8 +5,9 @@ FlexAttention calls them for one cell at a time, under vmap, and they may use wh
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +19,20 @@ def per_cell(function: Callable[..., Any], *arguments: Any) -> Tensor:
     device = next(x.device for x in arguments if isinstance(x, Tensor) and x.ndim)
     tensors = [torch.as_tensor(x, device=device) for x in arguments]
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
-    found = torch.vmap(function)(*(x.expand(shape).reshape(-1) for x in tensors))
+    with _indexing():
+        found: Tensor = torch.vmap(function)(*(x.expand(shape).reshape(-1) for x in tensors))
     return found.reshape(shape)
+
+
+@contextlib.contextmanager
+def _indexing() -> Iterator[None]:
+    """Let a function index tensors by numbers under vmap, for which torch 2.5 has a mode; later versions can do it."""
+    mode = getattr(sys.modules.get("torch._higher_order_ops.flex_attention"), "TransformGetItemToIndex", None)
+    if mode is None:
+        yield
+        return
+    with torch._C._EnableTorchFunction(), mode():  # noqa: SLF001  # what verifies a call has switched modes off
+        yield
 
 
 class ScoreMod:

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from .._utils.interrupts import interrupts_put_off
 from ..masks import causal_lower_right
+from .compilation import with_compilation, without_compilation
 from .fast_path import without_fast_path
 from .flex_attention import ScoreMod, read_tuple
 from .grown_keys import CacheWrapper
@@ -165,13 +166,6 @@ def _follow_rejections(model: nn.Module) -> Iterator[list[RecordMatcher]]:
         for matcher in matchers:
             stack.enter_context(matcher.rejecting())
         yield matchers
-
-
-def without_compilation() -> contextlib.AbstractContextManager[Any]:
-    """Have compiled models run as they are written: functions that are compiled cannot be seen."""
-    if not hasattr(torch.compiler, "set_stance"):
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")
 
 
 def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -328,13 +322,10 @@ def _keep_gradient(output: Any, to_heads: Callable[[Tensor], Tensor], *callbacks
 @contextlib.contextmanager
 def _compiled_flex_attention() -> Iterator[None]:
     """Leave FlexAttention compiled, for that is what fuses it, and suspend the watchers of captures meanwhile."""
-    if not hasattr(torch.compiler, "set_stance"):
-        yield
-        return
     with contextlib.ExitStack() as stack:
         while isinstance(mode := torch.overrides._get_current_function_mode(), WatchingMode):
             stack.enter_context(mode.suspended())
-        with torch.compiler.set_stance("default"):
+        with with_compilation():
             yield
 
 
