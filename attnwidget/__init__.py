@@ -56,7 +56,7 @@ __all__ = [
     "segments",
     "sweep",
 ]
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _MODULES = {
     "Attention": "attention",
