@@ -369,6 +369,7 @@ def default_device(device: str) -> Iterator[None]:
         yield
     finally:
         torch.set_default_device(None)
+        vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)  # torch 2.5 asks the None there for its device
 
 
 def answers(asked: Iterator[Any], *modes: Callable[[], AbstractContextManager[Any]]) -> list[Any]:
@@ -531,6 +532,7 @@ def test_gradients_are_as_they_were_after_several_heads_recalled_side_by_side() 
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "matmul"), reason="this torch has no such switch")
 def test_an_interrupt_at_any_line_leaves_the_caller_in_the_modes_it_was_in() -> None:
     backend = torch.backends.mkldnn.matmul
     before, att = backend.fp32_precision, Attention(*torch.randn(3, 9, 4))

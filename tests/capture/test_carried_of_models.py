@@ -163,6 +163,8 @@ def inputs_of(named: Named) -> dict[str, Tensor]:
 @pytest.mark.parametrize("earlier", [0, 2], ids=["new", "captured before"])
 @pytest.mark.parametrize("name", MODELS)
 def test_value_norm_and_logit_are_those_of_the_modules(name: str, earlier: int) -> None:
+    if name == "Falcon" and not hasattr(torch.compiler, "set_stance"):
+        pytest.skip("transformers runs it with torch 2.6 and later")
     named = MODELS[name]
     model = randomized(build(named.kind, named.kind.implementations[0]))
     given, token = Given(model), 7

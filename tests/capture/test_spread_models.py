@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.fsdp
 from captured import weights
 from test_processes import IDS, alone, in_processes, llama, two_processes
 from torch import nn
@@ -67,6 +68,7 @@ def spread(rank: int, mesh: Any, path: Path) -> None:
     cap.save(path / "stage-{rank}.safetensors")
 
 
+@pytest.mark.skipif(not hasattr(torch.distributed.fsdp, "fully_shard"), reason="this torch has it elsewhere")
 def test_data_parallel_sharded_and_in_stages(tmp_path: Path) -> None:
     in_processes(spread, tmp_path)
     joined, whole = Capture.load(tmp_path / "stage-*.safetensors"), alone()

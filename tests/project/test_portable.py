@@ -62,7 +62,7 @@ def test_torch_keeps_to_the_limits_of_a_lane() -> None:
     code = "import torch; print(torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())"
     environment = portable.LANES["sse41-2"].environment(dict(os.environ))
     seen = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert seen.stdout.split() == ["DEFAULT", "2"]
+    assert seen.stdout.strip() in ("DEFAULT 2", "NO AVX 2")  # as torch 2.5 calls it
 
 
 def test_the_tests_have_as_many_threads_as_they_are_told() -> None:

@@ -87,7 +87,8 @@ def intervene(
 
     Where heads are split over processes, each process edits those that it has, by their numbers in the model. Gradients
     flow through edits, but for "dtype"; what gradient checkpointing computes again in the backward pass is edited as it
-    was, also after the block. Calls in the thread that entered the block are edited; in others the
+    was, also after the block (torch 2.5 does not tell of checkpointing that hooks have begun, as those of
+    `torch.distributed`: leave it out there). Calls in the thread that entered the block are edited; in others the
     model runs as it is. torch's own modules take no short cut for inference inside the block, and functions that are
     compiled run as they are written, which may change last bits. Weights that transformers' eager attention
     and torch's own module return beside the output are edited too, NaN where an output of one's own has none; those
