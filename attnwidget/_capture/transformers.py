@@ -22,9 +22,8 @@ from .grown_keys import grown_keys
 from .observed_call import EAGER, ObservedCall, Unreadable
 
 PAGED = "cache", "read_index"  # of the interface, where its keys are those of several texts, in pages of a cache
-# What a model's own module calls its eager attention, before transformers 5.1 without asking the interface for it.
-EAGER_FUNCTION = "eager_attention_forward"
 CACHES = "cache", "past_key_values"  # under which a model is given its cache: of transformers 5.24 on, and of before
+EAGER_FUNCTION = "eager_attention_forward"  # in the module of a model's own code
 
 
 def cache_of(keywords: Mapping[str, Any]) -> Any:
@@ -159,8 +158,8 @@ Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 class InterfaceWrapper:
     """Wraps the attention functions that transformers looks up for each call, until it is removed.
 
-    Before its interface was asked for eager attention too, models took that from their own module: of these versions it
-    is wrapped in each module that is loaded.
+    Before transformers 5.1 models did not ask for eager attention, but took the function in their own module: with
+    these versions it is wrapped in each module that is loaded.
 
     Args:
         wrap: takes the implementation's name and the function, and returns the function to call in its place.
@@ -255,8 +254,10 @@ def _wrapped_assistance(search: Callable[..., Any], follow: Following) -> Callab
         with follow(model) as matchers:
             result = search(model, input_ids, *arguments, **keywords)
             left = length_of_cache((), keywords)
+            if left is None:  # the search was given no cache
+                left = _read_by(result, input_ids, keywords)
             for one in matchers:
-                one.reject_beyond(_read_by(result, input_ids, keywords) if left is None else left)
+                one.reject_beyond(left)
             return result
 
     return following

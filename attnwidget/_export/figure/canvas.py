@@ -204,7 +204,7 @@ def _image_class() -> Any:
     class ImageInStrips(AxesImage):
         """An image that is scaled some rows at a time: matplotlib takes some sixty bytes for each dot that it makes.
 
-        Each begins and ends between two dots: others matplotlib stretches to whole dots before 3.11, each by itself.
+        Each strip begins and ends between two dots: before 3.11 matplotlib stretches any other to whole dots.
         """
 
         def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
