@@ -1,7 +1,10 @@
 # make demo    JupyterLab on examples/quickstart.ipynb   (ARGS=--no-browser serves only; ARGS=--port=9000 …)
-# make test    everything that CI runs; its parts: lint types js unit browser
-# make quick   what is soon known: lint, types, the tests that are neither slow nor on a page; a minute
-# make portable  the Python tests as on other processors: six lanes, 5 to 10 minutes each (LANE=today, LANE=avx2-1 …: one)
+# make test    the everyday checks, in ten minutes: lint types js, and the tests of Python that are not thorough
+# make quick   what is soon known, in a minute: lint, types, the tests that are neither slow nor on a page
+# make thorough  all tests, with ten times the random examples, as other processors and versions run them, and the site;
+#              before a release, and after a change of what only this covers (`make whole` is its first part)
+# make mutants small faults, planted one at a time: which of them the everyday tests find
+# make portable  the Python tests as on other processors: six lanes (LANE=today, LANE=avx2-1 …: one)
 # make bench   all benchmarks, at most half an hour, and a table beside the result before (ARGS are those of benchmarks/all.py)
 # make matrix  the Python tests on every Python that is here, with the oldest and the newest versions supported (ARGS=oldest-3.11: one)
 # make docs    the site, into site/: strict, offline, every figure made anew (open site/index.html)
@@ -22,12 +25,17 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 NPM := $(PY) tools/js.py npm
 # With loadgroup each takes the next test when it is done with one, so that those in a browser come last for all.
-PYTEST := $(VENV)/bin/pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder --durations=10
+PYTEST := $(VENV)/bin/pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder
+# What each test takes is kept for the report.
+TIMED := $(PYTEST) --junitxml=test-artifacts/tests.xml -o junit_duration_report=total -o junit_family=xunit2
+EVERYDAY := not thorough
+step = $(PY) tools/minutes.py run
 export PYTHON VENV
 # What is compiled once is read by every worker and every kernel.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick machine lint types js pure unit browser portable matrix bench docs dist bundle format clean
+.PHONY: demo test quick thorough whole mutants machine lint types js pure unit browser portable matrix bench docs dist
+.PHONY: bundle host format clean
 .DELETE_ON_ERROR:
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
@@ -40,19 +48,33 @@ side_by_side = +@$(MAKE) --no-print-directory -j2 $(sync) SIDE_BY_SIDE=yes $(1)
 demo: $(VENV)/.demo bundle
 	$(VENV)/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) examples/quickstart.ipynb
 
-# What the machine lacks is said at once; then the quick checks first. The notebooks run once, in JupyterLab. In CI no
-# lines are counted: that takes a third of the tests' time, and nothing fails for what it finds.
+# What the machine lacks is said at once; then the quick checks first.
 test: machine $(VENV)/.dev bundle
-	$(NPM) run build:host
-	$(call side_by_side,lint types js)
-	$(PYTEST) $(if $(CI),,--cov --cov-report=) -m "not notebook"
-	@$(if $(CI),,$(PY) tools/tested_lines.py)
+	@$(PY) tools/minutes.py begin
+	+@$(step) "lint, types, TypeScript" $(MAKE) --no-print-directory -j2 $(sync) SIDE_BY_SIDE=yes lint types js host
+	@$(step) "Python" $(TIMED) -m "$(EVERYDAY)" $(ARGS)
+	@$(PY) tools/minutes.py report
 	@echo "make test: all passed"
 
 quick: $(VENV)/.dev bundle
 	$(call side_by_side,lint types pure)
-	$(PYTEST) --ignore=tests/browser --hypothesis-profile=quick -m "not (notebook or packaging or slow)"
+	$(PYTEST) --ignore=tests/browser --hypothesis-profile=quick -m "not (notebook or packaging or slow or thorough)"
 	@echo "make quick: all passed"
+
+# A release must pass it. It takes hours: each part can be run alone.
+thorough: whole portable matrix docs
+	@echo "make thorough: all passed"
+
+# Every test on this machine.
+thorough whole: export ATTNWIDGET_THOROUGH := yes
+whole: machine $(VENV)/.dev bundle
+	@$(PY) tools/minutes.py begin
+	+@$(step) "lint, types, TypeScript" $(MAKE) --no-print-directory -j2 $(sync) SIDE_BY_SIDE=yes lint types js host
+	@$(step) "Python" $(TIMED) --hypothesis-profile=thorough $(ARGS)
+	@$(PY) tools/minutes.py report
+
+mutants: $(VENV)/.mutants bundle
+	$(PY) tools/mutants.py $(ARGS)
 
 machine:
 	@tools/system.sh venv chromium
@@ -67,9 +89,8 @@ types: $(VENV)/.dev
 	$(VENV)/bin/mypy
 	$(NPM) run types
 
-# With the share of its lines that the tests run, which `make test` prints at its end.
 js: $(VENV)/.dev
-	$(NPM) test -- --coverage
+	$(NPM) test
 
 # Those of the front-end that need no page.
 pure: $(VENV)/.dev
@@ -78,11 +99,10 @@ pure: $(VENV)/.dev
 unit: $(VENV)/.dev bundle
 	$(PYTEST) -m "not browser" $(ARGS)
 
-browser: machine $(VENV)/.dev bundle
-	$(NPM) run build:host
+browser: machine $(VENV)/.dev bundle host
 	$(PYTEST) -m browser tests/browser $(ARGS)
 
-# What a processor with fewer instructions, or another number of threads, would make of the tests and the notebooks.
+# What a processor with fewer instructions, or another number of threads, would make of the tests.
 portable: $(VENV)/.dev bundle
 	$(PY) tools/portable.py $(LANE)
 
@@ -91,8 +111,7 @@ matrix: $(VENV)/.dev bundle
 	$(PY) tools/matrix.py $(ARGS)
 
 # The tools that attnwidget is measured beside are in an environment of their own.
-bench: machine $(VENV)/.dev $(PEERS)/.made bundle
-	$(NPM) run build:host
+bench: machine $(VENV)/.dev $(PEERS)/.made bundle host
 	$(PY) benchmarks/all.py $(ARGS)
 
 docs: $(VENV)/.dev bundle
@@ -105,13 +124,17 @@ dist: $(VENV)/.dev bundle
 bundle: $(VENV)/.node
 	$(PY) tools/js.py bundle
 
+# The script of the plain pages that tests and benchmarks open.
+host: $(VENV)/.node
+	$(NPM) run build:host
+
 format: $(VENV)/.dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	$(NPM) run format
 
 clean:
-	rm -rf $(VENV) $(PEERS) .matrix js/node_modules js/dist attnwidget/static dist build site jupyter_execute docs/notebooks test-artifacts
+	rm -rf $(VENV) $(PEERS) .matrix .mutants js/node_modules js/dist attnwidget/static dist build site jupyter_execute docs/notebooks test-artifacts
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find attnwidget tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -136,6 +159,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.
 	@echo "Installing what the tests need into $(VENV): this takes some minutes."
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.mutants: $(VENV)/.dev
+	$(PIP) install --quiet -c constraints.txt -e ".[mutants]"
+	@touch $@
 
 # BertViz takes three libraries from a CDN; npm has the same, but for jQuery 2.0.0.
 $(PEERS)/.made: benchmarks/requirements.txt constraints.txt | $(VENV)/.dev

@@ -10,10 +10,10 @@ from front_end import FrontEnd
 from hypothesis import settings
 from left_behind import put_right, switched
 
-# 100 examples of each property, unless it says another number (`examples`).
-settings.register_profile("attnwidget", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.register_profile("quick", settings.get_profile("attnwidget"), max_examples=20)
-settings.register_profile("thorough", settings.get_profile("attnwidget"), max_examples=1000)
+# Examples of each property, unless it says another number (`examples`).
+settings.register_profile("attnwidget", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=25)
+settings.register_profile("quick", settings.get_profile("attnwidget"), max_examples=10)
+settings.register_profile("thorough", settings.get_profile("attnwidget"), max_examples=250)
 settings.load_profile("attnwidget")
 
 # One thread: tensors are small, threads would only wait for one another. `make portable` asks for two as well,

@@ -1,4 +1,4 @@
-"""Runs the Python tests and the notebooks as other machines would: with fewer instructions, with one thread and two.
+"""Runs the Python tests as other machines would: with fewer instructions, with one thread and two.
 
     python tools/portable.py              all lanes, one after the other
     python tools/portable.py today        one of them: another each day
@@ -8,7 +8,8 @@
 A processor cannot be swapped, but torch and its libraries choose their kernels by what they are told it can do. Other
 kernels add in another order, so what fails in a lane would fail on some machine. Left out are the tests that no kernel
 has a part in: those in a browser, those that build and install the package, those of the project's files, and those of
-several processes, which take the longest and compute what the others do.
+several processes, which take the longest and compute what the others do. Thorough tests run only where the environment
+has ATTNWIDGET_THOROUGH, as in `make thorough`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ INSTRUCTIONS = {
     "native": {},
 }
 THREADS = (1, 2)
-NUMERIC = "-m", "not (browser or packaging or processes)", "--ignore=tests/project"
+LEFT_OUT = "browser or packaging or processes"
 
 
 class Lane(NamedTuple):
@@ -58,7 +59,9 @@ class Lane(NamedTuple):
     def command(self, more: Sequence[str] = ()) -> list[str]:
         """Return the command: two workers of one thread, or one of two, as CI has two cores."""
         workers = max(THREADS) // self.threads
-        return [sys.executable, "-m", "pytest", "-q", *NUMERIC, "-n", str(workers), *more]
+        left_out = LEFT_OUT if os.environ.get("ATTNWIDGET_THOROUGH") else f"{LEFT_OUT} or thorough"
+        numeric = "-m", f"not ({left_out})", "--ignore=tests/project"
+        return [sys.executable, "-m", "pytest", "-q", *numeric, "-n", str(workers), *more]
 
 
 class Result(NamedTuple):

@@ -11,6 +11,7 @@ import pytest
 
 from attnwidget._messages.requests import ANSWERS
 
+pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGE, SOURCES = ROOT / "attnwidget", ROOT / "js" / "src"

@@ -13,6 +13,7 @@ import torch
 from attnwidget import AttentionWidget
 from attnwidget._utils.assets import STATIC
 
+pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "frontends.md").read_text(encoding="utf-8")
 TESTS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "browser").glob("test_*.py")}

@@ -65,6 +65,7 @@ def test_lock_file_pins_contents_and_names_no_server() -> None:
         assert "hasInstallScript" not in package or name.endswith(("/esbuild", "/fsevents")), name
 
 
+@pytest.mark.thorough
 def test_the_version_is_written_in_one_place(wheel: Path) -> None:
     written = [
         name for name, text in committed() if re.search(r"^\s*(__version__|version) *[=:] *\W?\d+\.\d", text, re.M)
@@ -124,6 +125,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_only_a_changed_source_makes_the_bundle_stale(checkout: Path) -> None:
     js = load_js(checkout)
     for path in (checkout / "js").rglob("*"):
@@ -139,6 +141,7 @@ def test_only_a_changed_source_makes_the_bundle_stale(checkout: Path) -> None:
     assert not js.is_fresh()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
 @pytest.mark.parametrize(
     ("version", "says"),
@@ -190,6 +193,7 @@ def wheel(built: Path) -> Path:
     return found
 
 
+@pytest.mark.thorough
 def test_wheel_carries_bundle_types_and_samples(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -200,6 +204,7 @@ def test_wheel_carries_bundle_types_and_samples(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@pytest.mark.thorough
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """A file of git is in it, what is built is in it, and no file that lies about in a checkout."""
     with zipfile.ZipFile(wheel) as archive:
@@ -213,6 +218,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.thorough
 def test_sdist_holds_what_git_has_and_what_is_built(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -223,6 +229,7 @@ def test_sdist_holds_what_git_has_and_what_is_built(built: Path) -> None:
     assert {"README.md", "LICENSE", "pyproject.toml", "hatch_build.py", "tools/js.py", "CHANGELOG.md"} | static <= names
 
 
+@pytest.mark.thorough
 def test_sdist_builds_without_node(built: Path, wheel: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -240,6 +247,7 @@ def test_sdist_builds_without_node(built: Path, wheel: Path, tmp_path: Path) -> 
         assert set(ours.namelist()) == set(theirs.namelist())
 
 
+@pytest.mark.thorough
 def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path) -> None:
     python, packages = environment(tmp_path / "venv")
     install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]

@@ -15,7 +15,7 @@ import attnwidget
 ROOT = Path(__file__).parents[2]
 STEPS = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
 
-pytestmark = pytest.mark.packaging
+pytestmark = [pytest.mark.packaging, pytest.mark.thorough]
 
 
 def test_a_release_is_built_put_into_an_index_installed_and_used(tmp_path: Path) -> None:

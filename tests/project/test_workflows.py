@@ -24,7 +24,7 @@ SCHEMAS = {
     "vendor.citation-file-format": [ROOT / "CITATION.cff"],
 }
 
-pytestmark = pytest.mark.packaging
+pytestmark = [pytest.mark.packaging, pytest.mark.thorough]
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
