@@ -25,10 +25,12 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
     return cells
 
 
+@pytest.mark.thorough
 def test_there_is_a_quickstart_and_a_notebook_for_each_theme() -> None:
     assert {"quickstart", *THEMES} <= {path.stem for path in NOTEBOOKS}
 
 
+@pytest.mark.thorough
 def test_the_quickstart_shows_what_there_is_and_where_to_go_on() -> None:
     cells = cells_of(ROOT / "examples" / "quickstart.ipynb")
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
@@ -48,6 +50,7 @@ def test_the_quickstart_shows_what_there_is_and_where_to_go_on() -> None:
     assert linked == {path.stem for path in NOTEBOOKS} - {"quickstart"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["generation", "vision"])
 def test_a_notebook_of_a_model_so_small_that_threads_only_wait_has_one(name: str) -> None:
     """With two threads on a busy machine `generation` once took 249 s, and 20 s with one."""
@@ -55,13 +58,20 @@ def test_a_notebook_of_a_model_so_small_that_threads_only_wait_has_one(name: str
     assert "\ntorch.set_num_threads(1)" in next(one for one in code if "import torch" in one)
 
 
+@pytest.mark.thorough
 def test_the_readme_names_every_notebook() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [path.name for path in NOTEBOOKS if f"(examples/{path.name})" not in readme] == []
 
 
+# The quickstart runs in JupyterLab: tests/browser/test_from_demo_to_click.py.
+RUN_HERE = [
+    pytest.param(path, marks=[pytest.mark.thorough] * (path.stem == "quickstart"), id=path.stem) for path in NOTEBOOKS
+]
+
+
 @pytest.mark.notebook
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUN_HERE)
 def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
     import nbformat  # here, for it takes longer to import than all other tests of this file
     from nbclient import NotebookClient
@@ -93,6 +103,7 @@ def test_a_notebook_is_kept_as_it_was_last_run(path: Path) -> None:
     assert max(len(picture) for picture in pictures) <= 64 * 1024
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_number_that_rounds_to_zero_has_a_minus(path: Path) -> None:
     """`-0.00 nats` reads as a loss that is not there: write `round(x, 2) + 0`, or another unit."""
@@ -105,6 +116,7 @@ def has_picture(output: dict[str, Any]) -> bool:
     return "image/png" in output.get("data", {})
 
 
+@pytest.mark.thorough
 def test_a_changed_notebook_is_found(tmp_path: Path) -> None:
     notebook = json.loads(NOTEBOOKS[0].read_text(encoding="utf-8"))
     changed = tmp_path / "changed.ipynb"
@@ -115,6 +127,7 @@ def test_a_changed_notebook_is_found(tmp_path: Path) -> None:
     assert notebooks.is_stale(changed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("output", "reason"),
     [
@@ -199,6 +212,7 @@ def is_folded(cell: dict[str, Any]) -> bool:
     return bool(cell["metadata"].get("jupyter", {}).get("source_hidden"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_checks_are_folded_away_from_the_lesson(path: Path) -> None:
     code = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
@@ -212,12 +226,14 @@ def test_checks_are_folded_away_from_the_lesson(path: Path) -> None:
 TABLE, CELLS = read_table(), read_cells()
 
 
+@pytest.mark.thorough
 def test_no_line_of_the_seeds_is_missing() -> None:
     for section, names in LINES.items():
         assert [line.name for line in TABLE if line.section == section] == names
     assert {line.section for line in TABLE} == set(LINES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("line", TABLE, ids=lambda line: line.name)
 def test_the_cells_of_a_line_are_there_and_hold_its_numbers(line: Line) -> None:
     assert line.cells
@@ -230,6 +246,7 @@ def test_the_cells_of_a_line_are_there_and_hold_its_numbers(line: Line) -> None:
     assert not line.numbers or "assert" in source
 
 
+@pytest.mark.thorough
 def test_cells_named_beside_the_tables_are_there() -> None:
     text = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
     assert [cell for cell in re.findall(r"`(\w+#[\w-]+)`", text) if cell not in CELLS] == []

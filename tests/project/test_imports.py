@@ -47,7 +47,11 @@ def imported_after(program: str) -> set[str]:
     return set(json.loads(said.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("program", USES)
+EVERY_DAY = ("import attnwidget", next(program for program in USES if "to_html" in program))
+CASES = [pytest.param(program, marks=[pytest.mark.thorough] * (program not in EVERY_DAY)) for program in USES]
+
+
+@pytest.mark.parametrize("program", CASES)
 def test_what_is_not_used_is_not_imported(program: str) -> None:
     assert imported_after(program) & USES[program] == set()
 
