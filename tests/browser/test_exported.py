@@ -76,15 +76,16 @@ def test_it_draws_offline_in_both_themes_and_at_any_width(
     assert page.page.title() == "Attention"
     page.screenshot(f"exported-{scheme}-{width}")
     check(page)
-    page.page.locator(".aw-menu[aria-label='Show'] > button").click()
-    page.page.get_by_role("menuitemradio", name="scores").click()
-    page.rest()
-    assert "score 25.1796" in page.page.locator(STATUS).inner_text()
-    check(page)
-    check_a_page_around_it_asks_for_its_theme(page, scheme)
+    check_a_page_around_it_asks_for_its_theme(page)
+    if width == 960:  # narrower, the menu is in another one
+        page.page.locator(".aw-menu[aria-label='Show'] > button").click()
+        page.page.get_by_role("menuitemradio", name="scores").click()
+        page.rest()
+        assert "score 25.1796" in page.page.locator(STATUS).inner_text()
+        check(page)
 
 
-def check_a_page_around_it_asks_for_its_theme(page: Page, scheme: str) -> None:
+def check_a_page_around_it_asks_for_its_theme(page: Page) -> None:
     """As the pages of the documentation do, whose theme is not always the system's."""
     root = page.page.locator(".attnwidget")
     for theme in ("dark", "light"):
@@ -95,7 +96,7 @@ def check_a_page_around_it_asks_for_its_theme(page: Page, scheme: str) -> None:
         assert (sum(map(int, re.findall(r"\d+", shown))) < 200) == (theme == "dark"), shown
     page.page.evaluate("location.hash = 'theme=<b>'")
     page.rest()
-    assert root.get_attribute("data-theme") == scheme
+    assert root.get_attribute("data-theme") == "light", "as it was"
     check(page)
 
 
