@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     the second one: no worker waits for another.
     """
     ours = [item for item in items if HERE in item.path.parents]
-    in_lab = [item for item in ours if "lab_server" in getattr(item, "fixturenames", ())]
+    in_lab = [item for item in ours if {"demo", "lab_server"} & {*getattr(item, "fixturenames", ())}]
     for item in ours:
         item.add_marker(pytest.mark.browser)
     others = [item for item in items if item not in ours]

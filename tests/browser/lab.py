@@ -116,13 +116,14 @@ FIRST_BOX = """(selector) => {
   return null;
 }"""
 
-# Counts the timers that a page waits for. Those of more than a second do not count: they end what is over.
+# Counts the timers that a page waits for. Those of a second or more do not count: they end what is over, or tell Python
+# which front-end and browser these are.
 COUNT_TIMERS = """(() => {
   const due = new Set();
   const { setTimeout, clearTimeout } = window;
   window.setTimeout = (run, delay = 0, ...given) => {
     const timer = setTimeout(() => { due.delete(timer); run(...given); }, delay);
-    if (delay <= 1000) due.add(timer);
+    if (delay < 1000) due.add(timer);
     return timer;
   };
   window.clearTimeout = (timer) => { due.delete(timer); clearTimeout(timer); };
@@ -141,23 +142,24 @@ def free_port() -> int:
 class LabServer:
     """One JupyterLab on the loopback, without a token, with settings of its own. Use it as a context manager."""
 
+    token = ""
+
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="attnwidget-lab-"))
         self.root = self.home / "notebooks"  # what the server serves
+        self.folder = self.root  # where it is started
         self.base = ""
         self._log = self.home / "server.log"
 
-    def __enter__(self) -> LabServer:
-        self.root.mkdir()
-        port = free_port()
-        self.base = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
-        command += [
+    def command(self, port: int) -> list[str]:
+        """What serves on a port."""
+        return [
+            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"),
             "--ServerApp.ip=127.0.0.1",
             "--ServerApp.port_retries=0",
             f"--ServerApp.root_dir={self.root}",
             "--ServerApp.disable_check_xsrf=True",
-            "--IdentityProvider.token=",
+            f"--IdentityProvider.token={self.token}",
             "--LabApp.expose_app_in_browser=True",
             "--JupyterNotebookApp.expose_app_in_browser=True",
             "--LabApp.news_url=",
@@ -168,8 +170,11 @@ class LabServer:
             "--MappingKernelManager.cull_connected=True",
             "--ServerApp.shutdown_no_activity_timeout=1800",
         ]
+
+    def environment(self) -> dict[str, str]:
+        """This process's, with all settings in folders of the server's own."""
         home = self.home
-        environment = {
+        return {
             **os.environ,
             "IPYTHONDIR": f"{home}/ipython",
             "JUPYTERLAB_SETTINGS_DIR": f"{home}/settings",
@@ -178,13 +183,28 @@ class LabServer:
             "JUPYTER_PLATFORM_DIRS": "1",
             "JUPYTER_RUNTIME_DIR": f"{home}/runtime",
         }
+
+    def settings(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """Those of JupyterLab's own extensions: (extension, plugin): its settings."""
         # Else JupyterLab asks whether it may fetch its news.
-        settings = home / "settings" / "@jupyterlab" / "apputils-extension"
-        settings.mkdir(parents=True)
-        (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
+        return {("apputils", "notification"): {"fetchNews": "false", "checkForUpdates": False}}
+
+    def __enter__(self) -> LabServer:
+        self.root.mkdir(exist_ok=True)
+        port = free_port()
+        self.base = f"http://127.0.0.1:{port}"
+        for (extension, plugin), settings in self.settings().items():
+            folder = self.home / "settings" / "@jupyterlab" / f"{extension}-extension"
+            folder.mkdir(parents=True)
+            (folder / f"{plugin}.jupyterlab-settings").write_text(json.dumps(settings), encoding="utf-8")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=self.root, start_new_session=True
+                self.command(port),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                cwd=self.folder,
+                start_new_session=True,
             )
         try:
             self._wait()
@@ -234,7 +254,8 @@ class LabServer:
 
     def api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.base}/api/{path}", data=data, method=method)
+        headers = {"Authorization": f"token {self.token}"} if self.token else {}
+        request = urllib.request.Request(f"{self.base}/api/{path}", data=data, method=method, headers=headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             said = answer.read()
         return json.loads(said) if said else None

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gallery import Gallery, show
 from lab import OfflinePages
+from lanes import mostly_thorough
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget.samples import load_sample
@@ -59,8 +60,10 @@ CASES: dict[str, Callable[[], AttentionWidget]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("host", "width"), [("jupyter-light", 960), ("jupyter-light", 600), ("jupyter-dark", 360)])
+@pytest.mark.parametrize("case", mostly_thorough("layers that differ", *CASES))
+@pytest.mark.parametrize(
+    ("host", "width"), mostly_thorough(("jupyter-light", 600), ("jupyter-light", 960), ("jupyter-dark", 360))
+)
 def test_nothing_is_amiss(gallery: Show, case: str, host: str, width: int) -> None:
     shown = gallery(CASES[case](), host=host, width=width)
     shown.wait_for_lines()
@@ -68,6 +71,7 @@ def test_nothing_is_amiss(gallery: Show, case: str, host: str, width: int) -> No
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "host", ["jupyter-dark", "jupyter-contrast", "vscode-dark", "vscode-contrast-light", "sepia", "jupyter-large"]
 )
@@ -170,6 +174,7 @@ def test_a_picture_says_which_head_it_is_of(gallery: Show) -> None:
     assert [tones for head, tones in enumerate(inks) if head != 4] == [1] * 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("host", "width"), [("plain-light", 900), ("plain-dark", 320)])
 def test_heads_like_one_and_only_some_layers(gallery: Show, host: str, width: int) -> None:
     shown = gallery(bank(order="similar"), host=host, width=width)
@@ -185,6 +190,7 @@ def test_heads_like_one_and_only_some_layers(gallery: Show, host: str, width: in
     shown.check()
 
 
+@pytest.mark.thorough
 def test_what_a_cache_keeps_is_chosen_by_a_slider(gallery: Show) -> None:
     rules = {"keep": {"policy": "window", "budget": 16}}
     shown = gallery(layers(4, tokens=64, view="stages", query=40, key=3, what_if=rules))
@@ -196,6 +202,7 @@ def test_what_a_cache_keeps_is_chosen_by_a_slider(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [360, 900])
 def test_the_pictures_stand_right_below_how_to_read_them(gallery: Show, width: int) -> None:
     shown = gallery(bank(), width=width)
@@ -215,6 +222,7 @@ def balance(rows: Any) -> Any:
     return (rows.weights[..., 0] / rows.weights[..., 1]).log()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("host", "width"), [("plain-light", 900), ("plain-dark", 900), ("plain-dark", 360)])
 def test_bars_of_ones_own_metric_go_both_ways_from_zero(gallery: Show, host: str, width: int) -> None:
     """The heads' numbers are −3 to 4: those below 0 have ink left of the middle of their bar alone."""

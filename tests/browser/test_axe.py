@@ -86,6 +86,29 @@ def look(shown: Gallery, theme: str) -> None:
     shown.wait_for_lines()
 
 
+def test_nothing_is_amiss_in_any_view(offline_page: OfflinePages) -> None:
+    """In light and in dark at a middle width; `make thorough` has the other themes and widths."""
+    parts = {"first": [(1, 7), {"one": (1, 4), "two": (4, 7)}], "answer": (12, 17)}
+    q, k, v = torch.randn(3, 1, 4, 17, 8, generator=torch.Generator().manual_seed(0))
+    w = AttentionWidget(
+        q, k, v, tokens=[f"t{at}" for at in range(17)], grid=(4, 4), segments=parts, segment="first", query=14, key=6
+    )
+    problems = {}
+    for shown_one, views in (
+        (w, ("heatmap", "graph", "text", "image", "heads", "stages", "segments")),
+        (compared(), ("compare",)),
+    ):
+        shown = show(offline_page, shown_one, width=900)
+        for view in views:
+            shown_one.view = view
+            shown.finish()
+            for theme in ("light", "dark"):
+                look(shown, theme)
+                problems[view, theme] = found(shown)
+    assert {at: faults for at, faults in problems.items() if faults} == {}
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", SHOWN)
 def test_nothing_is_amiss_in_any_view_theme_and_width(offline_page: OfflinePages, what: str) -> None:
     shown = show(offline_page, SHOWN[what](), width=WIDTHS[0])
@@ -98,6 +121,7 @@ def test_nothing_is_amiss_in_any_view_theme_and_width(offline_page: OfflinePages
     assert {at: faults for at, faults in problems.items() if faults} == {}
 
 
+@pytest.mark.thorough
 def test_what_is_seen_is_what_is_said(offline_page: OfflinePages) -> None:
     """The rules are run on each theme as it is drawn: ink on paper of its own color is found in that theme alone."""
     shown = show(offline_page, bank(), width=900)
@@ -111,6 +135,7 @@ def test_what_is_seen_is_what_is_said(offline_page: OfflinePages) -> None:
     assert amiss == ["contrast-light"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("view", "width"),
     [*((view, 900) for view in ("heatmap", "graph", "heads", "segments")), ("heatmap", 320), ("stages", 320)],
@@ -133,6 +158,7 @@ def test_nothing_is_amiss_in_any_open_menu(offline_page: OfflinePages, view: str
     assert {at: faults for at, faults in problems.items() if faults} == {}
 
 
+@pytest.mark.thorough
 def test_nothing_is_amiss_in_the_list_of_keys(offline_page: OfflinePages) -> None:
     shown = show(offline_page, bank(), width=900)
     shown.page.locator("[data-aw=picture]").focus()
@@ -143,6 +169,7 @@ def test_nothing_is_amiss_in_the_list_of_keys(offline_page: OfflinePages) -> Non
         assert found(shown) == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_amiss_where_the_kernel_is_gone(offline_page: OfflinePages) -> None:
     shown = show(offline_page, bank(), width=900)
     shown.end_kernel()

@@ -13,6 +13,8 @@ from test_carried_view import TEXT, Words
 
 from attnwidget import AttentionWidget, capture, segments
 
+pytestmark = pytest.mark.thorough  # each commit has test_carried_places.py
+
 PARTS = {"key": (0, 4), "small": (4, 7), "door": (7, 10)}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gallery import show
 from lab import OfflinePages, Page
+from lanes import mostly_thorough
 from PIL import Image
 from test_carried_by_link import PARTS, quoted, widget
 
@@ -49,8 +50,14 @@ def wanted(w: AttentionWidget, view: str, stage: str) -> str:
     return list_number(float(att.block(stage, head=0, queries=QUERY)[0, KEY]), stage)
 
 
-@pytest.mark.parametrize("where", ["page", "file"])
-@pytest.mark.parametrize("stage", ["value_norm", "logit", "saliency"])
+@pytest.mark.parametrize(
+    ("stage", "where"),
+    mostly_thorough(
+        *(("logit", "page"), ("saliency", "file"), ("logit", "file"), ("saliency", "page")),
+        *(("value_norm", "page"), ("value_norm", "file")),
+        everyday=2,
+    ),
+)
 def test_every_view_has_its_numbers_its_name_and_its_signs(
     offline_page: OfflinePages, tmp_path: Path, stage: str, where: str
 ) -> None:
@@ -61,11 +68,10 @@ def test_every_view_has_its_numbers_its_name_and_its_signs(
         "segments": "above the line +, below −",
         "heads": "each picture, − to +",
     }
+    page = opened(offline_page, w, where, tmp_path)
     for view in VIEWS:
-        w.view = view
-        if view == "segments":
-            w.segment = "small"
-        page = opened(offline_page, w, where, tmp_path)
+        page.page.get_by_role("tab", name=view.title(), exact=True).click()
+        page.rest()
         text = said(page, ".aw-body")
         assert named in text
         if view != "heads":
@@ -85,6 +91,7 @@ def test_every_view_has_its_numbers_its_name_and_its_signs(
         assert signs_seen(page, part) == (True, True), view
 
 
+@pytest.mark.thorough
 def test_a_file_writes_tokens_as_the_page_does(offline_page: OfflinePages, tmp_path: Path) -> None:
     """Its tokenizer says how its tokens are written: the sign before a word is its own here, and no space."""
     w = widget(view="text", layer=1, query=QUERY)
@@ -116,6 +123,7 @@ def card(page: Page) -> str:
     return said(page, ".aw-head-card")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["page", "file"])
 def test_heads_are_tinted_by_the_query_that_is_pinned(offline_page: OfflinePages, tmp_path: Path, where: str) -> None:
     w = widget(stage="logit", view="heads", layer=1, query=QUERY, bar="stage_sum", theme="light")
@@ -132,6 +140,7 @@ def test_heads_are_tinted_by_the_query_that_is_pinned(offline_page: OfflinePages
     assert f"Sum of the stage {summed(w, 0, 1, 3)} " in f"{card(page)} "
 
 
+@pytest.mark.thorough
 def test_heads_say_it_where_the_sums_of_a_query_are_not_in_the_file(
     offline_page: OfflinePages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from captured import GPT2, build
-from gallery import show
+from gallery import Gallery, show
 from lab import OfflinePages
+from lanes import mostly_thorough
 
 from attnwidget import AttentionWidget, capture
 
@@ -38,7 +39,22 @@ def widget(**show_: Any) -> AttentionWidget:
     return cap.widget(**show_)
 
 
-@pytest.mark.parametrize(("width", "theme"), [(760, "light"), (760, "dark"), (420, "light")])
+def check_pair(page: Gallery, w: AttentionWidget) -> None:
+    """The steps of a pair say what its weight carries."""
+    w.view, w.key = "stages", 6
+    page.finish()
+    page.wait_for_lines()
+    steps = page.page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll(".aw-step")].map((step) => [
+          step.querySelector("h4").textContent, step.querySelector("output").textContent]))"""
+    )
+    for stage, name in (("value_norm", "Value norm"), ("logit", "Logit"), ("saliency", "Saliency")):
+        wanted = w.pair["carried"][stage][0]
+        assert float(steps[name].replace("−", "-")) == pytest.approx(wanted, abs=6e-4)
+    page.screenshot("carried-pair")
+
+
+@pytest.mark.parametrize(("width", "theme"), mostly_thorough((760, "light"), (760, "dark"), (420, "light")))
 def test_a_logit_is_of_the_token_that_is_chosen(offline_page: OfflinePages, width: int, theme: str) -> None:
     w = widget(stage="logit", query=9, theme=theme, layer=1)
     page = show(offline_page, w, width=width)
@@ -52,21 +68,11 @@ def test_a_logit_is_of_the_token_that_is_chosen(offline_page: OfflinePages, widt
         assert f"Logit of “{named[2]}”, direct path" in legend.inner_text()
         page.menu("Show")
         page.screenshot(f"carried-menu-{width}-{theme}")
+        page.page.keyboard.press("Escape")
+        check_pair(page, w)
 
 
-def test_a_pair_says_what_its_weight_carries(offline_page: OfflinePages) -> None:
-    w = widget(view="stages", query=9, key=6, layer=1)
-    page = show(offline_page, w, width=760)
-    steps = page.page.evaluate(
-        """() => Object.fromEntries([...document.querySelectorAll(".aw-step")].map((step) => [
-          step.querySelector("h4").textContent, step.querySelector("output").textContent]))"""
-    )
-    for stage, name in (("value_norm", "Value norm"), ("logit", "Logit"), ("saliency", "Saliency")):
-        wanted = w.pair["carried"][stage][0]
-        assert float(steps[name].replace("−", "-")) == pytest.approx(wanted, abs=6e-4)
-    page.screenshot("carried-pair")
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["text", "heatmap"])
 def test_saliency_is_drawn_in_two_directions(offline_page: OfflinePages, view: str) -> None:
     w = widget(stage="saliency", query=9, layer=1, view=view)

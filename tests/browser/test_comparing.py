@@ -11,6 +11,7 @@ import pytest
 import torch
 from gallery import show
 from lab import Lab, LabNotebook, OfflinePages
+from lanes import mostly_thorough
 from test_lab import python, soon
 
 from attnwidget import Attention, AttentionWidget, compare, load_sample
@@ -98,6 +99,7 @@ def opened(lab: Lab) -> Any:
     assert lab.server.exceptions(since=before) == []
 
 
+@pytest.mark.thorough
 def test_every_number_is_the_kernels(opened: Any) -> None:
     notebook = opened([COMPARE])
     notebook.run_cell(0)
@@ -139,6 +141,7 @@ def test_every_number_is_the_kernels(opened: Any) -> None:
     notebook.screenshot("lab-compare", of=".attnwidget")
 
 
+@pytest.mark.thorough
 def test_selection_sides_and_views(opened: Any) -> None:
     notebook = opened([COMPARE])
     notebook.run_cell(0)
@@ -204,6 +207,7 @@ def test_without_a_kernel_all_is_as_it_was_saved(offline_page: OfflinePages) -> 
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark", "jupyter-contrast", "vscode-dark"])
 @pytest.mark.parametrize("width", [360, 600, 760, 1250])
 def test_widths_and_hosts(offline_page: OfflinePages, host: str, width: int) -> None:
@@ -213,8 +217,8 @@ def test_widths_and_hosts(offline_page: OfflinePages, host: str, width: int) -> 
     shown.check()
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark", "jupyter-contrast"])
-@pytest.mark.parametrize("width", [320, 900])
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark", "jupyter-contrast"))
+@pytest.mark.parametrize("width", mostly_thorough(900, 320))
 def test_until_something_is_pinned_it_says_where_they_differ_most(
     offline_page: OfflinePages, host: str, width: int
 ) -> None:
@@ -241,6 +245,7 @@ def test_until_something_is_pinned_it_says_where_they_differ_most(
     assert shown.page.locator(".attnwidget").bounding_box() == height
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("host", "width"), [("plain-light", 900), ("plain-dark", 900), ("plain-light", 320)])
 def test_of_long_heads_too_it_says_where_they_differ_most(offline_page: OfflinePages, host: str, width: int) -> None:
     length, make = 1200, torch.Generator().manual_seed(1)
@@ -278,9 +283,11 @@ def test_of_long_heads_too_it_says_where_they_differ_most(offline_page: OfflineP
     assert rows.count() == 0
 
 
-@pytest.mark.parametrize("length", [24, 700])
-@pytest.mark.parametrize("stage", ["scores", "masked", "contribution"])
-@pytest.mark.parametrize(("host", "width"), [("plain-light", 320), ("jupyter-dark", 900), ("plain-light", 1600)])
+@pytest.mark.parametrize("length", mostly_thorough(24, 700))
+@pytest.mark.parametrize("stage", mostly_thorough("masked", "scores", "contribution"))
+@pytest.mark.parametrize(
+    ("host", "width"), mostly_thorough(("jupyter-dark", 900), ("plain-light", 320), ("plain-light", 1600))
+)
 def test_of_every_stage_it_says_where_they_differ_most(
     offline_page: OfflinePages, host: str, width: int, stage: Any, length: int
 ) -> None:
@@ -320,6 +327,7 @@ def test_of_every_stage_it_says_where_they_differ_most(
     assert shown.page.locator(".attnwidget").bounding_box() == height
 
 
+@pytest.mark.thorough
 def test_while_rows_stand_for_others_it_says_where_these_differ_most(offline_page: OfflinePages) -> None:
     length, make = 9000, torch.Generator().manual_seed(2)
     q, k = (2 * torch.randn(1, 2, length, 8, generator=make) for _ in range(2))
@@ -340,6 +348,7 @@ def test_while_rows_stand_for_others_it_says_where_these_differ_most(offline_pag
     assert any((widget.query - one["first"]) % one["every"] == 0 for one in of)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [320, 900])
 def test_a_long_comparison_without_a_kernel_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
     q, k = torch.randn(2, 1, 2, 1200, 8, generator=torch.Generator().manual_seed(1))
@@ -355,6 +364,7 @@ def test_a_long_comparison_without_a_kernel_leaves_no_hole(offline_page: Offline
     assert shown.page.locator(".aw-changes").bounding_box()["height"] < 100  # type: ignore[index]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [320, 900])
 def test_a_comparison_that_was_not_saved_leaves_no_hole(offline_page: OfflinePages, width: int) -> None:
     shown = show(offline_page, compare(sides(), tokens=TOKENS, view="heatmap"), width=width, live=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from gallery import Gallery
+from lanes import mostly_thorough
 from test_axe import found, look
 
 from attnwidget import AttentionWidget
@@ -77,8 +78,8 @@ def wait_for_marked(shown: Gallery, side: str, first: int) -> None:
     )
 
 
-@pytest.mark.parametrize("segments", [SHORT, LONG], ids=["600 tokens", "20,000 tokens"])
-@pytest.mark.parametrize("width", [360, 900])
+@pytest.mark.parametrize("segments", mostly_thorough(SHORT, LONG), ids=["600 tokens", "20,000 tokens"])
+@pytest.mark.parametrize("width", mostly_thorough(900, 360))
 def test_the_text_is_scrolled_to_the_place_and_there_is_a_way_back(
     gallery: Show, segments: dict[str, tuple[int, int]], width: int
 ) -> None:
@@ -118,6 +119,7 @@ def test_the_text_is_scrolled_to_the_place_and_there_is_a_way_back(
     assert (w.view, w.segment, w.segment_path) == ("segments", "doc 2", [])
 
 
+@pytest.mark.thorough
 def test_the_mark_leaves_with_the_next_pin(gallery: Show) -> None:
     w = made(SHORT)
     shown = gallery(w, width=900, height=1800)
@@ -135,6 +137,7 @@ def test_the_mark_leaves_with_the_next_pin(gallery: Show) -> None:
     assert w.view == "segments"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("theme", ["light", "dark", "contrast"])
 def test_axe_finds_nothing_in_a_marked_text(gallery: Show, theme: str) -> None:
     shown = gallery(made(SHORT), width=600, height=1800)
@@ -148,6 +151,7 @@ def test_axe_finds_nothing_in_a_marked_text(gallery: Show, theme: str) -> None:
     shown.screenshot(f"segments-text-marked-{theme}-600")
 
 
+@pytest.mark.thorough
 def test_in_forced_colors_the_marks_are_told_by_their_stripes(gallery: Show) -> None:
     shown = gallery(made(SHORT), width=600, height=1800, forced_colors="active")
     shown.finish()
@@ -169,6 +173,7 @@ def test_in_forced_colors_the_marks_are_told_by_their_stripes(gallery: Show) -> 
     shown.check()
 
 
+@pytest.mark.thorough
 def test_the_heatmap_is_at_the_block_also_after_the_text(gallery: Show) -> None:
     shown = gallery(made(SHORT), width=900, height=1800)
     shown.finish()

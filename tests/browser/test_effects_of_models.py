@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gallery import Gallery
 from lab import Lab, OfflinePages
+from lanes import mostly_thorough
 from test_segments_view import text
 
 from attnwidget import AttentionWidget, effect
@@ -66,6 +67,7 @@ def test_the_page_draws_what_the_model_loses(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_file_keeps_them(offline_page: OfflinePages, tmp_path: Path) -> None:
     *_, w = made()
     path = tmp_path / "effects.html"
@@ -82,7 +84,7 @@ def test_a_file_keeps_them(offline_page: OfflinePages, tmp_path: Path) -> None:
     page.page.wait_for_selector(".aw-chances")
 
 
-@pytest.mark.parametrize("view", ["segments", "graph", "heatmap"])
+@pytest.mark.parametrize("view", mostly_thorough("segments", "graph", "heatmap"))
 def test_a_file_says_what_is_lost_without_a_head_and_what_is_not_in_it(
     offline_page: OfflinePages, tmp_path: Path, view: str
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_file_says_what_is_lost_without_a_head_and_what_is_not_in_it(
         assert f"without head 1·0, lost {lost:.3f} nats" in said
 
 
+@pytest.mark.thorough
 def test_in_jupyterlab_it_runs_answers_and_stops(lab: Lab) -> None:
     notebook = lab.open(
         [MODEL, f"w = cap.widget(model=model, segments={PARTS!r}, view='segments', segment='document')\nw"], width=1600
@@ -164,11 +167,12 @@ def take_away(shown: Gallery, w: AttentionWidget, name: str) -> None:
     before = len(w.effect_details or [])
     shown.page.get_by_role("radio", name=name).click()
     while len(w.effect_details or []) == before:
-        shown.page.wait_for_timeout(20)
+        shown.settle()  # Python has taken it, and runs the model
     shown.finish()  # the page hears of it by this alone, also where it was there before the click had ended
     shown.page.locator(".aw-without .aw-chances").wait_for()
 
 
+@pytest.mark.thorough
 def test_a_word_is_taken_away_with_all_its_pieces(gallery: Show) -> None:
     found: dict[str, Any] = {}
     exec(MODEL, found)

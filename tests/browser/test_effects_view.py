@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gallery import Gallery
+from lanes import mostly_thorough
 from PIL import Image
 from test_axe import found, look
 from test_segments_view import long_story, story, text
@@ -108,6 +109,7 @@ WIDTHS = [320, 360, 519, 600, 760, 900, 1250, 1600]
 HOSTS = ["plain-dark", "jupyter-contrast", "vscode-contrast-light", "sepia", "jupyter-large"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("width", "host"),
     [*((width, "plain-light") for width in WIDTHS), *((900, host) for host in HOSTS), (360, HOSTS[0])],
@@ -133,6 +135,7 @@ def rows(shown: Gallery, part: str = "picture") -> list[str]:
 def test_words_numbers_and_orders(gallery: Show) -> None:
     shown = gallery(shown_effects(), width=1250)
     shown.wait_for_lines()
+    check_mass_is_that_of_all_heads(shown)
     assert rows(shown) == ["doc 3", "question", "answer", "doc 2", "system", "doc 1", "first token", "doc 4"]
     question = shown.page.locator("[data-aw=picture] [data-at]").nth(1).inner_text().split("\n")
     assert question[-2:] == ["1.90", "needed, hardly looked at"]
@@ -154,12 +157,10 @@ def test_words_numbers_and_orders(gallery: Show) -> None:
     shown.page.keyboard.press("r")
     shown.settle()
     assert rows(shown) == shown.widgets[0].mass["keys"]
+    shown.check()
 
 
-def test_mass_is_that_of_all_heads(gallery: Show) -> None:
-    w = shown_effects()
-    shown = gallery(w, width=900)
-    shown.wait_for_lines()
+def check_mass_is_that_of_all_heads(shown: Gallery) -> None:
     listed = {
         name: row.split("\n")[1]
         for name, row in zip(
@@ -243,6 +244,7 @@ HOLLOW = """() => [...document.querySelectorAll(".aw-fx-row[data-at]")].map((row
 })"""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["plain-light", "plain-dark", "vscode-contrast"])
 def test_the_bar_of_what_was_not_run_is_hollow_and_the_legend_says_so(gallery: Show, host: str) -> None:
     shown = gallery(shown_effects(), host=host, width=900)
@@ -253,39 +255,32 @@ def test_the_bar_of_what_was_not_run_is_hollow_and_the_legend_says_so(gallery: S
     assert "hollow: not yet run" in text(shown, ".aw-seg-legend")
 
 
-@pytest.mark.parametrize("state", ["running", "stopped", "done", "failed", "idle"])
-def test_progress_says_how_far_it_is_and_what_can_be_done(gallery: Show, state: str) -> None:
-    error = "the model's memory is full: give a shorter text" if state == "failed" else None
-    done = {"state": state, "done": 15, "total": 15} if state == "done" else {"state": state}
-    shown = gallery(with_effects(story(segment="doc 3", segments_show="effect"), error=error, **done), width=900)
-    shown.wait_for_lines()
-    said = text(shown, "[data-aw=progress] .aw-progress-line") if state != "done" else ""
-    spoken = shown.page.locator("[data-aw=progress] [aria-live]").text_content()
-    assert (
-        spoken
-        == {
-            "running": "The model runs without each segment and each head.",
-            "stopped": "Stopped.",
-            "done": "All runs are done.",
-            "failed": "Failed.",
-            "idle": "",
-        }[state]
-    )
-    assert (
-        said
-        == {
-            "running": "13 of 15 runs, about 6 s left Stop",
-            "stopped": "Stopped: 13 of 15 runs Resume",
-            "done": "",
-            "failed": "13 of 15 runs The model's memory is full: give a shorter text. Try again",
-            "idle": "13 of 15 runs Run",
-        }[state]
-    )
-    bars = shown.page.locator("[data-aw=progress] [role=progressbar]")
-    assert bars.count() == (0 if state == "done" else 1)
-    shown.check()
+PROGRESS = {  # state: what is spoken, what is written beside the bar
+    "running": ("The model runs without each segment and each head.", "13 of 15 runs, about 6 s left Stop"),
+    "stopped": ("Stopped.", "Stopped: 13 of 15 runs Resume"),
+    "failed": ("Failed.", "13 of 15 runs The model's memory is full: give a shorter text. Try again"),
+    "idle": ("", "13 of 15 runs Run"),
+    "done": ("All runs are done.", ""),
+}
 
 
+def test_progress_says_how_far_it_is_and_what_can_be_done(gallery: Show) -> None:
+    w = story(segment="doc 3", segments_show="effect")
+    shown = gallery(with_effects(w), width=900)
+    for state, (spoken, written) in PROGRESS.items():
+        error = "the model's memory is full: give a shorter text" if state == "failed" else None
+        done: dict[str, Any] = {"done": 15, "total": 15} if state == "done" else {}
+        with_effects(w, error=error, state=state, **done)
+        shown.finish()
+        shown.wait_for_lines()
+        progress = shown.page.locator("[data-aw=progress]")
+        assert progress.locator("[aria-live]").text_content() == spoken
+        assert progress.locator("[role=progressbar]").count() == (0 if state == "done" else 1)
+        assert written == (text(shown, "[data-aw=progress] .aw-progress-line") if written else "")
+        shown.check()
+
+
+@pytest.mark.thorough
 def test_without_a_model_it_says_why(gallery: Show) -> None:
     shown = gallery(story(segment="doc 3", segments_show="effect"), width=900)
     shown.wait_for_lines()
@@ -325,7 +320,9 @@ def tint_of(shown: Gallery, place: int) -> int:
     return int(red - blue)
 
 
-@pytest.mark.parametrize(("width", "host"), [(900, "plain-light"), (900, "plain-dark"), (360, "plain-light")])
+@pytest.mark.parametrize(
+    ("width", "host"), mostly_thorough((900, "plain-light"), (900, "plain-dark"), (360, "plain-light"))
+)
 def test_heads_view_tints_and_orders(gallery: Show, width: int, host: str) -> None:
     w = with_effects(story(view="heads", bar="effect", order="effect"))
     shown = gallery(w, width=width, host=host)
@@ -353,7 +350,9 @@ def test_heads_view_tints_and_orders(gallery: Show, width: int, host: str) -> No
     shown.check()
 
 
-@pytest.mark.parametrize(("width", "host"), [(900, "plain-light"), (900, "plain-dark"), (360, "plain-light")])
+@pytest.mark.parametrize(
+    ("width", "host"), mostly_thorough((900, "plain-light"), (900, "plain-dark"), (360, "plain-light"))
+)
 def test_without_it_in_the_panel(gallery: Show, width: int, host: str) -> None:
     query, key = 90, 53
     w = with_effects(story(view="heatmap", layer=1, head=1, segment="doc 3", query=query, key=key))
@@ -380,6 +379,7 @@ def test_without_it_in_the_panel(gallery: Show, width: int, host: str) -> None:
     assert shown.page.locator(".aw-without .aw-chances").count() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["graph", "stages", "heads", "text"])
 def test_without_it_in_views_without_a_panel(gallery: Show, view: str) -> None:
     w = with_effects(story(view=view, layer=1, head=1, query=90))
@@ -395,6 +395,7 @@ def test_without_it_in_views_without_a_panel(gallery: Show, view: str) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_progress_report_does_not_build_the_page_anew(gallery: Show) -> None:
     w = shown_effects()
     shown = gallery(w, width=900)
@@ -410,6 +411,7 @@ def test_a_progress_report_does_not_build_the_page_anew(gallery: Show) -> None:
     assert len(rows(shown, "effect-heads")) == 8
 
 
+@pytest.mark.thorough
 def test_two_hundred_segments_and_many_heads(gallery: Show) -> None:
     w = long_story(answer=300)
     names = ["first token", *(f"passage {at}" for at in range(200)), "answer"]
@@ -427,6 +429,7 @@ def test_two_hundred_segments_and_many_heads(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("edit", "of"), [("uniform", "made even"), ("cut", "with weights of 0")])
 def test_another_edit_is_in_every_word(gallery: Show, edit: str, of: str) -> None:
     w = with_effects(story(segment="doc 3", segments_show="effect"), edit=edit)
@@ -439,6 +442,7 @@ def test_another_edit_is_in_every_word(gallery: Show, edit: str, of: str) -> Non
     assert f"Each head {of}" in shown.page.locator(".aw-segments").inner_text()
 
 
+@pytest.mark.thorough
 def test_why_nothing_can_be_run_is_said(gallery: Show) -> None:
     none: dict[str, Any] = {
         "at": None,
@@ -460,6 +464,7 @@ def test_why_nothing_can_be_run_is_said(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_without_a_kernel_it_stopped_and_what_is_known_stays(gallery: Show) -> None:
     shown = gallery(shown_effects(), width=900, live=False)
     shown.page.locator("[data-aw=picture] [data-at]", has_text="question").click()
@@ -469,26 +474,20 @@ def test_without_a_kernel_it_stopped_and_what_is_known_stays(gallery: Show) -> N
     assert "Lost, “nail” 1.900 nats" in text(shown, ".aw-seg-sums")
 
 
-def test_weights_may_be_set_to_0(gallery: Show) -> None:
-    w = shown_effects()
-    shown = gallery(w, width=360)
-    shown.wait_for_lines()
-    shown.choose("More", "weights to 0")
-    shown.wait_for_lines()
-    assert w.effect_edit == "cut"
-
-
+@pytest.mark.thorough
 def test_menus_are_folded_where_room_is_little(gallery: Show) -> None:
     w = shown_effects()
     shown = gallery(w, width=360)
     shown.wait_for_lines()
     shown.choose("More", "by mass")
     assert rows(shown)[0] == "answer"
-    shown.choose("More", "even")
-    shown.wait_for_lines()
-    assert w.effect_edit == "uniform"
+    for item, edit in (("even", "uniform"), ("weights to 0", "cut")):
+        shown.choose("More", item)
+        shown.wait_for_lines()
+        assert w.effect_edit == edit
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spacing", [0, 2, 6])
 @pytest.mark.parametrize("width", [900, 600])
 def test_what_is_shown_can_be_chosen_on_the_page_whatever_the_font(gallery: Show, width: int, spacing: int) -> None:
@@ -523,6 +522,7 @@ def test_what_is_shown_can_be_chosen_on_the_page_whatever_the_font(gallery: Show
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [900, 360])
 def test_axe_finds_nothing(gallery: Show, width: int) -> None:
     shown = gallery(shown_effects(), width=width)

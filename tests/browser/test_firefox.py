@@ -14,6 +14,8 @@ from test_saving import choose
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget.samples import load_sample
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def firefox(browser: Browser) -> Iterator[Firefox]:

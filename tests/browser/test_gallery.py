@@ -6,13 +6,16 @@ nothing on the console) and that the words are there; how it looks is in test-ar
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
 import torch
+from colors_by_hand import SCORES, WEIGHTS, wrong_colors
 from gallery import Gallery
+from lanes import mostly_thorough
 
 from attnwidget import AttentionWidget
 from attnwidget._widget.derived import DerivedTrait
@@ -65,9 +68,13 @@ MODES = {**NARROW, 600: "under", 760: "beside", 900: "beside", 1250: "wide", 200
 
 @pytest.mark.parametrize(
     ("host", "width"),
-    [(host, width) for width in MODES for host in THEMES if host == "jupyter-light" or width in (360, 900)]
-    + [(host, 900) for host in OTHERS]
-    + [("plain-light", width) for width in (320, 600, 760, 1250)],
+    mostly_thorough(
+        *(("jupyter-light", 900), ("jupyter-dark", 900), ("jupyter-light", 360)),
+        *((host, width) for width in MODES for host in THEMES if host == "jupyter-light" or width in (360, 900)),
+        *((host, 900) for host in OTHERS),
+        *(("plain-light", width) for width in (320, 600, 760, 1250)),
+        everyday=3,
+    ),
 )
 def test_widths_and_hosts(gallery: Show, host: str, width: int) -> None:
     shown = gallery(bank(), host=host, width=width)
@@ -86,30 +93,34 @@ def test_widths_and_hosts(gallery: Show, host: str, width: int) -> None:
     shown.check()
 
 
-@pytest.mark.parametrize("spacing", [0, 1, 2, 4, 8])
-@pytest.mark.parametrize("view", ["heatmap", "graph", "text", "image", "heads", "segments", "stages"])
-def test_a_toolbar_that_does_not_fit_is_folded(gallery: Show, view: str, spacing: int) -> None:
+@pytest.mark.parametrize("spacings", [(2, 8), pytest.param((0, 1, 4), marks=pytest.mark.thorough)])
+def test_a_toolbar_that_does_not_fit_is_folded(gallery: Show, spacings: tuple[int, ...]) -> None:
     """Whatever the font: letters further apart make every word wider, up to half of its width and more."""
-    w = random(17, 17, 4, grid=(4, 4), tokens=[f"t{at}" for at in range(17)], query=3, key=5, view=view)
+    w = random(17, 17, 4, grid=(4, 4), tokens=[f"t{at}" for at in range(17)], query=3, key=5)
     shown = gallery(w, host="jupyter-light", width=780)
-    shown.page.add_style_tag(content=f".aw-toolbar * {{ letter-spacing: {spacing}px !important }}")
-    shown.page.set_viewport_size({"width": 776, "height": 1400})  # another width: it is measured again
-    shown.wait_for_lines()
-    shown.screenshot(f"toolbar-{view}-{spacing}")
-    wide, room = shown.page.evaluate(
-        "() => ['.aw-toolbar', '.attnwidget'].map((one) => document.querySelector(one).getBoundingClientRect().right)"
-    )
-    assert wide <= room
-    if spacing < 4:  # the views stay words as long as they fit
-        assert shown.page.get_by_role("tab").count() == 7
-    shown.menu("More")
-    words = (
-        shown.page.locator(".aw-popup[aria-label='More']").inner_text() + shown.page.locator(".aw-toolbar").inner_text()
-    )
-    for menu in {"heatmap": ("Show", "Color"), "graph": ("Read", "Keep"), "text": ("Show", "Read")}.get(view, ()):
-        assert menu in words  # in the toolbar or in the menu: it is somewhere
+    views = ("heatmap", "graph", "text", "image", "heads", "segments", "stages")
+    for spacing, view in itertools.product(spacings, views):
+        shown.page.add_style_tag(content=f".aw-toolbar * {{ letter-spacing: {spacing}px !important }}")
+        shown.page.set_viewport_size({"width": 776 + spacing % 3, "height": 1400})  # another: it is measured again
+        w.view = view
+        shown.finish()
+        shown.wait_for_lines()
+        shown.screenshot(f"toolbar-{view}-{spacing}")
+        wide, room = shown.page.evaluate(
+            """() => [".aw-toolbar", ".attnwidget"].map((one) =>
+                 document.querySelector(one).getBoundingClientRect().right)"""
+        )
+        assert wide <= room, view
+        if spacing < 4:  # the views stay words as long as they fit
+            assert shown.page.get_by_role("tab").count() == 7, view
+        shown.menu("More")
+        words = "".join(shown.page.locator(".aw-popup[aria-label='More'], .aw-toolbar").all_inner_texts())
+        for menu in {"heatmap": ("Show", "Color"), "graph": ("Read", "Keep"), "text": ("Show", "Read")}.get(view, ()):
+            assert menu in words, view  # in the toolbar or in the menu: it is somewhere
+        shown.page.keyboard.press("Escape")
 
 
+@pytest.mark.thorough
 def test_a_reader_with_larger_type(gallery: Show) -> None:
     shown = gallery(bank(query=14, key=16), host="jupyter-large", width=1100)
     shown.screenshot("bank-1100-large-type")
@@ -118,6 +129,7 @@ def test_a_reader_with_larger_type(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_forced_colors(gallery: Show, scheme: str) -> None:
     shown = gallery(bank(query=14, key=16), width=900, forced_colors="active", color_scheme=scheme)
@@ -134,6 +146,7 @@ def test_forced_colors(gallery: Show, scheme: str) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_device_of_one_pixel_to_a_pixel(gallery: Show) -> None:
     shown = gallery(bank(query=14, key=16), width=900, device_scale_factor=1)
     shown.screenshot("bank-900-1x")
@@ -155,18 +168,7 @@ def test_two_widgets_on_one_page_are_independent(gallery: Show) -> None:
 # What the pointer and the menus show.
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-def test_nothing_pinned(gallery: Show, host: str) -> None:
-    shown = gallery(bank(), host=host)
-    shown.leave()
-    shown.settle()
-    shown.screenshot(f"nothing-pinned-{host}")
-    assert "Point at a row to see its keys" in text_of(shown, "panel")
-    assert shown.page.locator(".aw-ring").count() == 0
-    shown.check()
-
-
-@pytest.mark.parametrize(("width", "queries"), [(900, 20), (600, 20), (360, 20), (900, 3)])
+@pytest.mark.parametrize(("width", "queries"), mostly_thorough((900, 20), (600, 20), (360, 20), (900, 3)))
 def test_hovering_changes_no_layout(gallery: Show, width: int, queries: int) -> None:
     q, k, v, tokens, _ = load_sample("bank")
     at = slice(queries)
@@ -179,6 +181,9 @@ def test_hovering_changes_no_layout(gallery: Show, width: int, queries: int) -> 
       return [name, x, y, ...(name === "panel" ? [] : [width, height])];
     })"""
     before = shown.page.evaluate(boxes)
+    assert "Point at a row to see its keys" in text_of(shown, "panel")
+    assert shown.page.locator(".aw-ring").count() == 0
+    shown.check()
     shown.hover(1, 0)
     shown.settle()
     assert text_of(shown, "status").startswith("she 1 → [CLS] 0 weight 0.6")
@@ -187,8 +192,8 @@ def test_hovering_changes_no_layout(gallery: Show, width: int, queries: int) -> 
     shown.check()
 
 
-def test_a_key_alone(gallery: Show) -> None:
-    shown = gallery(bank())
+def test_labels_and_keys_pin(gallery: Show) -> None:
+    shown = gallery(bank(), host="jupyter-light")
     shown.page.locator(".aw-label", has_text="lent").last.click()
     shown.leave()
     shown.settle()
@@ -196,16 +201,25 @@ def test_a_key_alone(gallery: Show) -> None:
     assert (shown.widgets[0].query, shown.widgets[0].key) == (None, 16)
     assert text_of(shown, "panel").startswith("lent is attended to by")
     shown.check()
-
-
-def test_a_query_alone(gallery: Show) -> None:
-    shown = gallery(bank())
     shown.page.locator(".aw-label", has_text="lent").first.click()
     shown.leave()
     shown.settle()
     shown.screenshot("query-pinned")
     assert (shown.widgets[0].query, shown.widgets[0].key) == (16, None)
     assert text_of(shown, "panel").startswith("lent attends to")
+    shown.check()
+
+    shown.click(14, 16)
+    picture = shown.page.locator("[data-aw=picture]")
+    shown.page.locator("[role=radiogroup][aria-label=Head] [aria-checked=true]").focus()
+    shown.page.keyboard.press("Tab")
+    assert picture.evaluate("(node) => node === document.activeElement"), "one Tab leads from the heads to the picture"
+    shown.page.keyboard.press("ArrowDown")
+    shown.settle()
+    shown.screenshot("keyboard-focus")
+    assert (shown.widgets[0].query, shown.widgets[0].key) == (15, 16)
+    width = picture.evaluate("(node) => getComputedStyle(node).outlineWidth")
+    assert width == "2px"
     shown.check()
 
 
@@ -224,28 +238,29 @@ def test_zoomed_in(gallery: Show) -> None:
     assert shown.page.locator(".aw-plot[data-zoomed]").count() == 0
 
 
-@pytest.mark.parametrize("host", THEMES)
-@pytest.mark.parametrize("menu", ["Show", "Color", "More"])
-def test_menus(gallery: Show, menu: str, host: str) -> None:
-    shown = gallery(bank(), host=host)
-    shown.menu(menu)
-    shown.settle()
-    shown.screenshot(f"menu-{menu.lower()}-{host}")
-    shown.check()
-    shown.page.keyboard.press("Escape")
-    assert shown.page.locator(".aw-popup").count() == 0
-    assert shown.page.evaluate("() => document.activeElement.parentElement.getAttribute('aria-label')") == menu
+def check_menus(shown: Gallery, *menus: str) -> None:
+    """Open each menu in turn; Escape closes it, and leaves the focus on its button."""
+    for menu in menus:
+        shown.menu(menu)
+        shown.settle()
+        shown.screenshot(f"menu-{menu.lower()}")
+        shown.check()
+        shown.page.keyboard.press("Escape")
+        assert shown.page.locator(".aw-popup").count() == 0
+        assert shown.page.evaluate("() => document.activeElement.parentElement.getAttribute('aria-label')") == menu
 
 
-@pytest.mark.parametrize(("menu", "width"), [("View", 320), ("More", 320), ("More", 600), ("Show", 600)])
-def test_menus_where_there_is_little_room(gallery: Show, menu: str, width: int) -> None:
-    shown = gallery(bank(), width=width)
-    shown.menu(menu)
-    shown.settle()
-    shown.screenshot(f"menu-{menu.lower()}-{width}")
-    shown.check()
+@pytest.mark.parametrize("host", mostly_thorough(*THEMES))
+def test_menus(gallery: Show, host: str) -> None:
+    check_menus(gallery(bank(), host=host), "Show", "Color", "More")
 
 
+@pytest.mark.parametrize(("menus", "width"), mostly_thorough((("View", "More"), 320), (("More", "Show"), 600)))
+def test_menus_where_there_is_little_room(gallery: Show, menus: tuple[str, ...], width: int) -> None:
+    check_menus(gallery(bank(), width=width), *menus)
+
+
+@pytest.mark.thorough
 def test_the_menu_of_a_pooled_picture(gallery: Show) -> None:
     shown = gallery(random(1024, 1024), host="jupyter-light")
     shown.menu("Pool")
@@ -258,51 +273,57 @@ def test_the_menu_of_a_pooled_picture(gallery: Show) -> None:
     assert "the mean of 2 × 2 cells" in text_of(shown, "legend")
 
 
-def test_keyboard_focus(gallery: Show) -> None:
-    shown = gallery(bank(query=14, key=16), host="jupyter-light")
-    picture = shown.page.locator("[data-aw=picture]")
-    shown.page.locator("[role=radiogroup][aria-label=Head] [aria-checked=true]").focus()
-    shown.page.keyboard.press("Tab")
-    assert picture.evaluate("(node) => node === document.activeElement"), "one Tab leads from the heads to the picture"
-    shown.page.keyboard.press("ArrowDown")
-    shown.settle()
-    shown.screenshot("keyboard-focus")
-    assert (shown.widgets[0].query, shown.widgets[0].key) == (15, 16)
-    width = picture.evaluate("(node) => getComputedStyle(node).outlineWidth")
-    assert width == "2px"
-    shown.check()
-
-
 # Stages, colors and ranges.
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-@pytest.mark.parametrize("stage", ["scores", "scaled", "masked"])
-def test_stages(gallery: Show, stage: str, host: str) -> None:
-    shown = gallery(bank(batch=1, stage=stage, query=1, key=4), host=host)
-    shown.screenshot(f"stage-{stage}-{host}")
-    said = stage if stage == "scores" else f"{stage} scores"
-    assert f"{said} over its keys" in text_of(shown, "panel")
-    shown.check()
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark"))
+def test_stages(gallery: Show, host: str) -> None:
+    shown = gallery(bank(batch=1, softcap=2.0, query=1, key=4), host=host)
+    stages = {"scores": "scores", "scaled": "scaled scores", "capped": "capped scores", "masked": "masked scores"}
+    for stage, said in {**stages, "contribution": "contributions"}.items():
+        shown.choose("Show", stage)
+        assert shown.widgets[0].stage == stage
+        shown.screenshot(f"stage-{stage}-{host}")
+        assert f"{said} over its keys" in text_of(shown, "panel")
+        shown.check()
 
 
-@pytest.mark.parametrize(
-    ("name", "looks", "said"),
-    [
-        ("log", {"color_scale": "log"}, "Weight, log"),
-        ("row", {"color_range": "row"}, "each row on its own range"),
-        ("unit", {"color_range": "unit"}, "fixed range"),
-        ("own", {"color_range": (0.05, 0.3)}, "own range"),
-        ("viridis", {"palette": "viridis"}, "range of this head"),
-        ("scores-unit", {"stage": "scores", "color_range": "unit"}, "beyond ±1"),
-    ],
-)
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-def test_colors(gallery: Show, name: str, looks: dict[str, Any], said: str, host: str) -> None:
-    shown = gallery(bank(query=14, key=16, **looks), host=host)
-    shown.screenshot(f"colors-{name}-{host}")
-    assert said in text_of(shown, "legend")
-    shown.check()
+LOOKS: dict[str, tuple[dict[str, Any], str]] = {
+    "log": ({"color_scale": "log"}, "Weight, log"),
+    "row": ({"color_range": "row"}, "each row on its own range"),
+    "unit": ({"color_range": "unit"}, "fixed range"),
+    "own": ({"color_range": (0.05, 0.3)}, "own range"),
+    "viridis": ({"palette": "viridis"}, "range of this head"),
+    "scores-unit": ({"stage": "scores", "color_range": "unit"}, "beyond ±1"),
+}
+
+
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark"))
+def test_colors(gallery: Show, host: str) -> None:
+    w = bank(query=14, key=16)
+    shown = gallery(w, host=host)
+    plain = {name: getattr(w, name) for name in ("color_scale", "color_range", "palette", "stage")}
+    seen = {shown.pixels()}
+    for name, (looks, said) in LOOKS.items():
+        for trait, value in {**plain, **looks}.items():
+            setattr(w, trait, value)
+        shown.finish()
+        shown.settle()
+        shown.screenshot(f"colors-{name}-{host}")
+        assert said in text_of(shown, "legend"), name
+        seen.add(shown.pixels())
+        shown.check()
+    assert len(seen) == 1 + len(LOOKS), "each is another picture"
+
+
+def test_colors_of_a_known_matrix(gallery: Show) -> None:
+    weights = of_scores(torch.tensor(WEIGHTS).log().clamp(min=-300).float())
+    scores = of_scores(torch.tensor(SCORES).float(), stage="scores")
+    for theme in ("light", "dark"):
+        shown = gallery([weights, scores], host=f"jupyter-{theme}", height=1800)
+        pictures = shown.page.locator("[data-aw=picture]")
+        assert wrong_colors(pictures.nth(0), pictures.nth(1), theme) == []
+        shown.check()
 
 
 # Cells that are not numbers.
@@ -327,9 +348,9 @@ def infinite(**more: Any) -> AttentionWidget:
     return AttentionWidget(q, k, scale=1.0, **{"stage": "scores", "color_range": (-2, 2), **more})
 
 
-@pytest.mark.parametrize("host", [*THEMES, "vscode-contrast-light"])
-def test_masked_padded_blocked_and_nan(gallery: Show, host: str) -> None:
-    shown = gallery(planted(), host=host, width=760)
+@pytest.mark.parametrize("host", mostly_thorough(*THEMES, "vscode-contrast-light"))
+def test_cells_that_are_no_numbers(gallery: Show, host: str) -> None:
+    shown = gallery([planted(), infinite()], host=host, width=760, height=1800)
     shown.hover(3, 1)
     shown.settle()
     shown.screenshot(f"cells-{host}")
@@ -344,21 +365,15 @@ def test_masked_padded_blocked_and_nan(gallery: Show, host: str) -> None:
     shown.settle()
     assert "NaN in 5 keys: look for it in q of this query" in text_of(shown, "panel")
     shown.check()
-
-
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-def test_infinite_scores(gallery: Show, host: str) -> None:
-    shown = gallery(infinite(), host=host, width=760)
-    shown.hover(0, 0)
+    shown.hover(0, 0, index=1)
     shown.settle()
     shown.screenshot(f"infinite-{host}")
-    legend = text_of(shown, "legend")
-    assert "+∞" in legend
-    assert "−∞" in legend
-    assert "beyond ±2" in legend
+    legend = shown.page.locator("[data-aw=legend]").nth(1).inner_text()
+    assert [part for part in ("+∞", "−∞", "beyond ±2") if part not in " ".join(legend.split())] == []
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [20, 26, 48, 80])
 def test_masked_and_nan_cells_get_smaller(gallery: Show, size: int) -> None:
     scores = torch.randn(size, size, generator=torch.Generator().manual_seed(size)) * 1.5
@@ -389,7 +404,9 @@ def failing(**more: Any) -> AttentionWidget:
     return Failing(q, k, v, **{"tokens": tokens, "mask": mask, "layer": 5, "head": 7, **more})
 
 
-@pytest.mark.parametrize(("host", "width"), [("jupyter-light", 900), ("jupyter-dark", 900), ("jupyter-light", 360)])
+@pytest.mark.parametrize(
+    ("host", "width"), mostly_thorough(("jupyter-light", 900), ("jupyter-dark", 900), ("jupyter-light", 360))
+)
 def test_a_head_that_cannot_be_computed(gallery: Show, host: str, width: int) -> None:
     shown = gallery(failing(), host=host, width=width)
     shown.page.get_by_role("radio", name="head 3", exact=True).click()
@@ -403,6 +420,7 @@ def test_a_head_that_cannot_be_computed(gallery: Show, host: str, width: int) ->
     shown.page.get_by_text("This head could not be computed").wait_for(state="detached")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [900, 360])
 def test_waiting_for_the_kernel(gallery: Show, width: int) -> None:
     shown = gallery(bank(query=14, key=16), host="jupyter-light", width=width)
@@ -423,7 +441,7 @@ def test_waiting_for_the_kernel(gallery: Show, width: int) -> None:
     assert shown.widgets[0].head == 3
 
 
-@pytest.mark.parametrize("width", [900, 360])
+@pytest.mark.parametrize("width", mostly_thorough(900, 360))
 def test_the_kernel_is_gone(gallery: Show, width: int) -> None:
     shown = gallery(bank(query=14, key=16), host="jupyter-light", width=width)
     before = shown.pixels()
@@ -434,10 +452,13 @@ def test_the_kernel_is_gone(gallery: Show, width: int) -> None:
     shown.settle()
     shown.screenshot(f"message-gone-{width}")
     assert shown.pixels() == before
+    chosen = shown.page.locator("[role=radiogroup][aria-label=Head] [aria-checked=true]")
+    assert chosen.get_attribute("aria-label") == "head 7", "the ring stays with the picture"
     assert text_of(shown, "status").startswith("bank 5 → river 8 weight 0.223724")
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_range_of_ones_own(gallery: Show) -> None:
     shown = gallery(bank(), host="jupyter-light")
     shown.menu("Color")
@@ -456,6 +477,7 @@ def test_a_range_of_ones_own(gallery: Show) -> None:
     assert "own range" in text_of(shown, "legend")
 
 
+@pytest.mark.thorough
 def test_with_no_kernel_behind_it(gallery: Show) -> None:
     shown = gallery(bank(), live=False)
     shown.click(14, 16)
@@ -478,14 +500,15 @@ def words(count: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("queries", "keys", "width"),
-    [
+    mostly_thorough(
+        (50, 3, 320),
+        (2048, 2048, 900),
         (1, 1, 600),
         (4, 4, 600),
         (4, 4, 1250),
         (1, 40, 900),
         (1, 40, 320),
         (50, 3, 900),
-        (50, 3, 320),
         (26, 26, 900),
         (40, 40, 900),
         (64, 64, 900),
@@ -496,9 +519,9 @@ def words(count: int) -> list[str]:
         (300, 300, 900),
         (300, 300, 360),
         (512, 512, 900),
-        (2048, 2048, 900),
         (2048, 2048, 320),
-    ],
+        everyday=2,
+    ),
 )
 def test_sizes(gallery: Show, queries: int, keys: int, width: int) -> None:
     drawn = random(queries, keys, count=2, tokens=words(queries), key_tokens=words(keys))
@@ -521,7 +544,7 @@ def test_sizes(gallery: Show, queries: int, keys: int, width: int) -> None:
     shown.check(also=faults)
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark"))
 def test_many_heads_and_layers(gallery: Show, host: str) -> None:
     q = torch.randn(80, 1, 64, 12, 8, generator=torch.Generator().manual_seed(0)) * 2
     k = torch.randn(80, 1, 8, 12, 8, generator=torch.Generator().manual_seed(1))
@@ -537,6 +560,7 @@ def test_many_heads_and_layers(gallery: Show, host: str) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("heads", "groups", "width"),
     [(64, 8, 320), (64, 8, 700), (12, 4, 900), (16, 1, 600), (128, 16, 900), (12, 12, 760), (3, 3, 360)],
@@ -583,7 +607,9 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("host", "width"), [("plain-light", 900), ("jupyter-dark", 900), ("plain-light", 360)])
+@pytest.mark.parametrize(
+    ("host", "width"), mostly_thorough(("plain-light", 900), ("jupyter-dark", 900), ("plain-light", 360))
+)
 def test_odd_tokens(gallery: Show, host: str, width: int) -> None:
     shown = gallery(random(len(ODD), len(ODD), tokens=ODD, title="‮A title\n<b>of</b> its own"), host=host, width=width)
     shown.click(14, 15)
@@ -599,6 +625,7 @@ def test_odd_tokens(gallery: Show, host: str, width: int) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_only_positions(gallery: Show) -> None:
     shown = gallery(random(20, 30), host="jupyter-light")
     shown.click(3, 4)
@@ -608,6 +635,7 @@ def test_only_positions(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_long_title_and_layer_names(gallery: Show) -> None:
     q, k = torch.randn(2, 2, 1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
     title = "Which heads of the fine-tuned model still tell the two senses of one word apart, and which no longer do?"
@@ -648,8 +676,8 @@ CHOSEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark"))
+@pytest.mark.parametrize("name", mostly_thorough("by-key-pinned", *CHOSEN))
 def test_graph(gallery: Show, name: str, host: str) -> None:
     shown = gallery(graph(**CHOSEN[name]), host=host)
     shown.wait_for_lines()
@@ -659,9 +687,11 @@ def test_graph(gallery: Show, name: str, host: str) -> None:
 
 @pytest.mark.parametrize(
     ("host", "width"),
-    [("jupyter-light", width) for width in (320, 360, 519, 600, 760, 1250, 2000)]
-    + [(host, 360) for host in ("jupyter-dark", "jupyter-contrast")]
-    + [(host, 900) for host in ("jupyter-contrast", "jupyter-large", *OTHERS)],
+    mostly_thorough(
+        *(("jupyter-light", width) for width in (760, 320, 360, 519, 600, 1250, 2000)),
+        *((host, 360) for host in ("jupyter-dark", "jupyter-contrast")),
+        *((host, 900) for host in ("jupyter-contrast", "jupyter-large", *OTHERS)),
+    ),
 )
 def test_widths_and_hosts_of_the_graph(gallery: Show, host: str, width: int) -> None:
     shown = gallery(graph(query=14), host=host, width=width)
@@ -675,6 +705,7 @@ def test_widths_and_hosts_of_the_graph(gallery: Show, host: str, width: int) -> 
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_forced_colors_of_the_graph(gallery: Show, scheme: str) -> None:
     shown = gallery(graph(query=14), forced_colors="active", color_scheme=scheme)
@@ -687,9 +718,9 @@ def test_forced_colors_of_the_graph(gallery: Show, scheme: str) -> None:
     shown.check()
 
 
-@pytest.mark.parametrize("pinned", [False, True])
-@pytest.mark.parametrize("width", [900, 360])
-@pytest.mark.parametrize("tokens", [1, 2, 40, 53, 200, 2000])
+@pytest.mark.parametrize("pinned", mostly_thorough(True, False))
+@pytest.mark.parametrize("width", mostly_thorough(900, 360))
+@pytest.mark.parametrize("tokens", mostly_thorough(200, 1, 2, 40, 53, 2000))
 def test_sizes_of_the_graph(gallery: Show, tokens: int, width: int, pinned: bool) -> None:
     at = {"query": 2 * tokens // 3} if pinned else {}
     shown = gallery(long_graph(tokens, **at), host="jupyter-light", width=width)
@@ -707,6 +738,7 @@ def test_sizes_of_the_graph(gallery: Show, tokens: int, width: int, pinned: bool
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
 def test_graph_of_many_grouped_heads(gallery: Show, host: str) -> None:
     q = torch.randn(3, 1, 64, 12, 8, generator=torch.Generator().manual_seed(0)) * 2
@@ -718,6 +750,7 @@ def test_graph_of_many_grouped_heads(gallery: Show, host: str) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [900, 360])
 def test_graph_of_odd_tokens(gallery: Show, width: int) -> None:
     drawn = random(len(ODD), len(ODD), count=2, tokens=ODD, view="graph", heads=[0, 1], query=14)
@@ -729,10 +762,13 @@ def test_graph_of_odd_tokens(gallery: Show, width: int) -> None:
     shown.check()
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark"))
 def test_graph_with_masked_blocked_and_nan(gallery: Show, host: str) -> None:
+    w = planted(view="graph")
+    shown = gallery(w, host=host)
     for query, name in ((3, "masked"), (2, "blocked"), (4, "nan")):
-        shown = gallery(planted(view="graph", query=query), host=host)
+        w.query = query
+        shown.finish()
         shown.wait_for_lines()
         shown.screenshot(f"graph-{name}-{host}")
         shown.check()
@@ -754,36 +790,35 @@ def test_hovering_over_the_graph(gallery: Show) -> None:
     shown.check()
 
 
-@pytest.mark.parametrize("menu", ["Read", "Keep", "More"])
-def test_menus_of_the_graph(gallery: Show, menu: str) -> None:
-    for width in (900, 700) if menu != "More" else (900, 600, 320):
-        shown = gallery(graph(), width=width)
-        shown.menu(menu)
-        shown.settle()
-        shown.screenshot(f"graph-menu-{menu.lower()}-{width}")
-        shown.check()
+@pytest.mark.parametrize(
+    ("menus", "width"),
+    mostly_thorough((("Read", "Keep", "More"), 900), (("Read", "Keep"), 700), (("More",), 600), (("More",), 320)),
+)
+def test_menus_of_the_graph(gallery: Show, menus: tuple[str, ...], width: int) -> None:
+    check_menus(gallery(graph(), width=width), *menus)
 
 
 # Several pins, stages and weights in hand, in the heatmap.
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-@pytest.mark.parametrize("over", ["last", "mean", "sum"])
-def test_three_pins(gallery: Show, over: str, host: str) -> None:
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark"))
+def test_three_pins(gallery: Show, host: str) -> None:
     shown = gallery(bank(pins=[(3, 8), (9, 0), (14, 16)]), host=host)
     shown.wait_for_lines()
-    shown.page.get_by_role("radio", name=over, exact=True).click()
-    shown.leave()
-    shown.settle()
-    shown.screenshot(f"pins-{over}-{host}")
-    assert shown.page.locator(".aw-ring[data-further]").count() == 2
-    assert shown.page.locator(".aw-ring[data-pinned]").count() == 1
-    assert shown.page.locator(".aw-labels .aw-pill-outline").count() == 4
-    expected = f"3 queries {over}" if over != "last" else "bank14 attends to"
-    assert text_of(shown, "panel").startswith(expected)
-    shown.check()
+    for over in ("last", "mean", "sum"):
+        shown.page.get_by_role("radio", name=over, exact=True).click()
+        shown.leave()
+        shown.settle()
+        shown.screenshot(f"pins-{over}-{host}")
+        assert shown.page.locator(".aw-ring[data-further]").count() == 2
+        assert shown.page.locator(".aw-ring[data-pinned]").count() == 1
+        assert shown.page.locator(".aw-labels .aw-pill-outline").count() == 4
+        expected = f"3 queries {over}" if over != "last" else "bank14 attends to"
+        assert text_of(shown, "panel").startswith(expected)
+        shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [600, 360])
 def test_pins_where_there_is_little_room(gallery: Show, width: int) -> None:
     shown = gallery(bank(pins=[(3, 8), (9, 0), (14, 16)]), width=width)
@@ -794,17 +829,7 @@ def test_pins_where_there_is_little_room(gallery: Show, width: int) -> None:
     shown.check()
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-@pytest.mark.parametrize("stage", ["capped", "contribution"])
-def test_further_stages(gallery: Show, stage: str, host: str) -> None:
-    shown = gallery(bank(stage=stage, softcap=2.0, query=14, key=16), host=host)
-    shown.screenshot(f"stage-{stage}-{host}")
-    shown.menu("Show")
-    items = shown.page.locator(".aw-popup [role=menuitemradio]").all_inner_texts()
-    assert any(stage in item for item in items)
-    shown.check()
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["heatmap", "graph"])
 def test_weights_in_hand(gallery: Show, view: Literal["heatmap", "graph"]) -> None:
     weights = torch.randn(2, 1, 4, 9, 9, generator=torch.Generator().manual_seed(0)).mul(2).softmax(-1)

@@ -10,6 +10,8 @@ from lab import Kind, Lab, LabNotebook
 from playwright.sync_api import TimeoutError as TookTooLong
 from test_lab import BANK, View, python, soon
 
+pytestmark = pytest.mark.thorough
+
 CELLS = ["before = 1", BANK.replace("**shown)", "segments='sentences', **shown)"), "after = 2", "after = 3"]
 
 NOTEBOOK = """() => {

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from lab import Lab, LabNotebook
 
+pytestmark = pytest.mark.thorough
+
 MADE = """
 import ipywidgets
 from IPython.display import display

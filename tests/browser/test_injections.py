@@ -17,6 +17,8 @@ from test_effects_view import detail, with_effects
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 
+pytestmark = pytest.mark.thorough
+
 VIEWS: Any = ("heatmap", "graph", "text", "image", "heads", "segments", "stages", "compare")
 COUNT = len(PAYLOADS)
 # What no text may ever become; `img` and `canvas` of the widget's own are made by it.
@@ -158,7 +160,7 @@ def test_no_text_becomes_markup_in_any_view(make: Callable[..., AttentionWidget]
         for fraction in (0.1, 0.5, 0.9):
             box = shown.shown.box("[data-aw=picture]")
             shown.page.mouse.move(box["x"] + fraction * box["width"], box["y"] + fraction * box["height"])
-            shown.page.wait_for_timeout(30)
+            shown.shown.rest()
         assert_nothing_ran(shown.shown, found)
     w.view = "heatmap"
     for payload in PAYLOADS:
@@ -168,7 +170,7 @@ def test_no_text_becomes_markup_in_any_view(make: Callable[..., AttentionWidget]
             " dtype: text, device: text } }); host.tell({ refused: text }); }",
             payload,
         )
-    shown.page.wait_for_timeout(200)
+    shown.shown.rest()
     assert_nothing_ran(shown.shown, found)
 
 
@@ -190,7 +192,7 @@ def test_no_name_of_a_part_becomes_markup(path: Any, shows: Any, offline_page: O
         box = shown.shown.box("[data-aw=picture]")
         for fraction in (0.2, 0.6):
             shown.page.mouse.move(box["x"] + fraction * box["width"], box["y"] + fraction * box["height"])
-            shown.page.wait_for_timeout(30)
+            shown.shown.rest()
         assert_nothing_ran(shown.shown, found)
 
 
@@ -269,7 +271,7 @@ def test_traits_of_any_kind_leave_a_page_that_good_ones_draw(view: Any, offline_
     found = heard(shown.shown)
     names = [name for name in state_of(w) if name != "uid"]
     assert shown.page.evaluate(GARBLE, [names, 400]) == []
-    shown.page.wait_for_timeout(300)
+    shown.shown.rest()
     assert shown.page.locator("[data-aw=broken]").count() == 0
     assert shown.page.locator("[data-aw=picture]").count() > 0
     assert_nothing_ran(shown.shown, found)
@@ -326,6 +328,6 @@ def test_replies_of_any_kind_are_said_or_left_out(
         shown.page.mouse.move(box["x"] + at * box["width"], box["y"] + (1 - at) * box["height"])
         if step % 3 == 0:
             shown.page.mouse.click(box["x"] + at * box["width"], box["y"] + at * box["height"])
-        shown.page.wait_for_timeout(40)
+        shown.shown.rest()
     assert shown.page.locator("[data-aw=picture]").count() > 0
     assert_nothing_ran(shown.shown, found)

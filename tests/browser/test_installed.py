@@ -14,7 +14,7 @@ from lab import Browser, Lab, LabServer
 from rehearse import ROOT, install, run
 from test_notebooks import WIDGET, check_drawn
 
-pytestmark = pytest.mark.packaging
+pytestmark = [pytest.mark.packaging, pytest.mark.thorough]
 KERNEL = "installed"
 
 

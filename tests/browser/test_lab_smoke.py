@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 from lab import SCREENSHOTS, Browser, Lab, LabServer, OfflinePages, Page, PagePool
+from lanes import mostly_thorough
 
 COUNTER = '''
 import anywidget, traitlets
@@ -27,6 +28,7 @@ class Counter(anywidget.AnyWidget):
 '''
 
 
+@pytest.mark.thorough
 def test_a_click_in_the_page_reaches_python(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = lab.open([COUNTER, "w = Counter(); w", "print('count is', w.count)"])
     notebook.run_cell(0)
@@ -59,6 +61,7 @@ def test_a_click_in_the_page_reaches_python(lab: Lab, monkeypatch: pytest.Monkey
     assert notebook.blocked == []
 
 
+@pytest.mark.thorough
 def test_themes_and_sizes(lab: Lab) -> None:
     notebook = lab.open(["1 + 1"], theme="contrast", width=700, height=500, device_scale_factor=1)
     page = notebook.page
@@ -72,7 +75,7 @@ def test_themes_and_sizes(lab: Lab) -> None:
     assert notebook.output(0) == "2"
 
 
-@pytest.mark.parametrize("over", ["http", "file"])
+@pytest.mark.parametrize("over", mostly_thorough("file", "http"))
 def test_an_offline_page_reaches_nothing_outside(offline_page: OfflinePages, over: Literal["http", "file"]) -> None:
     # .invalid is reserved: it can never resolve
     page = offline_page(
@@ -96,6 +99,7 @@ def test_an_offline_page_reaches_nothing_outside(offline_page: OfflinePages, ove
     assert ("pageerror", "on purpose") in page.problems
 
 
+@pytest.mark.thorough
 def test_a_closed_server_leaves_no_process_behind() -> None:
     with LabServer() as server:
         server.api("POST", "kernels", {"name": "python3"})
@@ -120,6 +124,7 @@ def test_exceptions_in_the_log_are_told_but_for_those_of_the_server_itself() -> 
     assert server.exceptions(since=0) == ["KeyError: 1", "ValueError: 2"]
 
 
+@pytest.mark.thorough
 def test_a_page_that_is_used_again_shows_nothing_of_its_last_use(browser: Browser, tmp_path: Path) -> None:
     pool = PagePool()
     with OfflinePages(browser, tmp_path, pool) as pages:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from gallery import Gallery
+from lanes import mostly_thorough
 from test_picture_details import bank
 
 Show = Callable[..., Gallery]
@@ -17,8 +18,8 @@ FOCUSED = """(popup) => {
 }"""
 
 
-@pytest.mark.parametrize("width", [360, 900])
-@pytest.mark.parametrize("view", ["heatmap", "stages"])
+@pytest.mark.parametrize("width", mostly_thorough(900, 360))
+@pytest.mark.parametrize("view", mostly_thorough("heatmap", "stages"))
 def test_home_and_end_lead_to_the_first_and_the_last_item_of_every_menu(gallery: Show, width: int, view: Any) -> None:
     shown = gallery(bank(view=view), width=width)
     menus = shown.page.locator(".aw-toolbar .aw-menu")
@@ -41,6 +42,7 @@ def test_home_and_end_lead_to_the_first_and_the_last_item_of_every_menu(gallery:
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["heatmap", "stages", "graph", "text"])
 @pytest.mark.parametrize("width", [240, 289, 320])
 def test_no_button_of_the_toolbar_is_cut_where_a_side_bar_leaves_little_room(

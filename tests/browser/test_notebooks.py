@@ -14,6 +14,8 @@ import pytest
 from lab import Lab
 from playwright.sync_api import Locator, expect
 
+pytestmark = pytest.mark.thorough
+
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
 # Of the part that is marked as the picture, and of all pictures in it: how many colors each has.
 COUNT_COLOURS = """part => [part, ...part.querySelectorAll("canvas")]

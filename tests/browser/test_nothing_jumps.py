@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from gallery import Gallery
+from lanes import mostly_thorough
 
 from attnwidget import AttentionWidget, compare
 from attnwidget.samples import load_sample
@@ -127,10 +128,11 @@ ZOOM: list[Gesture] = [
     ("leave the whole", leave),
 ]
 SIDES = [("one", 7), ("other", 2)]
-WIDTHS = [320, 360, 600, 900, 1280]
+WIDE = mostly_thorough(900, 320, 360, 600, 1280)
+NARROW = mostly_thorough(360, 320, 600, 900, 1280)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", WIDE)
 def test_the_heatmap(gallery: Show, width: int) -> None:
     shown = gallery(bank(), width=width)
     assert [*jumps(shown, HOVER_AND_PIN), *jumps(shown, ZOOM)] == []
@@ -150,8 +152,8 @@ def progress(share: float | None) -> Callable[[Gallery], None]:
 BUSY = "() => document.querySelector('[data-aw=status]').textContent.includes('Waiting for the kernel')"
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("make", [bank, long])
+@pytest.mark.parametrize("width", WIDE)
+@pytest.mark.parametrize("make", mostly_thorough(long, bank))
 def test_a_kernel_that_is_busy(gallery: Show, make: Callable[[], AttentionWidget], width: int) -> None:
     """That it is busy is said after a while, and moves nothing: no answer is so slow that the page jumps twice."""
     shown = gallery(make(), width=width)
@@ -170,6 +172,7 @@ def test_a_kernel_that_is_busy(gallery: Show, make: Callable[[], AttentionWidget
     assert still.count() == 0
 
 
+@pytest.mark.thorough
 def test_a_graph_whose_links_are_due_says_so(gallery: Show) -> None:
     """It has no bands then, as a head has whose weights are all too small."""
     shown = gallery(bank(view="graph"), width=900)
@@ -188,7 +191,7 @@ def search(shown: Gallery) -> None:
     field.press("Enter")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_long_head(gallery: Show, width: int) -> None:
     shown = gallery(long(), width=width)
     computing: list[Gesture] = [
@@ -207,8 +210,14 @@ def test_a_long_head(gallery: Show, width: int) -> None:
     assert [*found, *zooming, *jumps(shown, [("search a token", search), *HOVER_AND_PIN[:2]])] == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("view", ["text", "graph", "heads"])
+@pytest.mark.parametrize(
+    ("view", "width"),
+    mostly_thorough(
+        *(("text", 360), ("graph", 900)),
+        *((view, width) for view in ("text", "graph", "heads") for width in (320, 360, 600, 900, 1280)),
+        everyday=2,
+    ),
+)
 def test_the_other_views(gallery: Show, view: str, width: int) -> None:
     shown = gallery(bank(view=view), width=width)
     gestures = [
@@ -221,7 +230,8 @@ def test_the_other_views(gallery: Show, view: str, width: int) -> None:
     assert [*jumps(shown, gestures)] == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", WIDE)
 @pytest.mark.parametrize("view", ["heatmap", "text", "graph"])
 def test_a_very_long_head_with_a_sink(gallery: Show, view: str, width: int) -> None:
     """Its numbers are long and come from the kernel: room for them is there before they are, in one line each."""
@@ -229,7 +239,8 @@ def test_a_very_long_head_with_a_sink(gallery: Show, view: str, width: int) -> N
     assert [*jumps(shown, HOVER_AND_PIN)] == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", NARROW)
 def test_a_short_head_with_a_sink(gallery: Show, width: int) -> None:
     """A query has the sink in its list, a key has not; a click on the label of a key pins the key alone."""
     shown = gallery(bank(sinks=torch.tensor([0.5] * 12)), width=width)
@@ -237,14 +248,15 @@ def test_a_short_head_with_a_sink(gallery: Show, width: int) -> None:
     assert [*jumps(shown, [*HOVER_AND_PIN, pin_a_key, ("leave the key", leave)])] == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", WIDE)
 def test_a_comparison(gallery: Show, width: int) -> None:
     q, k, v, tokens, mask = load_sample("bank")
     sides = {name: AttentionWidget(q, k, v, tokens=tokens, mask=mask, layer=5, head=head) for name, head in SIDES}
     assert [*jumps(gallery(compare(sides), width=width), HOVER_AND_PIN)] == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", WIDE)
 def test_text_of_two_sides(gallery: Show, width: int) -> None:
     q, k, v, tokens, _ = load_sample("bank")
     w = AttentionWidget(q[..., :7, :], k, v, tokens=[row[:7] for row in tokens], key_tokens=tokens, view="text")
@@ -252,7 +264,7 @@ def test_text_of_two_sides(gallery: Show, width: int) -> None:
     assert [*jumps(gallery(w, width=width), gestures)] == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", WIDE)
 def test_stages_and_what_if(gallery: Show, width: int) -> None:
     """Pinning unfolds the steps of the pair below the pictures; nothing moves the pictures."""
     shown = gallery(bank(view="stages", query=14, key=16), width=width)
@@ -293,10 +305,10 @@ def test_stages_and_what_if(gallery: Show, width: int) -> None:
 def test_a_double_click_back_keeps_the_pin(gallery: Show) -> None:
     shown = gallery(long(), width=900)
     w = shown.widgets[0]
-    shown.click(600, 300)
+    shown.page.mouse.dblclick(*shown.place(600, 300))
     shown.wait_for_lines()
     pinned = (w.query, w.key, list(w.pins))
-    assert pinned[0] is not None
+    assert pinned[0] is not None, "on the whole a double click is one click"
     for place in (0.5, 0.3):
         at(0.27, 0.55, "zoom", by=12)(shown)
         shown.wait_for_lines()
@@ -307,14 +319,8 @@ def test_a_double_click_back_keeps_the_pin(gallery: Show) -> None:
         assert (w.query, w.key, list(w.pins)) == pinned
 
 
-def test_a_double_click_on_the_whole_is_one_click(gallery: Show) -> None:
-    shown = gallery(bank(), width=900)
-    shown.page.mouse.dblclick(*shown.place(14, 16))
-    shown.settle()
-    assert (shown.widgets[0].query, shown.widgets[0].key) == (14, 16)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", WIDE)
 @pytest.mark.parametrize("view", ["heatmap", "graph", "text"])
 def test_while_an_answer_is_on_its_way(gallery: Show, view: str, width: int) -> None:
     """A kernel that takes its time moves nothing, neither before its answer nor with it."""

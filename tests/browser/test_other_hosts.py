@@ -9,6 +9,8 @@ import pytest
 from lab import Browser, Page
 from served import served
 
+pytestmark = pytest.mark.thorough
+
 CELL = """
 import torch
 from attnwidget import AttentionWidget

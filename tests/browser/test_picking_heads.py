@@ -8,11 +8,12 @@ import pytest
 import torch
 from gallery import show
 from lab import OfflinePages
+from lanes import mostly_thorough
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 
-WIDTHS = [320, 600, 1100]
-HOSTS = ["jupyter-light", "jupyter-dark"]
+WIDTHS = mostly_thorough(600, 320, 1100)
+HOSTS = mostly_thorough("jupyter-light", "jupyter-dark")
 
 
 def stack(layers: int = 6, heads: int = 8) -> AttentionStack:
@@ -24,6 +25,7 @@ def stack(layers: int = 6, heads: int = 8) -> AttentionStack:
 TOKENS = ["[CLS]", "the", "bank", "lent", "her", "money", "and", "she", "sat", "on", "the", "river", "bank", "[SEP]"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_how_three_axes_were_read_is_said_beside_the_sample(offline_page: OfflinePages, host: str, width: int) -> None:

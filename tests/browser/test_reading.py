@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gallery import Gallery
+from lanes import mostly_thorough
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget.samples import load_sample
@@ -62,8 +63,10 @@ CASES: dict[str, Callable[[], AttentionWidget]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("host", "width"), [("jupyter-light", 960), ("jupyter-light", 520), ("jupyter-dark", 360)])
+@pytest.mark.parametrize("case", mostly_thorough("cross", *CASES))
+@pytest.mark.parametrize(
+    ("host", "width"), mostly_thorough(("jupyter-light", 520), ("jupyter-light", 960), ("jupyter-dark", 360))
+)
 def test_nothing_is_amiss(gallery: Show, case: str, host: str, width: int) -> None:
     shown = gallery(CASES[case](), host=host, width=width)
     shown.wait_for_lines()
@@ -71,6 +74,7 @@ def test_nothing_is_amiss(gallery: Show, case: str, host: str, width: int) -> No
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["jupyter-contrast", "vscode-dark", "vscode-contrast-light", "sepia", "jupyter-large"])
 @pytest.mark.parametrize("case", ["text", "image"])
 def test_in_every_host(gallery: Show, case: str, host: str) -> None:
@@ -96,6 +100,7 @@ def test_a_word_is_pinned_and_colored_by_its_exact_weights(gallery: Show) -> Non
     assert set(tinted) == expected
 
 
+@pytest.mark.thorough
 def test_pinning_and_pointing_move_no_line(gallery: Show) -> None:
     shown = gallery(bank(), width=360)
     first = "all => all.map(line => Number(line.querySelector('[data-at]').dataset.at))"
@@ -137,6 +142,7 @@ def test_a_patch_is_pinned_and_the_image_is_shown_alone(gallery: Show) -> None:
     color = """canvas => { const [x, y] = [canvas.width * 0.5 / 8, canvas.height * 1.5 / 8];
         return [...canvas.getContext("2d").getImageData(x, y, 1, 1).data] }"""
     over = shown.page.locator(".aw-patches canvas").nth(1)
+    shown.check()
     strongest = over.evaluate(color)  # [CLS] attends to the ninth position: row 1, column 0
     shown.page.mouse.click(box["x"] + box["width"] * 3.5 / 8, box["y"] + box["height"] * 2.5 / 8)
     shown.leave()
@@ -148,6 +154,7 @@ def test_a_patch_is_pinned_and_the_image_is_shown_alone(gallery: Show) -> None:
     assert over.evaluate("canvas => getComputedStyle(canvas).opacity") == "0"
 
 
+@pytest.mark.thorough
 def test_without_a_kernel_it_still_draws(gallery: Show) -> None:
     for case in (CASES["text"], patches):
         shown = gallery(case(), live=False)
@@ -166,7 +173,7 @@ def test_words_on_demand(gallery: Show) -> None:
     shown.check()
 
 
-@pytest.mark.parametrize("how", ["mean", "max"])
+@pytest.mark.parametrize("how", mostly_thorough("mean", "max"))
 def test_several_heads_are_read_as_one(gallery: Show, how: str) -> None:
     """What is colored, listed and said is of the heads together, not of the selected one."""
     w = bank(query=14, heads=[2, 7, 9], head=7, combine=how)
@@ -190,6 +197,7 @@ def test_several_heads_are_read_as_one(gallery: Show, how: str) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_an_image_shows_several_heads_as_one(gallery: Show) -> None:
     w = patches(heads=[0, 1], combine="mean")
     shown = gallery(w, width=960)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from gallery import Gallery, show
 from lab import OfflinePages
+from lanes import mostly_thorough
 
 from attnwidget import AttentionStack, AttentionWidget
 from attnwidget._export.numbers import list_number
 from attnwidget.samples import load_sample
 
-pytestmark = pytest.mark.browser
 RULES: dict[str, Any] = {"causal": True, "keep": {"policy": "heavy_hitters", "budget": 8}}
 
 
@@ -28,9 +28,9 @@ def text_of(shown: Gallery, part: str) -> str:
     return " ".join(shown.page.locator(f"[data-aw={part}]").first.inner_text().split())
 
 
-@pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark", "jupyter-contrast"])
-@pytest.mark.parametrize("width", [320, 600, 900, 1600])
+@pytest.mark.parametrize("sinks", mostly_thorough(True, False))
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark", "jupyter-contrast"))
+@pytest.mark.parametrize("width", mostly_thorough(900, 320, 600, 1600))
 def test_rows_are_colored_by_recall(offline_page: OfflinePages, host: str, width: int, sinks: bool) -> None:
     w = bank(sinks=torch.linspace(-1, 4, 12)) if sinks else bank()
     shown = show(offline_page, [w], host=host, width=width)
@@ -73,7 +73,7 @@ LIGHT = """() => {
 }"""
 
 
-@pytest.mark.parametrize(("host", "sign"), [("plain-light", -1), ("plain-dark", 1)])
+@pytest.mark.parametrize(("host", "sign"), mostly_thorough(("plain-light", -1), ("plain-dark", 1)))
 def test_the_slider_of_the_budget_recolors_the_rows(offline_page: OfflinePages, host: str, sign: int) -> None:
     """Rows that keep more are darker on a light page, lighter on a dark one; of another budget they are others."""
     w = bank()
@@ -105,6 +105,7 @@ def test_the_slider_of_the_budget_recolors_the_rows(offline_page: OfflinePages, 
     shown.check()
 
 
+@pytest.mark.thorough
 def test_of_the_largest_of_several_heads_a_sentence_stands_there_and_no_column(offline_page: OfflinePages) -> None:
     w = bank()
     w.set_trait("heads", [1, 7])
@@ -124,6 +125,7 @@ def test_of_the_largest_of_several_heads_a_sentence_stands_there_and_no_column(o
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_saved_file_has_the_recall_of_each_head(offline_page: OfflinePages, tmp_path: Path) -> None:
     w = bank(head=7)
     path = tmp_path / "recall.html"

@@ -12,6 +12,8 @@ from lab import Lab
 
 from attnwidget import AttentionWidget
 
+pytestmark = pytest.mark.thorough
+
 
 def notebook(path: Path) -> Path:
     """A notebook as JupyterLab saves it by default: outputs, and no widget state."""

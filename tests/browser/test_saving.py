@@ -12,6 +12,7 @@ import pytest
 import torch
 from gallery import Gallery
 from lab import SCREENSHOTS, OfflinePages, Page
+from lanes import mostly_thorough
 from playwright.sync_api import expect
 from vscode import show_in_vscode
 
@@ -41,7 +42,7 @@ def saved(shown: Gallery, item: str, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "vscode-dark"])
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "vscode-dark"))
 def test_files_that_python_makes_open(gallery: Show, offline_page: OfflinePages, host: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     image = pytest.importorskip("PIL.Image")
@@ -65,6 +66,7 @@ def test_files_that_python_makes_open(gallery: Show, offline_page: OfflinePages,
     shown.check()
 
 
+@pytest.mark.thorough
 def test_where_no_file_may_be_saved_the_line_to_write_is_said(offline_page: OfflinePages) -> None:
     """A frame that is not allowed to save or copy: the browser drops the file, and tells the page nothing."""
     shown = show_in_vscode(offline_page, widget(), sandbox="allow-scripts allow-same-origin")
@@ -114,6 +116,7 @@ def test_without_a_kernel_a_picture_comes_from_the_page(gallery: Show, tmp_path:
     shown.page.get_by_text('In a cell: w.figure().savefig("attention.svg")').wait_for()
 
 
+@pytest.mark.thorough
 def test_a_refusal_says_the_line_to_write(gallery: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     from attnwidget._widget import requested_files
 
@@ -148,6 +151,7 @@ def test_the_call_and_the_pinned_number_are_copied(gallery: Show) -> None:
     assert float(said.rsplit(" ", 1)[1]) == pytest.approx(float(again.weights(4)[1]), rel=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_the_copied_call_makes_the_same_segments(gallery: Show, is_nested: bool) -> None:
     given: dict[str, Any] = {"doc 1": [(1, 3), (4, 5)], "answer": (5, 8)}
@@ -176,6 +180,7 @@ def test_the_copied_call_makes_the_same_segments(gallery: Show, is_nested: bool)
         assert getattr(again, trait) == getattr(w, trait)
 
 
+@pytest.mark.thorough
 def test_where_nothing_may_be_copied_the_widget_says_so(gallery: Show) -> None:
     shown = gallery(widget())
     shown.page.evaluate(
@@ -190,6 +195,7 @@ def test_where_nothing_may_be_copied_the_widget_says_so(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_page_without_a_clipboard_copies_the_old_way(gallery: Show) -> None:
     """As one without https: what the command copies is what is selected."""
     shown = gallery(widget(head=1))
@@ -206,6 +212,7 @@ def test_a_page_without_a_clipboard_copies_the_old_way(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_picture_is_copied(gallery: Show) -> None:
     shown = gallery(widget())
     shown.page.evaluate(
@@ -220,6 +227,7 @@ def test_a_picture_is_copied(gallery: Show) -> None:
     assert shown.page.evaluate("() => window.copied") > 5000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["jupyter-light", "vscode-dark"])
 def test_the_menu_fits(gallery: Show, host: str) -> None:
     shown = gallery(widget(), host=host, width=360)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
+import pytest
 import torch
 from ipywidgets.embed import dependency_state, embed_data
 from lab import Lab, LabNotebook
@@ -14,6 +15,8 @@ from playwright.sync_api import Route
 
 from attnwidget import AttentionWidget
 from attnwidget._utils.assets import bundled
+
+pytestmark = pytest.mark.thorough
 
 MAKE = """
 import torch
@@ -126,7 +129,7 @@ def test_a_widget_whose_script_starts_late_still_hears_python(lab: Lab) -> None:
 
     def late(route: Route) -> None:
         asked.append(route.request.url)
-        page.wait_for_timeout(3000)
+        page.wait_for_timeout(3000)  # anywidget waits for two seconds, and tells nobody that it has given up
         route.fulfill(content_type="text/javascript", body=bundled("loader.js"))
 
     page.route(address, late)

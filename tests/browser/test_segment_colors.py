@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gallery import Gallery, show
 from lab import OfflinePages
-from test_segments_in_heatmap import FLAT, NESTED, made
+from lanes import mostly_thorough
+from test_segments_in_heatmap import FLAT, NESTED, made, names_of
 
-pytestmark = pytest.mark.browser
 DOCUMENTS = [f"doc {at}" for at in range(1, 6)]
 PLACE: dict[str, Any] = {"segment_path": ["documents"], "asking": ["documents", "doc 4"], "segment": "doc 2"}
 
@@ -48,7 +48,9 @@ def documents(shown: Gallery, part: str) -> dict[str, str]:
     return colors
 
 
-@pytest.mark.parametrize("host", ["plain-light", "plain-dark", "jupyter-contrast", "vscode-contrast-light", "sepia"])
+@pytest.mark.parametrize(
+    "host", mostly_thorough("plain-light", "plain-dark", "jupyter-contrast", "vscode-contrast-light", "sepia")
+)
 def test_a_nested_segment_has_one_color_in_every_place(offline_page: OfflinePages, host: str) -> None:
     def shown_in(view: str, **more: Any) -> Gallery:
         shown = show(
@@ -66,6 +68,9 @@ def test_a_nested_segment_has_one_color_in_every_place(offline_page: OfflinePage
     heatmap = shown_in("heatmap")
     across, down = by_name(heatmap.page.evaluate(MARGINS, ".aw-figure"))
     assert across == down == listed
+    names = names_of(heatmap)
+    assert all(names.count(name) == 2 for name in DOCUMENTS), names
+    heatmap.check()
     heatmap.zoom(150, 100, 4)
     heatmap.wait_for_lines()
     small = by_name(heatmap.page.evaluate(MARGINS, "[data-aw=minimap]"))

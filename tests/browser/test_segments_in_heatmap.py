@@ -11,6 +11,7 @@ import pytest
 import torch
 from gallery import Gallery, show
 from lab import OfflinePages
+from lanes import mostly_thorough
 
 from attnwidget import Attention, AttentionWidget
 
@@ -104,8 +105,10 @@ def pin_block(shown: Gallery, query: str, key: str) -> None:
     shown.wait_for_lines()
 
 
-@pytest.mark.parametrize("host", ["plain-light", "plain-dark", "jupyter-contrast", "vscode-contrast-light"])
-@pytest.mark.parametrize("width", [320, 600, 900, 1600])
+@pytest.mark.parametrize(
+    "host", mostly_thorough("plain-light", "plain-dark", "jupyter-contrast", "vscode-contrast-light")
+)
+@pytest.mark.parametrize("width", mostly_thorough(900, 320, 600, 1600))
 def test_names_stand_along_both_axes(offline_page: OfflinePages, host: str, width: int) -> None:
     w = made(segments=NESTED)
     shown = show(offline_page, w, host=host, width=width)
@@ -124,20 +127,17 @@ def test_names_stand_along_both_axes(offline_page: OfflinePages, host: str, widt
     shown.check()
 
 
-def test_tokens_stand_there_while_they_fit_and_where_they_are_chosen(offline_page: OfflinePages) -> None:
+@pytest.mark.thorough
+def test_of_a_short_text_tokens_stand_there_until_segments_are_chosen(offline_page: OfflinePages) -> None:
     short = show(offline_page, made(n=20, segments={"one": (1, 9), "two": (9, 20)}), width=900)
     assert names_of(short) == []
     assert slots(short, ".aw-figure") == {"-1", "0", "7"}  # the margins are there
     short.choose("Labels", "segments")
     assert sorted(set(names_of(short))) == ["first token", "one", "two"]
     short.check()
-    long = show(offline_page, made(), width=900)
-    assert "doc 3" in names_of(long)
-    long.choose("Labels", "tokens")
-    assert names_of(long) == []
-    long.check()
 
 
+@pytest.mark.thorough
 def test_without_segments_nothing_is_there(offline_page: OfflinePages) -> None:
     shown = show(offline_page, made(segments=None), width=900)
     assert shown.page.locator(".aw-segment-name, .aw-segment-margin, .aw-segment-lines").count() == 0
@@ -155,8 +155,11 @@ def test_lines_stand_at_the_borders_of_segments_along_both_axes(offline_page: Of
     borders = [start for start, _ in FLAT.values()][1:]  # the first token is one pixel
     for lines, size in ((rows, box["height"]), (columns, box["width"])):
         assert lines[-len(borders) :] == pytest.approx([size * at / 285 for at in borders], abs=1)
+    assert "doc 3" in names_of(shown)
     shown.choose("Labels", "tokens")
     assert shown.page.locator(".aw-segment-lines").count() == 0
+    assert names_of(shown) == []
+    shown.check()
 
 
 def test_a_block_is_pinned_read_and_looked_at(offline_page: OfflinePages) -> None:
@@ -284,51 +287,7 @@ def test_what_lies_inside_a_segment_is_pinned_by_its_path(offline_page: OfflineP
     assert f"doc 2 61–127 → doc 1 23–60 mass {mass:.6f}" in status(shown)
 
 
-COLORS = """() => {
-  const of = (found, name, color) => Object.fromEntries([...document.querySelectorAll(found)]
-    .map((node) => [name(node), color(node)]).filter(([name]) => /^doc [0-9]$/.test(name)));
-  const back = (node) => node.style.background || getComputedStyle(node).backgroundColor;
-  const title = (node) => node.title;
-  return {
-    rows: of("button.aw-seg-row:not(.aw-seg-key)", title, (node) => back(node.querySelector(".aw-seg-mark"))),
-    stripes: of(".aw-line-segment", title, back),
-    graph: of(".aw-graph-segment", title, back),
-  };
-}"""
-
-
-def test_nested_segments_have_the_same_colors_on_both_axes_and_in_all_views(offline_page: OfflinePages) -> None:
-    place: dict[str, Any] = {"segment_path": ["documents"], "asking": ["documents", "doc 4"], "segment": "doc 2"}
-    shown = show(offline_page, made(segments=NESTED, **place), width=900)
-    shown.wait_for_lines()
-    found = {side: [] for side in ("query", "key")}  # type: dict[str, list[str | None]]
-    left = shown.page.locator("[data-aw=picture]").bounding_box()["x"]  # type: ignore[index]
-    for path in shown.page.locator(".aw-figure .aw-segment-bars path").all():
-        box = path.bounding_box()
-        if box is not None:
-            found["query" if box["x"] < left else "key"].append(path.get_attribute("data-slot"))
-    assert sorted(map(str, found["query"])) == sorted(map(str, found["key"])) == ["-1", "0", "1", "2", "3", "7"]
-    names = names_of(shown)
-    assert all(names.count(f"doc {at}") == 2 for at in range(1, 6)), names
-    shown.screenshot("segments-in-heatmap-inside")
-    shown.check()
-
-    views: dict[str, dict[str, str]] = {}
-    for view, part in (("text", "stripes"), ("graph", "graph"), ("segments", "rows")):
-        w = made(segments=NESTED, view=view, query=270, **place)
-        other = show(offline_page, w, width=900, height=3000)
-        other.finish()
-        other.wait_for_lines()
-        views[view] = other.page.evaluate(COLORS)[part]
-        other.screenshot(f"segments-inside-{view}")
-    assert set(views["segments"]) == {f"doc {at}" for at in range(1, 6)}
-    assert set(views["graph"]) <= set(views["segments"])
-    assert len(set(views["segments"].values())) == 5
-    for view, colors in views.items():
-        assert colors, view
-        assert colors == {name: views["segments"][name] for name in colors}, view
-
-
+@pytest.mark.thorough
 def test_pins_of_nested_segments_survive_going_up_and_down(offline_page: OfflinePages) -> None:
     w = made(segments=NESTED, view="segments", asking=["documents", "doc 4"])
     shown = show(offline_page, w, width=900, height=2400)
@@ -352,6 +311,7 @@ def test_pins_of_nested_segments_survive_going_up_and_down(offline_page: Offline
     assert page.locator(".aw-seg-row[aria-current]").get_attribute("title") == "doc 2"
 
 
+@pytest.mark.thorough
 def test_a_margin_is_clicked_where_names_have_no_room(offline_page: OfflinePages) -> None:
     many = {f"paragraph {at}": (1 + 3 * at, 4 + 3 * at) for at in range(200)}
     w = made(n=601, segments=many)
@@ -375,6 +335,7 @@ def test_a_margin_is_clicked_where_names_have_no_room(offline_page: OfflinePages
     assert f"paragraph {hidden}" in names_of(shown)  # pinned it keeps its name
 
 
+@pytest.mark.thorough
 def test_margins_follow_what_is_in_view_of_a_long_head(offline_page: OfflinePages) -> None:
     n = 131_072
     rng = np.random.default_rng(1)
@@ -396,6 +357,7 @@ def test_margins_follow_what_is_in_view_of_a_long_head(offline_page: OfflinePage
     assert "chapter 0" in names_of(shown)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["plain-light", "jupyter-dark"])
 @pytest.mark.parametrize("width", [320, 900])
 def test_the_text_has_a_stripe_and_names(offline_page: OfflinePages, host: str, width: int) -> None:
@@ -416,6 +378,7 @@ def test_the_text_has_a_stripe_and_names(offline_page: OfflinePages, host: str, 
     assert {"question", "answer"} <= titles
 
 
+@pytest.mark.thorough
 def test_the_graph_has_margins_and_bundles_in_the_colors_of_segments(offline_page: OfflinePages) -> None:
     shown = show(offline_page, made(view="graph", query=270), width=900)
     shown.wait_for_lines()
@@ -434,6 +397,7 @@ def test_the_graph_has_margins_and_bundles_in_the_colors_of_segments(offline_pag
     assert "segment" not in plain.page.locator("[data-aw=legend]").inner_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["heatmap", "text", "graph"])
 @pytest.mark.parametrize("host", ["plain-light", "jupyter-contrast"])
 def test_axe_finds_nothing(offline_page: OfflinePages, view: str, host: str) -> None:
@@ -445,6 +409,7 @@ def test_axe_finds_nothing(offline_page: OfflinePages, view: str, host: str) -> 
     assert shown.page.evaluate(AXE_RUN) == []
 
 
+@pytest.mark.thorough
 def test_forced_colors_keep_the_colors_of_segments(offline_page: OfflinePages) -> None:
     shown = show(offline_page, made(), width=900, forced_colors="active")
     shown.check()

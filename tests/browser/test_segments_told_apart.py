@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from gallery import Gallery
 from lab import OfflinePages
+from lanes import mostly_thorough
 from test_segments_view import heard, long_story, ready, story, text
 
 from attnwidget import AttentionWidget
@@ -33,7 +34,7 @@ def closed() -> Iterator[None]:
     AttentionWidget.close_all()
 
 
-@pytest.mark.parametrize("width", [340, 600, 900])
+@pytest.mark.parametrize("width", mostly_thorough(600, 340, 900))
 def test_names_of_200_segments_are_told_apart(gallery: Show, width: int) -> None:
     w = long_story(200, 40)
     w.segment = "passage 107"
@@ -52,6 +53,7 @@ def test_names_of_200_segments_are_told_apart(gallery: Show, width: int) -> None
             assert texts[:-1] == [one["title"] for one in names[:-1]], "aslant they are whole"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [340, 600, 900])
 def test_each_part_says_what_is_set_aside(gallery: Show, width: int) -> None:
     w = long_story(40, 40)
@@ -66,6 +68,7 @@ def test_each_part_says_what_is_set_aside(gallery: Show, width: int) -> None:
     assert shown.page.evaluate(BEYOND) == []
 
 
+@pytest.mark.thorough
 def test_where_nothing_is_set_aside_nothing_says_so(gallery: Show) -> None:
     shown = gallery(story(aside=[]), width=900)
     ready(shown)
@@ -114,6 +117,7 @@ def test_tab_leads_from_segments_to_tokens_to_heads_and_back(gallery: Show) -> N
     assert heard(shown).startswith("question token ?, doc 2, mass .")
 
 
+@pytest.mark.thorough
 def test_a_saved_file_says_which_level_it_has_of_another_head(offline_page: OfflinePages, tmp_path: Path) -> None:
     path = story(layer=1, head=1, segment="doc 3").to_html(tmp_path / "saved.html", heads="all")
     page = offline_page(path, over="file", offline=True, width=900, height=2000, reduced_motion="reduce").page

@@ -115,6 +115,7 @@ WIDTHS = [320, 360, 519, 600, 760, 900, 1250, 1600]
 HOSTS = ["plain-dark", "jupyter-contrast", "vscode-contrast-light", "sepia", "jupyter-large"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("width", "host"),
     [*((width, "plain-light") for width in WIDTHS), *((900, host) for host in HOSTS), (360, HOSTS[0])],
@@ -150,6 +151,7 @@ BAR_ENDS = """() => {
 }"""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [905, 1250])
 def test_all_of_the_mass_is_written_beside_the_longest_bar(gallery: Show, width: int) -> None:
     tokens, spans, *_ = tensors()
@@ -162,6 +164,7 @@ def test_all_of_the_mass_is_written_beside_the_longest_bar(gallery: Show, width:
     assert min(shown.page.evaluate(BAR_ENDS)["numbers"]) >= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "host"), [(905, "plain-light"), (1250, "jupyter-large"), (600, "vscode-dark")])
 @pytest.mark.parametrize("measure", ["mass", "per_token", "lift"])
 def test_names_and_numbers_end_before_the_bars(gallery: Show, nail: int, measure: str, width: int, host: str) -> None:
@@ -183,6 +186,7 @@ def test_names_and_numbers_end_before_the_bars(gallery: Show, nail: int, measure
     assert shown.page.locator("button.aw-seg-key bdi").first.inner_text() == "chandelier hook"
 
 
+@pytest.mark.thorough
 def test_in_forced_colors(gallery: Show, nail: int) -> None:
     shown = gallery(story(query=nail, segment="doc 3"), width=900, forced_colors="active")
     shown.wait_for_lines()
@@ -190,27 +194,32 @@ def test_in_forced_colors(gallery: Show, nail: int) -> None:
     shown.check()
 
 
-@pytest.mark.parametrize("measure", ["mass", "per_token", "lift"])
-def test_numbers_are_those_of_float64(gallery: Show, nail: int, measure: str) -> None:
-    shown = gallery(story(query=nail, segment="doc 3", layer=1, head=1, measure=measure), width=900)
-    shown.wait_for_lines()
+def test_numbers_are_those_of_float64(gallery: Show, nail: int) -> None:
+    w = story(query=nail, segment="doc 3", layer=1, head=1)
+    shown = gallery(w, width=900)
     _, spans, *_ = tensors()
     start, stop = spans["doc 3"]
     mass, even = masses([nail], slice(start, stop))
-    listed = {"mass": f"{mass:.4f}", "per_token": f"{mass / (stop - start):.4f}", "lift": f"×{mass / even:.1f}"}
-    row = " ".join(shown.page.locator(".aw-seg-row[aria-current]").inner_text().split())
-    assert listed[measure].removeprefix("0") in row
-    assert f"mass {mass:.6f}" in text(shown, "[data-aw=status]")
-    assert f"lift {mass / even:.2f}" in text(shown, "[data-aw=status]")
     whole, _ = masses(slice(*spans["answer"]), slice(start, stop))
-    assert "Whole answer" in text(shown, ".aw-seg-sums")
-    if measure == "mass":
-        assert f"{whole:.4f}".removeprefix("0") in text(shown, ".aw-seg-sums")
-        pinned = float("0" + row.split()[2])
-        keys = shown.page.locator(".aw-seg-key .aw-number").all_inner_texts()
-        assert sum(float("0" + one if one.startswith(".") else one.replace("−", "-")) for one in keys) == pytest.approx(
-            pinned, abs=1e-3
-        )
+    listed = {"mass": f"{mass:.4f}", "per_token": f"{mass / (stop - start):.4f}", "lift": f"×{mass / even:.1f}"}
+    for measure, number in listed.items():
+        w.measure = measure
+        shown.finish()
+        shown.wait_for_lines()
+        row = " ".join(shown.page.locator(".aw-seg-row[aria-current]").inner_text().split())
+        assert number.removeprefix("0") in row
+        assert f"mass {mass:.6f}" in text(shown, "[data-aw=status]")
+        assert f"lift {mass / even:.2f}" in text(shown, "[data-aw=status]")
+        assert "Whole answer" in text(shown, ".aw-seg-sums")
+        if measure == "mass":
+            assert f"{whole:.4f}".removeprefix("0") in text(shown, ".aw-seg-sums")
+            pinned = float("0" + row.split()[2])
+            keys = shown.page.locator(".aw-seg-key .aw-number").all_inner_texts()
+            numbers = [float("0" + one if one.startswith(".") else one.replace("−", "-")) for one in keys]
+            assert sum(numbers) == pytest.approx(pinned, abs=1e-3)
+        assert "Where did the answer look" in text(shown, ".aw-seg-heading")
+        assert text(shown, ".aw-panel-head").endswith("attends to")
+        shown.check()
 
 
 def test_pointing_pinning_down_and_back(gallery: Show, nail: int) -> None:
@@ -356,6 +365,7 @@ def test_what_is_set_aside_is_said_wherever_it_counts(gallery: Show, nail: int) 
     shown.check()
 
 
+@pytest.mark.thorough
 def test_without_segments_it_says_how_to_make_them_and_makes_them(gallery: Show) -> None:
     w = story(segments=None)
     shown = gallery(w, width=900)
@@ -420,6 +430,7 @@ def test_of_200_segments_the_numbers_pointed_at_are_those_of_float64(gallery: Sh
     assert share == pytest.approx(float(answer[:, at].sum(-1).mean() / answer.sum(-1).mean()), abs=5.1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [320, 900])
 def test_no_violations_in_any_theme(gallery: Show, nail: int, width: int) -> None:
     shown = gallery(story(query=nail, segment="doc 3"), width=width)
@@ -430,6 +441,7 @@ def test_no_violations_in_any_theme(gallery: Show, nail: int, width: int) -> Non
     assert problems == []
 
 
+@pytest.mark.thorough
 def test_200_segments_and_2000_tokens(gallery: Show) -> None:
     w = long_story()
     shown = gallery(w, width=900)
@@ -457,6 +469,7 @@ def test_200_segments_and_2000_tokens(gallery: Show) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_thousand_segments_are_gone_down_into_and_up_by_keys(gallery: Show) -> None:
     """Past what puts them together to one of them, to its cells, and back; at each level the exact mass."""
     n = 2 + 1000 + 6

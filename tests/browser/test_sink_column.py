@@ -9,11 +9,10 @@ import pytest
 import torch
 from gallery import Gallery, show
 from lab import Lab, OfflinePages, Theme
+from lanes import mostly_thorough
 
 from attnwidget import AttentionStack, AttentionWidget, compare, segments
 from attnwidget.samples import load_sample
-
-pytestmark = pytest.mark.browser
 
 
 def bank(**more: Any) -> AttentionWidget:
@@ -39,8 +38,8 @@ def sink_place(shown: Gallery, query: int) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + box["height"] * (query + 0.5) / shown.widgets[0].facts["queries"]
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark", "jupyter-contrast", "sepia"])
-@pytest.mark.parametrize("width", [360, 600, 860, 1240])
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark", "jupyter-contrast", "sepia"))
+@pytest.mark.parametrize("width", mostly_thorough(860, 360, 600, 1240))
 def test_the_column_beside_the_picture(offline_page: OfflinePages, host: str, width: int) -> None:
     w = bank(query=5)
     shown = show(offline_page, [w], host=host, width=width)
@@ -60,8 +59,8 @@ def test_the_column_beside_the_picture(offline_page: OfflinePages, host: str, wi
     assert (w.query, w.key) == (9, None)
 
 
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
-@pytest.mark.parametrize("width", [360, 900])
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark"))
+@pytest.mark.parametrize("width", mostly_thorough(900, 360))
 def test_the_graph_has_a_node_for_it(offline_page: OfflinePages, host: str, width: int) -> None:
     w = bank(query=5, view="graph", heads=[7, 11])
     shown = show(offline_page, [w], host=host, width=width)
@@ -76,6 +75,7 @@ def test_the_graph_has_a_node_for_it(offline_page: OfflinePages, host: str, widt
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
 @pytest.mark.parametrize("width", [360, 900])
 def test_the_stages_have_the_column_and_the_step(offline_page: OfflinePages, host: str, width: int) -> None:
@@ -88,6 +88,7 @@ def test_the_stages_have_the_column_and_the_step(offline_page: OfflinePages, hos
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["text", "image"])
 def test_the_list_beside_a_text_or_an_image_has_it(offline_page: OfflinePages, view: Any) -> None:
     w = bank(query=5, view=view, grid=(4, 5) if view == "image" else None)
@@ -101,6 +102,7 @@ def test_the_list_beside_a_text_or_an_image_has_it(offline_page: OfflinePages, v
     shown.check()
 
 
+@pytest.mark.thorough
 def test_the_heads_are_told_apart_by_it(offline_page: OfflinePages) -> None:
     shown = show(offline_page, [bank(query=5, view="heads", bar="learned_sink")], host="jupyter-light", width=900)
     shown.wait_for_lines()
@@ -126,6 +128,7 @@ def test_segments_have_it_beside_them(offline_page: OfflinePages) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_long_head_has_it_at_any_zoom(offline_page: OfflinePages) -> None:
     make = torch.Generator().manual_seed(1)
     q, k = torch.randn(2, 1, 1, 1500, 16, generator=make)
@@ -143,6 +146,7 @@ def test_a_long_head_has_it_at_any_zoom(offline_page: OfflinePages) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_a_comparison_says_it(offline_page: OfflinePages) -> None:
     w = bank()
     assert isinstance(w.attention, AttentionStack)
@@ -155,6 +159,7 @@ def test_a_comparison_says_it(offline_page: OfflinePages) -> None:
     shown.check()
 
 
+@pytest.mark.thorough
 def test_what_if_takes_it_away(offline_page: OfflinePages) -> None:
     w = bank(query=5, key=8, view="stages")
     shown = show(offline_page, [w], host="jupyter-light", width=1000)
@@ -177,6 +182,7 @@ w
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_in_jupyterlab_a_click_on_the_column_reaches_python(lab: Lab, theme: Theme) -> None:
     notebook = lab.open([MADE, "print(w.query, w.key)"], theme=theme)

@@ -17,6 +17,8 @@ from filelock import FileLock
 from in_hand import in_hand
 from lab import OfflinePages
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 OURS = re.compile(r'(?:src|href)="(?!https?://|data:|#|mailto:)([^"#?]+)')
 

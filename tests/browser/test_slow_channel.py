@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from lab import OfflinePages
 from vscode import show_in_vscode
 
 from attnwidget import AttentionWidget
+
+pytestmark = pytest.mark.thorough
 
 SLOW = 2_000_000  # bytes a second
 

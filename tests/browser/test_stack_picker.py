@@ -35,6 +35,7 @@ def translator(**more: object) -> AttentionWidget:
     return AttentionWidget.from_attention(sources, tokens=words, key_tokens=keys, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [320, 400, 700, 1100])
 @pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
 def test_the_pickers_at_every_width(gallery: Show, host: str, width: int) -> None:
@@ -50,6 +51,7 @@ def test_the_pickers_at_every_width(gallery: Show, host: str, width: int) -> Non
     shown.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["graph", "heads", "text", "stages"])
 def test_the_pickers_are_there_in_every_view(gallery: Show, view: str) -> None:
     shown = gallery(translator(view=view), width=900)
@@ -89,8 +91,10 @@ def test_choosing_by_keys_moves_nothing_above_the_picture(gallery: Show) -> None
     assert before is not None
     assert after is not None
     assert [after[name] for name in ("x", "y", "height")] == [before[name] for name in ("x", "y", "height")]
+    shown.check()
 
 
+@pytest.mark.thorough
 def test_a_lost_kernel_leaves_the_name_of_what_is_shown(gallery: Show) -> None:
     """The picker never names a stack whose picture did not come."""
     shown = gallery(translator(forward=3), width=900)
@@ -118,6 +122,7 @@ w
 """
 
 
+@pytest.mark.thorough
 def test_choosing_in_jupyterlab_and_what_a_saved_notebook_says(lab: Lab) -> None:
     notebook = lab.open([BANK], width=1400, height=1100)
     notebook.run_cell(0)

@@ -13,6 +13,7 @@ import torch
 from gallery import Gallery, show
 from ipywidgets.embed import dependency_state, embed_data
 from lab import Lab, OfflinePages
+from lanes import mostly_thorough
 from nbformat.sign import NotebookNotary
 from playwright.sync_api import Locator
 from reference import dense
@@ -135,8 +136,8 @@ def test_every_number_is_the_reference(offline_page: OfflinePages) -> None:
     page.check()
 
 
-@pytest.mark.parametrize("width", [960, 750, 600, 360])
-@pytest.mark.parametrize("host", ["jupyter-light", "jupyter-dark"])
+@pytest.mark.parametrize("width", mostly_thorough(750, 960, 600, 360))
+@pytest.mark.parametrize("host", mostly_thorough("jupyter-light", "jupyter-dark"))
 def test_nothing_collides(offline_page: OfflinePages, width: int, host: str) -> None:
     q, k, v, tokens, mask = load_sample("bank")
     shown = AttentionWidget(q, k, v, tokens=tokens, mask=mask, layer=5, head=7, view="stages", query=14, key=16)
@@ -239,6 +240,7 @@ def test_the_scale_is_dragged(offline_page: OfflinePages) -> None:
     page.check()
 
 
+@pytest.mark.thorough
 def test_numbers_of_ones_own(offline_page: OfflinePages) -> None:
     page = show(offline_page, widget(query=2, key=4), width=960)
     page.page.get_by_role("button", name="What if").click()
@@ -256,6 +258,7 @@ def test_numbers_of_ones_own(offline_page: OfflinePages) -> None:
     page.check()
 
 
+@pytest.mark.thorough
 def test_a_saved_notebook_shows_the_pair(lab: Lab) -> None:
     shown = widget(query=2, key=4)
     cell = nbformat.v4.new_code_cell("w", execution_count=1)

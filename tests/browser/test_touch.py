@@ -8,6 +8,7 @@ import pytest
 import torch
 from gallery import Gallery, show
 from lab import OfflinePages
+from lanes import mostly_thorough
 from playwright.sync_api import FloatRect
 
 from attnwidget import Attention, AttentionWidget, compare
@@ -57,14 +58,14 @@ def tap(shown: Gallery, place: tuple[float, float]) -> None:
 
 def wait_for(shown: Gallery, wanted: tuple[int | None, int | None]) -> None:
     """Wait until the kernel has heard what is pinned."""
-    for _ in range(200):
+    for _ in range(50):
         if pinned(shown) == wanted:
             return
-        shown.page.wait_for_timeout(10)
+        shown.settle()
     assert pinned(shown) == wanted
 
 
-@pytest.mark.parametrize("width", [320, 900])
+@pytest.mark.parametrize("width", mostly_thorough(900, 320))
 def test_a_tap_pins_and_frees(offline_page: OfflinePages, width: int) -> None:
     shown, _ = by_finger(offline_page, width=width)
     tap(shown, shown.place(3, 5))
@@ -72,8 +73,10 @@ def test_a_tap_pins_and_frees(offline_page: OfflinePages, width: int) -> None:
     assert shown.page.locator(".aw-ring[data-pinned]").count() == 1
     tap(shown, shown.place(7, 2))
     wait_for(shown, (7, 2))
-    shown.page.wait_for_timeout(700)  # two taps at once would be a double tap
-    tap(shown, shown.place(7, 2))
+    shown.widgets[0].query, shown.widgets[0].key = 12, 9  # no tap: two at one place would be a double tap
+    shown.finish()
+    shown.settle()
+    tap(shown, shown.place(12, 9))
     wait_for(shown, (None, None))
     label = shown.page.locator(".aw-labels .aw-label").nth(4)
     label.tap()
@@ -82,6 +85,7 @@ def test_a_tap_pins_and_frees(offline_page: OfflinePages, width: int) -> None:
     shown.screenshot(f"touch-{width}")
 
 
+@pytest.mark.thorough
 def test_one_finger_scrolls_the_page(offline_page: OfflinePages) -> None:
     shown, touches = by_finger(offline_page)
     x, y = shown.place(10, 10)
@@ -136,6 +140,7 @@ def test_two_fingers_zoom_and_hold_the_picture(offline_page: OfflinePages) -> No
     shown.check()
 
 
+@pytest.mark.thorough
 def test_two_fingers_zoom_all_pictures_of_a_comparison_alike(offline_page: OfflinePages) -> None:
     q, k, v = torch.randn(3, 1, 2, 18, 8, generator=torch.Generator().manual_seed(0))
     w = compare(Attention(q, k, v), Attention(q, k, v, is_causal=True), view="compare")
@@ -158,6 +163,7 @@ def test_two_fingers_zoom_all_pictures_of_a_comparison_alike(offline_page: Offli
     shown.check()
 
 
+@pytest.mark.thorough
 def test_two_fingers_go_into_a_long_head_down_to_its_cells(offline_page: OfflinePages) -> None:
     tokens = [f"t{at}" for at in range(2000)]
     w = AttentionWidget(
@@ -181,6 +187,7 @@ def test_two_fingers_go_into_a_long_head_down_to_its_cells(offline_page: Offline
     shown.check()
 
 
+@pytest.mark.thorough
 def test_tokens_heads_stages_and_menus_are_used_by_taps_alone(offline_page: OfflinePages) -> None:
     shown, _ = by_finger(offline_page)
     page = shown.page
@@ -213,6 +220,7 @@ def test_tokens_heads_stages_and_menus_are_used_by_taps_alone(offline_page: Offl
     shown.check()
 
 
+@pytest.mark.thorough
 def test_patches_segments_and_sides_are_pinned_by_taps(offline_page: OfflinePages) -> None:
     image = AttentionWidget(*torch.randn(3, 1, 2, 65, 8), view="image", grid=(8, 8), grid_start=1)
     shown, _ = by_finger(offline_page, image, height=900)

@@ -12,6 +12,8 @@ from vscode import EDITOR, VsCode, VsCodeTheme, show_in_vscode
 from attnwidget import AttentionWidget
 from attnwidget.samples import load_sample
 
+pytestmark = pytest.mark.thorough
+
 
 def bank(**traits: object) -> AttentionWidget:
     q, k, v, tokens, mask = load_sample("bank")
