@@ -101,18 +101,26 @@ def test_a_text_of_a_record_grows_and_is_shortened() -> None:
     text.shorten(5)
     assert (text.calls, text.prompt, text.ids.shape, text.real.shape) == ([4, 1], 4, (3, 5), (3, 5))
     text.shorten(3)
-    assert (text.calls, text.prompt, text.ids.tolist()) == ([3], 0, first[:, :3].tolist())
+    assert (text.calls, text.prompt, text.ids.tolist()) == ([3], None, first[:, :3].tolist())
 
 
 @pytest.mark.parametrize(
     ("calls", "prompt"),
-    [([4, 1, 1], 4), ([4, 2, 1, 1], 6), ([4], 0), ([1, 1], 0), ([4, 1, 3], None), ([4, 1, 3, 1], None), ([1, 4], None)],
+    [
+        ([4, 1, 1], 4),
+        ([4, 2, 1, 1], 6),
+        ([4], None),
+        ([1, 1], None),
+        ([4, 1, 3], None),
+        ([4, 1, 3, 1], None),
+        ([1, 4], None),
+    ],
 )
 def test_a_prompt_ends_where_tokens_are_read_one_by_one(calls: list[int], prompt: int | None) -> None:
     text = RecordText.of(None, 3, calls[0], cross=False)
     for one in calls[1:]:
         text.append(None, 3, one)
-    assert (text.prompt or 0) == (prompt or 0)
+    assert text.prompt == prompt
 
 
 def test_keys_of_another_text_are_kept_of_cross_attention_alone() -> None:
@@ -149,8 +157,7 @@ def test_a_text_of_a_file_is_the_same(cross: bool) -> None:
         given.key_patches = PatchGrid(4, 6, (), 2, 1)
     text = RecordText.of(given, 3, 4, cross=cross)
     text.append(CallText(torch.full((3, 1), 7), torch.ones(3, 1).bool()), 3, 1)
-    named = {name: x for name, x in (("ids", text.ids), ("real", text.real), ("key_ids", text.key_ids))}
-    named |= {"key_real": text.key_real}
+    named = {name: getattr(text, name) for name in ("ids", "real", "key_ids", "key_real")}
     tensors = {f"{i}": x for i, x in enumerate(named.values()) if x is not None}
     entry = {name: f"{i}" for i, (name, x) in enumerate(named.items()) if x is not None} | text.facts()
     again = RecordText.loaded(entry, tensors, 3, 5)
