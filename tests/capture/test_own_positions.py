@@ -13,7 +13,14 @@ from tolerance import rounding
 from torch import Tensor
 
 from attnwidget import Attention, AttentionWidget, Capture, capture, segments
-from attnwidget._capture.own_positions import TITLE, own_positions, part_of, part_of_segments, sample_named
+from attnwidget._capture.own_positions import (
+    TITLE,
+    OwnPositions,
+    own_positions,
+    part_of,
+    part_of_segments,
+    sample_named,
+)
 
 pytest.importorskip("transformers")
 
@@ -311,3 +318,32 @@ def test_segments_are_counted_from_the_first_position_that_is_left() -> None:
     found = part_of_segments(whole, range(3, 6))
     assert [(one.name, one.start, one.stop) for one in found.entries] == [("b", 0, 3)]
     assert found.answer == "b"
+
+
+def test_a_text_with_as_many_queries_as_keys_keeps_its_places_when_ends_are_left_out() -> None:
+    q, k = torch.randn(B, H, K, D), torch.randn(B, G, K, D)
+    mask = torch.zeros(1, 1, K, K, dtype=torch.bool)
+    mask[..., KEYS.start : KEYS.stop] = True
+    whole = Attention(q, k, mask=mask)
+    for queries, own in ((range(3, 6), [1, 2, 3]), (range(2, 8), [0, 1, 2, 3, 4, 5]), (range(4, 8), [2, 3, 4, 5])):
+        places = part_of(whole, 1, queries, KEYS).own_keys(range(len(queries)))
+        assert places is not None
+        assert [*places] == own
+    elsewhere = part_of(whole.as_part(None, None, None, True), 1, range(2, 8), KEYS)
+    assert elsewhere.own_keys(range(6)) is None
+
+
+@pytest.mark.parametrize(("side", "start"), [("query", 4), ("key", 2), ("both", 4)])
+def test_the_grid_of_a_side_moves_with_the_padding_of_that_side(side: str, start: int) -> None:
+    """One position of the queries is padding, and three of the keys."""
+    queries, keys = torch.ones(2, 9), torch.ones(2, 11)
+    queries[1, :1], keys[1, :3] = 0, 0
+    found = {"grid": (2, 3), "grid_start": 5, "grid_side": side}
+    sides = [SimpleNamespace(real=real.bool(), length=real.shape[1]) for real in (queries, keys)]
+    stack: Any = SimpleNamespace(queries=sides[0], keys=sides[1], grids=lambda: dict(found))
+    assert OwnPositions(stack, 0).grids() == found
+    assert OwnPositions(stack, 1).grids() == {**found, "grid_start": start}
+    found["grid_start"] = 0  # an image whose first patch is padding has no grid
+    assert OwnPositions(stack, 1).grids() == {}
+    stack.grids = dict
+    assert OwnPositions(stack, 1).grids() == {}
