@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -81,34 +82,57 @@ def assert_decoder(cap: Capture, model: Any, sequences: Tensor, mask: Tensor, eo
             assert_sample(att, sample, wanted, first=int((mask[sample // share] == 0).sum()))
 
 
-@pytest.mark.parametrize("beams", [2, 3, 4])
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
-def test_samples_are_the_sequences_that_were_returned(name: str, count: int, beams: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "count", "beams", "returned"),
+    [
+        ("GPT-2", 1, 3, [2]),
+        ("Llama", 2, 3, [1, 3]),
+        *(
+            pytest.param(name, count, beams, range(1, beams + 1), marks=pytest.mark.thorough)
+            for name in ("GPT-2", "Llama")
+            for count in (1, 2)
+            for beams in (2, 3, 4)
+        ),
+    ],
+)
+def test_samples_are_the_sequences_that_were_returned(
+    name: str, count: int, beams: int, returned: Sequence[int]
+) -> None:
     inputs = prompts(count)
-    for returned in range(1, beams + 1):
+    for each in returned:
         cap, (model, sequences) = searched(
-            DECODERS[name], inputs, num_beams=beams, num_return_sequences=returned, eos_token_id=None
+            DECODERS[name], inputs, num_beams=beams, num_return_sequences=each, eos_token_id=None
         )
         assert len(cap) == 1
-        assert len(cap.attention[0].q) == count * returned
+        assert len(cap.attention[0].q) == count * each
         assert_decoder(cap, model, sequences, inputs["attention_mask"], [])
 
 
+SEARCHES: list[dict[str, Any]] = [
+    {"do_sample": True, "top_k": 0},
+    {"cache_implementation": "static"},
+    {"prefill_chunk_size": 4},
+    {"return_dict_in_generate": True, "output_scores": True},
+    {"early_stopping": True, "eos_token_id": ENDS},
+    {"length_penalty": -2.0, "eos_token_id": ENDS},
+    {"early_stopping": "never", "length_penalty": 0.0, "eos_token_id": ENDS},
+]
+EVERYDAY = ("cache_implementation", "length_penalty")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "how",
+    ("padded", "how"),
     [
-        {"do_sample": True, "top_k": 0},
-        {"cache_implementation": "static"},
-        {"prefill_chunk_size": 4},
-        {"return_dict_in_generate": True, "output_scores": True},
-        {"early_stopping": True, "eos_token_id": ENDS},
-        {"length_penalty": -2.0, "eos_token_id": ENDS},
-        {"early_stopping": "never", "length_penalty": 0.0, "eos_token_id": ENDS},
+        pytest.param(
+            padded, how, id=f"{first}-{padded}", marks=[] if padded and first in EVERYDAY else pytest.mark.thorough
+        )
+        for how in SEARCHES
+        for first in [next(iter(how))]
+        for padded in (False, True)
     ],
-    ids=lambda how: next(iter(how)),
 )
-@pytest.mark.parametrize("padded", [False, True])
 def test_however_it_is_searched(padded: bool, how: dict[str, Any]) -> None:
     """Sequences that have ended before others are shown no further than they go."""
     inputs, eos = prompts(2, padded), how.get("eos_token_id", [])
@@ -124,9 +148,16 @@ def test_however_it_is_searched(padded: bool, how: dict[str, Any]) -> None:
         assert len(set(ends)) > 1, ends
 
 
-@pytest.mark.parametrize("eos", [None, ENDS])
-@pytest.mark.parametrize("returned", [1, 3])
-@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "returned", "eos"),
+    [
+        pytest.param(name, returned, eos, marks=[] if (name, returned) == ("BART", 3) and eos else pytest.mark.thorough)
+        for name in SEQUENCES
+        for returned in (1, 3)
+        for eos in (None, ENDS)
+    ],
+)
 def test_a_translation_with_beams_has_decoder_and_cross_of_its_sequences(
     name: str, returned: int, eos: list[int] | None
 ) -> None:

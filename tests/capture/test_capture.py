@@ -135,10 +135,28 @@ def test_self_and_cross_attention_are_told_apart(name: str, implementation: str)
 # Generation.
 
 
+GENERATED = [
+    ("GPT-2", "eager", "dynamic", "left"),
+    ("Llama", "sdpa", "static", None),
+    ("Mistral", "sdpa", "dynamic", "left"),
+    ("Gemma 2", "eager", "static", "left"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("padded", [None, "left"])
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize(("name", "implementation"), [(n, i) for n, kind in DECODERS.items() for i in kind[2]])
+@pytest.mark.parametrize(
+    ("name", "implementation", "cache", "padded"),
+    [
+        pytest.param(*one, marks=[] if one in GENERATED else pytest.mark.thorough)
+        for one in (
+            (n, i, cache, padded)
+            for n, kind in DECODERS.items()
+            for i in kind[2]
+            for cache in ("dynamic", "static")
+            for padded in (None, "left")
+        )
+    ],
+)
 def test_a_generated_text_is_one_map(name: str, implementation: str, cache: str, padded: str | None) -> None:
     model = build(DECODERS[name], implementation)
     cap = capture(model)
@@ -680,7 +698,13 @@ def assert_same(one: AttentionStack, other: AttentionStack) -> None:
         assert torch.equal(weights(a), weights(b))
 
 
-@pytest.mark.parametrize("name", [*DECODERS, *SEQUENCES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("Gemma 2", "Mistral", "T5") else pytest.mark.thorough)
+        for name in (*DECODERS, *SEQUENCES)
+    ],
+)
 def test_a_saved_capture_is_the_same(name: str, tmp_path: Path) -> None:
     kind = (DECODERS | SEQUENCES)[name]
     model, path = build(kind, kind.implementations[0]), tmp_path / "cap.safetensors"
@@ -787,6 +811,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_loaded_file_is_not_read_before_it_is_looked_at(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")
     with capture() as cap:

@@ -81,12 +81,13 @@ def leaves_nothing(act: Callable[[nn.Module], object], model: nn.Module, lines: 
 @pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("act", [captured, edited])
-def test_an_interrupt_at_any_line_leaves_nothing_on_the_model(act: Callable[[nn.Module], object]) -> None:
+@pytest.mark.parametrize("places", [10, pytest.param(60, marks=pytest.mark.thorough)])
+def test_an_interrupt_at_any_line_leaves_nothing_on_the_model(act: Callable[[nn.Module], object], places: int) -> None:
     model = small_gpt2(n_layer=2, bos_token_id=None, eos_token_id=None)
     captured(copy.deepcopy(model))
     lines = lines_of(lambda: act(copy.deepcopy(model)))
     assert lines > 2000
-    leaves_nothing(act, model, range(1, lines, lines // 60))
+    leaves_nothing(act, model, range(1, lines, lines // places))
 
 
 @pytest.mark.slow
@@ -94,14 +95,15 @@ def test_an_interrupt_at_any_line_leaves_nothing_on_the_model(act: Callable[[nn.
 @pytest.mark.parametrize(
     ("act", "files"), [(captured, ["hooks.py", "capture.py"]), (edited, ["hooks.py", "intervene.py"])]
 )
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.thorough)])
 def test_an_interrupt_at_each_line_of_the_hooks_leaves_nothing(
-    act: Callable[[nn.Module], object], files: list[str]
+    act: Callable[[nn.Module], object], files: list[str], every: int
 ) -> None:
     model = small_gpt2(n_layer=2, bos_token_id=None, eos_token_id=None)
     captured(copy.deepcopy(model))
     lines = each_line_of(files, lambda: act(copy.deepcopy(model)))
     assert len(lines) > 130
-    leaves_nothing(act, model, lines)
+    leaves_nothing(act, model, lines[::every])
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from captured import DECODERS, GPT2, SEQUENCES, batch, build
+from test_image_patches import IMAGE, pixels_of, qwen
 from tolerance import rounding
 from torch import Tensor
 
-from attnwidget import Attention, AttentionWidget, Capture, capture
-from attnwidget._capture.own_positions import TITLE, sample_named
+from attnwidget import Attention, AttentionWidget, Capture, capture, segments
+from attnwidget._capture.own_positions import (
+    TITLE,
+    OwnPositions,
+    own_positions,
+    part_of,
+    part_of_segments,
+    sample_named,
+)
 
 pytest.importorskip("transformers")
 
@@ -181,3 +190,160 @@ def test_a_sample_that_attends_to_its_padding_is_refused() -> None:
     padded = int((inputs["attention_mask"] == 0).any(1).nonzero()[0])
     with pytest.raises(ValueError, match="attends to its padding"):
         cap.widget(padding=False, batch=padded)
+
+
+# A part of an attention, whatever its rules; all sizes differ.
+
+B, H, G, Q, K, D, DV = 3, 4, 2, 6, 9, 5, 7
+QUERIES, KEYS = range(1, 5), range(2, 8)
+SLOPES = torch.tensor([0.5, -0.25, 1.0, 0.1])
+
+
+def within(*sizes: int) -> Tensor:
+    """Return cells (B or 1, H or 1, Q, K) of which those of other keys than the part's are blocked."""
+    keep = torch.rand(sizes, generator=torch.Generator().manual_seed(sum(sizes))) > 0.3
+    keep[..., KEYS.start] = True
+    places = torch.arange(K)
+    return keep & (places >= KEYS.start) & (places < KEYS.stop)
+
+
+def sloped(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    return score + SLOPES[h] * (kv_idx - 2 * q_idx) + 0.3 * b * kv_idx
+
+
+RULES: dict[str, Any] = {
+    "cells": lambda: {"mask": within(B, H, Q, K)},
+    "cells of samples": lambda: {"mask": within(B, 1, Q, K), "scale": -0.6},
+    "cells of heads": lambda: {"mask": within(1, H, Q, K), "softcap": 0.9},
+    "cells of all": lambda: {"mask": within(Q, K), "sinks": 2 * SLOPES},
+    "floats": lambda: {"mask": torch.randn(B, 1, Q, K).masked_fill(~within(B, 1, Q, K), -torch.inf)},
+    "bias": lambda: {"mask": within(B, 1, Q, K), "bias": torch.randn(1, H, Q, K)},
+    "bias of keys": lambda: {"mask": within(B, H, Q, K), "bias": torch.randn(B, 1, 1, K)},
+    "bias of queries and floats": lambda: {
+        "mask": torch.randn(1, H, Q, K).masked_fill(~within(1, H, Q, K), -torch.inf),
+        "bias": torch.randn(B, H, Q, 1),
+    },
+    "a function of the score": lambda: {"mask": within(B, 1, Q, K), "bias": sloped},
+    "causal": lambda: {"mask": within(B, 1, Q, K), "is_causal": True},
+}
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("sample", [0, 2])
+def test_a_part_of_a_sample_has_its_cells_of_the_whole(rules: str, sample: int) -> None:
+    q, k, v = torch.randn(B, H, Q, D), torch.randn(B, G, K, D), torch.randn(B, G, K, DV)
+    whole = Attention(q, k, v, **RULES[rules]())
+    part = part_of(whole, sample, QUERIES, KEYS)
+    assert part.shape[:5] == (1, H, G, len(QUERIES), len(KEYS))
+    near = rounding(whole, added=40.0)
+    for head in range(H):
+        for stage in ("allowed", "weights", "masked"):
+            found = part.block(stage, head=head)
+            wanted = whole.block(stage, batch=sample, head=head)[QUERIES.start : QUERIES.stop, KEYS.start : KEYS.stop]
+            torch.testing.assert_close(found, wanted, **({"rtol": 0, "atol": 0} if stage == "allowed" else near[stage]))
+        output = whole.output(sample, head)[QUERIES.start : QUERIES.stop]
+        torch.testing.assert_close(part.output(0, head), output, **near.output)
+        if whole.sinks is not None:
+            left = whole.sink_weights(sample, head)[QUERIES.start : QUERIES.stop]
+            torch.testing.assert_close(part.sink_weights(0, head), left, **near.weights)
+
+
+def test_a_part_that_would_lose_a_key_that_is_attended_to_is_refused() -> None:
+    q, k = torch.randn(B, H, Q, D), torch.randn(B, G, K, D)
+    for place, query, is_told in ((1, 2, True), (8, 4, True), (1, 0, False), (8, 5, False)):
+        mask = within(B, H, Q, K)
+        mask[2, 3, query, place] = True  # of the last head of the last sample alone
+        if is_told:
+            with pytest.raises(ValueError, match="sample 2 attends to its padding"):
+                part_of(Attention(q, k, mask=mask), 2, QUERIES, KEYS)
+        else:  # by a query that is left out
+            part_of(Attention(q, k, mask=mask), 2, QUERIES, KEYS)
+        part_of(Attention(q, k, mask=mask), 0, QUERIES, KEYS)
+
+
+@pytest.mark.parametrize(
+    ("part", "own"),
+    [
+        ((None, None, None, False), None),
+        ((None, None, 3, False), [2, 3, 4, 5]),  # query 1 at key 4, which is the part's third
+        (((0, 2, 3, 7), None, 3, False), [2, 3, 4, 5]),
+        ((None, (0, 3, 4, 5, 7, 8), 0, False), [1, 2, 3, 5]),
+        ((None, None, None, True), None),
+    ],
+)
+def test_queries_of_a_part_keep_their_own_places_among_its_keys(part: Any, own: list[int] | None) -> None:
+    q, k = torch.randn(B, H, Q, D), torch.randn(B, G, K, D)
+    whole = Attention(q, k, mask=within(1, 1, Q, K)).as_part(*part)
+    found = part_of(whole, 1, QUERIES, KEYS)
+    places = found.own_keys(range(len(QUERIES)))
+    assert (None if places is None else [*places]) == own
+    if own is not None:
+        of_whole = whole.own_keys(QUERIES)
+        assert of_whole is not None
+        assert [*of_whole] == [place + KEYS.start for place in own]
+    assert (found.part and found.part.heads) == part[0]
+
+
+def test_padding_before_an_image_moves_its_grid() -> None:
+    """An image of two rows and four columns, at the same places of two samples; one has padding before it."""
+    model, grids = qwen(), torch.tensor([[1, 4, 8], [1, 4, 8]])
+    ids = torch.randint(3, 50, (2, 20), generator=torch.Generator().manual_seed(1))
+    ids[:, 6:14] = IMAGE
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    how = {"pixel_values": pixels_of(grids), "mm_token_type_ids": (ids == IMAGE).long(), "image_grid_thw": grids}
+    cap = captured(model.eval())(input_ids=ids, attention_mask=mask, **how)
+    w = cap.widget(padding=False, stack="language_model")
+    for sample, start in ((0, 6), (1, 3)):
+        w.stack = f"language_model, sample {sample}"
+        assert (w.grid, w.grid_start, w.grid_side) == ((2, 4), start, "both")
+        assert w.tokens[start : start + 8] == [f"row {row}, {column}" for row in range(2) for column in range(4)]
+    whole = cap.widget(stack="language_model")
+    assert (whole.grid, whole.grid_start) == ((2, 4), 6)
+
+
+def test_positions_of_a_sample_reach_from_its_first_to_its_last_token() -> None:
+    real = torch.tensor([[0, 1, 0, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
+    side: Any = SimpleNamespace(real=real, length=5)
+    assert [own_positions(side, b) for b in range(4)] == [range(1, 4), range(5), range(5), range(4, 5)]
+    side.real = None
+    assert own_positions(side, 0) == range(5)
+
+
+def test_segments_are_counted_from_the_first_position_that_is_left() -> None:
+    whole = segments({"a": (0, 3), "b": (3, 6), "c": (6, 11)}, length=11)
+    found = part_of_segments(whole, range(2, 8))
+    assert [(one.name, one.start, one.stop) for one in found.entries] == [("a", 0, 1), ("b", 1, 4), ("c", 4, 6)]
+    assert found.length == 6
+    found = part_of_segments(whole, range(3, 6))
+    assert [(one.name, one.start, one.stop) for one in found.entries] == [("b", 0, 3)]
+    assert found.answer == "b"
+
+
+def test_a_text_with_as_many_queries_as_keys_keeps_its_places_when_ends_are_left_out() -> None:
+    q, k = torch.randn(B, H, K, D), torch.randn(B, G, K, D)
+    mask = torch.zeros(1, 1, K, K, dtype=torch.bool)
+    mask[..., KEYS.start : KEYS.stop] = True
+    whole = Attention(q, k, mask=mask)
+    for queries, own in ((range(3, 6), [1, 2, 3]), (range(2, 8), [0, 1, 2, 3, 4, 5]), (range(4, 8), [2, 3, 4, 5])):
+        places = part_of(whole, 1, queries, KEYS).own_keys(range(len(queries)))
+        assert places is not None
+        assert [*places] == own
+    elsewhere = part_of(whole.as_part(None, None, None, True), 1, range(2, 8), KEYS)
+    assert elsewhere.own_keys(range(6)) is None
+
+
+@pytest.mark.parametrize(("side", "start"), [("query", 4), ("key", 2), ("both", 4)])
+def test_the_grid_of_a_side_moves_with_the_padding_of_that_side(side: str, start: int) -> None:
+    """One position of the queries is padding, and three of the keys."""
+    queries, keys = torch.ones(2, 9), torch.ones(2, 11)
+    queries[1, :1], keys[1, :3] = 0, 0
+    found = {"grid": (2, 3), "grid_start": 5, "grid_side": side}
+    sides = [SimpleNamespace(real=real.bool(), length=real.shape[1]) for real in (queries, keys)]
+    stack: Any = SimpleNamespace(queries=sides[0], keys=sides[1], grids=lambda: dict(found))
+    assert OwnPositions(stack, 0).grids() == found
+    assert OwnPositions(stack, 1).grids() == {**found, "grid_start": start}
+    found["grid_start"] = 0  # an image whose first patch is padding has no grid
+    assert OwnPositions(stack, 1).grids() == {}
+    stack.grids = dict
+    assert OwnPositions(stack, 1).grids() == {}

@@ -69,9 +69,22 @@ def assert_is_part(
 # Heads.
 
 
-@pytest.mark.parametrize("padded", [None, "left"])
-@pytest.mark.parametrize("heads", [2, -1, [0, 3], slice(1, 3), range(0, 4, 2)])
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Mistral"])
+@pytest.mark.parametrize(
+    ("name", "heads", "padded"),
+    [
+        ("GPT-2", 2, "left"),
+        ("Llama", -1, None),
+        ("Llama", slice(1, 3), "left"),
+        ("Mistral", [0, 3], "left"),
+        ("Mistral", range(0, 4, 2), None),
+        *(
+            pytest.param(name, heads, padded, marks=pytest.mark.thorough)
+            for name in ("GPT-2", "Llama", "Mistral")
+            for heads in (2, -1, [0, 3], slice(1, 3), range(0, 4, 2))
+            for padded in (None, "left")
+        ),
+    ],
+)
 def test_some_heads_are_those_of_the_whole(name: str, heads: Any, padded: str | None) -> None:
     model, inputs = build(DECODERS[name], "sdpa"), batch(padded)
     whole, part = both(model, lambda: model(**inputs), heads=heads)
@@ -194,9 +207,22 @@ def test_nonsense_is_refused_before_the_model_runs(how: Any, error: type[Excepti
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("padded", [None, "left", "right"])
-@pytest.mark.parametrize("queries", [0, -1, slice(-5, None), slice(2, 9, 3), range(4), [11, 0, 5], slice(None, -10)])
-@pytest.mark.parametrize(("name", "implementation"), [("GPT-2", "sdpa"), ("Mistral", "eager"), ("Llama", "sdpa")])
+@pytest.mark.parametrize(
+    ("name", "implementation", "queries", "padded"),
+    [
+        ("Llama", "sdpa", -1, None),
+        ("Mistral", "eager", slice(2, 9, 3), "left"),
+        ("GPT-2", "sdpa", [11, 0, 5], "right"),
+        ("Mistral", "eager", slice(None, -10), "right"),
+        ("Llama", "sdpa", slice(-5, None), "left"),
+        *(
+            pytest.param(name, implementation, queries, padded, marks=pytest.mark.thorough)
+            for name, implementation in (("GPT-2", "sdpa"), ("Mistral", "eager"), ("Llama", "sdpa"))
+            for queries in (0, -1, slice(-5, None), slice(2, 9, 3), range(4), [11, 0, 5], slice(None, -10))
+            for padded in (None, "left", "right")
+        ),
+    ],
+)
 def test_some_queries_are_those_of_the_whole(name: str, implementation: str, queries: Any, padded: str | None) -> None:
     model, inputs = build(DECODERS[name], implementation), batch(padded)
     whole, part = both(model, lambda: model(**inputs), queries=queries)
@@ -207,8 +233,19 @@ def test_some_queries_are_those_of_the_whole(name: str, implementation: str, que
         assert ours.part.queries == tuple(rows)
 
 
-@pytest.mark.parametrize("queries", [slice(-4, None), -1, [0, 8, -2], slice(3, None, 4), slice(None, 5)])
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize(
+    ("queries", "cache"),
+    [
+        (slice(-4, None), "static"),
+        ([0, 8, -2], "dynamic"),
+        (slice(3, None, 4), "static"),
+        *(
+            pytest.param(queries, cache, marks=pytest.mark.thorough)
+            for queries in (slice(-4, None), -1, [0, 8, -2], slice(3, None, 4), slice(None, 5))
+            for cache in ("dynamic", "static")
+        ),
+    ],
+)
 def test_queries_of_a_generated_text_are_counted_over_all_of_it(queries: Any, cache: str) -> None:
     model = build(DECODERS["Llama"], "sdpa")
     how = {**NEW, **({"cache_implementation": cache} if cache == "static" else {})}

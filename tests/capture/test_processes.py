@@ -93,6 +93,7 @@ def alone(**how: Any) -> Capture:
 
 
 @two_processes
+@pytest.mark.thorough
 def test_each_process_numbers_its_heads_as_the_model_does(files: Path) -> None:
     whole = alone()
     for rank in range(2):
@@ -103,6 +104,7 @@ def test_each_process_numbers_its_heads_as_the_model_does(files: Path) -> None:
 
 
 @two_processes
+@pytest.mark.thorough
 def test_the_files_of_all_processes_are_one_capture(files: Path) -> None:
     joined, whole = Capture.load(f"{files}/run-*.safetensors"), alone()
     assert list(joined.calls) == list(whole.calls)
@@ -116,6 +118,7 @@ def test_the_files_of_all_processes_are_one_capture(files: Path) -> None:
 
 
 @two_processes
+@pytest.mark.thorough
 def test_chosen_heads_are_joined_with_their_numbers(files: Path) -> None:
     att = Capture.load(files / "some-*.safetensors").attention[0]
     assert att.part.heads == (0, 5)
@@ -124,6 +127,7 @@ def test_chosen_heads_are_joined_with_their_numbers(files: Path) -> None:
 
 
 @two_processes
+@pytest.mark.thorough
 def test_parts_that_are_missing_doubled_or_of_other_runs_are_named(files: Path, tmp_path: Path) -> None:
     first, second = ((files / f"run-{rank}.safetensors").read_bytes() for rank in range(2))
     (tmp_path / "run-0.safetensors").write_bytes(first)

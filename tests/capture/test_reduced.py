@@ -83,8 +83,20 @@ def near(value: Any, att: Attention) -> Any:
     return value if value is None or isinstance(value, str) else approx(value, rounding(att).entropy)
 
 
-@pytest.mark.parametrize("padded", [None, "left", "right"])
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Mistral", "Gemma 2"])
+@pytest.mark.parametrize(
+    ("name", "padded"),
+    [
+        ("GPT-2", None),
+        ("Llama", "right"),
+        ("Mistral", "left"),
+        ("Gemma 2", "right"),
+        *(
+            pytest.param(name, padded, marks=pytest.mark.thorough)
+            for name in ("GPT-2", "Llama", "Mistral", "Gemma 2")
+            for padded in (None, "left", "right")
+        ),
+    ],
+)
 def test_of_a_short_text_all_weights_are_kept(name: str, padded: str | None) -> None:
     model, inputs = build(DECODERS[name], DECODERS[name].implementations[0]), batch(padded)
     whole, kept = both(model, lambda: model(**inputs))
@@ -96,8 +108,14 @@ def test_of_a_short_text_all_weights_are_kept(name: str, padded: str | None) -> 
     assert_close(kept.pair(5, 2), whole.pair(5, 2), **rounding(whole.attention[0]).weights)
 
 
-@pytest.mark.parametrize("length", [129, 200, 300])
-@pytest.mark.parametrize("padded", [0, 40])
+@pytest.mark.parametrize(
+    ("length", "padded"),
+    [
+        (129, 40),
+        (300, 0),
+        *(pytest.param(length, padded, marks=pytest.mark.thorough) for length in (129, 200, 300) for padded in (0, 40)),
+    ],
+)
 def test_of_a_longer_text_an_exact_overview_is_kept(length: int, padded: int) -> None:
     model, mask = build(long_gpt2(512), "sdpa"), torch.ones(2, length, dtype=torch.int64)
     mask[1, :padded] = 0

@@ -689,8 +689,20 @@ def test_metrics_of_several_forward_passes_are_told_apart() -> None:
     assert [one["layer"] for one in found] == [layer for layer in range(4) for _ in range(4)]
 
 
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", *SEQUENCES])
-@pytest.mark.parametrize("more", [{}, {"num_return_sequences": 2}, {"length_penalty": -4.0, "early_stopping": True}])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("Llama", {"num_return_sequences": 2}),
+        ("GPT-2", {"length_penalty": -4.0, "early_stopping": True}),
+        ("BART", {"num_return_sequences": 2}),
+        ("T5", {"length_penalty": -4.0, "early_stopping": True}),
+        *(
+            pytest.param(name, more, marks=pytest.mark.thorough)
+            for name in ("GPT-2", "Llama", *SEQUENCES)
+            for more in ({}, {"num_return_sequences": 2}, {"length_penalty": -4.0, "early_stopping": True})
+        ),
+    ],
+)
 def test_samples_of_a_beam_search_have_the_words_of_the_sequences_that_are_returned(name: str, more: Any) -> None:
     torch.manual_seed(0)
     model = build(SEQUENCES.get(name) or DECODERS[name], "sdpa")

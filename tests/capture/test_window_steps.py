@@ -68,9 +68,19 @@ def assert_same(one: Capture, other: Capture) -> None:
             assert torch.equal(mine.block(batch=sample, head=1), theirs.block(batch=sample, head=1))
 
 
-@pytest.mark.parametrize("length", PROMPTS)
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize(
+    ("name", "cache", "length"),
+    [
+        ("Mistral", "dynamic", WINDOW - 1),
+        ("Gemma 2", "static", 7),
+        *(
+            pytest.param(name, cache, length, marks=pytest.mark.thorough)
+            for name in WINDOWED
+            for cache in CACHES
+            for length in PROMPTS
+        ),
+    ],
+)
 def test_steps_of_a_window_are_noted_and_the_same_as_read_one_by_one(
     name: str, cache: str, length: int, noted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,9 +91,21 @@ def test_steps_of_a_window_are_noted_and_the_same_as_read_one_by_one(
     assert_same(cap, other)
 
 
-@pytest.mark.parametrize("keeping", KEEPING)
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("name", ["GPT-2", *WINDOWED])
+@pytest.mark.parametrize(
+    ("name", "cache", "keeping"),
+    [
+        ("GPT-2", "dynamic", "all"),
+        ("Mistral", "dynamic", "without values"),
+        ("Gemma 2", "static", "without copies"),
+        ("Mistral", "static", "without either"),
+        *(
+            pytest.param(name, cache, keeping, marks=pytest.mark.thorough)
+            for name in ("GPT-2", *WINDOWED)
+            for cache in CACHES
+            for keeping in KEEPING
+        ),
+    ],
+)
 def test_steps_are_noted_whatever_is_kept(
     name: str, cache: str, keeping: str, noted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
