@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from allocations import PeakBytes
 from captured import DECODERS, SEQUENCES, Kind, batch, build
-from test_intervene_calls import Layers, by_hand, by_sdpa, text
+from test_intervene_calls import B, E, H, Layers, Q, by_hand, by_sdpa, text
 from tolerance import assert_as_near
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -79,9 +79,9 @@ def test_flex_attention_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("padded", [False, True])
 def test_layers_of_torchs_own_encoder(padded: bool) -> None:
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    layer = nn.TransformerEncoderLayer(E, H, 32, dropout=0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    padding = torch.zeros(2, 7, dtype=torch.bool)
+    padding = torch.zeros(B, Q, dtype=torch.bool)
     padding[1, 5:] = padded
     how: dict[str, Any] = {"src_key_padding_mask": padding} if padded else {}
     seen: list[Tensor] = []
@@ -90,7 +90,7 @@ def test_layers_of_torchs_own_encoder(padded: bool) -> None:
         with intervene(model, {(1, 2): {"drop_keys": [6]}}) as run:
             edited = model(text(), **how)
         assert run.edited == {"layers.1.self_attn": (2,)}
-        with intervene(model, {(0, 0): PerSample([None, None]), (1, 2): PerSample(["zero", None])}):
+        with intervene(model, {(0, 0): PerSample([None] * B), (1, 2): PerSample(["zero", None, "zero"])}):
             one = model(text(), **how)
     assert torch.equal(seen[0], seen[1])
     same = (one[1] - edited[1]).abs().max() < 1e-5
