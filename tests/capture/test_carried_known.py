@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from attnwidget import Capture, capture
-from attnwidget._capture.carried.outputs import OTHER_WAY
-from attnwidget._capture.carried.records import NO_PATH
 from attnwidget._capture.carried.stream import StreamWatcher
 
 STAGES = "value_norm", "logit"
+OTHER_WAY = "it went another way than in an earlier forward pass of this model"
 SETTING = {"gate": 1.0, "skips": False}
 
 
@@ -198,7 +197,7 @@ def test_a_forward_of_its_own_ends_what_was_known(model: Model) -> None:
     layer.forward = lambda x: own(layer, x).square()  # type: ignore[method-assign]
     cap, follows, _ = watched(model)
     assert follows
-    assert cap.attention[1].why_not("logit") == NO_PATH
+    assert "does not reach the final norm by additions and norms alone" in str(cap.attention[1].why_not("logit"))
 
 
 def test_what_no_setting_shows_is_refused_once_and_then_looked_for_anew(
@@ -213,7 +212,7 @@ def test_what_no_setting_shows_is_refused_once_and_then_looked_for_anew(
 
     monkeypatch.setattr(nn.functional, "linear", bent)
     cap = captured(model)
-    assert cap.attention[1].why_not("value_norm") == OTHER_WAY
+    assert OTHER_WAY in str(cap.attention[1].why_not("value_norm"))
     assert cap.attention[0].why_not("value_norm") is None
     _, follows, _ = watched(model)
     assert follows
@@ -228,7 +227,7 @@ def test_other_logits_than_were_known_are_refused(model: Model, monkeypatch: pyt
         nn.functional, "linear", lambda x, w, b=None: own(x, w, b) * (3 if w is model.unembedding.weight else 1)
     )
     cap = captured(model)
-    assert cap.attention[0].why_not("logit") == OTHER_WAY
+    assert OTHER_WAY in str(cap.attention[0].why_not("logit"))
     assert cap.attention[0].why_not("value_norm") is None
     _, follows, _ = watched(model)
     assert follows
@@ -241,7 +240,7 @@ def test_a_layer_that_did_not_run_in_the_earlier_capture_is_not_known(
     assert len(captured(model).attention) == 1
     monkeypatch.setitem(SETTING, "skips", False)
     cap = captured(model)
-    assert cap.attention[1].why_not("logit") == OTHER_WAY
+    assert OTHER_WAY in str(cap.attention[1].why_not("logit"))
     assert cap.attention[1].why_not("value_norm") is None
     assert same_stages(captured(model), captured(as_new(model)))
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import Attention, Capture, capture
-from attnwidget._capture.carried.targets import token_of
 
 IDS = {"input_ids": batch()["input_ids"]}
 
@@ -439,9 +438,13 @@ def test_a_text_that_a_tokenizer_does_not_know_is_no_target() -> None:
         def convert_ids_to_tokens(self, one: int) -> str:
             return ("[UNK]", "nail", "hook")[one]
 
-    assert token_of("nail", Words(), 3) == 1
+    cap = captured(build(GPT2, "sdpa"), tokenizer=Words())
+    cap.target = "hook"
+    assert cap.target == 2
+    assert cap.attention[1].carries.targets == (2, 2)
     with pytest.raises(ValueError, match=r"which is 2 tokens, 'nail' \(1\), 'hook' \(2\): give one of them"):
-        token_of("nail hook", Words(), 3)
+        cap.target = "nail hook"
     for text in ("peg", "nail peg"):
         with pytest.raises(ValueError, match="no token of it: give an id"):
-            token_of(text, Words(), 3)
+            cap.target = text
+    assert cap.target == 2
