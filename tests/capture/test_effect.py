@@ -169,6 +169,8 @@ def test_a_run_tells_its_own_effect(inside: bool) -> None:
     found = found or run.effect(target=5, at=3)
     expected = effect(model, inputs, {(1, 2): "zero"}, target=5, at=3)
     assert (found.before, found.after) == pytest.approx((expected.before, expected.after), rel=1e-9)
+    assert (found.edits, found.at, found.token) == (expected.edits, 3, 5)
+    assert "zero" in found.edits
     assert found.change != 0
 
 
@@ -424,10 +426,10 @@ def test_logits_are_found_in_what_a_model_of_ones_own_returns() -> None:
             super().__init__()
             torch.manual_seed(0)
             self.embed, self.attend = nn.Embedding(9, 6), nn.MultiheadAttention(6, 3, batch_first=True)
-            self.returned = returned
+            self.returned, self.places = returned, nn.Embedding(16, 6)  # more than there are words
 
         def forward(self, ids: Tensor) -> Any:
-            x = self.embed(ids)
+            x = self.embed(ids) + self.places.weight[: ids.shape[1]]
             x = x + self.attend(x, x, x, need_weights=False)[0]
             logits = x @ self.embed.weight.T
             return {"alone": logits, "beside": (x, logits), "named": {"hidden": x, "logits": logits}}[self.returned]
@@ -545,6 +547,21 @@ def test_a_model_whose_samples_depend_on_one_another_is_run_one_by_one() -> None
 
     found, alone = sweep(model, ids_of(), target=7), sweep(model, ids_of(), target=7, at_once=1)
     assert list(found) == list(alone)
+
+
+def test_a_model_that_gives_all_logits_whichever_are_asked_for_is_read_where_it_is_asked() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model_of()
+
+        def forward(self, input_ids: Tensor, logits_to_keep: Any = 0) -> Tensor:
+            found: Tensor = self.model(input_ids, use_cache=False).logits
+            return found
+
+    found = sweep(Whole().eval(), ids_of(), target=7, at=4)
+    for one, plain in zip(found, sweep(model_of(), ids_of(), target=7, at=4), strict=True):
+        assert (one["at"], one["after"]) == (4, pytest.approx(plain["after"], rel=1e-9))
 
 
 def test_a_batch_that_takes_too_much_memory_is_made_smaller() -> None:

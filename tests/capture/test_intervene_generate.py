@@ -29,6 +29,7 @@ EDITS: dict[str, Any] = {
     "block without renormalizing": {"block": ([12, 13], slice(3, 9)), "renormalize": False},
     "window": {"window": 3},
     "temperature": {"temperature": 3.0},
+    "output": {"output": [0.5, -1, 2, 0, 1, 3, -2, 1]},
 }
 WHOLE_TEXT: dict[str, Any] = {**EDITS, "drop_keys from the end of the prompt": {"drop_keys": [11]}}
 
@@ -59,6 +60,7 @@ EACH_COMMIT = [
     ("Mistral", "dynamic", "left", "block without renormalizing"),
     ("Mistral", "dynamic", "left", "window"),
     ("Mistral", "static", None, "temperature"),
+    ("GPT-2", "dynamic", "left", "output"),
 ]
 
 

@@ -40,8 +40,12 @@ ROWS, COLUMNS = torch.arange(Q)[:, None], torch.arange(K)
 class Alone(nn.Module):
     """Cross-attention of queries, keys and values that it is given."""
 
+    def __init__(self, mask: Tensor = allowed) -> None:
+        super().__init__()
+        self.mask = mask
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=True)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, enable_gqa=True)
 
 
 def weights(b: int, h: int, *, and_: Tensor | None = None, scale: float = D**-0.5, **how: Any) -> Tensor:
@@ -149,3 +153,16 @@ def test_an_edited_head_is_what_its_edit_says(name: str, cells: int | None, monk
                 assert_close(found[b, h], own @ v[b, h // SHARE])
             else:
                 assert_close(found[b, h], OUTPUTS[name][1](b, HEADS.index(h), h))
+
+
+def test_numbers_that_a_model_adds_stay_and_the_least_of_their_type_blocks() -> None:
+    least = torch.finfo(torch.float64).min
+    model = Alone(added.expand(B, -1, -1, -1).masked_fill(~allowed, least))
+    edits = {(0, 3): "uniform", (0, 8): {"temperature": 2.0}, (0, 7): {"mask": False}}
+    with torch.no_grad(), intervene(model, edits, cross=True):
+        found = model(q, k, v)
+    for b in range(B):
+        assert_close(found[b, 3], even(b, 3) @ v[b, 1])
+        assert_close(found[b, 8], weights(b, 8, scale=D**-0.5 / 2, bias=added[8]) @ v[b, 4])
+        plain = dense(q[b, 7], k[b, 3], scale=D**-0.5)["weights"]
+        assert_close(found[b, 7], plain @ v[b, 3])

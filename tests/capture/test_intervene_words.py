@@ -551,6 +551,9 @@ def test_attention_that_is_not_seen_is_refused_where_it_is_named_and_told_where_
                 model(x)
         with intervene(model, {0: "zero"}) as run:
             model(x)
+        why = r"5 has edited nothing: .*layers\.2 was not seen"
+        with pytest.raises(ValueError, match=why), intervene(model, {5: "zero"}):
+            model(x)
     assert list(run.skipped) == ["layers.2"]
     with torch.no_grad(), intervene(model, {"layers.0": "zero"}) as run:
         model(x)
