@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import Attention, Capture, capture
-from attnwidget._capture.carried.targets import token_of
 
 IDS = {"input_ids": batch()["input_ids"]}
 
@@ -64,20 +63,28 @@ def test_a_model_without_logits_has_none() -> None:
         cap.target = 3
 
 
+H, D, DV, E = 5, 3, 7, 16
+
+
 class Own(nn.Module):
     """Attention of one's own, whose outputs go through something before they are projected."""
 
     def __init__(self, between: Any = None, beside: bool = False, after: Any = None) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embed, self.qkv, self.out = nn.Embedding(50, 16), nn.Linear(16, 48), nn.Linear(16, 16)
-        self.between, self.beside, self.after = between, nn.Linear(16, 16) if beside else None, after
-        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 50, bias=False)
+        self.embed, self.qkv, self.out = nn.Embedding(50, E), nn.Linear(E, H * (2 * D + DV)), nn.Linear(H * DV, E)
+        self.between, self.beside, self.after = between, nn.Linear(H * DV, E) if beside else None, after
+        self.norm, self.head = nn.LayerNorm(E), nn.Linear(E, 50, bias=False)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """What the heads give, side by side."""
+        parts = self.qkv(x).split([H * D, H * D, H * DV], -1)
+        q, k, v = (y.unflatten(-1, (H, -1)).transpose(1, 2) for y in parts)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x = self.embed(input_ids)
-        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        y = self.heads(x)
         y = y if self.between is None else self.between(y)
         added = self.out(y) if self.beside is None else self.out(y) + self.beside(y)
         logits = self.head(self.norm(x + added))
@@ -95,6 +102,18 @@ def test_a_model_of_ones_own_is_followed() -> None:
     cap = captured(Own())
     assert cap.attention[0].stages[-2:] == ("value_norm", "logit")
     assert str(cap.output_path).startswith("Own → out\nfinal norm: norm (LayerNorm); unembedding: head.weight")
+
+
+def test_logits_that_are_a_product_are_read_as_those_of_a_module() -> None:
+    class Tied(Own):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            x = self.embed(input_ids)
+            return self.norm(x + self.out(self.heads(x))) @ self.head.weight.T  # type: ignore[no-any-return]
+
+    one, other = captured(Own()), captured(Tied())
+    assert str(other.output_path).split("\n")[1] == str(one.output_path).split("\n")[1]
+    found, wanted = (x.attention[0].with_target(4).block("logit", batch=1, head=3) for x in (other, one))
+    assert_close(found, wanted)
 
 
 def test_a_softcap_on_logits_is_said_and_read_before() -> None:
@@ -119,13 +138,11 @@ class TwoWays(Own):
 
     def __init__(self, again: bool) -> None:
         super().__init__()
-        self.again, self.other = again, nn.LayerNorm(16)
+        self.again, self.other = again, nn.LayerNorm(E)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x = self.embed(input_ids)
-        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        added = self.out(y.transpose(1, 2).flatten(2))
+        added = self.out(self.heads(x))
         x = x + self.other(added) + added
         return self.head(self.norm(x + added if self.again else x))  # type: ignore[no-any-return]
 
@@ -146,33 +163,55 @@ class Changed(Own):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x = self.embed(input_ids)
-        q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        added = self.out(y.transpose(1, 2).flatten(2))
+        added = self.out(self.heads(x))
         return self.head(self.norm(x + self.change(added, x, self.training)))  # type: ignore[no-any-return]
 
 
-CHANGES: dict[str, tuple[Callable[[Tensor, Tensor, bool], Tensor], bool]] = {
-    "a gate": (lambda added, x, training: added * x.sigmoid(), False),
-    "a gate before it": (lambda added, x, training: x.sigmoid() * added, False),
-    "a division": (lambda added, x, training: added / (1 + x.square()), False),
-    "dropout": (lambda added, x, training: nn.functional.dropout(added, 0.5, training), True),
+Change = Callable[[Tensor, Tensor, bool], Tensor]
+
+
+def with_first_at_zero(added: Tensor, x: Tensor, training: bool) -> Tensor:
+    added[:, 0] = 0
+    return added
+
+
+ENDS: dict[str, Change] = {
+    "a gate": lambda added, x, training: added * x.sigmoid(),
+    "a gate before it": lambda added, x, training: x.sigmoid() * added,
+    "a number for each feature": lambda added, x, training: added * torch.linspace(0.5, 2, E),
+    "a division": lambda added, x, training: added / (1 + x.square()),
+    "a division without a rest": lambda added, x, training: torch.div(added, 0.01, rounding_mode="floor"),
+    "an addition of a part": lambda added, x, training: torch.add(added, added, alpha=0.5),
+    "a change in place": lambda added, x, training: added.relu_(),
+    "an entry that is set": with_first_at_zero,
+    "a bend": lambda added, x, training: added.tanh(),
+    "dropout": lambda added, x, training: nn.functional.dropout(added, 0.5, training),
+}
+STAYS: dict[str, tuple[Change, float]] = {
+    "dropout that is off": (lambda added, x, training: nn.functional.dropout(added, 0.5, training), 1.0),
+    "a number": (lambda added, x, training: added * 0.5, 0.5),
+    "a negative number before it": (lambda added, x, training: -0.5 * added, -0.5),
+    "a number in a tensor": (lambda added, x, training: torch.tensor(0.5) * added, 0.5),
+    "a number in place": (lambda added, x, training: added.mul_(0.5), 0.5),
+    "a division": (lambda added, x, training: added / 4, 0.25),
+    "a division in place": (lambda added, x, training: added.div_(4), 0.25),
+    "several": (lambda added, x, training: torch.mul(torch.div(added, 2), 3), 1.5),
+    "a sum with itself": (lambda added, x, training: added + added * 0.5, 1.5),
+    "another shape": (lambda added, x, training: added.flatten(0, 1).double().view(added.shape).float(), 1.0),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", ENDS)
 def test_what_changes_the_sum_on_its_way_leaves_no_logit(name: str) -> None:
-    change, training = CHANGES[name]
-    att = captured(Changed(change).train(training)).attention[0]
+    att = captured(Changed(ENDS[name]).train(name == "dropout")).attention[0]
     assert "does not reach the final norm by additions and norms alone" in why(att, "logit")
     assert att.block("value_norm").isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["dropout", "a number"])
+@pytest.mark.parametrize("name", STAYS)
 def test_what_changes_no_number_or_all_alike_is_followed(name: str) -> None:
-    change = CHANGES["dropout"][0] if name == "dropout" else lambda added, x, training: added * 0.5
+    change, factor = STAYS[name]
     att, plain = (captured(model.eval()).attention[0] for model in (Changed(change), Changed(lambda y, *_: y)))
-    factor = 1.0 if name == "dropout" else 0.5
     for found, own in zip(heads_of(att), heads_of(plain), strict=True):
         assert_close(found[0], factor * own[0] * own[1] / found[1], rtol=1e-4, atol=1e-6)
 
@@ -192,7 +231,7 @@ def test_an_adapter_beside_the_projection_is_refused() -> None:
 
 def test_a_projection_that_does_more_than_its_weight_is_refused() -> None:
     model = Own()
-    model.out = Doubling(16, 16)
+    model.out = Doubling(H * DV, E)
     assert "out reads the outputs of the heads, and gives something else" in why(
         captured(model).attention[0], "value_norm"
     )
@@ -206,6 +245,10 @@ def test_training_after_the_capture_is_noticed() -> None:
     with torch.no_grad():
         model.transformer.ln_f.weight.add_(0.5)
     assert "final norm or the unembedding were changed after the capture" in why(att, "logit")
+    other = captured(model).attention[0]
+    with torch.no_grad():
+        model.transformer.wte.weight.mul_(2)
+    assert "final norm or the unembedding were changed after the capture" in why(other, "logit")
     with torch.no_grad():
         model.transformer.h[0].attn.c_proj.weight.mul_(2)
     assert "a tensor that it is made of was changed in place" in why(att, "value_norm")
@@ -241,6 +284,23 @@ def test_some_heads_and_queries_carry_their_own() -> None:
     part = captured(model, heads=[3], queries=slice(-4, None)).attention[1]
     for stage in ("value_norm", "logit"):
         assert_close(part.block(stage), whole.block(stage, head=3)[-4:], rtol=1e-5, atol=1e-7)
+
+
+def test_some_heads_and_queries_have_their_own_gradients() -> None:
+    model = build(DECODERS["Llama"], "sdpa")
+    found = []
+    for how in ({}, {"heads": [3, 0], "queries": slice(-5, -1)}):
+        cap = capture(model, gradients=True, **how).run(**IDS)
+        cap.backward(target=7, at=-2)
+        found.append(cap.attention[0])
+    whole, part = found
+    assert part.part is not None
+    assert part.part.heads is not None
+    for number, head in enumerate(part.part.heads):
+        for sample in range(2):
+            wanted = whole.block("saliency", batch=sample, head=head)[-5:-1]
+            assert_close(part.block("saliency", batch=sample, head=number), wanted, rtol=1e-5, atol=1e-7)
+            assert wanted.abs().amax(-1).min() > 0
 
 
 def test_a_target_is_chosen_for_all_layers_or_one() -> None:
@@ -378,9 +438,13 @@ def test_a_text_that_a_tokenizer_does_not_know_is_no_target() -> None:
         def convert_ids_to_tokens(self, one: int) -> str:
             return ("[UNK]", "nail", "hook")[one]
 
-    assert token_of("nail", Words(), 3) == 1
+    cap = captured(build(GPT2, "sdpa"), tokenizer=Words())
+    cap.target = "hook"
+    assert cap.target == 2
+    assert cap.attention[1].carries.targets == (2, 2)
     with pytest.raises(ValueError, match=r"which is 2 tokens, 'nail' \(1\), 'hook' \(2\): give one of them"):
-        token_of("nail hook", Words(), 3)
+        cap.target = "nail hook"
     for text in ("peg", "nail peg"):
         with pytest.raises(ValueError, match="no token of it: give an id"):
-            token_of(text, Words(), 3)
+            cap.target = text
+    assert cap.target == 2

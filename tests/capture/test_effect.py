@@ -16,7 +16,7 @@ from attnwidget import Sweep, effect, intervene, results, sweep
 
 transformers = pytest.importorskip("transformers")
 
-LAYERS, HEADS, SIZE, VOCABULARY, LENGTH = 2, 4, 32, 97, 11
+LAYERS, HEADS, SIZE, VOCABULARY, LENGTH = 2, 4, 24, 97, 11
 PAD = 0
 
 
@@ -29,7 +29,7 @@ def model_of(kind: str = "gpt2", **more: Any) -> Any:
         )  # fmt: skip
         return transformers.GPT2LMHeadModel(config).eval().double()
     sizes = {"vocab_size": VOCABULARY, "hidden_size": SIZE, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
-    sizes |= {"intermediate_size": 64, "initializer_range": 0.3, "max_position_embeddings": 32, "pad_token_id": PAD}
+    sizes |= {"intermediate_size": 16, "initializer_range": 0.3, "max_position_embeddings": 32, "pad_token_id": PAD}
     if kind == "bert":
         return transformers.BertForMaskedLM(transformers.BertConfig(**sizes, **more)).eval().double()
     if kind == "sentence":
@@ -38,7 +38,7 @@ def model_of(kind: str = "gpt2", **more: Any) -> Any:
         config = transformers.LlamaConfig(**sizes, num_key_value_heads=2, bos_token_id=1, eos_token_id=1, **more)
         return transformers.LlamaForCausalLM(config).eval().double()
     config = transformers.T5Config(
-        vocab_size=VOCABULARY, d_model=SIZE, d_kv=8, num_heads=HEADS, num_layers=LAYERS, d_ff=64,
+        vocab_size=VOCABULARY, d_model=SIZE, d_kv=5, num_heads=HEADS, num_layers=LAYERS, d_ff=16,
         decoder_start_token_id=PAD, pad_token_id=PAD, eos_token_id=1, dropout_rate=0.0,
     )  # fmt: skip
     return transformers.T5ForConditionalGeneration(config).eval().double()
@@ -147,6 +147,12 @@ def test_it_is_that_of_the_same_edit_in_an_eager_model(kind: str, case: str) -> 
     assert_near(found.kl, kl)
     moved = (edited[0, -1].exp() - plain[0, -1].exp()).abs().topk(10)
     assert [abs(one.change) for one in found.tokens] == pytest.approx(moved.values.tolist(), rel=1e-6)
+    assert [(one.token, one.text) for one in found.tokens] == [(i, str(i)) for i in moved.indices.tolist()]
+    first = int(moved.indices[0])
+    assert_near(
+        torch.tensor([found.tokens[0].before, found.tokens[0].after]),
+        torch.stack([plain, edited])[:, 0, -1, first].exp(),
+    )
     assert found.records()[0]["change"] == found.tokens[0].change
     assert isinstance(found, results.Effect)
 
@@ -163,6 +169,8 @@ def test_a_run_tells_its_own_effect(inside: bool) -> None:
     found = found or run.effect(target=5, at=3)
     expected = effect(model, inputs, {(1, 2): "zero"}, target=5, at=3)
     assert (found.before, found.after) == pytest.approx((expected.before, expected.after), rel=1e-9)
+    assert (found.edits, found.at, found.token) == (expected.edits, 3, 5)
+    assert "zero" in found.edits
     assert found.change != 0
 
 
@@ -261,6 +269,10 @@ def test_a_target_is_a_token_by_its_text_or_its_id() -> None:
     assert found.text.endswith(Words().words[int(ids[0, -1])].strip())
     assert "change" in repr(found)
     assert "' Paris'" in repr(found)
+    longer = effect(model, ids_of(1, 30), {0: "zero"}, tokenizer=Words(), at=28).text
+    assert len(longer) == 60
+    assert longer.startswith("…")
+    assert longer.endswith(Words().words[int(ids_of(1, 30)[0, 28])].strip())
 
 
 def test_a_text_of_several_tokens_is_refused_with_its_pieces() -> None:
@@ -291,10 +303,10 @@ def test_what_is_no_target_is_refused(target: Any, more: Any, error: type[Except
 
 
 def test_several_samples_are_asked_one_by_one() -> None:
-    model, ids = model_of(), ids_of(2)
-    with pytest.raises(ValueError, match="inputs have 2 samples: say which, such as batch=0"):
+    model, ids = model_of(), ids_of(3)
+    with pytest.raises(ValueError, match="inputs have 3 samples: say which, such as batch=0"):
         effect(model, ids, {0: "zero"})
-    assert effect(model, ids, {0: "zero"}, batch=1).before == pytest.approx(effect(model, ids[1:], {0: "zero"}).before)
+    assert effect(model, ids, {0: "zero"}, batch=1).before == pytest.approx(effect(model, ids[1:2], {0: "zero"}).before)
 
 
 def test_a_model_without_a_head_is_compared_by_a_function() -> None:
@@ -356,10 +368,94 @@ def test_a_text_needs_a_tokenizer(inputs: Any) -> None:
         effect(model_of(), inputs, {0: "zero"})
 
 
-def test_inputs_may_be_a_function_that_runs_the_model() -> None:
+class Encodes:
+    """A tokenizer that has no more than `encode`, as one of the package tokenizers."""
+
+    def encode(self, text: str) -> SimpleNamespace:
+        return SimpleNamespace(ids=[int(one) for one in text.split()])
+
+    def id_to_token(self, one: int) -> str:
+        return f"{one} "
+
+
+class Calls(Encodes):
+    """One that is called, and pads several texts."""
+
+    def __call__(self, texts: Any, return_tensors: str, padding: bool = False) -> dict[str, Tensor]:
+        found = [self.encode(one).ids for one in ([texts] if isinstance(texts, str) else texts)]
+        most = max(map(len, found))
+        assert padding or all(len(one) == most for one in found)
+        mask = [[1] * len(one) + [0] * (most - len(one)) for one in found]
+        padded = [one + [PAD] * (most - len(one)) for one in found]
+        return {"input_ids": torch.tensor(padded), "attention_mask": torch.tensor(mask)}
+
+
+def test_inputs_are_given_in_many_ways() -> None:
     model, ids = model_of(), ids_of()
-    found = effect(model, lambda: model(ids), {0: "zero"})
-    assert found.before == effect(model, ids, {0: "zero"}).before
+    text = " ".join(map(str, ids[0].tolist()))
+    wanted = effect(model, ids, {(1, 2): "zero"})
+    ways: list[tuple[Any, dict[str, Any]]] = [
+        (lambda: model(ids), {}),
+        (ids[0], {}),
+        (ids[0].tolist(), {}),
+        ((ids,), {}),
+        ({"input_ids": ids}, {}),
+        (text, {"tokenizer": Encodes()}),
+        (text, {"tokenizer": Calls()}),
+        ([text], {"tokenizer": Calls()}),
+        (["2 3", text, "4"], {"tokenizer": Calls(), "batch": 1}),
+    ]
+    for inputs, how in ways:
+        found = effect(model, inputs, {(1, 2): "zero"}, **how)
+        assert (found.at, found.token) == (wanted.at, wanted.token)
+        assert (found.before, found.after) == pytest.approx((wanted.before, wanted.after), rel=1e-9)
+    pipeline = SimpleNamespace(model=model, tokenizer=Calls())
+    assert effect(pipeline, text, {(1, 2): "zero"}).before == pytest.approx(wanted.before, rel=1e-9)
+    assert sweep(pipeline, text, over="layers", target=7)[1]["before"] == pytest.approx(
+        effect(model, ids, {1: "zero"}, target=7).before, rel=1e-9
+    )
+    with pytest.raises(ValueError, match="inputs are 2 texts: this tokenizer takes one"):
+        effect(model, [text, text], {0: "zero"}, tokenizer=Encodes())
+    with pytest.raises(TypeError, match="inputs are"):
+        effect(model, {1, 2}, {0: "zero"})
+
+
+def test_logits_are_found_in_what_a_model_of_ones_own_returns() -> None:
+    class Own(nn.Module):
+        def __init__(self, returned: str) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.attend = nn.Embedding(9, 6), nn.MultiheadAttention(6, 3, batch_first=True)
+            self.returned, self.places = returned, nn.Embedding(16, 6)  # more than there are words
+
+        def forward(self, ids: Tensor) -> Any:
+            x = self.embed(ids) + self.places.weight[: ids.shape[1]]
+            x = x + self.attend(x, x, x, need_weights=False)[0]
+            logits = x @ self.embed.weight.T
+            return {"alone": logits, "beside": (x, logits), "named": {"hidden": x, "logits": logits}}[self.returned]
+
+    ids = ids_of(2) % 9
+    one, two, three = (
+        effect(Own(returned).eval(), ids, {(0, 2): "zero"}, target=4, batch=1, at=5)
+        for returned in ("alone", "beside", "named")
+    )
+    assert one.change != 0
+    assert (one.before, one.after) == (two.before, two.after) == (three.before, three.after)
+    logits = Own("alone").eval()(ids)
+    assert one.before == pytest.approx(float(logits[1, 5].double().log_softmax(-1)[4].detach()), rel=1e-6)
+
+
+def test_classes_are_named() -> None:
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": SIZE, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+    names = {0: "good", 1: "bad", 2: "neither"}
+    config = transformers.BertConfig(**sizes, intermediate_size=16, id2label=names, initializer_range=0.3)
+    model, ids = transformers.BertForSequenceClassification(config).eval(), ids_of()
+    found = effect(model, ids, {(1, 2): "zero"}, target="bad")
+    assert (found.token, found.target, found.at) == (1, "bad", 0)
+    assert found.before == effect(model, ids, {(1, 2): "zero"}, target=1).before
+    assert {one.text for one in found.tokens} == set(names.values())
+    with pytest.raises(ValueError, match=r"target is 'worse', which is no class: there are .*good, bad, neither"):
+        effect(model, ids, {0: "zero"}, target="worse")
 
 
 # Sweeps.
@@ -368,7 +464,7 @@ def test_inputs_may_be_a_function_that_runs_the_model() -> None:
 @pytest.mark.parametrize("at_once", [None, 1, 3])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_a_sweep_is_each_effect_by_itself(kind: str, at_once: int | None) -> None:
-    model, ids = model_of(kind), ids_of(2)
+    model, ids = model_of(kind), ids_of(3)
     records = sweep(model, ids, over="heads", target=7, batch=1, at_once=at_once)
     assert [(one["layer"], one["head"]) for one in records] == [(i, h) for i in range(LAYERS) for h in range(HEADS)]
     for one in records:
@@ -399,8 +495,12 @@ def test_keys_and_layers_can_be_swept() -> None:
     assert [one["key"] for one in keys] == list(range(LENGTH))
     assert keys[2]["token"] == Words().words[int(ids_of()[0, 2])]
     assert_near(keys[4]["after"], log_probabilities(model, inputs, without_keys([4]))[0, -1, 7])
+    some = sweep(model, inputs, over="keys", layers=[-1, 1], edit="cut", target=7)
+    cut = {1: {"block": (None, [4]), "renormalize": False}}
+    assert some[4]["after"] == pytest.approx(effect(model, inputs, cut, target=7).after, rel=1e-6)
     layers = sweep(model, inputs, over="layers", edit="uniform", target=7)
     assert [one["layer"] for one in layers] == [0, 1]
+    assert [one["layer"] for one in sweep(model, inputs, over="layers", layers=[1, -1, 0], target=7)] == [1, 0]
     assert layers[1]["after"] == pytest.approx(effect(model, inputs, {1: "uniform"}, target=7).after, rel=1e-6)
 
 
@@ -447,6 +547,21 @@ def test_a_model_whose_samples_depend_on_one_another_is_run_one_by_one() -> None
 
     found, alone = sweep(model, ids_of(), target=7), sweep(model, ids_of(), target=7, at_once=1)
     assert list(found) == list(alone)
+
+
+def test_a_model_that_gives_all_logits_whichever_are_asked_for_is_read_where_it_is_asked() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model_of()
+
+        def forward(self, input_ids: Tensor, logits_to_keep: Any = 0) -> Tensor:
+            found: Tensor = self.model(input_ids, use_cache=False).logits
+            return found
+
+    found = sweep(Whole().eval(), ids_of(), target=7, at=4)
+    for one, plain in zip(found, sweep(model_of(), ids_of(), target=7, at=4), strict=True):
+        assert (one["at"], one["after"]) == (4, pytest.approx(plain["after"], rel=1e-9))
 
 
 def test_a_batch_that_takes_too_much_memory_is_made_smaller() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from copying import LONGEST, CopyModel, repeated, trained
 
-from attnwidget import AttentionStack, capture, find_heads, segments
+from attnwidget import Attention, AttentionStack, capture, find_heads, segments
+from attnwidget.results import HeadRows
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,47 @@ def test_a_part_of_the_heads_has_the_models_numbers() -> None:
     cap = capture(model, heads=[1, 3]).run(torch.arange(20)[None])
     found = find_heads(cap, kind="sink", top=None)
     assert {(one["head"], one["model_head"]) for one in found} == {(0, 1), (1, 3)}
+
+
+def weight_on_key_2(rows: HeadRows) -> torch.Tensor:
+    """The weight on key 2; no number of a row that has all its weight on one key."""
+    found: torch.Tensor = rows.weights[..., 2].masked_fill((rows.weights == 1).any(-1), torch.nan)
+    return found
+
+
+def test_numbers_of_heads_are_the_means_and_spreads_over_the_texts() -> None:
+    B, H, K = 3, 5, 7
+    make = torch.Generator().manual_seed(0)
+    layers = [torch.randn(B, H, K, K, generator=make).double().softmax(-1) for _ in range(2)]
+    layers[1][:, 0] = layers[0][:, 4] = layers[0][:, 3]  # of the same number the first layer and head comes first
+    layers[1][1, 2] = torch.eye(K)  # a text in which this head has no row that counts
+    stack = AttentionStack(map(Attention.from_weights, layers), names=["low", "high"])
+    kinds: dict[str, Any] = {"on key 2": {"on key 2": weight_on_key_2}, "previous_token": "previous_token"}
+    of_texts = {
+        "on key 2": torch.stack(layers)[..., 2].mean(-1),
+        "previous_token": torch.stack(layers).diagonal(-1, -2, -1).mean(-1),
+    }
+    for kind, values in of_texts.items():
+        wanted = []
+        for layer in range(2):
+            for head in range(H):
+                own = values[layer, :, head]
+                own = own[[0, 2]] if (kind, layer, head) == ("on key 2", 1, 2) else own
+                wanted.append((float(own.mean()), float(own.std()), len(own), layer, head))
+        wanted.sort(key=lambda one: (-one[0], *one[3:]))
+        found = find_heads(stack, kind=kinds[kind], top=None)
+        assert [(x["n"], x["layer"], x["head"]) for x in found] == [one[2:] for one in wanted]
+        assert [(x["kind"], x["name"]) for x in found] == [(kind, ("low", "high")[one[3]]) for one in wanted]
+        assert [x["rank"] for x in found] == list(range(1, 2 * H + 1))
+        for number, name in enumerate(("mean", "std")):
+            assert [x[name] for x in found] == pytest.approx([one[number] for one in wanted], rel=1e-5, abs=1e-6)
+        assert {one["rows"] for one in found} == {B * K}
+        assert find_heads(stack, kind=kinds[kind], top=3) == found[:3]
+    some = find_heads(stack, kind=kinds["on key 2"], rows=2, top=1)
+    assert some[0]["rows"] == B * 2
+    alone = find_heads(Attention.from_weights(layers[0][2:]), kind=kinds["on key 2"], top=1)
+    assert [(one["n"], one["std"]) for one in alone] == [(1, None)]
+    assert alone[0]["mean"] == pytest.approx(float(of_texts["on key 2"][0, 2].max()), rel=1e-5)
 
 
 class Letters:

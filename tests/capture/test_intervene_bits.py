@@ -11,6 +11,7 @@ import pytest
 import test_tracing
 import torch
 from captured import COMMON, DECODERS, GROUPED, SEQUENCES, TEXT, Kind, batch, build, transformers
+from left_to_thorough import left_to_thorough
 from test_image_patches import LANGUAGE, VISION, llava, with_image
 from test_intervene_models import MORE
 from test_learned_sinks import model_of as model_with_sinks
@@ -64,6 +65,8 @@ def clip() -> Any:
 SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2}
 ALBERT = transformers.AlbertConfig(**{**COMMON, "num_hidden_layers": 3}, vocab_size=50, embedding_size=16)
 WAYS = ("sdpa", "eager")
+# One of each way to compute attention, and of each kind of text: an image's, two texts', learned sinks, two towers.
+EACH_COMMIT = ("GPT-2, sdpa", "Gemma 2, eager", "T5, sdpa", "BART, eager", "BLOOM", "gpt-oss", "Swin", "LLaVA")
 MODELS: dict[str, Model] = {
     **{f"{name}, {how}": of_kind(kind, how) for name, kind in DECODERS.items() for how in kind.implementations},
     **{f"{name}, {how}": of_kind(one, how, both_texts) for name, one in SEQUENCES.items() for how in WAYS},
@@ -169,7 +172,7 @@ class Runs(NamedTuple):
     modules: list[tuple[str, Any, Any]]  # what modules of attention were given and gave, with the edit
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+@pytest.fixture(scope="module", params=left_to_thorough(MODELS, EACH_COMMIT))
 def runs(request: pytest.FixtureRequest) -> Runs:
     made = MODELS[request.param]
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from test_effect import VOCABULARY, eager, ids_of, model_of, weights_changed, without_head, without_keys
-from test_intervene_calls import WAYS, Layers, by_hand, by_sdpa, text
+from test_intervene_calls import WAYS, Layers, Q, by_hand, by_sdpa, text
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -209,7 +209,7 @@ def test_edits_that_keep_something_of_a_call(how: str) -> None:
     for edit in (
         {"from": cap},
         {"window": 3},
-        {"mask": torch.ones(7, 7, dtype=torch.bool).tril(-1) | torch.eye(7, dtype=torch.bool)},
+        {"mask": torch.ones(Q, Q, dtype=torch.bool).tril(-1) | torch.eye(Q, dtype=torch.bool)},
         lambda block: block.weights * torch.rand(block.weights.shape, dtype=block.weights.dtype),
     ):
         found = []
@@ -310,7 +310,7 @@ def test_what_is_computed_again_in_another_way_is_refused(how: str, change: str)
             return model.layers[0](y)  # type: ignore[no-any-return]
         if change == "shorter":
             return inner(y[:, :5])  # type: ignore[no-any-return, operator]
-        return inner(inner(y)) if change == "more" else layer.out(y)  # type: ignore[no-any-return, operator]
+        return inner(inner(y)) if change == "more" else y * 2  # type: ignore[no-any-return, operator]
 
     layer.forward = lambda y: checkpoint(varying, y, **HOW[how])  # type: ignore[method-assign, operator]
     with intervene(model, EDITS):

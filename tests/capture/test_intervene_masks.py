@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ import edited_copies as copies
 import pytest
 import torch
 from captured import DECODERS, batch, build
-from test_intervene_calls import Layers, by_sdpa, text
+from left_to_thorough import left_to_thorough
+from test_intervene_calls import B, D, E, H, Layers, Q, by_sdpa, text
 from test_intervene_generate import HOW, TOLD, in_one_pass, text_of
 from test_intervene_models import CASES, full_name, inputs_of, last_states, model_of, order_of_softmaxes
 from tolerance import assert_as_near
@@ -23,8 +25,6 @@ from attnwidget._capture.transformers import length_of_cache
 from attnwidget.masks import padding, sliding_window
 
 transformers = pytest.importorskip("transformers")
-
-B, H, Q = 2, 4, 7  # of `text()` and `Layers`
 
 
 def bools(*shape: int) -> Tensor:
@@ -39,7 +39,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 def documents(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-    of = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 2, 2, 2]])
+    of = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 2, 2, 2], [0, 0, 1, 1, 1, 1, 2]])
     return (of[b, q_idx] == of[b, kv_idx]) | (kv_idx == h)
 
 
@@ -59,7 +59,7 @@ MASKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "named axes": (bools(B, Q, Q), {"mask_dims": "bqk"}),
     "a function": (documents, {}),
     "a mask object": (sliding_window(3), {}),
-    "padding": (padding(torch.tensor([7, 5])), {}),
+    "padding": (padding(torch.tensor([7, 5, 6])), {}),
 }
 
 
@@ -102,13 +102,16 @@ def test_each_sample_has_a_mask_of_its_own() -> None:
     model, x = Layers(by_sdpa), text()
     with torch.no_grad():
         att = capture(model).run(x).attention[0]
-        with intervene(model, {(0, 1): PerSample([{"mask": bools(Q, Q)}, {"mask": bools(H, Q, Q), "scale": 0.1}])}):
+        with intervene(
+            model, {(0, 1): PerSample([{"mask": bools(Q, Q)}, {"mask": bools(H, Q, Q), "scale": 0.1}, None])}
+        ):
             model(x)
     one = outputs(Attention(att.q, att.k, att.v, mask=bools(Q, Q), is_causal=True))
     other = outputs(Attention(att.q, att.k, att.v, mask=bools(H, Q, Q), is_causal=True, scale=0.1))
     found = model.layers[0].heads
     assert_close(found[0, 1], one[0, 1], rtol=1e-4, atol=1e-5)  # type: ignore[index]
     assert_close(found[1, 1], other[1, 1], rtol=1e-4, atol=1e-5)  # type: ignore[index]
+    assert_close(found[2, 1], outputs(att)[2, 1], rtol=1e-4, atol=1e-5)  # type: ignore[index]
 
 
 def test_gradients_flow_through_the_cells_that_are_left() -> None:
@@ -120,7 +123,7 @@ def test_gradients_flow_through_the_cells_that_are_left() -> None:
     cells = bools(Q, Q) & (near | (torch.arange(Q) == 0)) & torch.ones(Q, Q, dtype=torch.bool).tril()
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return (q @ k.mT / 2).masked_fill(~cells, -torch.inf).softmax(-1) @ v
+        return (q @ k.mT / D**0.5).masked_fill(~cells, -torch.inf).softmax(-1) @ v
 
     other.layers[0].way = attend  # type: ignore[assignment]
     other(x).square().sum().backward()
@@ -167,8 +170,11 @@ def masked(mask: Tensor) -> Callable[[Tensor], Tensor]:
     return weigh
 
 
+SOME = ("GPT-2 eager", "Gemma 2, softcap and window", "gpt-oss, sinks", "BART, cross-attention")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", left_to_thorough(CASES, SOME))
 def test_a_mask_is_that_of_an_edited_eager_copy(name: str) -> None:
     case = CASES[name]
     inputs = inputs_of(case)
@@ -184,13 +190,19 @@ def test_a_mask_is_that_of_an_edited_eager_copy(name: str) -> None:
 CAUSAL = [name for name, case in CASES.items() if not any(one in name for one in ("BERT", "ViT", "encoder", "cross"))]
 
 
+PADDED = [
+    (name, padded) for name in CAUSAL for padded in (None, "left")
+    if not padded or not (CASES[name].kind.config.is_encoder_decoder or CASES[name].sinks)  # whose padding is another
+]  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("padded", [None, "left"])
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize(
+    ("name", "padded"),
+    left_to_thorough(PADDED, [("GPT-2", "left"), ("Mistral, window", "left"), ("gpt-oss, sinks", None)]),
+)
 def test_a_window_of_a_cache_is_that_of_an_edited_eager_copy(name: str, padded: str | None) -> None:
     case = CASES[name]
-    if padded and (case.kind.config.is_encoder_decoder or case.sinks):
-        pytest.skip("its padding is another")
     inputs = inputs_of(case, padded)
     queries, _ = lengths(case, inputs)
     first = torch.tensor([0, 5 if padded else 0])[:, None, None]  # padding is no first key
@@ -245,8 +257,13 @@ def greedy(policy: str, budget: int, recent: int, gaps: list[float]) -> Callable
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["heavy_hitters", "tova"])
-@pytest.mark.parametrize("name", ["GPT-2", "Llama, grouped heads", "Gemma 2, softcap and window"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    left_to_thorough(
+        itertools.product(["GPT-2", "Llama, grouped heads", "Gemma 2, softcap and window"], ["heavy_hitters", "tova"]),
+        [("Gemma 2, softcap and window", "heavy_hitters"), ("Llama, grouped heads", "tova")],
+    ),
+)
 def test_a_cache_that_evicts_is_that_of_an_edited_eager_copy(name: str, policy: str) -> None:
     case, gaps, recent = CASES[name], [], 2 if policy == "heavy_hitters" else 0
     if policy == "tova":  # whose heads evict together: a layer of one
@@ -281,16 +298,30 @@ def odd(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
     return (kv_idx % 2 == 1) | (q_idx == kv_idx)
 
 
+ROWS: dict[str, Any] = {
+    "bools": {"mask": WHOLE},
+    "numbers": {"mask": WHOLE.float()},
+    "function": {"mask": odd},
+    "keep": {"keep": {"policy": "window", "budget": 5, "sinks": 2}},
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("padded", [None, "left"])
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("name", ["GPT-2", "Mistral"])
 @pytest.mark.parametrize(
-    "edit",
-    [{"mask": WHOLE}, {"mask": WHOLE.float()}, {"mask": odd}, {"keep": {"policy": "window", "budget": 5, "sinks": 2}}],
-    ids=["bools", "numbers", "function", "keep"],
+    ("kind", "name", "cache", "padded"),
+    left_to_thorough(
+        itertools.product(ROWS, ["GPT-2", "Mistral"], ["dynamic", "static"], [None, "left"]),
+        [
+            ("bools", "GPT-2", "static", "left"),
+            ("numbers", "Mistral", "dynamic", None),
+            ("function", "Mistral", "static", "left"),
+            ("keep", "GPT-2", "static", None),
+            ("keep", "Mistral", "dynamic", "left"),
+        ],
+    ),
 )
-def test_each_step_has_its_rows(edit: Any, name: str, cache: str, padded: str | None) -> None:
+def test_each_step_has_its_rows(kind: str, name: str, cache: str, padded: str | None) -> None:
+    edit = ROWS[kind]
     model = copies.sharpened(build(DECODERS[name], "sdpa"), 3.0)
     edits = {(1, (0, 2)): edit}
     how = {**HOW, "max_new_tokens": 7, "min_new_tokens": 7}
@@ -367,7 +398,7 @@ def test_a_cache_is_known_by_either_name_and_by_its_place() -> None:
 
 
 def test_cross_attention_has_no_cache_that_forgets() -> None:
-    model = torch.nn.TransformerDecoderLayer(16, 4, 32, dropout=0.0, batch_first=True).eval()
+    model = torch.nn.TransformerDecoderLayer(E, H, 32, dropout=0.0, batch_first=True).eval()
     edits = {0: {"keep": {"policy": "window", "budget": 5}}}
     with torch.no_grad(), pytest.raises(ValueError, match="goes by the place of each query among the keys"):  # noqa: SIM117
         with intervene(model, edits, cross=True):

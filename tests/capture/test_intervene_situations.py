@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from allocations import PeakBytes
 from captured import DECODERS, SEQUENCES, Kind, batch, build
-from test_intervene_calls import Layers, by_hand, by_sdpa, text
+from left_to_thorough import left_to_thorough
+from test_intervene_calls import B, E, H, Layers, Q, by_hand, by_sdpa, text
 from tolerance import assert_as_near
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -79,9 +80,9 @@ def test_flex_attention_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("padded", [False, True])
 def test_layers_of_torchs_own_encoder(padded: bool) -> None:
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    layer = nn.TransformerEncoderLayer(E, H, 32, dropout=0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    padding = torch.zeros(2, 7, dtype=torch.bool)
+    padding = torch.zeros(B, Q, dtype=torch.bool)
     padding[1, 5:] = padded
     how: dict[str, Any] = {"src_key_padding_mask": padding} if padded else {}
     seen: list[Tensor] = []
@@ -90,7 +91,7 @@ def test_layers_of_torchs_own_encoder(padded: bool) -> None:
         with intervene(model, {(1, 2): {"drop_keys": [6]}}) as run:
             edited = model(text(), **how)
         assert run.edited == {"layers.1.self_attn": (2,)}
-        with intervene(model, {(0, 0): PerSample([None, None]), (1, 2): PerSample(["zero", None])}):
+        with intervene(model, {(0, 0): PerSample([None] * B), (1, 2): PerSample(["zero", None, "zero"])}):
             one = model(text(), **how)
     assert torch.equal(seen[0], seen[1])
     same = (one[1] - edited[1]).abs().max() < 1e-5
@@ -256,32 +257,32 @@ def test_positions_count_from_the_start_of_a_cache_that_was_given() -> None:
     assert_close(found, wanted[:, 8:], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        {"drop_keys": [5], "block": (slice(100, 200), slice(50))},
-        {"mask": lambda b, h, q_idx, kv_idx: q_idx - kv_idx < 9},
-        {"keep": {"policy": "window", "budget": 64}},
-        {"keep": {"policy": "heavy_hitters", "budget": 64}},
-        "uniform",
-    ],
-    ids=["block", "mask", "window of a cache", "heavy hitters", "uniform"],
-)
-def test_no_tensor_of_all_queries_and_keys_is_made(edit: Any) -> None:
+LONG: dict[str, Any] = {
+    "block": {"drop_keys": [5], "block": (slice(100, 200), slice(50))},
+    "mask": {"mask": lambda b, h, q_idx, kv_idx: q_idx - kv_idx < 9},
+    "window of a cache": {"keep": {"policy": "window", "budget": 64}},
+    "heavy hitters": {"keep": {"policy": "heavy_hitters", "budget": 64}},
+    "uniform": "uniform",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", left_to_thorough(LONG, ["block", "mask", "window of a cache"]))
+def test_no_tensor_of_all_queries_and_keys_is_made(name: str) -> None:
     """Of 4,096 tokens, the weights of one head take 64 MiB in float32."""
     kind = Kind(
         transformers.GPT2LMHeadModel,
         transformers.GPT2Config(n_embd=32, n_head=2, n_layer=1, vocab_size=50, n_positions=4096),
     )
     model, ids = build(kind, "sdpa"), torch.randint(3, 50, (1, 4096))
-    edits = {(0, 1): edit}
+    edits = {(0, 1): LONG[name]}
 
     def peak(changed: Any) -> int:
         with torch.no_grad(), PeakBytes() as bytes_, intervene(model, changed):
             model(ids, use_cache=False)
         return bytes_.peak
 
-    share = 3 if edit == {"keep": {"policy": "heavy_hitters", "budget": 64}} else 1  # its own blocks are larger
+    share = 3 if name == "heavy hitters" else 1  # its own blocks are larger
     assert peak(edits) - peak({}) < share * 4096 * 4096  # at most so many quarters of the bytes of one head's weights
 
 

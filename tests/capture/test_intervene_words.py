@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_intervene_calls import E, H, Layers, by_sdpa, text
+from test_intervene_calls import DV, B, E, H, Layers, Q, by_sdpa, text
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, Capture, capture, intervene, segments
-from attnwidget._capture.interventions import edited_heads
+from attnwidget._capture.interventions import edited_heads, editor
 from attnwidget._capture.interventions.edits import PerSample
+from attnwidget._capture.observed_call import ProcessHeads
 from attnwidget.results import Segment
 
 
@@ -80,6 +81,16 @@ def test_the_key_that_names_a_head_most_closely_counts() -> None:
     assert_close(found[:, 2], outputs(att.what_if({"drop_keys": [0]}))[:, 2])
     found, _ = edited({"all": "zero", 0: {"drop_keys": [0]}}, 1)
     assert bool((found == 0).all())
+
+
+def test_a_layer_counts_before_heads_of_all_layers_whichever_is_given_first() -> None:
+    edits: list[tuple[Any, Any]] = [(("all", 1), "zero"), (0, {"drop_keys": [0]}), ((0, 3), "uniform")]
+    for given in (edits, edits[::-1]):
+        found, att = edited(dict(given), 0)
+        assert_close(found[:, :3], outputs(att.what_if({"drop_keys": [0]}))[:, :3], rtol=1e-4, atol=1e-5)
+        assert_close(found[:, 3], even(att)[:, 3], rtol=1e-4, atol=1e-5)
+        found, _ = edited(dict(given), 1)
+        assert [bool((found[:, head] == 0).all()) for head in range(H)] == [False, True, False, False]
 
 
 def even(att: Attention) -> Tensor:
@@ -174,10 +185,10 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ({0: {"window": None}}, "has a window of its own"),
         (
             {(0, 1): torch.zeros(6, 6)},
-            r"for \(0, 1\) has shape \(6, 6\): for layers.0 give \(7, 7\), \(1, 7, 7\) or \(2, 1, 7, 7\)",
+            r"for \(0, 1\) has shape \(6, 6\): for layers.0 give \(7, 7\), \(1, 7, 7\) or \(3, 1, 7, 7\)",
         ),
         ({(0, 1): {"output": torch.zeros(3)}}, r"has shape \(3,\)"),
-        ({0: lambda block: block.weights[..., :2]}, r"returned \(2, 4, 7, 2\) for a block of weights"),
+        ({0: lambda block: block.weights[..., :2]}, r"returned \(3, 4, 7, 2\) for a block of weights"),
         ({0: {"mask": torch.ones(6, 6) > 0}}, r"mask has shape \(6, 6\), which does not fit"),
         ({0: {"mask": torch.ones(9, 9) > 0}}, r"mask has shape \(9, 9\), and layers.0 had 7 queries and 7 keys"),
         ({0: {"mask": torch.ones(9, 7) > 0}}, r"mask has shape \(9, 7\), and layers.0 had 7 queries and 7 keys"),
@@ -190,7 +201,7 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
             "query 0 may attend to key 1, which comes later",
         ),
         ({0: {"keep": {"policy": "tova", "budget": 3}, "mask": torch.zeros(7, 7)}}, "give it as bools"),
-        ({0: PerSample(["zero"])}, "has edits of 1 samples, and the batch has 2"),
+        ({0: PerSample(["zero"])}, "has edits of 1 samples, and the batch has 3"),
     ],
 )
 def test_an_edit_that_is_not_made_is_an_error(edits: Any, why: str) -> None:
@@ -322,7 +333,7 @@ def test_a_segment_of_several_pieces_is_named_whole() -> None:
 def test_weights_of_ones_own(cells: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if cells is not None:  # a few queries at a time
         monkeypatch.setattr(edited_heads, "CELLS_AT_ONCE", cells)
-    own = torch.rand(2, 2, 7, 7, generator=torch.Generator().manual_seed(3))
+    own = torch.rand(B, 2, Q, Q, generator=torch.Generator().manual_seed(3))
     found, att = edited({(0, (3, 1)): own, (0, 2): own[0, 0]})
     assert att.v is not None
     assert_close(found[:, 3], own[:, 0] @ att.v[:, 3], rtol=1e-4, atol=1e-5)
@@ -341,29 +352,31 @@ def test_a_function_is_given_the_block_and_where_it_is() -> None:
     assert att.v is not None
     assert_close(found[:, [0, 2]], att.v[:, [0, 2], :1].expand(-1, -1, 7, -1))
     (block,) = blocks
-    assert (block.name, block.layer, block.heads, block.samples) == ("layers.1", 1, (0, 2), (0, 1))
+    assert (block.name, block.layer, block.heads, block.samples) == ("layers.1", 1, (0, 2), (0, 1, 2))
     assert (block.queries, block.keys) == (range(7), range(7))
     assert torch.equal(block.allowed[0, 0], torch.ones(7, 7, dtype=torch.bool).tril())
     assert_close(block.weights[:, 0], weights(att, 0), rtol=1e-4, atol=1e-6)
 
 
 def test_outputs_of_ones_own() -> None:
-    value, values = torch.randn(4), torch.randn(2, 1, 4)
-    whole = torch.randn(2, 1, 7, 4)
+    value, values, whole = torch.randn(DV), torch.randn(2, 1, DV), torch.randn(B, 1, Q, DV)
     found, _ = edited({(0, 0): {"output": value}, (0, (2, 1)): {"output": values}, (0, 3): {"output": whole}})
-    assert_close(found[:, 0], value.expand(2, 7, 4))
-    assert_close(found[:, 2], values[0].expand(2, 7, 4))
-    assert_close(found[:, 1], values[1].expand(2, 7, 4))
+    assert_close(found[:, 0], value.expand(B, Q, DV))
+    assert_close(found[:, 2], values[0].expand(B, Q, DV))
+    assert_close(found[:, 1], values[1].expand(B, Q, DV))
     assert_close(found[:, 3], whole[:, 0])
 
 
 def test_each_sample_has_an_edit_of_its_own() -> None:
-    found, att = edited({(0, 1): PerSample(["zero", None]), (0, 2): PerSample([{"drop_keys": [0]}, "uniform"])})
+    found, att = edited(
+        {(0, 1): PerSample(["zero", None, "zero"]), (0, 2): PerSample([{"drop_keys": [0]}, "uniform", None])}
+    )
     plain = outputs(att)
-    assert bool((found[0, 1] == 0).all())
+    assert bool((found[[0, 2], 1] == 0).all())
     assert_close(found[1, 1], plain[1, 1], rtol=1e-4, atol=1e-5)
     assert_close(found[0, 2], outputs(att.what_if({"drop_keys": [0]}))[0, 2], rtol=1e-4, atol=1e-5)
     assert_close(found[1, 2], even(att)[1, 2], rtol=1e-4, atol=1e-5)
+    assert_close(found[2, 2], plain[2, 2], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, "lower right"])
@@ -378,6 +391,87 @@ def test_a_causal_rule_counts_from_the_corner_that_it_names_where_keys_are_more(
     changed = cap.cross[0].what_if({"causal": causal})
     for head in range(H):
         assert_close(found[:, head], weights(changed, head), rtol=1e-4, atol=1e-6)
+
+
+# Several calls.
+
+
+def test_each_call_of_the_model_has_places_of_its_own() -> None:
+    model, edits = Layers(by_sdpa), {(0, 1): {"drop_keys": [-1], "window": 4}}
+    with torch.no_grad(), intervene(model, edits):
+        for positions in (Q, 5, 8):
+            model(text(positions))
+            assert torch.equal(heads_of(model, 0), edited(edits, positions=positions)[0])
+
+
+def test_a_layer_that_is_called_by_itself_has_the_same_name_each_time() -> None:
+    model, x = Layers(by_sdpa), text()
+    with torch.no_grad(), intervene(model, {("layers.1", 2): {"drop_keys": [-2]}}) as run:
+        for given in (x, x[:, :5]):
+            found = model.layers[1](given)
+            with intervene(model, {(0, 0): "zero"}):
+                model(given)  # another pass between them
+            assert torch.equal(found, model.layers[1](given))
+    assert run.edited == {"layers.1": (2,)}
+
+
+def test_a_block_that_is_entered_again_asks_for_its_edits_anew() -> None:
+    has_mask = [True]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bools if has_mask[0] else None)
+
+    bools = torch.ones(Q, Q, dtype=torch.bool).tril(1)
+    model, x = Layers(attend), text()
+    cases: list[tuple[Any, Any, str]] = [
+        ("zero", lambda: None, "was not called in the block"),
+        ({"mask": False}, lambda: (has_mask.clear(), has_mask.append(False), model(x)), "changed nothing"),
+        ({"from": another_run()}, lambda: model(x[:, :5]), "has 7 queries, and this run had 5"),
+    ]
+    with torch.no_grad():
+        for edit, again, why in cases:
+            run = intervene(model, {0: edit})
+            with run:
+                model(x)
+            with pytest.raises(ValueError, match=why), run:
+                again()
+
+
+@pytest.fixture
+def second_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has the second third of the heads of a model."""
+    monkeypatch.setattr(editor, "heads_of_process", lambda module, call: ProcessHeads(H, H, 3 * H))
+
+
+@pytest.mark.usefixtures("second_of_three")
+def test_heads_of_one_process_of_three_have_their_numbers_in_the_model() -> None:
+    """See test_intervene_processes.py for real processes."""
+    own = torch.rand(B, 4, Q, Q, generator=torch.Generator().manual_seed(3))
+    mask = torch.rand(3 * H, Q, Q, generator=torch.Generator().manual_seed(4)) > 0.3
+    mask |= torch.eye(Q, dtype=torch.bool)
+    blocks: list[Any] = []
+
+    def note(block: Any) -> Tensor:
+        blocks.append(block)
+        return block.weights * 2  # type: ignore[no-any-return]
+
+    model, x = Layers(by_sdpa), text()
+    with torch.no_grad():
+        att = capture(model).run(x).attention[0]
+        with intervene(model, {(0, (11, 1, 4, 8)): own, (0, 5): {"mask": mask}, (0, 6): note, (0, 0): "zero"}) as run:
+            model(x)
+        found = heads_of(model, 0)
+        with pytest.raises(ValueError, match="heads 0 to 11, and no head 12"), intervene(model, {(0, 12): "zero"}):
+            model(x)
+    assert run.edited == {"layers.0": (4, 5, 6)}
+    assert att.v is not None
+    assert_close(found[:, 0], own[:, 2] @ att.v[:, 0])
+    cells = mask[5] & torch.ones(Q, Q, dtype=torch.bool).tril()
+    scores = (att.q[:, 1] @ att.k[:, 1].mT * att.scale).masked_fill(~cells, -torch.inf)
+    assert_close(found[:, 1], scores.softmax(-1) @ att.v[:, 1])
+    assert_close(found[:, 2], 2 * outputs(att)[:, 2])
+    assert_close(found[:, 3], outputs(att)[:, 3])
+    assert [block.heads for block in blocks] == [(6,)]
 
 
 # From another run.
@@ -456,6 +550,9 @@ def test_attention_that_is_not_seen_is_refused_where_it_is_named_and_told_where_
             with pytest.raises(ValueError, match=r"layers\.2"), intervene(model, {key: "zero"}):
                 model(x)
         with intervene(model, {0: "zero"}) as run:
+            model(x)
+        why = r"5 has edited nothing: .*layers\.2 was not seen"
+        with pytest.raises(ValueError, match=why), intervene(model, {5: "zero"}):
             model(x)
     assert list(run.skipped) == ["layers.2"]
     with torch.no_grad(), intervene(model, {"layers.0": "zero"}) as run:
@@ -537,7 +634,7 @@ def test_a_call_under_vmap_is_refused() -> None:
 
 def test_attention_that_is_computed_in_parts_is_refused() -> None:
     def in_halves(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        weights = (q @ k.mT / 2).softmax(-1)
+        weights = (q @ k.mT / 5**0.5).softmax(-1)
         return torch.cat([weights[:, :, :3] @ v, weights[:, :, 3:] @ v], 2)
 
     model = Layers(in_halves)
