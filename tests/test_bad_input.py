@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import comm
 import numpy as np
 import pytest
 import torch
@@ -91,25 +92,49 @@ def _only_what_is_new() -> Iterator[None]:
     gc.unfreeze()
 
 
-def comms_and_widgets(front_end: FrontEnd) -> tuple[int, int, int]:
+def widgets_alive() -> int:
     gc.collect()
-    alive = sum(AttentionWidget in type(x).__mro__ for x in gc.get_objects())
-    return len(front_end.messages), len(ipywidget._instances), alive
+    return sum(AttentionWidget in type(x).__mro__ for x in gc.get_objects())
 
 
+def comms_and_widgets(front_end: FrontEnd) -> tuple[int, int]:
+    return len(front_end.messages), len(ipywidget._instances)
+
+
+def give(change: dict[str, Any]) -> None:
+    keywords = {"q": q, "k": k, "v": v, **change}
+    AttentionWidget(keywords.pop("q"), keywords.pop("k"), keywords.pop("v"), **keywords)
+
+
+@pytest.fixture(scope="module")
+def _script_is_made() -> None:
+    """The script's model is made with a kernel's first widget, and stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comm, "create_comm", FrontEnd().create_comm)
+        AttentionWidget(q, k, v).close()
+
+
+@pytest.mark.usefixtures("_script_is_made")
 @pytest.mark.parametrize("given", BAD)
 def test_what_is_refused_leaves_no_half_made_widget(given: str, front_end: FrontEnd) -> None:
     change, error, said = BAD[given]
-    keywords = {"q": q, "k": k, "v": v, **change}
-    AttentionWidget(q, k, v).close()  # the script's model is made with a kernel's first widget, and stays
     before = comms_and_widgets(front_end)
     with pytest.raises(error, match=said) as refusal:
-        AttentionWidget(keywords.pop("q"), keywords.pop("k"), keywords.pop("v"), **keywords)
+        give(change)
     sentence = str(refusal.value)
     assert len(sentence) < 400
     assert "\n" not in sentence
-    del refusal
     assert comms_and_widgets(front_end) == before
+
+
+@pytest.mark.usefixtures("_script_is_made")
+def test_no_widget_that_was_refused_stays_in_memory(front_end: FrontEnd) -> None:
+    before = widgets_alive()
+    for change, error, _ in BAD.values():
+        with pytest.raises(error):
+            give(change)
+    assert widgets_alive() == before
+    assert not front_end.messages
 
 
 @pytest.mark.parametrize("what", ["picture", "thumbnails"])
@@ -121,11 +146,11 @@ def test_what_cannot_be_computed_leaves_no_half_made_widget(
 
     module, name = {"picture": (overview, "overview"), "thumbnails": (heads_overview, "HeadSampler")}[what]
     monkeypatch.setattr(module, name, out_of_memory)
-    before = comms_and_widgets(front_end)
+    before = *comms_and_widgets(front_end), widgets_alive()
     with pytest.raises(RuntimeError, match="CUDA out of memory") as refusal:
         AttentionWidget(q, k)
     del refusal
-    assert comms_and_widgets(front_end) == before
+    assert (*comms_and_widgets(front_end), widgets_alive()) == before
 
 
 SETTABLE = {

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from attnwidget import (
     sweep,
 )
 
-B, H, G, N, D = 2, 4, 2, 12, 8
+B, H, G, N, D = 2, 3, 1, 12, 8
 PARTS = segments({"a": (2, 5), "answer": (5, 9)}, length=N)
 TOKENS = ["[CLS]", "the", "em", "##bed", "##ding", "of", "the", "bank", ".", "[SEP]", "[PAD]", "[PAD]"]
 
@@ -226,9 +226,9 @@ def of_comparisons(x: Tensors) -> Iterator[Any]:
 def of_files(folder: Path, x: Tensors) -> Iterator[Any]:
     """Yield what is written and drawn."""
     widget = AttentionWidget(x.q, x.k, x.v, is_causal=True, tokens=TOKENS, query=3, key=2)
+    yield widget.to_html(folder / "a.html").stat().st_size > 0
     for view in ("heatmap", "graph", "stages"):
         widget.view = view
-        yield widget.to_html(folder / "a.html").stat().st_size > 0
         drawn = io.BytesIO()
         widget.figure(width=3).savefig(drawn, format="png")
         yield len(drawn.getvalue()) > 0
@@ -362,6 +362,12 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
+# Of such tensors an attention is asked for each commit; what is drawn and captured of it, before a release.
+OUTSIDE = dict.fromkeys(
+    ("stacks", "widgets", "comparisons", "files", "captures", "interventions"), pytest.mark.thorough
+)
+
+
 @contextmanager
 def default_device(device: str) -> Iterator[None]:
     torch.set_default_device(device)
@@ -385,6 +391,17 @@ def answers(asked: Iterator[Any], *modes: Callable[[], AbstractContextManager[An
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_modes_of_the_caller_change_nothing(name: str, tmp_path: Path) -> None:
+    """Each question is asked once in either mode, the one before it in the other, so that what it leaves is used."""
+    ask, (one, other) = questions(tmp_path)[name], MODES.values()
+    expected = answers(ask(THEIRS), nullcontext)
+    for modes in ((one, other), (other, one)):
+        assert_same(answers(ask(THEIRS), *modes), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mode_of_the_caller_changes_nothing(name: str, mode: str, tmp_path: Path) -> None:
@@ -395,7 +412,7 @@ def test_a_mode_of_the_caller_changes_nothing(name: str, mode: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=OUTSIDE.get(name, ())) for name in NAMES])
 def test_tensors_of_inference_mode_are_shown_inside_and_outside_of_it(name: str, tmp_path: Path) -> None:
     ask = questions(tmp_path)[name]
     expected = answers(ask(THEIRS), nullcontext)
@@ -479,13 +496,19 @@ def test_logits_of_a_captured_model() -> None:
     assert saliency.abs().max() > 0
 
 
+@cache
+def trees() -> list[tuple[Path, ast.Module]]:
+    """Return the syntax tree of each file of the package."""
+    return [(path, ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
 def tensors_made() -> Iterator[tuple[str, ast.Call]]:
     """Yield every call of the package that makes a tensor of nothing, with where it is."""
     from torch.utils._device import _device_constructors
 
     makers = {one.__name__ for one in _device_constructors()}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in trees():
+        for node in ast.walk(tree):
             called = node.func if isinstance(node, ast.Call) else None
             if isinstance(called, ast.Attribute) and ast.unparse(called.value) == "torch" and called.attr in makers:
                 yield f"{path.name}:{node.lineno}: {ast.unparse(node)}", node
@@ -503,17 +526,17 @@ def test_every_tensor_that_is_made_says_on_which_device() -> None:
 
 def modes_held_at_a_yield() -> Iterator[str]:
     """Yield where a generator of the package holds a mode while it rests, so that its caller computes in it."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    modes = ("exact(", "full(", "no_grad", "inference_mode", "DisableTorch")
+    for path, tree in trees():
+        for node in ast.walk(tree):
             if not isinstance(node, ast.FunctionDef) or any(
                 "contextmanager" in ast.unparse(x) for x in node.decorator_list
             ):
                 continue
             for block in ast.walk(node):
                 held = ", ".join(ast.unparse(one) for one in block.items) if isinstance(block, ast.With) else ""
-                rests = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(block))
-                if rests and any(
-                    mode in held for mode in ("exact(", "full(", "no_grad", "inference_mode", "DisableTorch")
+                if any(mode in held for mode in modes) and any(
+                    isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(block)
                 ):
                     yield f"{path.name}:{block.lineno}: with {held}"
 

@@ -29,8 +29,7 @@ def test_output_and_weights_are_those_of_the_dense_matrix(case: Case) -> None:
         assert_close(output[batch, head].double(), wanted, rtol=half, atol=within.output["atol"])
 
 
-@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("lead", "dtype"), [((), np.float64), ((2,), np.float32), ((2, 3), np.float32)])
 def test_arrays_in_arrays_out_with_any_leading_axes(lead: tuple[int, ...], dtype: type) -> None:
     make = np.random.default_rng(0)
     q, k, v = (make.normal(size=(*lead, n, d)).astype(dtype) for n, d in ((4, 8), (6, 8), (6, 5)))
@@ -102,7 +101,7 @@ KEYWORDS = {
     "empty row": {"mask": torch.tensor([[True, False, True, True], [False] * 4, [True] * 4])},
     "padding": {"mask": masks.padding([3, 4])},
     "window": {"window": 2, "is_causal": True},
-    "softcap": {"softcap": 1.5, "scale": 2.0},
+    "softcap": {"softcap": 1.5, "scale": -2.0},
     "function": {"bias": lambda score, b, h, q_idx, kv_idx: torch.sin(score) + 0.1 * (kv_idx - q_idx) * (h + 1)},
 }
 
@@ -112,7 +111,7 @@ def test_gradients_are_those_of_finite_differences(case: str) -> None:
     make = torch.Generator().manual_seed(1)
     q, k, v = (
         torch.randn(2, h, n, d, generator=make, dtype=torch.float64, requires_grad=True)
-        for h, n, d in ((2, 3, 3), (1, 4, 3), (1, 4, 2))
+        for h, n, d in ((6, 3, 1), (3, 4, 1), (3, 4, 5))
     )
     module = ScaledDotProductAttention()
     assert torch.autograd.gradcheck(lambda *x: module(*x, **KEYWORDS[case]), (q, k, v))
@@ -143,7 +142,7 @@ def test_it_trains() -> None:
     attention = ScaledDotProductAttention(dropout=0.05)
     parameters = [*to_q.parameters(), *to_k.parameters()]
     optimizer, losses = torch.optim.Adam(parameters, 0.1), []
-    for _ in range(60):
+    for _ in range(40):
         output, _ = attention(to_q(x), to_k(x), x[:, :, :5], masks.causal)
         losses.append(F.mse_loss(output[:, 1:], x[:, :-1, :5]))
         optimizer.zero_grad()

@@ -17,8 +17,11 @@ from attnwidget._capture import io
 from attnwidget._utils.indexing import Block, hull
 from attnwidget.masks import NO_KEYS, KeyBounds, Mask
 
-Q, K = 7, 9
-q, k, v = (torch.randn(2, 2, n, 4, generator=torch.Generator().manual_seed(n)) for n in (Q, K, K))
+B, H, G, Q, K, D, Dv = 2, 6, 3, 7, 9, 4, 5
+q, k, v = (
+    torch.randn(B, *shape, generator=torch.Generator().manual_seed(sum(shape)))
+    for shape in ((H, Q, D), (G, K, D), (G, K, Dv))
+)
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ def test_an_explanation_tells_it_in_its_words(name: str) -> None:
 @pytest.mark.parametrize("batch", [0, 1])
 def test_its_cells_are_counted(name: str, batch: int) -> None:
     att = Attention(q, k, v, mask=KINDS[name])
-    cells = att.block("allowed", batch=batch, head=1)
-    found = count_allowed(att.head(batch, 1))
+    cells = att.block("allowed", batch=batch, head=4)
+    found = count_allowed(att.head(batch, 4))
     assert found.by_query.tolist() == cells.sum(1).tolist()
     assert found.by_key.tolist() == cells.sum(0).tolist()
     assert (found.above, found.diagonal) == (int(cells.triu(1).sum()), int(cells.diagonal().sum()))
@@ -128,8 +131,9 @@ def test_it_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
     expected = Attention(q, k, v, mask=KINDS[name])
     assert type(loaded.options.mask) is type(KINDS[name])
     for batch in (0, 1):
-        assert torch.equal(loaded.block("allowed", batch=batch), expected.block("allowed", batch=batch))
-        assert torch.equal(loaded.block(batch=batch), expected.block(batch=batch))
+        for stage in ("allowed", "contribution"):
+            wanted = expected.block(stage, batch=batch, head=4)
+            assert torch.equal(loaded.block(stage, batch=batch, head=4), wanted)
 
 
 def test_its_tensors_are_counted_among_those_that_are_kept() -> None:

@@ -126,6 +126,7 @@ def test_file_is_small_dated_alike_and_without_pickle(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @needs_model
 def test_model_gives_the_bundled_samples_again(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), str(tmp_path)]

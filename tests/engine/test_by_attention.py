@@ -11,10 +11,19 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnwidget import masks, segments
-from attnwidget._engine import by_attention
+from attnwidget._engine import by_attention, overview, segment_sums
 from attnwidget.attention import Attention
 
-N = 900
+B, H, G, N, D = 2, 6, 3, 90, 16
+AT = {"batch": 1, "head": 4}
+
+
+@pytest.fixture(autouse=True)
+def _short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short attention takes as many calls as long attention: rows of 40 queries, and 16 classes at once."""
+    monkeypatch.setattr(by_attention, "CLASSES", 16)
+    for module in (overview, segment_sums):
+        monkeypatch.setattr(module, "QUERIES", 40)
 
 
 @pytest.fixture
@@ -34,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 def tensors(on: str = "cpu", queries: int = N, keys: int = N) -> tuple[torch.Tensor, torch.Tensor]:
     make = torch.Generator().manual_seed(queries + keys)
-    q, k = torch.randn(1, 2, queries, 16, generator=make), torch.randn(1, 1, keys, 16, generator=make)
+    q, k = torch.randn(B, H, queries, D, generator=make), torch.randn(B, G, keys, D, generator=make)
     return q.to(on), k.to(on)
 
 
@@ -45,15 +54,16 @@ def matrix(on: str) -> torch.Tensor:
 CASES: dict[str, Callable[[str], Attention]] = {
     "plain": lambda on: Attention(*tensors(on)),
     "causal": lambda on: Attention(*tensors(on), is_causal=True),
-    "window": lambda on: Attention(*tensors(on), is_causal=True, window=70),
-    "fewer keys": lambda on: Attention(*tensors(on, N, 300), mask=masks.causal_lower_right(N, 300)),  # 600 empty rows
-    "fewer queries": lambda on: Attention(*tensors(on, 300, N), mask=masks.causal_lower_right(300, N)),
-    "padding": lambda on: Attention(*tensors(on), mask=masks.padding([517])),
-    "all padding": lambda on: Attention(*tensors(on), mask=masks.padding([0])),
+    "window": lambda on: Attention(*tensors(on), is_causal=True, window=7),
+    "fewer keys": lambda on: Attention(*tensors(on, N, 30), mask=masks.causal_lower_right(N, 30)),  # 60 empty rows
+    "fewer queries": lambda on: Attention(*tensors(on, 30, N), mask=masks.causal_lower_right(30, N)),
+    "padding": lambda on: Attention(*tensors(on), mask=masks.padding([N, 51])),
+    "all padding": lambda on: Attention(*tensors(on), mask=masks.padding([N, 0])),
     "mask of bools": lambda on: Attention(*tensors(on), mask=matrix(on) < 0.3),
     "function": lambda on: Attention(*tensors(on), mask=lambda b, h, q, k: (q + 2 * k) % 7 > 2),
     "bias": lambda on: Attention(*tensors(on), bias=matrix(on), is_causal=True),
     "bias alone": lambda on: Attention(*tensors(on), bias=matrix(on)),
+    "bias of heads": lambda on: Attention(*tensors(on), bias=matrix(on)[:H, None, :] * torch.ones(N, 1, device=on)),
     "bfloat16": lambda on: Attention(*(x.bfloat16() for x in tensors(on)), is_causal=True),
     "another scale": lambda on: Attention(*tensors(on), scale=0.7),
 }
@@ -65,13 +75,13 @@ def streamed(build: Callable[[str], Attention], read: Callable[[Attention], Any]
         return read(build(on))
 
 
-@pytest.mark.parametrize("size", [512, 64, 1])
+@pytest.mark.parametrize("size", [100, 23, 1])
 @pytest.mark.parametrize("case", CASES)
 def test_the_mean_of_a_map_is_that_of_streamed_blocks(case: str, size: int, calls: list[tuple[int, ...]]) -> None:
-    found = CASES[case]("cpu").overview(pool="mean", size=size)
+    found = CASES[case]("cpu").overview(**AT, pool="mean", size=size)
     assert calls or case == "all padding"
     assert all(columns == by_attention.CLASSES for _, columns in calls)
-    expected = streamed(CASES[case], lambda att: att.overview(pool="mean", size=size))
+    expected = streamed(CASES[case], lambda att: att.overview(**AT, pool="mean", size=size))
     assert_close(found.values, expected.values, rtol=1e-5, atol=1e-8)
     assert float((found.values - expected.values).abs().max()) <= 1e-6
     assert torch.equal(found.allowed, expected.allowed)
@@ -81,10 +91,11 @@ def test_it_is_the_mean_of_the_dense_matrix(calls: list[tuple[int, ...]]) -> Non
     q, k = tensors()
     att = Attention(q, k, is_causal=True)
     values, _ = pooled(
-        dense(q[0, 0], k[0, 0], scale=0.25, allowed=torch.ones(N, N).tril().bool()), "weights", "mean", 50
+        dense(q[1, 4], k[1, 2], scale=0.25, allowed=torch.ones(N, N).tril().bool()), "weights", "mean", 20
     )
-    assert_close(att.overview(pool="mean", size=50).values.double(), values, **rounding(att).pooled("weights", 18 * 18))
-    assert len(calls) == 2  # 512 queries and the rest, 50 bins each
+    found = att.overview(**AT, pool="mean", size=20).values.double()
+    assert_close(found, values, **rounding(att).pooled("weights", 5 * 5))
+    assert len(calls) == 4  # 8 bins of the first 40 queries, 16 of the next, and 18 of the rest, in two calls
 
 
 @pytest.mark.parametrize("case", ["plain", "causal", "window", "fewer keys", "padding", "bias"])
@@ -92,13 +103,13 @@ def test_the_columns_of_a_mean_are_what_keys_receive(case: str, calls: list[tupl
     """Column sums come of the same calls: of up to as many keys as there are bins, one by one."""
 
     def received(att: Attention, size: int) -> torch.Tensor:
-        found = att.overview(pool="mean", size=size)
+        found = att.overview(**AT, pool="mean", size=size)
         rows = torch.tensor([len(part) for part in torch.arange(att.shape.Q).split(found.query_bin)])
         return (found.values.double() * rows[:, None]).sum(0)  # a mean over the keys of a bin, a sum over queries
 
     att = CASES[case]("cpu")
-    weights = att.block().double()
-    for size in (N, 100):
+    weights = att.block(**AT).double()
+    for size in (N, 10):
         calls.clear()
         found = received(att, size)
         assert calls
@@ -113,10 +124,10 @@ def test_the_columns_of_a_mean_are_what_keys_receive(case: str, calls: list[tupl
 def test_masses_of_segments_are_those_of_streamed_blocks(
     case: str, without: tuple[str, ...], calls: list[tuple[int, ...]]
 ) -> None:
-    named = segments({"one": (0, 100), "two": (100, 101), "three": (130, 400), "last": (880, 900)}, length=N)
+    named = segments({"one": (0, 10), "two": (10, 11), "three": (13, 60), "last": (88, 90)}, length=N)
 
     def read(att: Attention) -> torch.Tensor:
-        return att.by_segment(named, without=without).values
+        return att.by_segment(named, batch=1, without=without).values
 
     found, expected = read(CASES[case]("cpu")), streamed(CASES[case], read)
     assert calls or case == "all padding"
@@ -126,11 +137,11 @@ def test_masses_of_segments_are_those_of_streamed_blocks(
 
 def test_masses_where_no_query_has_a_key_of_its_own(calls: list[tuple[int, ...]]) -> None:
     """As between two texts: each key counts in its segment."""
-    asking = segments({"question": (0, 200)}, length=300)
-    named = segments({"one": (0, 100), "two": (130, 400)}, length=N)
+    asking = segments({"question": (0, 20)}, length=30)
+    named = segments({"one": (0, 10), "two": (13, 40)}, length=N)
 
     def build(on: str) -> Attention:
-        return Attention(*tensors(on, 300, N)).as_part(None, None, None, elsewhere=True)
+        return Attention(*tensors(on, 30, N)).as_part(None, None, None, elsewhere=True)
 
     found = build("cpu").by_segment(asking, named, without="self").values
     assert calls
@@ -164,8 +175,9 @@ def test_a_querys_own_key_is_apart_to_the_last_digits(calls: list[tuple[int, ...
         lambda: Attention(*(x.double() for x in tensors())),
         lambda: Attention.from_weights(torch.ones(9, 9) / 9),
         lambda: Attention(tensors()[0], tensors()[1].index_fill(2, torch.tensor([5]), torch.nan)),
+        lambda: Attention(tensors()[0], tensors()[1] * 1e30),
     ],
-    ids=["softcap", "sinks", "function of scores", "float64", "weights", "NaN"],
+    ids=["softcap", "sinks", "function of scores", "float64", "weights", "NaN", "beyond float32"],
 )
 @pytest.mark.filterwarnings("ignore:q, k or v")
 def test_what_torchs_attention_does_not_compute_streams_past(
@@ -184,7 +196,7 @@ def test_the_maximum_and_a_cpu_stay_with_streamed_blocks(calls: list[tuple[int, 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("case", CASES)
 def test_on_a_gpu_it_is_what_a_cpu_streams(case: str) -> None:
-    found = CASES[case]("cuda").overview(pool="mean", size=64)
-    expected = streamed(CASES[case], lambda att: att.overview(pool="mean", size=64))
+    found = CASES[case]("cuda").overview(**AT, pool="mean", size=23)
+    expected = streamed(CASES[case], lambda att: att.overview(**AT, pool="mean", size=23))
     assert float((found.values.cpu() - expected.values).abs().max()) <= 1e-6
     assert torch.equal(found.allowed.cpu(), expected.allowed)

@@ -19,7 +19,7 @@ from tolerance import approx, rounding
 from torch import Tensor
 from torch.testing import assert_close
 
-from attnwidget._engine import stages
+from attnwidget._engine import overview, softmax, stages, stripe_choice, stripes
 from attnwidget._engine.base import OnlyWeightsError
 from attnwidget._engine.level_cache import LevelCache
 from attnwidget._engine.sources import CARRIED
@@ -32,11 +32,19 @@ def kobayashi(weights: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
     return torch.stack([torch.stack([(a * (x @ w_o)).norm() for a, x in zip(row, v, strict=True)]) for row in weights])
 
 
-def of(*, heads: int = 4, groups: int = 2, queries: int = 9, causal: bool = True) -> Attention:
+B, H, G, Q, K, D, Dv = 2, 6, 3, 9, 11, 4, 8
+
+
+def of(*, heads: int = H, groups: int = G, queries: int = Q, keys: int = K, causal: bool = True) -> Attention:
     make = torch.Generator().manual_seed(0)
-    q = torch.randn(2, heads, queries, 8, generator=make)
-    k, v = torch.randn(2, 2, groups, queries, 8, generator=make)
+    shapes = ((heads, queries, D), (groups, keys, D), (groups, keys, Dv))
+    q, k, v = (torch.randn(B, *shape, generator=make) for shape in shapes)
     return Attention(q, k, v, is_causal=causal)
+
+
+def parts() -> dict[str, Tensor]:
+    """What the weights of `carrying(of())` carry."""
+    return parts_of(B, H, Q, Dv, torch.float32)
 
 
 @given(cases(longest=20))
@@ -56,15 +64,15 @@ def test_every_block_is_that_of_the_definitions(case: Case) -> None:
 def test_value_norm_is_that_of_the_paper_in_grouped_heads() -> None:
     plain = of()
     att = carrying(plain)
-    w_o = parts_of(2, 4, 9, 8, torch.float32)["w_o"]
-    for head in range(4):
+    w_o = parts()["w_o"]
+    for head in range(H):
         weights = plain.block(batch=1, head=head).double()
         wanted = kobayashi(weights, plain.v[1, head // 2].double(), w_o[head].double())
         assert_close(att.block("value_norm", batch=1, head=head).double(), wanted, **rounding(att)["value_norm"])
 
 
 def test_saliency_is_the_weight_times_its_gradient() -> None:
-    q, k, v = (torch.randn(1, 2, 7, 4, dtype=torch.float64) for _ in range(3))
+    q, k, v = (torch.randn(1, 2, n, d, dtype=torch.float64) for n, d in ((7, 4), (9, 4), (9, 5)))
     weights = (q @ k.mT / 2).softmax(-1).requires_grad_()
     output = weights @ v
     loss = (output.sin() * torch.randn(output.shape, dtype=torch.float64)).sum()
@@ -76,29 +84,28 @@ def test_saliency_is_the_weight_times_its_gradient() -> None:
 
 
 def test_the_logits_of_a_row_sum_to_what_the_head_adds() -> None:
-    att = carrying(of())
-    parts = parts_of(2, 4, 9, 8, torch.float32)
-    for head in range(4):
-        written = att.output(1, head).double() @ parts["w_o"][head].double()
-        wanted = written @ parts["direction"][1].double() / parts["scale"][1].double()
+    att, given_ = carrying(of()), parts()
+    for head in range(H):
+        written = att.output(1, head).double() @ given_["w_o"][head].double()
+        wanted = written @ given_["direction"][1].double() / given_["scale"][1].double()
         found = att.block("logit", batch=1, head=head).double().sum(1)
-        assert_close(found, wanted, rtol=0, atol=9 * rounding(att)["logit"]["atol"])
+        assert_close(found, wanted, rtol=0, atol=K * rounding(att)["logit"]["atol"])
 
 
 def test_several_parts_are_given_one_after_the_other() -> None:
-    plain, parts = of(), parts_of(2, 4, 9, 8, torch.float32)
+    plain, given_ = of(), parts()
     assert plain.stages[-1] == "contribution"
-    one = plain.carrying(w_o=parts["w_o"])
+    one = plain.carrying(w_o=given_["w_o"])
     assert one.stages[-1:] == ("value_norm",)
-    two = one.carrying(direction=parts["direction"], scale=parts["scale"])
-    three = two.carrying(grad_output=parts["grad_output"])
+    two = one.carrying(direction=given_["direction"], scale=given_["scale"])
+    three = two.carrying(grad_output=given_["grad_output"])
     assert three.stages[-3:] == CARRIED
     for stage in CARRIED:
         assert torch.equal(three.block(stage, head=3), carrying(plain).block(stage, head=3))
-    without_scale = two.carrying(direction=parts["direction"])  # another direction, whose scale nobody says
-    times = parts["scale"][0][:, None]
+    without_scale = two.carrying(direction=given_["direction"])  # another direction, whose scale nobody says
+    times = given_["scale"][0][:, None]
     assert_close(without_scale.block("logit") / times, two.block("logit"), **rounding(three)["logit"])
-    flat = plain.carrying(w_o=parts["w_o"].flatten(0, 1))
+    flat = plain.carrying(w_o=given_["w_o"].flatten(0, 1))
     assert torch.equal(flat.block("value_norm"), one.block("value_norm"))
 
 
@@ -117,8 +124,8 @@ def test_log_normalizers_are_computed_once_for_all_directions() -> None:
 
 
 def test_a_projection_that_was_changed_afterwards_is_refused_by_name() -> None:
-    att, w_o = of(), parts_of(2, 4, 9, 8, torch.float32)["w_o"]
-    found = att.carrying(w_o=w_o, direction=torch.ones(7), grad_output=torch.ones(2, 4, 9, 8))
+    att, w_o = of(), parts()["w_o"]
+    found = att.carrying(w_o=w_o, direction=torch.ones(7), grad_output=torch.ones(B, H, Q, Dv))
     found.block("value_norm")
     w_o.mul_(2)
     for stage in ("value_norm", "logit"):
@@ -148,20 +155,21 @@ def test_under_other_rules_a_gradient_is_no_gradient_any_more() -> None:
 
 def test_heads_and_words_put_together_carry_nothing() -> None:
     att = carrying(of())
-    for other in (att.combine(), att.merge([0, 0, 1, 2, 3, 4, 5, 6, 6])):
+    for other in (att.combine(), att.merge([0, 0, 1, 2, 3, 4, 5, 6, 6], [0, *range(10)])):
         assert other.stages == ("weights",)
         for stage in CARRIED:
             with pytest.raises(OnlyWeightsError, match=f"{stage} is not known: heads or words that are put together"):
                 other.block(stage)
         with pytest.raises(OnlyWeightsError, match="which carry nothing"):
-            other.carrying(grad_output=torch.ones(2, 1, 9, 8))
+            other.carrying(grad_output=torch.ones(B, 1, Q, Dv))
 
 
 REFUSED = [
     ({}, "nothing is given that weights carry: give one of w_o, direction, scale, grad_output"),
-    ({"w_o": torch.ones(31, 5)}, r"w_o has shape \(31, 5\): give \(32, d_model\), or \(4, 8, d_model\)"),
-    ({"grad_output": torch.ones(9, 8)}, r"grad_output has shape \(9, 8\): give ∂L/∂O of all heads, \(2, 4, 9, 8\)"),
-    ({"w_o": torch.ones(32, 5), "direction": torch.ones(6)}, r"direction has shape \(6,\): give \(5,\) or \(2, 5\)"),
+    ({"w_o": torch.ones(47, 5)}, r"w_o has shape \(47, 5\): give \(48, d_model\), or \(6, 8, d_model\)"),
+    ({"w_o": torch.ones(8, 6, 5)}, r"w_o has shape \(8, 6, 5\): give \(48, d_model\), or \(6, 8, d_model\)"),
+    ({"grad_output": torch.ones(9, 8)}, r"grad_output has shape \(9, 8\): give ∂L/∂O of all heads, \(2, 6, 9, 8\)"),
+    ({"w_o": torch.ones(48, 5), "direction": torch.ones(6)}, r"direction has shape \(6,\): give \(5,\) or \(2, 5\)"),
     ({"direction": torch.ones(3, 5)}, r"direction has shape \(3, 5\): give \(d_model,\) or \(2, d_model\)"),
     ({"scale": torch.ones(8)}, r"scale has shape \(8,\): give \(9,\) or \(2, 9\)"),
 ]
@@ -181,11 +189,11 @@ def test_what_is_not_known_says_how_to_give_it() -> None:
     with pytest.raises(ValueError, match="saliency is not known: there is no v"):
         Attention(att.q, att.k).block("saliency")
     with pytest.raises(ValueError, match="there is no v, so a weight carries nothing"):
-        Attention(att.q, att.k).carrying(grad_output=torch.ones(2, 4, 9, 8))
+        Attention(att.q, att.k).carrying(grad_output=torch.ones(B, H, Q, Dv))
 
 
 def test_a_value_that_is_infinite_or_nan_reaches_only_who_gives_it_weight() -> None:
-    plain = of(heads=1, groups=1)
+    plain = of(heads=1, groups=1, keys=Q)
     v = plain.v.clone()
     v[0, 0, 5] = torch.inf
     att = carrying(Attention(plain.q, plain.k, v, is_causal=True))
@@ -199,7 +207,7 @@ def test_a_value_that_is_infinite_or_nan_reaches_only_who_gives_it_weight() -> N
 
 @pytest.mark.parametrize("stage", ["logit", "saliency"])
 def test_a_level_that_is_kept_folds_to_the_largest_by_size(stage: str) -> None:
-    att = carrying(of(queries=50, heads=1, groups=1, causal=False))
+    att = carrying(of(queries=50, keys=50, heads=1, groups=1, causal=False))
     levels = LevelCache(att, largest=25)
     list(levels.build(0, 0, stage=stage, seconds=0))
     found = levels.find(next(iter(key for _, key in levels._store._levels)))
@@ -222,20 +230,24 @@ def test_of_a_bin_the_number_of_largest_size_is_shown_with_its_sign() -> None:
     assert att.overview(stage="saliency", size=2, pool="mean").values.tolist() == [[-1.0, 1.25]]
 
 
-def test_memory_is_that_of_a_block() -> None:
-    att = carrying(Attention(*torch.randn(3, 5000, 8), is_causal=True))
+def test_memory_is_that_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (overview, softmax, stages, stripe_choice):
+        monkeypatch.setattr(module, "QUERIES", 64)
+    for module in (stages, stripes):
+        monkeypatch.setattr(module, "KEYS", 128)
+    att = carrying(Attention(*torch.randn(3, 600, 2), is_causal=True))
     with Largest() as largest:
         for stage in CARRIED:
-            att.overview(stage=stage)
-    assert 0 < largest.cells <= stages.QUERIES * stages.KEYS < 5000 * 5000 // 20
+            att.overview(stage=stage, size=60)
+    assert 0 < largest.cells <= 64 * 128 < 600 * 600 // 20
 
 
 def test_an_explanation_says_what_the_weight_carries() -> None:
     att = carrying(of())
-    found = att.explain(5, 2, batch=1, head=3)
+    found = att.explain(5, 2, batch=1, head=4)
     within = rounding(att)
     for stage in CARRIED:
-        wanted = float(att.block(stage, batch=1, head=3, queries=5, keys=2))
+        wanted = float(att.block(stage, batch=1, head=4, queries=5, keys=2))
         assert found.carried[stage] == approx(wanted, within[stage])
         assert found.per_weight[stage] * found.weight == approx(wanted, within[stage])
     told = str(found)

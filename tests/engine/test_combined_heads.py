@@ -24,10 +24,11 @@ def bound(*attentions: Attention, added: float = 0.0) -> Bound:
     return max((rounding(att, added=added).weights for att in attentions), key=lambda one: one["rtol"])
 
 
-def make(n: int = 40, **rules: Any) -> Attention:
-    g = torch.Generator().manual_seed(0)
-    q, k = torch.randn(2, 4, n, 8, generator=g), torch.randn(2, 2, n, 8, generator=g)
-    return Attention(q * 2, k, k, **rules)
+def make(n: int = 40, keys: int | None = None, **rules: Any) -> Attention:
+    g, keys = torch.Generator().manual_seed(0), n if keys is None else keys
+    shapes = ((6, n, 8), (3, keys, 8), (3, keys, 5))
+    q, k, v = (torch.randn(2, *shape, generator=g) for shape in shapes)
+    return Attention(q * 2, k, v, **rules)
 
 
 def dense(att: Attention, heads: list[int], how: str, batch: int = 0) -> torch.Tensor:
@@ -42,16 +43,18 @@ def dense(att: Attention, heads: list[int], how: str, batch: int = 0) -> torch.T
         {"is_causal": True},
         {"mask": masks.padding([40, 25])},
         {"window": 5, "softcap": 2.0},
-        {"mask": torch.rand(1, 4, 40, 40, generator=torch.Generator().manual_seed(5)) > 0.7},
+        {"mask": torch.rand(1, 6, 40, 50, generator=torch.Generator().manual_seed(5)) > 0.7},
+        {"mask": torch.rand(2, 6, 1, 50, generator=torch.Generator().manual_seed(5)) > 0.7, "is_causal": True},
+        {"sinks": torch.linspace(-2, 3, 6)},
         {"bias": lambda score, b, h, q, k: torch.where(k > q - h, score, -torch.inf)},
     ],
 )
 def test_blocks_are_the_mean_or_the_maximum(how: str, rules: Any) -> None:
-    att = make(**rules)
-    within = bound(att)
-    for heads in ([0, 3], [1, 2, 3], [2]):
+    att = make(40, 50, **rules)
+    within = bound(att, added=3.0)
+    for heads in ([0, 3], [1, 4, 5], [2]):
         one = att.combine(heads, how)
-        assert one.shape[:6] == (2, 1, 1, 40, 40, None)
+        assert one.shape[:6] == (2, 1, 1, 40, 50, None)
         for batch in (0, 1):
             wanted = dense(att, heads, how, batch)
             assert_close(one.block(batch=batch), wanted, **within)
@@ -60,14 +63,14 @@ def test_blocks_are_the_mean_or_the_maximum(how: str, rules: Any) -> None:
             assert torch.equal(one.block("allowed", batch=batch), allowed)
             seen = one.overview(batch, size=10)
             assert_close(seen.values, Attention.from_weights(wanted).overview(size=10).values, **within)
-            assert torch.equal(seen.allowed, allowed.view(10, 4, 10, 4).any(3).any(1))
+            assert torch.equal(seen.allowed, allowed.view(10, 4, 10, 5).any(3).any(1))
 
 
 def test_all_that_an_attention_of_weights_can_be_asked() -> None:
     att = make(is_causal=True)
-    one, wanted = att.combine(), dense(att, [0, 1, 2, 3], "mean")
+    one, wanted = att.combine(), dense(att, [0, 1, 2, 3, 4, 5], "mean")
     assert one.stages == ("weights",)
-    assert "mean of 4 heads" in repr(one)
+    assert "mean of 6 heads" in repr(one)
     keys, weights = one.top_keys(20, 3)
     within = bound(att)
     assert_close(weights, wanted[20].topk(3).values, **within)
@@ -98,23 +101,23 @@ def test_what_cannot_be_combined() -> None:
 
 
 def test_its_cost_is_that_of_its_heads() -> None:
-    att = make(600)
-    one, everything = att.combine([0, 1, 3]), (range(600), range(600))
-    assert cells(one, 0, 0, *everything, "weights") == COMBINED * 3 * 600 * 600
-    assert normalizers(one, 0, 0, range(600), "weights") == 3 * 600 * 600
-    one.block(queries=range(600), keys=[0])
-    assert normalizers(one, 0, 0, range(600), "weights") == 0, "they are the heads' own, and known"
+    att = make(60, 70)
+    one, everything = att.combine([0, 1, 3]), (range(60), range(70))
+    assert cells(one, 0, 0, *everything, "weights") == COMBINED * 3 * 60 * 70
+    assert normalizers(one, 0, 0, range(60), "weights") == 3 * 60 * 70
+    one.block(queries=range(60), keys=[0])
+    assert normalizers(one, 0, 0, range(60), "weights") == 0, "they are the heads' own, and known"
     assert att.known_rows(0, 3, range(att.shape.Q)) is not None
 
 
-def test_a_level_of_a_long_head_holds_no_matrix() -> None:
-    att = make(3000, is_causal=True)
-    levels = LevelCache(att.combine([0, 2], "max"))
+def test_a_level_of_several_heads_is_that_of_their_maximum(tiny_blocks: None) -> None:
+    att = make(30, is_causal=True)
+    levels = LevelCache(att.combine([0, 2], "max"), largest=20)
     for _ in levels.build(0, 0):
         pass
     kept = levels.find(LevelKey(0, 0, "weights", "max"))
     assert kept is not None
-    wanted = Attention.from_weights(dense(att, [0, 2], "max")).overview(size=1500).values
+    wanted = Attention.from_weights(dense(att, [0, 2], "max")).overview(size=15).values
     assert_close(kept.overview.values, wanted, **bound(att))
 
 

@@ -10,19 +10,19 @@ from torch.testing import assert_close
 from attnwidget._engine import dense_masks, overview
 from attnwidget.attention import Attention
 
-SIZES = [(700, 900, 64), (300, 2100, 512), (513, 513, 100), (40, 5000, 3)]
+# In blocks of 4 queries and 5 keys: ragged at both ends, cell by cell, square, and bins wider than blocks.
+SIZES = [(23, 31, 4), (11, 47, 100), (17, 17, 6), (7, 60, 2)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["max", "mean"])
 @pytest.mark.parametrize("stage", ["weights", "contribution"])
 @pytest.mark.parametrize("spread", [1.0, 40.0])  # scores on both sides of what needs the maximum taken off
 @pytest.mark.parametrize(("queries", "keys", "size"), SIZES)
 def test_a_dense_mask_and_bias_give_the_same_picture(
-    queries: int, keys: int, size: int, spread: float, stage: str, pool: str
+    queries: int, keys: int, size: int, spread: float, stage: str, pool: str, tiny_blocks: None
 ) -> None:
     make = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(n, 8, generator=make) for n in (queries, keys, keys))
+    q, k, v = (torch.randn(n, d, generator=make) for n, d in ((queries, 8), (keys, 8), (keys, 3)))
     keep = torch.rand(queries, keys, generator=make) < 0.3
     keep[5] = False  # a query that may attend to nothing
     keep[:, keys // 2 :][: queries // 2] = False
@@ -49,10 +49,10 @@ def test_a_dense_mask_and_bias_give_the_same_picture(
 
 
 def test_nan_behind_a_dense_mask_stays_there() -> None:
-    q, k = torch.randn(2, 600, 8)
+    q, k = torch.randn(2, 60, 8)
     k[7] = torch.nan
-    keep = torch.rand(600, 600) < 0.5
-    keep[:300, 7], keep[300:, 7] = False, True
+    keep = torch.rand(60, 60) < 0.5
+    keep[:30, 7], keep[30:, 7] = False, True
     seen = Attention(q, k, mask=keep).overview(size=6).values
     assert seen[:3].isfinite().all()
     assert seen[3:].isnan().all()
@@ -80,9 +80,9 @@ def test_where_nothing_is_there_cell_by_cell_blocks_go_the_usual_way() -> None:
     assert not dense_masks.serves(Attention(q, k, mask=mask).head(0, 0), row, "weights")
 
 
-def test_a_pass_over_a_dense_mask_is_in_slices_too() -> None:
-    att = Attention(*torch.randn(2, 3000, 4), mask=torch.rand(3000, 3000) > 0.5)
+def test_a_pass_over_a_dense_mask_is_in_slices_too(tiny_blocks: None) -> None:
+    att = Attention(*torch.randn(2, 30, 4), mask=torch.rand(30, 30) > 0.5)
     shares = list(overview.passes(att, 0, 0, seconds=0))
-    assert len(shares) >= 3000 * 3000 // dense_masks.MAX_CELLS_AT_ONCE
+    assert len(shares) >= 30 * 30 // dense_masks.MAX_CELLS_AT_ONCE
     assert shares == sorted(shares)
     assert shares[-1] == 1

@@ -8,14 +8,21 @@ from tolerance import rounding, sums, together
 from torch import Tensor
 
 from attnwidget import Attention
-from attnwidget._engine import overview
+from attnwidget._engine import cost, overview, softmax, stages
 from attnwidget._engine.cost import COMBINED, WORDS, cells
 from attnwidget._engine.matmul import Scratch
 from attnwidget._engine.overview import OverviewPass
 from attnwidget._engine.regions import Region
 from attnwidget._utils.indexing import Indices
 
-N, WINDOW = 3000, 64
+N, WINDOW, QUERIES = 300, 16, 32
+
+
+@pytest.fixture(autouse=True)
+def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short attention has as many blocks as long attention has."""
+    for module in (cost, overview, stages, softmax):
+        monkeypatch.setattr(module, "QUERIES", QUERIES)
 
 
 def make(**rules: object) -> Attention:
@@ -52,10 +59,10 @@ def test_a_window_costs_what_it_holds_and_is_the_same(kind: str, pool: str, monk
     att = derived(kind, make(is_causal=True, window=WINDOW))
     n = att.shape.Q
     count = Counted(monkeypatch, att)
-    found = att.overview(size=500, pool=pool)
-    assert count.cells <= n * (512 + WINDOW + 8)
+    found = att.overview(size=50, pool=pool)
+    assert count.cells <= n * (QUERIES + WINDOW + 8)
     each = WORDS if kind == "words" else COMBINED * 2
-    assert cells(att, 0, 0, range(n), range(n), "weights") <= each * n * (512 + WINDOW + 8)
+    assert cells(att, 0, 0, range(n), range(n), "weights") <= each * n * (QUERIES + WINDOW + 8)
     whole = att.block()
     wide = found.query_bin
     padded = torch.nn.functional.pad(whole, (0, -n % wide, 0, -n % wide))
@@ -83,9 +90,9 @@ def test_weights_that_are_given_are_never_left_out() -> None:
 def test_steps_over_many_heads_are_not_longer(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = torch.Generator().manual_seed(2)
     heads = 64 if of == "pieces" else 16
-    q, k = (torch.randn(1, heads, 1200, 4, generator=source) for _ in range(2))
+    q, k = (torch.randn(1, heads, 120, 4, generator=source) for _ in range(2))
     pieces = Attention(q, k)
-    att = (pieces if of == "pieces" else pieces.merge(list(range(1200)))).combine()
+    att = (pieces if of == "pieces" else pieces.merge(list(range(120)))).combine()
     largest = 0
     kind = type(att.source.rows(0, 0, range(1), 1.0))
     block = kind.block
@@ -97,5 +104,7 @@ def test_steps_over_many_heads_are_not_longer(of: str, monkeypatch: pytest.Monke
         return made
 
     monkeypatch.setattr(kind, "block", counted)
-    OverviewPass(att, Region(0, 0, range(100), range(1200), 4, 4), "weights", "max", 0).finish()
-    assert largest <= overview.COMBINED_QUERIES * 2048 // (1 if of == "pieces" else overview.OF_WORDS)
+    monkeypatch.setattr(overview, "COMBINED_QUERIES", 4 * QUERIES)
+    monkeypatch.setattr(overview, "LEAST_QUERIES", 1)
+    OverviewPass(att, Region(0, 0, range(20), range(120), 1, 4), "weights", "max", 0).finish()
+    assert largest <= overview.COMBINED_QUERIES * 120 // (1 if of == "pieces" else overview.OF_WORDS)

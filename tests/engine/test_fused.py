@@ -23,14 +23,17 @@ from torch.testing import assert_close
 
 import attnwidget
 from attnwidget import masks
-from attnwidget._engine import fused, fused_stripes, overview, parts, stripe_choice
+from attnwidget._engine import fused, fused_stripes, overview, parts, stages, stripe_choice
 from attnwidget._engine.fused import Accelerator, State, alone, limits_of_block, shares, side_by_side
 from attnwidget._engine.level_cache import LevelCache
 from attnwidget.attention import Attention
 from examples import examples
 
+# One process compiles the kernels, where they are not compiled yet.
+pytestmark = pytest.mark.xdist_group("fused")
 needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed: pip install -e '.[fast]'")
 POOLS = ("max", "mean")
+BLOCK_KEYS = 64  # of a block here, so that short attention has several
 
 
 @pytest.fixture
@@ -38,6 +41,11 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have passes of any length take the compiled kernels, in small blocks; returns them."""
     monkeypatch.delenv(fused.VARIABLE, raising=False)
     monkeypatch.setattr(fused, "LEAST_CELLS", 0)
+    monkeypatch.setattr(fused, "QUERIES_AT_ONCE", 16)
+    monkeypatch.setattr(fused_stripes, "KEYS_AT_ONCE", 3 * BLOCK_KEYS)
+    monkeypatch.setattr(fused_stripes, "block_keys", lambda: BLOCK_KEYS)
+    for module in (overview, stages, stripe_choice):
+        monkeypatch.setattr(module, "QUERIES", 128)
     kernels = fused.ACCELERATOR.wait()
     assert kernels is not None, fused.ACCELERATOR.describe()
     return kernels
@@ -113,36 +121,37 @@ def by_exp2(kernels: Any, x: np.ndarray) -> np.ndarray:
 # The same numbers.
 
 CASES: dict[str, Callable[[], Attention]] = {
-    "plain": lambda: Attention(*make(1100, 2300)),
-    "causal": lambda: Attention(*make(1300, 1300), is_causal=True),
-    "causal, fewer queries": lambda: Attention(*make(700, 2300), mask=masks.causal_lower_right(700, 2300)),
-    "causal, fewer keys": lambda: Attention(*make(2300, 700), mask=masks.causal_lower_right(2300, 700)),  # empty rows
-    "window": lambda: Attention(*make(1500, 1500), is_causal=True, window=100),
-    "window on both sides": lambda: Attention(*make(1500, 1500), window=40),
-    "padding": lambda: Attention(*make(900, 1800), mask=masks.padding([1111])),
-    "all padding": lambda: Attention(*make(600, 900), mask=masks.padding([0])),
+    "plain": lambda: Attention(*make(250, 290)),
+    "causal": lambda: Attention(*make(250, 250), is_causal=True),
+    "causal, fewer queries": lambda: Attention(*make(88, 290), mask=masks.causal_lower_right(88, 290)),
+    "causal, fewer keys": lambda: Attention(*make(290, 88), mask=masks.causal_lower_right(290, 88)),  # empty rows
+    "window": lambda: Attention(*make(188, 188), is_causal=True, window=13),
+    "window on both sides": lambda: Attention(*make(188, 188), window=5),
+    "padding": lambda: Attention(*make(113, 225), mask=masks.padding([139])),
+    "all padding": lambda: Attention(*make(75, 113), mask=masks.padding([0])),
     "documents": lambda: Attention(
-        *make(1200, 1200), mask=masks.and_masks(masks.causal, lambda b, h, q, k: q // 500 == k // 500)
+        *make(150, 150), mask=masks.and_masks(masks.causal, lambda b, h, q, k: q // 62 == k // 62)
     ),
-    "key padding tensor": lambda: Attention(*make(800, 1400), mask=torch.arange(1400)[None] % 7 > 1),
-    "function": lambda: Attention(*make(900, 900), mask=lambda b, h, q, k: (q + k) % 5 > 1),
-    "bias by a function": lambda: Attention(*make(700, 1300), bias=lambda s, b, h, q, k: s - (q - k).abs() / 50),
-    "softcap": lambda: Attention(*make(800, 1300, scale=4), softcap=5.0, is_causal=True),
-    "sinks": lambda: Attention(make(800, 1300)[0][None], make(800, 1300)[1][None], sinks=torch.tensor([1.5])),
-    "peaked": lambda: Attention(*make(900, 1400, scale=12)),
-    "peaked and causal": lambda: Attention(*make(1300, 1300, scale=12), is_causal=True),
-    "falling scores": lambda: Attention(torch.ones(600, 4), torch.linspace(120, -120, 2000)[:, None].expand(-1, 4)),
-    "rising scores": lambda: Attention(torch.ones(600, 4), torch.linspace(-120, 120, 2000)[:, None].expand(-1, 4)),
-    "bfloat16": lambda: Attention(*(x.bfloat16() for x in make(700, 1300)), is_causal=True),
-    "given scores": lambda: Attention.from_scores(make(600, 1100)[0] @ make(600, 1100)[1].mT),
-    "one query": lambda: Attention(*make(1, 3000)),
-    "one key": lambda: Attention(*make(1000, 1)),
+    "key padding tensor": lambda: Attention(*make(100, 175), mask=torch.arange(175)[None] % 7 > 1),
+    "function": lambda: Attention(*make(113, 113), mask=lambda b, h, q, k: (q + k) % 5 > 1),
+    "bias by a function": lambda: Attention(*make(88, 163), bias=lambda s, b, h, q, k: s - (q - k).abs() / 6),
+    "softcap": lambda: Attention(*make(100, 163, scale=4), softcap=5.0, is_causal=True),
+    "sinks": lambda: Attention(make(100, 163)[0][None], make(100, 163)[1][None], sinks=torch.tensor([1.5])),
+    "negative scale": lambda: Attention(*make(100, 163), scale=-3.0),
+    "peaked": lambda: Attention(*make(113, 175, scale=12)),
+    "peaked and causal": lambda: Attention(*make(163, 163, scale=12), is_causal=True),
+    "falling scores": lambda: Attention(torch.ones(75, 4), torch.linspace(120, -120, 250)[:, None].expand(-1, 4)),
+    "rising scores": lambda: Attention(torch.ones(75, 4), torch.linspace(-120, 120, 250)[:, None].expand(-1, 4)),
+    "bfloat16": lambda: Attention(*(x.bfloat16() for x in make(88, 163)), is_causal=True),
+    "given scores": lambda: Attention.from_scores(make(75, 138)[0] @ make(75, 138)[1].mT),
+    "one query": lambda: Attention(*make(1, 375)),
+    "one key": lambda: Attention(*make(125, 1)),
 }
 
 
 @needs_numba
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("size", [512, 100, 1])  # one bin is wider than a block
+@pytest.mark.parametrize("size", [300, 13, 1])  # cell by cell; several cells; one bin is wider than a block
 @pytest.mark.parametrize("case", CASES)
 def test_the_fused_pass_and_the_present_one_agree(case: str, size: int, pool: str, counted: dict[str, int]) -> None:
     found = both(CASES[case], size=size, pool=pool)
@@ -160,7 +169,7 @@ def test_the_fused_pass_and_the_present_one_agree(case: str, size: int, pool: st
 
 @needs_numba
 @given(cases(longest=50), st.integers(1, 60), st.sampled_from(POOLS), st.integers(1, 20))
-@examples(150)
+@examples(100)
 def test_every_bin_is_that_of_the_dense_matrix(case: Case, size: int, pool: str, block: int) -> None:
     assert fused.ACCELERATOR.wait() is not None
     with pytest.MonkeyPatch.context() as patch:
@@ -181,9 +190,9 @@ def test_every_bin_is_that_of_the_dense_matrix(case: Case, size: int, pool: str,
 def test_numbers_that_are_not_finite_are_seen_where_they_are_seen_without_it(
     bad: float, pool: str, is_causal: bool, counted: dict[str, int]
 ) -> None:
-    q, k = make(600, 700)
-    k[650, 3] = q[17, 5] = bad
-    found = both(lambda: Attention(q, k, is_causal=is_causal), size=100, pool=pool)
+    q, k = make(75, 88)
+    k[60, 3] = q[17, 5] = bad
+    found = both(lambda: Attention(q, k, is_causal=is_causal), size=13, pool=pool)
     assert sum(counted.values()) > 0
     assert_close(found.fused.values, found.present.values, equal_nan=True, rtol=1e-5, atol=1e-7)
     assert torch.equal(found.fused.allowed, found.present.allowed)
@@ -193,9 +202,9 @@ def test_numbers_that_are_not_finite_are_seen_where_they_are_seen_without_it(
 
 @needs_numba
 def test_a_querys_only_key_has_weight_1_and_an_empty_row_0(fast: Any) -> None:
-    q, k = make(900, 895, scale=9)
+    q, k = make(150, 145, scale=9)
     for pool in POOLS:
-        seen = Attention(q, k, mask=masks.causal_lower_right(900, 895)).overview(size=900, pool=pool).values
+        seen = Attention(q, k, mask=masks.causal_lower_right(150, 145)).overview(size=150, pool=pool).values
         assert bool((seen[:5] == 0).all())
         assert seen[5, 0] == 1
         assert bool((seen <= 1).all())
@@ -295,7 +304,7 @@ def test_no_part_leaves_gradients(in_threads: Callable[[int], None]) -> None:
 
 @needs_numba
 def test_a_pass_asks_once_and_stays_with_what_it_was_told(fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k = make(2000, 2000)
+    q, k = make(250, 250)
     accelerator = Accelerator()
     monkeypatch.setattr(stripe_choice, "ACCELERATOR", accelerator)
     accelerator.state = State.COMPILING
@@ -316,12 +325,12 @@ def test_a_pass_asks_once_and_stays_with_what_it_was_told(fast: Any, monkeypatch
 def test_what_workers_compute_is_all_of_it_fused_or_nothing(
     pool: str, counted: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "LEAST_CELLS", 1 << 18)
-    monkeypatch.setattr(parts, "MOST_CELLS", 1 << 19)
-    q, k = make(2000, 2000)
+    monkeypatch.setattr(parts, "LEAST_CELLS", 1 << 12)
+    monkeypatch.setattr(parts, "MOST_CELLS", 1 << 13)
+    q, k = make(250, 250)
     with ThreadPoolExecutor(2) as executor:
         found = Attention(q, k).overview(pool=pool, executor=executor)
-    assert sum(counted.values()) >= 4 * -(-2000 // fused.block_keys())
+    assert sum(counted.values()) >= 2 * -(-250 // BLOCK_KEYS)
     assert torch.equal(found.values, Attention(q, k).overview(pool=pool).values)
 
 
@@ -329,16 +338,16 @@ def test_what_workers_compute_is_all_of_it_fused_or_nothing(
 def test_a_level_that_is_begun_without_it_is_finished_without_it(
     fast: Any, counted: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    q, k = make(2000, 2000)
+    q, k = make(250, 250)
     monkeypatch.setenv(fused.VARIABLE, "0")
-    levels = LevelCache(Attention(q, k), largest=500)
+    levels = LevelCache(Attention(q, k), largest=60)
     build = levels.build(0, 0, seconds=0)
     next(build)
     monkeypatch.delenv(fused.VARIABLE)
     for _ in build:
         pass
     assert sum(counted.values()) == 0
-    for _ in LevelCache(Attention(q, k), largest=500).build(0, 0):
+    for _ in LevelCache(Attention(q, k), largest=60).build(0, 0):
         pass
     assert counted["add_maxima"] > 0
 
@@ -354,13 +363,14 @@ def test_a_short_pass_has_nothing_compiled_and_a_long_one_does_not_wait(
     slow = Accelerator("slow_kernels")
     monkeypatch.setattr(fused, "import_module", lambda name: (begun.set(), go_on.wait(60), name)[2])
     monkeypatch.setattr(stripe_choice, "ACCELERATOR", slow)
-    Attention(*make(1000, 1000)).overview()
+    monkeypatch.setattr(fused, "LEAST_CELLS", 150 * 160)
+    Attention(*make(149, 160)).overview()
     assert slow.state is State.UNASKED
     try:
-        seen = Attention(*make(4096, 4096, D=2)).overview()
+        seen = Attention(*make(150, 160)).overview()
         assert slow.state is State.COMPILING
         assert begun.wait(60)
-        assert seen.values.shape == (512, 512)
+        assert seen.values.shape == (150, 160)
         assert slow.of_pass(fused.LEAST_CELLS) is None
         assert slow.describe() == "compiling"
     finally:
@@ -475,6 +485,7 @@ NO_FOLDER = (
 
 
 @needs_numba
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "said"),
@@ -494,6 +505,7 @@ def test_where_numba_keeps_or_compiles_nothing(before: str, said: str) -> None:
 
 
 @needs_numba
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_one_process_has_compiled_the_next_one_reads(tmp_path: Path) -> None:
     program = (
@@ -512,6 +524,7 @@ def test_what_one_process_has_compiled_the_next_one_reads(tmp_path: Path) -> Non
 
 
 @needs_numba
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_program_that_ends_soon_ends_well() -> None:
     """It does not wait for a compiler that nobody has use for, nor is one killed in its midst."""

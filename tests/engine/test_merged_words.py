@@ -19,13 +19,22 @@ TOKENS = ["em", "##bed", "the", "mill", "##er", "##s", "[SEP]", "a", "riv", "##e
 
 def random(**more: Any) -> Attention:
     generator = torch.Generator().manual_seed(7)
-    q, k, v = torch.randn(3, 2, 3, 10, 8, generator=generator, dtype=torch.float64)
+    shapes = ((4, 10, 8), (1, 10, 8), (1, 10, 5))
+    q, k, v = (torch.randn(2, *shape, generator=generator, dtype=torch.float64) for shape in shapes)
     return Attention(q, k, v, **more)
 
 
-def by_definition(weights: Tensor) -> Tensor:
+Spans = list[tuple[int, int]]
+
+
+def by_definition(weights: Tensor, rows: Spans = SPANS, columns: Spans = SPANS) -> Tensor:
     """Summed over the pieces of the key, averaged over those of the query."""
-    return torch.stack([torch.stack([weights[q0:q1, k0:k1].sum(1).mean() for k0, k1 in SPANS]) for q0, q1 in SPANS])
+    return torch.stack([torch.stack([weights[q0:q1, k0:k1].sum(1).mean() for k0, k1 in columns]) for q0, q1 in rows])
+
+
+def any_of(allowed: Tensor, rows: Spans, columns: Spans) -> Tensor:
+    """Whether any piece of one word may attend to any of the other."""
+    return torch.tensor([[bool(allowed[a:b, c:d].any()) for c, d in columns] for a, b in rows])
 
 
 @pytest.mark.parametrize(
@@ -36,9 +45,9 @@ def by_definition(weights: Tensor) -> Tensor:
 def test_weights_are_those_of_the_definition(rules: dict[str, Any]) -> None:
     att = random(**rules)
     merged = att.merge(IDS)
-    assert merged.shape[:5] == (2, 3, 3, 6, 6)
+    assert merged.shape[:5] == (2, 4, 4, 6, 6)
     for batch in range(2):
-        for head in range(3):
+        for head in range(4):
             expected = by_definition(att.block(batch=batch, head=head))
             torch.testing.assert_close(merged.block(batch=batch, head=head), expected, **rounding(att).weights)
 
@@ -56,13 +65,45 @@ def test_a_word_may_attend_where_any_of_its_pieces_may(rules: dict[str, Any]) ->
     assert torch.equal(att.merge(IDS).block("allowed"), expected)
 
 
-def test_words_of_queries_and_keys_may_differ() -> None:
-    q, k = torch.randn(4, 8, dtype=torch.float64), torch.randn(10, 8, dtype=torch.float64)
-    att = Attention(q, k)
-    merged = att.merge([0, 1, 1, 2], IDS)
-    assert merged.shape[3:5] == (3, 6)
-    W = att.block()
-    assert merged.block()[1, 0] == approx(float((W[1:3, :2].sum(1)).mean()), rounding(att).weights)
+QUERY_IDS = [[0, 1, 1, 2, 2, 2, 3], [0, 0, 0, 0, 1, 2, 2]]  # of each sample its own; the second has three words
+QUERY_SPANS = [[(0, 1), (1, 3), (3, 6), (6, 7)], [(0, 4), (4, 5), (5, 7)]]
+OTHER_RULES: list[dict[str, Any]] = [
+    {},
+    {"mask": masks.causal_lower_right(7, 10)},
+    {"mask": torch.rand(2, 4, 7, 10, generator=torch.Generator().manual_seed(2)) > 0.6},
+    {"mask": masks.padding([9, 4]), "sinks": torch.linspace(-1, 2, 4)},
+    {"bias": lambda score, b, h, q_idx, kv_idx: torch.where((kv_idx + h) % 4 == 1, -torch.inf, score)},
+]
+
+
+@pytest.mark.parametrize("rules", OTHER_RULES, ids=lambda rules: "-".join(rules) or "plain")
+def test_words_of_queries_and_keys_may_differ_and_those_of_samples(rules: dict[str, Any], tiny_blocks: None) -> None:
+    make = torch.Generator().manual_seed(3)
+    q, k = (torch.randn(2, *shape, generator=make, dtype=torch.float64) for shape in ((4, 7, 8), (2, 10, 8)))
+    att = Attention(q, k, **rules)
+    words = att.merge(QUERY_IDS, IDS)
+    assert words.shape[:5] == (2, 4, 4, 4, 6)
+    within = rounding(att, added=3.0).weights
+    for batch in range(2):
+        rows, count = QUERY_SPANS[batch], len(QUERY_SPANS[batch])
+        for head in range(4):
+            at = {"batch": batch, "head": head}
+            wanted = torch.zeros(4, 6, dtype=torch.float64)
+            wanted[:count] = by_definition(att.block(**at), rows, SPANS)
+            allowed = torch.zeros(4, 6, dtype=torch.bool)
+            allowed[:count] = any_of(att.block("allowed", **at), rows, SPANS)
+            torch.testing.assert_close(words.block(**at), wanted, **within)
+            torch.testing.assert_close(
+                words.block(queries=[2, 0], keys=[5, 1, 2], **at), wanted[[2, 0]][:, [5, 1, 2]], **within
+            )
+            assert torch.equal(words.block("allowed", **at), allowed)
+            for pool in ("max", "mean"):
+                seen = words.overview(**at, size=3, pool=pool)
+                pieces = torch.nn.functional.pad(wanted, (0, 0, 0, 2)).view(3, 2, 3, 2)
+                by_bin = pieces.amax((1, 3)) if pool == "max" else pieces.mean((1, 3))
+                torch.testing.assert_close(seen.values, by_bin[: len(seen.values)], **within)
+                opened = torch.nn.functional.pad(allowed, (0, 0, 0, 2)).view(3, 2, 3, 2).any(3).any(1)
+                assert torch.equal(seen.allowed, opened[: len(seen.values)])
 
 
 def test_samples_with_other_words_have_empty_ones_at_the_end() -> None:
@@ -74,14 +115,14 @@ def test_samples_with_other_words_have_empty_ones_at_the_end() -> None:
 
 
 def test_it_is_computed_where_it_is_looked_at() -> None:
-    """No (Q, K): an attention of a hundred thousand pieces gives a row and an overview of sampled ones."""
-    n = 100_000
+    """No (Q, K): an attention of thirty thousand pieces gives a row at once."""
+    n = 30_000
     q, k = torch.randn(2, n, 4)
     merged = Attention(q, k, is_causal=True).merge([at // 3 for at in range(n)])
-    row = merged.block(queries=20_000)
-    assert row.shape == (1, 33_334)
+    row = merged.block(queries=6_000)
+    assert row.shape == (1, 10_000)
     assert float(row.sum()) == approx(1, rounding(Attention(q, k)).weights)
-    assert not row[0, 20_001:].any()
+    assert not row[0, 6_001:].any()
 
 
 def test_any_block_is_that_of_the_whole() -> None:
@@ -179,7 +220,7 @@ def test_a_front_end_may_merge_and_nothing_else() -> None:
 def test_layers_of_another_length_stay_in_pieces() -> None:
     from attnwidget import AttentionStack
 
-    short = Attention(*torch.randn(2, 2, 3, 5, 8, dtype=torch.float64))
+    short = Attention(*torch.randn(2, 2, 4, 5, 8, dtype=torch.float64))
     w = AttentionWidget.from_attention(AttentionStack([random(), short]), tokens=TOKENS, pieces="words")
     assert w.facts["queries"] == 6
     w.layer = 1

@@ -10,13 +10,14 @@ import torch
 from carrying import carrying
 from torch import Tensor
 
-from attnwidget import Attention
+from attnwidget import Attention, masks
 from attnwidget._capture.reduced import reduced
-from attnwidget._engine import axes, matmul, overview
+from attnwidget._engine import axes, kept_levels, matmul, overview
 from attnwidget._engine.base import MAX_LISTED, Part
 from attnwidget._engine.carried import CHANGED
-from attnwidget._engine.kept_levels import KeptLevels
+from attnwidget._engine.kept_levels import KeptLevels, OnlyOverviewError
 from attnwidget._engine.level_cache import LevelCache
+from attnwidget._engine.regions import TileAddress
 
 META = torch.device("meta")  # as far from a CPU as any other
 
@@ -55,19 +56,67 @@ def test_what_weights_carry_moves_to_another_device_whole() -> None:
     assert moved.refusal("value_norm") == CHANGED
 
 
-def test_a_sampled_picture_of_levels_alone_is_in_whole_bins_of_them() -> None:
-    att = Attention(*qkv(700), is_causal=True)
+B, H, G, Q, K = 2, 6, 3, 70, 150
+
+
+def of_levels(monkeypatch: pytest.MonkeyPatch, **rules: Any) -> tuple[Attention, Any]:
+    """Return an attention, and the same of which only levels of at most 16 bins were kept."""
+    monkeypatch.setattr(kept_levels, "LARGEST_LEVEL", 16)
+    make = torch.Generator().manual_seed(1)
+    q, k = torch.randn(B, H, Q, 4, generator=make), torch.randn(B, G, K, 4, generator=make)
+    att = Attention(q, k, **rules)
     kept = reduced(att, None)
     assert isinstance(kept.source, KeptLevels)
-    assert min(kept.source.bins) > 1
-    wide = 3 * kept.source.bins[0] - 1
-    found = overview.sampled(kept, 0, 1, query_bin=wide, key_bin=wide)
-    assert (found.query_bin, found.key_bin) == (3 * kept.source.bins[0], 3 * kept.source.bins[1])
-    assert found.values.shape == tuple(-(-700 // width) for width in (found.query_bin, found.key_bin))
-    largest = torch.nn.functional.max_pool2d(att.block(head=1)[None], (found.query_bin, found.key_bin), ceil_mode=True)[
-        0
-    ]
-    torch.testing.assert_close(found.values, largest, rtol=1e-5, atol=1e-7)
+    assert kept.source.bins == (8, 16)
+    return att, kept
+
+
+@pytest.mark.parametrize(
+    "rules", [{"is_causal": True}, {"mask": masks.padding([K, 40])}, {"window": 20, "sinks": torch.linspace(-1, 2, H)}]
+)
+def test_a_picture_of_levels_alone_is_in_whole_bins_of_them(
+    rules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    att, kept = of_levels(monkeypatch, **rules)
+    for batch, head in ((1, 4), (0, 5)):
+        weights, allowed = (att.block(stage, batch=batch, head=head) for stage in ("weights", "allowed"))
+        for found, widths in (
+            (overview.sampled(kept, batch, head, query_bin=23, key_bin=29), (24, 32)),
+            (overview.sampled(kept, batch, head, rows=9, columns=5), (8, 32)),
+            (kept.overview(batch, head, size=3), (24, 64)),
+            (kept.overview(batch, head), (8, 16)),
+        ):
+            assert (found.query_bin, found.key_bin) == widths
+            assert found.values.shape == (-(-Q // widths[0]), -(-K // widths[1]))
+            largest = torch.nn.functional.max_pool2d(weights[None], widths, ceil_mode=True)[0]
+            torch.testing.assert_close(found.values, largest, rtol=1e-5, atol=1e-7)
+            opened = torch.nn.functional.max_pool2d(allowed.float()[None], widths, ceil_mode=True)[0] > 0
+            assert torch.equal(found.allowed, opened)
+        normalizers = kept.log_normalizer(batch, head)
+        torch.testing.assert_close(normalizers, att.log_normalizer(batch, head), rtol=1e-5, atol=1e-5)
+        if att.has_sinks:
+            torch.testing.assert_close(kept.sink_weights(batch, head), att.sink_weights(batch, head), rtol=1e-4, atol=0)
+
+
+def test_what_levels_alone_do_not_tell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, kept = of_levels(monkeypatch, is_causal=True)
+    for ask, told in (
+        (lambda: kept.overview(pool="mean"), "so the mean of weights is not known"),
+        (lambda: kept.overview(stage="masked"), "so the stage 'masked' is not known"),
+        (lambda: kept.block(queries=3), "so single rows, keys and tiles are not known"),
+        (lambda: overview.tile(kept, 0, 0, TileAddress(2, 0, 0)), "so a finer picture is not known"),
+        (lambda: overview.tile(kept, 0, 0, TileAddress((3, 3), 0, 0)), "so a finer picture is not known"),
+        (lambda: kept.what_if({"scale": 2.0}), "so what it would be under other rules is not known"),
+    ):
+        with pytest.raises(OnlyOverviewError, match=rf"kept only overviews, in bins of 8 × 16 cells .*{told}"):
+            ask()
+    whole = overview.tile(kept, 1, 4, TileAddress((3, 4), 0, 0)).values
+    assert torch.equal(whole, kept.overview(1, 4).values)
+
+
+def test_a_bin_of_a_level_is_a_power_of_two() -> None:
+    widths = {1: 1, 127: 1, 128: 1, 129: 2, 256: 2, 257: 4, 1000: 8, 1024: 8, 1025: 16}
+    assert {positions: kept_levels.bin_width(positions) for positions in widths} == widths
 
 
 def test_a_level_that_is_done_has_no_cells_left() -> None:

@@ -12,10 +12,12 @@ from tolerance import sums
 from attnwidget import Attention, masks
 from attnwidget._engine.what_if import round_to
 
-Q, K = 6, 9
-q, k, v = (torch.randn(2, 2, n, 8, generator=torch.Generator().manual_seed(n)) for n in (Q, K, K + 1))
-v = v[:, :, :K]
-KEEP = torch.rand(2, 1, Q, K, generator=torch.Generator().manual_seed(3)) < 0.8
+B, H, G, Q, K, D, Dv = 2, 6, 3, 7, 9, 4, 5
+q, k, v = (
+    torch.randn(B, *shape, generator=torch.Generator().manual_seed(sum(shape)))
+    for shape in ((H, Q, D), (G, K, D), (G, K, Dv))
+)
+KEEP = torch.rand(B, 1, Q, K, generator=torch.Generator().manual_seed(3)) < 0.8
 
 
 def made(**keywords: Any) -> Attention:
@@ -26,6 +28,8 @@ GIVEN = {"mask": KEEP, "is_causal": True, "window": 5, "softcap": 3.0, "scale": 
 CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"scale": 1.0}, {"scale": 1.0}),
+    ({"scale": -2.0}, {"scale": -2.0}),
+    ({"scale": 0.0}, {"scale": 0.0}),
     ({"temperature": 4.0}, {"scale": 0.125}),
     ({"scale": 2.0, "temperature": 4.0}, {"scale": 0.5}),
     ({"softcap": None}, {"softcap": None}),
@@ -50,12 +54,12 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_a_change_is_what_would_have_been_given(changes: dict[str, Any], keywords: dict[str, Any]) -> None:
     wanted = GIVEN | keywords
     if isinstance(wanted["mask"], torch.Tensor) and wanted["mask"].ndim == 1:
-        wanted["mask"] = wanted["mask"].expand(2, 1, Q, K)
+        wanted["mask"] = wanted["mask"].expand(B, 1, Q, K)
     found, expected = made(**GIVEN).what_if(changes), made(**wanted)
     for stage in ("scaled", "masked", "weights", "contribution"):
-        torch.testing.assert_close(found.block(stage, batch=1, head=1), expected.block(stage, batch=1, head=1))
-    torch.testing.assert_close(found.overview(1, 1).values, expected.overview(1, 1).values)
-    torch.testing.assert_close(found.output(1, 1), expected.output(1, 1))
+        torch.testing.assert_close(found.block(stage, batch=1, head=4), expected.block(stage, batch=1, head=4))
+    torch.testing.assert_close(found.overview(1, 4).values, expected.overview(1, 4).values)
+    torch.testing.assert_close(found.output(1, 4), expected.output(1, 4))
 
 
 def test_the_original_stays() -> None:

@@ -16,7 +16,8 @@ from attnwidget import Attention, ScaledDotProductAttention, masks, scaled_dot_p
 from attnwidget._rules import parsing
 from attnwidget._rules.options import KEYWORDS, OPTIONS, AttentionKeywords, AttentionOptions, LayeredKeywords
 
-q, k, v = torch.randn(3, 2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+MAKE = torch.Generator().manual_seed(0)
+q, k, v = (torch.randn(2, heads, 5, d, generator=MAKE) for heads, d in ((6, 4), (3, 4), (3, 7)))
 TAKERS = {
     "Attention": Attention,
     "from_scores": Attention.from_scores,

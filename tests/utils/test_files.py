@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ import torch.nn.functional as F
 from attnwidget import AttentionWidget, Capture, capture
 from attnwidget._utils import files
 
-WRITERS = ("html", "svg", "pdf", "png", "safetensors")
+WRITERS = ("html", "svg", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("pdf", "png")), "safetensors")
 BEFORE = b"what was there"
 
 
+@cache
 def writer(kind: str) -> Callable[[Any], Any]:
-    """Return what writes a file of this kind."""
+    """Return what writes a file of this kind, the same in all tests."""
     if kind == "safetensors":
         with capture() as cap:
             F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 5, 8))
@@ -150,6 +152,7 @@ for write, name in ((w.to_html, "a.html"), (figure.savefig, "a.svg"), (figure.sa
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_limit_of_the_system_leaves_nothing_half_written(tmp_path: Path) -> None:
     for name in ("a.html", "a.svg", "a.png", "a.st"):
         (tmp_path / name).write_bytes(BEFORE)

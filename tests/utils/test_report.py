@@ -33,15 +33,26 @@ def test_names_what_is_installed_and_where_it_runs(pages: reports.Pages) -> None
     assert repr(found) == text
 
 
-def test_imports_nothing_that_is_not_there() -> None:
+HEAVY = ("transformers", "matplotlib", "jupyterlab", "marimo", "numba", "distributed", "pandas")
+
+
+def test_imports_nothing_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """It only looks into what is installed: importing transformers takes seconds."""
+    for name in HEAVY:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert str(attnwidget.report())
+    assert not {*HEAVY} & {*sys.modules}
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_imports_nothing_in_a_process_of_its_own() -> None:
     program = (
         "import sys, attnwidget\n"
         "before = set(sys.modules)\n"
         "str(attnwidget.report())\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
-        "heavy = {'transformers', 'matplotlib', 'jupyterlab', 'marimo', 'numba', 'distributed', 'pandas'}\n"
-        "print(sorted(new & heavy))\n"
+        f"print(sorted(new & set({HEAVY})))\n"
         "print(attnwidget.report().host)\n"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

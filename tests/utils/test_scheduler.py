@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
-from attnwidget._utils.scheduler import Scheduler
+from attnwidget._utils import scheduler
+from attnwidget._utils.scheduler import Scheduler, in_slices
 
 
 def counting(seen: list[object], name: object, count: int) -> Iterator[None]:
@@ -190,41 +191,84 @@ def test_after_a_loop_has_ended_the_next_one_serves() -> None:
     asyncio.run(second())
 
 
-def test_nothing_runs_for_a_while_after_an_answer() -> None:
-    async def main() -> float:
+def test_nothing_runs_for_a_while_after_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: now))
+    seen: list[object] = []
+    waits: list[float] = []
+    schedule = Scheduler._schedule
+
+    def waiting(slices: Scheduler, loop: asyncio.AbstractEventLoop, delay: float = 0) -> None:
+        waits.append(delay)
+        schedule(slices, loop, 0)
+
+    monkeypatch.setattr(Scheduler, "_schedule", waiting)
+
+    async def main() -> None:
+        nonlocal now
         slices = Scheduler(threading.RLock())
-        ran: list[float] = []
-
-        def steps() -> Iterator[None]:
-            ran.append(time.monotonic())
-            yield
-
-        begun = time.monotonic()
-        slices.hold_back(0.05)
-        slices.hold_back(0.001)  # as after an answer, while something longer waits
-        slices.start("a", steps())
+        slices.hold_back(5)
+        slices.hold_back(1)  # as after an answer, while something longer waits
+        slices.start("a", counting(seen, "a", 1))
+        for wait in (5, 2.5):
+            while wait not in waits:
+                await asyncio.sleep(0)
+            assert seen == []
+            now += 2.5
         await until_done(slices)
-        return ran[0] - begun
 
-    assert asyncio.run(main()) >= 0.05
+    asyncio.run(main())
+    assert seen == [("a", 0)]
+    assert now == 105
 
 
 def test_what_is_cleared_is_let_go() -> None:
+    asked: list[None] = []
+
     class Steps:
         def __iter__(self) -> Iterator[None]:
             return self
 
         def __next__(self) -> None:
-            return None
+            asked.append(None)
 
     async def main() -> None:
         slices, steps = Scheduler(threading.RLock()), Steps()
         end = weakref.ref(steps)
         slices.start("a", steps)
+        while not asked:
+            await asyncio.sleep(0)
         del steps
-        await asyncio.sleep(0.01)
         slices.clear()
         gc.collect()
         assert end() is None
 
     asyncio.run(main())
+
+
+def test_work_in_small_steps_is_a_job_of_longer_ones_that_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: now))
+    told: list[float] = []
+    done = 0
+
+    def work() -> Iterator[None]:
+        nonlocal now, done
+        for _ in range(40):
+            now += 1
+            done += 1
+            yield
+
+    def tell() -> None:
+        told.append(now)
+
+    slices = []
+    for _ in in_slices(work(), tell, slice_seconds=3, first=4):
+        slices.append(done)
+        now += 10  # others have their turn
+    assert slices == [*range(3, 40, 3)]
+    assert done == 40
+    assert told[0] == 14
+    gaps = [later - earlier for earlier, later in pairwise(told)]
+    assert all(gap >= 4 * 2**n for n, gap in enumerate(gaps, 1))
+    assert len(told) == 5
