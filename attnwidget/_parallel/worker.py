@@ -84,6 +84,8 @@ def as_bytes(x: Tensor) -> np.ndarray[Any, Any]:
 
 def _from_bytes(memory: Any, number: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     raw = memory[number]
+    if not len(raw):
+        return torch.empty(shape, dtype=dtype, device="cpu")
     found = torch.from_numpy(raw if raw.flags.writeable and raw.ctypes.data % 64 == 0 else _aligned(raw))
     return found.view(dtype).view(shape)
 

@@ -270,14 +270,15 @@ class TraitBuilders:
     def _survey(self, batch: int) -> Made:
         shown = self._shown
         ids = lambda layer: shown.ids(layer, batch)  # noqa: E731
-        return self._surveys.look(batch, lambda: Survey(shown.layers, batch, ids, shown.kinds, shown.text))
+        of = batch, shown.versions()
+        return self._surveys.look(of, lambda: Survey(shown.layers, batch, ids, shown.kinds, shown.text))
 
     def _stage_heads(self, batch: int, stage: str, query: int | None) -> Made:
         def ask(found: StageSurvey) -> None:
             found.query = query
 
-        layers = self._shown.layers
-        return self._stage_surveys.look((batch, stage), lambda: StageSurvey(layers, batch, stage), ask)
+        layers, of = self._shown.layers, (batch, stage, self._shown.versions())
+        return self._stage_surveys.look(of, lambda: StageSurvey(layers, batch, stage), ask)
 
     def _no_survey(self, error: Exception, batch: int) -> Made | None:
         return self._surveys.failed(error)

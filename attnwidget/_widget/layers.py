@@ -100,6 +100,10 @@ class ShownLayers:
             )
         return "; ".join(said)
 
+    def versions(self) -> tuple[tuple[int, ...], ...]:
+        """Return numbers that change whenever a tensor of any layer does."""
+        return tuple(self.layers[layer].versions() for layer in range(len(self.layers)))
+
     def before(self, layer: int) -> Attention | None:
         """Return a layer without the other rules; None where there are none."""
         return self.stack[layer] if self.rules else None

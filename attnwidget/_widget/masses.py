@@ -191,7 +191,7 @@ class Masses:
     ) -> HeadMasses:
         """Return the pass over all heads that are of a layer's length."""
         shape = shown.layers[layer].shape
-        key = (batch, shape.Q, shape.K, *place)
+        key = (batch, shape.Q, shape.K, *place, shown.versions())
         found = self._of_heads.get(key)
         if found is None:
             wanted = self._wanted(shown, layer, batch, 0, place)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attnwidget._widget.derived import Derived, DerivedTrait
+from attnwidget._widget.derived import INTERRUPTED, Derived, DerivedTrait
 
 
 class Box:
@@ -122,3 +122,41 @@ def test_the_value_of_something_else_is_not_put() -> None:
     assert box.derived.value("square", 5) == 25
     assert box.derived.value("square") is None
     assert box.put == {}
+
+
+def test_an_interrupt_is_said_of_what_is_not_there_yet_and_it_is_made_when_next_brought() -> None:
+    box = Box()
+    for name in box.rules():
+        box.derived.bring(name)
+    box.number = 4
+    box.derived.bring("square")
+    box.derived.interrupt()
+    assert box.put == {"square": 16, "inverse": f"4: {INTERRUPTED}", "untold": None, "strictly": 0.25}
+    assert box.errors == {"square": None, "inverse": None, "untold": INTERRUPTED, "strictly": None}
+    assert box.made == ["square of 3", "square of 4"]
+    assert [name for name in box.rules() if box.derived.bring(name)] == ["inverse", "untold"]
+    assert (box.put["inverse"], box.put["untold"], box.errors["untold"]) == (0.25, 0.25, None)
+    box.number = None
+    box.derived.interrupt("no memory")
+    assert (set(box.put.values()), box.left) == ({None}, 1), "what nobody wants is not interrupted"
+
+
+def test_the_reason_of_an_interrupt_can_be_another() -> None:
+    box = Box()
+    box.derived.interrupt("no memory")
+    assert (box.put["inverse"], box.errors["square"]) == ("3: no memory", "no memory")
+
+
+def test_what_is_held_back_is_still_to_come_and_what_is_required_is_there() -> None:
+    box = Box()
+    for name in box.rules():
+        box.derived.bring(name)
+    box.number = 4
+    box.derived.hold_back("later")
+    assert box.put == {"square": None, "inverse": "4: later", "untold": None, "strictly": 0.25}
+    assert box.errors == dict.fromkeys(box.put)
+    assert box.left == 1, "what makes it may stop"
+    assert [name for name in box.rules() if box.derived.bring(name)] == ["square", "inverse", "untold"]
+    box.number = None
+    box.derived.hold_back("later")
+    assert set(box.put.values()) == {None}

@@ -134,3 +134,26 @@ def test_what_fails_on_the_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     w = asyncio.run(main())
     assert "no memory" in w.errors["findings"]
+
+
+def test_in_a_script_a_longer_head_is_checked_only_when_it_is_asked_for(
+    front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    att = Attention(*tensors(9, heads=4))
+    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_CHECKED_AT_ONCE", 81)
+    assert AttentionWidget.from_attention(att).findings is not None, "so many cells are checked at once"
+    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_CHECKED_AT_ONCE", 80)
+    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_KEPT_HEADS", 2)
+    w = AttentionWidget.from_attention(att)
+    assert (w.findings, w.deviation) == (None, None)
+    at = {"kind": "check", "layer": 0, "batch": 0}
+    for head in (1, 2, 3):
+        assert front_end.ask(w, {"id": "a", **at, "head": head})[0]["ok"]
+        assert w.findings is None, "another head is shown"
+    found = {}
+    for head in (1, 2, 3):
+        w.head = head
+        found[head] = w.findings
+    assert found[1] is None, "those that were asked for last are remembered"
+    assert [found[head] for head in (2, 3)] == [[asdict(one) for one in att.check(head=head)] for head in (2, 3)]
+    assert w.deviation["head"] == 3

@@ -23,7 +23,7 @@ LAST = {"keep": {"policy": "window", "budget": 12, "sinks": 0}}
 
 
 def tensors(n: int = N) -> torch.Tensor:
-    return torch.randn(2, 1, 2, n, 8, generator=torch.Generator().manual_seed(2)) * 2
+    return torch.randn(2, 3, 2, n, 8, generator=torch.Generator().manual_seed(2)) * 2
 
 
 def shown(w: AttentionWidget) -> np.ndarray[Any, Any]:
@@ -33,11 +33,11 @@ def shown(w: AttentionWidget) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("policy", [{"policy": "window", "budget": 12}, {"policy": "tova", "budget": 12}])
 def test_it_is_what_keep_finds(policy: dict[str, Any]) -> None:
     att = Attention(*tensors(), is_causal=True, sinks=torch.tensor([0.5, -1.0]))
-    w = AttentionWidget.from_attention(att, what_if={"keep": policy})
+    w = AttentionWidget.from_attention(att, what_if={"keep": policy}, batch=2)
     for head in range(2):
         w.head = head
-        wanted = att.keep(**policy, head=head).recall.numpy()
-        assert (w.recall["layer"], w.recall["batch"], w.recall["head"]) == (0, 0, head)
+        wanted = att.keep(**policy, batch=2, head=head).recall.numpy()
+        assert (w.recall["layer"], w.recall["batch"], w.recall["head"]) == (0, 2, head)
         np.testing.assert_allclose(shown(w), wanted, rtol=roundings(N) * eps(torch.float32) * 10)
         assert (w.recall["every"], w.recall["share"], w.recall["error"]) == (1, 1, None)
 
@@ -66,9 +66,9 @@ def test_only_the_heatmap_under_a_cache_has_it() -> None:
     assert w.recall is None
 
 
-def kept_in_window(att: Attention, head: int, budget: int) -> torch.Tensor:
+def kept_in_window(att: Attention, head: int, budget: int, batch: int = 0) -> torch.Tensor:
     """Return of each row the weight on the last keys, by a plain sum over dense weights: (Q,) float64."""
-    weights = att.block("weights", head=head).double()
+    weights = att.block("weights", batch=batch, head=head).double()
     queries, keys = torch.meshgrid(*(torch.arange(n, device="cpu") for n in weights.shape), indexing="ij")
     return (weights * (queries - keys < budget)).sum(1)
 
@@ -87,11 +87,16 @@ def test_of_several_heads_as_one_it_is_the_share_of_their_mean_weights_and_of_th
 
 
 def test_of_a_word_it_is_the_share_of_the_words_row() -> None:
-    words = [f"{'Ġ' if at % 3 == 0 else ''}t{at}" for at in range(N)]
+    of_two, of_three = ([f"{'Ġ' if at % size == 0 else ''}t{at}" for at in range(N)] for size in (2, 3))
     att = Attention(*tensors(), is_causal=True)
-    w = AttentionWidget.from_attention(att, tokens=words, what_if=LAST, pieces="words")
-    assert w.facts["queries"] == N // 3
-    wanted = kept_in_window(att, 0, 12).reshape(-1, 3).mean(1)
+    samples = [of_two, of_three, of_two]
+    w = AttentionWidget.from_attention(att, tokens=samples, what_if=LAST, pieces="words", batch=1)
+    wanted = kept_in_window(att, 0, 12, batch=1).reshape(-1, 3).mean(1)
+    found = shown(w)
+    np.testing.assert_allclose(found[: N // 3], wanted, rtol=roundings(N) * eps(torch.float32) * 10)
+    assert np.isnan(found[N // 3 :]).all(), "the other samples have more words"
+    w.batch = 2
+    wanted = kept_in_window(att, 0, 12, batch=2).reshape(-1, 2).mean(1)
     np.testing.assert_allclose(shown(w), wanted, rtol=roundings(N) * eps(torch.float32) * 10)
 
 

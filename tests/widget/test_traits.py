@@ -12,7 +12,26 @@ import traitlets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnwidget._widget.traits import Choice, ColorRange, Index, OnlyHeads, Text
+from attnwidget._widget.traits import (
+    Choice,
+    ColorRange,
+    Count,
+    HeadPlace,
+    Heads,
+    Index,
+    Kinds,
+    MetricChoice,
+    Names,
+    NotThere,
+    OnlyHeads,
+    Pins,
+    Text,
+    Threshold,
+    WhatIf,
+    WrongType,
+    WrongValue,
+    refusing,
+)
 
 
 class Box(traitlets.HasTraits):
@@ -169,3 +188,103 @@ def test_only_heads_are_nothing_else(value: Any) -> None:
         ValueError, match=r"^only_heads is .*: .*give \(first layer, last layer, least value of `bar`\)"
     ):
         Box(only_heads=value)
+
+
+class Lists(traitlets.HasTraits):
+    heads = Heads()
+    pins = Pins()
+    names = Names()
+    place = HeadPlace()
+    top_k = Count(None, allow_none=True)
+    threshold = Threshold()
+    kinds = Kinds()
+    bar = MetricChoice("entropy", "recall")
+    rules = WhatIf()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("heads", (3, np.int64(1), 3), [3, 1]),
+        ("pins", [(1, None), [None, torch.tensor(2)], (3, 4)], [(1, None), (None, 2), (3, 4)]),
+        ("pins", [], []),
+        ("pins", [(0, 0)] * 1000, [(0, 0)] * 1000),
+        ("names", ("b", "a", "b"), ["b", "a"]),
+        ("names", ["half \ud800"], ["half ?"]),
+        ("names", [str(n) for n in range(1000)], [str(n) for n in range(1000)]),
+        ("place", [2, np.int8(0), 9], (2, 0, 9)),
+        ("place", None, None),
+        ("top_k", 1, 1),
+        ("top_k", 2**31 - 1, 2**31 - 1),
+        ("top_k", None, None),
+        ("threshold", 0, 0.0),
+        ("threshold", np.float32(1), 1.0),
+        ("kinds", None, {}),
+        ("kinds", {f"mine {n}": len for n in range(8)}, {f"mine {n}": len for n in range(8)}),
+        ("rules", {"scale": 2}, {"scale": 2}),
+    ],
+)
+def test_what_a_list_a_place_or_a_limit_may_be(name: str, value: Any, kept: Any) -> None:
+    assert getattr(Lists(**{name: value}), name) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "said"),
+    [
+        ("heads", [], ValueError, "heads is empty: give at least one head"),
+        ("heads", 3, TypeError, "give a list of heads"),
+        ("heads", "12", TypeError, "give a list of heads"),
+        ("heads", [0, True], TypeError, "give a list of heads"),
+        ("pins", [(None, None)], TypeError, "give a list of pairs"),
+        ("pins", [(1, 2, 3)], TypeError, "give a list of pairs"),
+        ("pins", [(1,)], TypeError, "give a list of pairs"),
+        ("pins", [(1, False)], TypeError, "give a list of pairs"),
+        ("pins", {1: 2}, TypeError, "give a list of pairs"),
+        ("pins", [(0, 0)] * 1001, ValueError, "pins are 1,001 places: pin at most 1,000"),
+        ("names", "self", TypeError, "give a list of names"),
+        ("names", ["a", 3], TypeError, "give a list of names"),
+        ("names", [str(n) for n in range(1001)], ValueError, "names are 1,001 names: give at most 1,000"),
+        ("place", (1, 2), TypeError, r"give \(layer, batch, head\)"),
+        ("place", (1, 2, 3, 4), TypeError, r"give \(layer, batch, head\)"),
+        ("place", (1, 2, None), TypeError, r"give \(layer, batch, head\)"),
+        ("top_k", 0, ValueError, "top_k is 0: give 1 to 2,147,483,647"),
+        ("top_k", 2**31, ValueError, "give 1 to"),
+        ("threshold", -0.001, ValueError, "give a weight from 0 to 1"),
+        ("threshold", 1.001, ValueError, "give a weight from 0 to 1"),
+        ("threshold", None, TypeError, "give a weight from 0 to 1"),
+        ("kinds", {f"mine {n}": len for n in range(9)}, ValueError, "kinds has 9 metrics, and at most 8 are shown"),
+        ("kinds", {"layer": len}, ValueError, "there already"),
+        ("kinds", {"stage_size": len}, ValueError, "there already"),
+        ("kinds", 3, ValueError, "no kind of head is called 3"),
+        ("bar", "mine", ValueError, "give one of entropy, recall"),
+        ("rules", [("scale", 2)], TypeError, "give a dict such as"),
+    ],
+)
+def test_what_a_list_a_place_or_a_limit_may_not_be(name: str, value: Any, error: type[Exception], said: str) -> None:
+    box = Lists()
+    before = getattr(box, name)
+    with pytest.raises(error, match=said) as refused:
+        setattr(box, name, value)
+    assert isinstance(refused.value, traitlets.TraitError), "several that are set at once are put back together"
+    assert getattr(box, name) == before
+
+
+def test_a_bar_may_be_a_metric_of_ones_own() -> None:
+    box = Lists(kinds={"mine": len})
+    box.bar = "mine"
+    assert box.bar == "mine"
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [(IndexError, NotThere), (TypeError, WrongType), (ImportError, WrongType), (ValueError, WrongValue),
+     (OverflowError, WrongValue), (WrongType, WrongType)],
+)  # fmt: skip
+def test_what_is_refused_within_is_refused_as_a_trait_does(raised: type[Exception], kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="so it is"), refusing():
+        raise raised("so it is")
+
+
+def test_a_mistake_of_ours_is_not_refused_as_a_trait_does() -> None:
+    with pytest.raises(AttributeError, match="so it is"), refusing():
+        raise AttributeError("so it is")
