@@ -202,3 +202,33 @@ def test_what_is_looked_at_while_a_text_grows_is_all_of_it_so_far(how: dict[str,
         assert torch.equal(att.k, whole.k[:, :, :own])
         if "queries" not in how:
             assert torch.allclose(weights(att), weights(whole)[:, :, :own, :own], atol=1e-6)
+
+
+def test_a_text_that_goes_on_in_another_block_is_shown_to_its_end() -> None:
+    """Also where it was looked at between the blocks."""
+    model = build(GPT2, "sdpa")
+    cache, ids, cap = transformers.DynamicCache(config=model.config), PROMPT, capture(model)
+    for length in (12, 13, 14):
+        with torch.no_grad(), cap:
+            ids = model(ids, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+        assert [(att.shape.Q, att.shape.K) for att in cap.attention] == [(length, length)] * 2
+        assert weights(cap.attention[1]).sum(-1).allclose(torch.ones(()))
+
+
+def test_samples_are_known_again_by_all_of_their_keys() -> None:
+    before = torch.randn(3, 2, 5, 4)
+    before[2] = before[0]  # two that are alike
+    other = torch.randn(3, 2, 5, 4)
+    for now, wanted, order in (
+        (before[[1, 0, 2]], None, [1, 0, 2]),
+        (before, None, [0, 1, 2]),
+        (before, [2, 1, 0], [2, 1, 0]),  # as in another layer, where they differ
+        (before, [1, 0, 2], [0, 1, 2]),  # which does not fit here
+        (before[[0, 0, 2]], None, [0, 0, 2]),
+        (before[[1, 1, 0]], None, [1, 1, 2]),
+        (before[[1, 1, 0]], [1, 1, 0], [1, 1, 0]),
+        (other, None, None),
+        (torch.cat([other[:, :, :-1], before[:, :, -1:]], 2), None, None),  # the last key alone is alike
+        (torch.cat([before[:, :1], other[:, 1:]], 1), None, None),
+    ):
+        assert records._order_of(before, now, wanted) == order
