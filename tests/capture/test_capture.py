@@ -50,6 +50,7 @@ def minilm() -> Any:
 # Models of transformers.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padded", [None, "left", "right"])
 @pytest.mark.parametrize(("name", "implementation"), [(n, i) for n, kind in DECODERS.items() for i in kind[2]])
 def test_weights_of_a_decoder_are_those_of_eager(name: str, implementation: str, padded: str | None) -> None:
@@ -95,6 +96,7 @@ def test_layers_are_named_as_the_model_names_them_and_keep_what_they_are() -> No
     assert second.block("allowed").sum(1).tolist() == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_a_real_sentence_model_on_a_padded_batch(minilm: Any) -> None:
     model, tokenizer = minilm
     inputs = tokenizer(
@@ -117,6 +119,7 @@ def test_an_image_model() -> None:
     assert cap.attention[0].shape.Q == 17
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_self_and_cross_attention_are_told_apart(name: str, implementation: str) -> None:
@@ -203,6 +206,7 @@ def test_beams_that_change_places_take_their_past_with_them() -> None:
         assert any(is_near(beam, returned) for beam in range(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_a_generated_translation_has_encoder_decoder_and_cross(name: str, cache: str) -> None:

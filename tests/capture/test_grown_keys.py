@@ -102,6 +102,20 @@ def test_a_tensor_in_the_place_of_the_keys_is_seen_at_once() -> None:
     assert "its later calls do not continue the first" in cap.skipped["transformer.h.1.attn"]
 
 
+def test_keys_of_the_source_that_change_in_place_are_seen_at_once() -> None:
+    model = build(SEQUENCES["BART"], "sdpa")
+    cache = transformers.EncoderDecoderCache(*(transformers.DynamicCache() for _ in range(2)))
+    with torch.no_grad(), capture(model, strict=False) as cap:
+        source, ids = model.get_encoder()(PROMPT), PROMPT[:, :1]
+        for step in range(5):
+            how = {"encoder_outputs": source, "past_key_values": cache, "use_cache": True}
+            ids = model(decoder_input_ids=ids, **how).logits[:, -1:].argmax(-1)
+            if step == 2:
+                cache.cross_attention_cache.layers[1].keys[:, 1, 4] *= 2
+    assert [att.shape.Q for att in cap.cross] == [5, 3]
+    assert "its later calls do not continue the first" in cap.skipped["model.decoder.layers.1.encoder_attn"]
+
+
 def test_a_change_that_torch_does_not_count_is_named() -> None:
     def change(cache: Any, step: int) -> None:
         if step == 2:
@@ -172,3 +186,49 @@ def test_the_functions_of_caches_are_put_back() -> None:
         model(PROMPT)
         assert all(kind.update is not own for kind, own in zip(kinds, before, strict=True))
     assert [kind.update for kind in kinds] == before
+
+
+@pytest.mark.parametrize("how", [{}, {"heads": [1, 3]}, {"queries": slice(-3, None)}, {"clone": False}])
+def test_what_is_looked_at_while_a_text_grows_is_all_of_it_so_far(how: dict[str, Any]) -> None:
+    model = build(GPT2, "sdpa")
+    cache, ids, seen = transformers.DynamicCache(config=model.config), PROMPT, []
+    with torch.no_grad(), capture(model, **how) as cap:
+        for _ in range(5):
+            ids = model(ids, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+            seen.append(cap.attention[1])
+    assert [att.shape.K for att in seen] == [12, 13, 14, 15, 16]
+    for att in seen[1:]:
+        whole, own = cap.attention[1], att.shape.K
+        assert torch.equal(att.k, whole.k[:, :, :own])
+        if "queries" not in how:
+            assert torch.allclose(weights(att), weights(whole)[:, :, :own, :own], atol=1e-6)
+
+
+def test_a_text_that_goes_on_in_another_block_is_shown_to_its_end() -> None:
+    """Also where it was looked at between the blocks."""
+    model = build(GPT2, "sdpa")
+    cache, ids, cap = transformers.DynamicCache(config=model.config), PROMPT, capture(model)
+    for length in (12, 13, 14):
+        with torch.no_grad(), cap:
+            ids = model(ids, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+        assert [(att.shape.Q, att.shape.K) for att in cap.attention] == [(length, length)] * 2
+        assert weights(cap.attention[1]).sum(-1).allclose(torch.ones(()))
+
+
+def test_samples_are_known_again_by_all_of_their_keys() -> None:
+    before = torch.randn(3, 2, 5, 4)
+    before[2] = before[0]  # two that are alike
+    other = torch.randn(3, 2, 5, 4)
+    for now, wanted, order in (
+        (before[[1, 0, 2]], None, [1, 0, 2]),
+        (before, None, [0, 1, 2]),
+        (before, [2, 1, 0], [2, 1, 0]),  # as in another layer, where they differ
+        (before, [1, 0, 2], [0, 1, 2]),  # which does not fit here
+        (before[[0, 0, 2]], None, [0, 0, 2]),
+        (before[[1, 1, 0]], None, [1, 1, 2]),
+        (before[[1, 1, 0]], [1, 1, 0], [1, 1, 0]),
+        (other, None, None),
+        (torch.cat([other[:, :, :-1], before[:, :, -1:]], 2), None, None),  # the last key alone is alike
+        (torch.cat([before[:, :1], other[:, 1:]], 1), None, None),
+    ):
+        assert records._order_of(before, now, wanted) == order

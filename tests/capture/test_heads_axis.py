@@ -11,6 +11,7 @@ from captured import assert_equal, in_both
 from torch import Tensor, nn
 
 from attnwidget import capture
+from attnwidget._capture.heads_axis import HEADS_STEPS, HeadsAxis, _split
 
 B, H, D, N = 2, 4, 8, 7
 Layout = Callable[[Tensor], Tensor]  # of features (B, N, H · D), one part of (B · H or H · B, N, D)
@@ -138,3 +139,58 @@ def test_what_cannot_be_told_is_shown_as_samples() -> None:
     with torch.no_grad(), capture(model) as cap:
         model(*parts[:, :H])
     assert cap.attention[0].shape[:2] == (1, H)
+
+
+def test_heads_of_a_text_without_samples_are_told_by_how_its_features_are_split() -> None:
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(H * D, 3 * H * D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (y.reshape(N, H, D).transpose(0, 1) for y in self.qkv(x).chunk(3, -1))
+            self.weights = torch.bmm(q, k.mT).softmax(-1)
+            return torch.bmm(self.weights, v).transpose(0, 1).flatten(1)
+
+    torch.manual_seed(0)
+    model, x = Alone().eval(), torch.randn(N, H * D)
+    with torch.no_grad(), capture(model) as cap:
+        model(x)
+    assert cap.attention[0].shape[:2] == (1, H)
+    assert_equal(cap.attention, [in_both(lambda own, x: own(x) is not None and own.weights[None], model, x)])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "axis"),
+    [
+        ((B, N, H * D), (B, N, H, D), HeadsAxis(2, H)),
+        ((N, H * D), (N, H, D), HeadsAxis(1, H)),
+        ((N, B, H * D), (N, B * H, D), HeadsAxis(1, H)),
+        ((N, B, 3, H * D), (N, B, 3, H, D), HeadsAxis(3, H)),
+        ((B, N, H * D), (B, N, H * D), None),
+        ((B, N, H * D), (B, N * H, D + 1), HeadsAxis(1, H)),
+        ((B, N, H * D), (N, B, H, D), None),
+        ((B, N, H * D), (B, N, H, D + 1), None),
+        ((B, N, H * D), (B, N + 1, D), None),
+        ((H * D,), (H, D), None),
+    ],
+)
+def test_the_last_axis_is_split_into_heads(before: Any, after: Any, axis: HeadsAxis | None) -> None:
+    assert _split(before, after) == axis
+
+
+def test_an_axis_of_heads_is_followed_through_what_merges_it() -> None:
+    """What stands after the heads in a merged axis is counted with them; other axes only move it."""
+    x = torch.empty(B, N, H, D)
+    for shape, known, found in (
+        ((B * N, H, D), HeadsAxis(2, H), HeadsAxis(1, H)),
+        ((B, N * H, D), HeadsAxis(2, H), HeadsAxis(1, H)),
+        ((B, N * H, D), HeadsAxis(1, N), HeadsAxis(1, N, H)),
+        ((B * N, H, D), HeadsAxis(0, B), HeadsAxis(0, B, N)),
+        ((B, N, H * D), HeadsAxis(2, H), HeadsAxis(2, H, D)),
+        ((B, N, H * D), HeadsAxis(1, N), HeadsAxis(1, N)),
+        ((B, N, H, D), HeadsAxis(2, H, 3), HeadsAxis(2, H, 3)),
+        ((B * N * H, D), HeadsAxis(2, H), None),
+        ((N, B, H, D), HeadsAxis(2, H), None),
+    ):
+        assert HEADS_STEPS[torch.reshape](known, x.new_empty(shape), x, torch.reshape, (shape,), {}) == found

@@ -293,3 +293,14 @@ def test_the_share_of_a_weight_that_a_type_may_change_is_one_half() -> None:
     last = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])[None, None, :, None]  # only the last of five rows is large
     assert is_changed_by_rounding(last, k, 1.0, torch.float16)
     assert is_changed_by_rounding(last.flip(2), k, 1.0, torch.float16)
+
+
+def test_a_type_of_more_range_and_fewer_digits_is_looked_at_too_and_so_is_the_size_of_a_head() -> None:
+    q, k, _ = tensors()
+    assert is_changed_by_rounding((60 * q).half(), (60 * k).half(), None, torch.bfloat16)
+    assert not is_changed_by_rounding((60 * q).half(), (60 * k).half(), None, torch.float32)
+    own, other = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 2, 4)
+    own[..., 0], other[0, 0, :, 0] = 1.0, torch.tensor([2049.0, 1.0])
+    assert not is_changed_by_rounding(own, other, None, torch.float16)  # by 1 / √4
+    assert is_changed_by_rounding(own, other, 1.0, torch.float16)
+    assert is_changed_by_rounding(own[..., :1], other[..., :1], None, torch.float16)

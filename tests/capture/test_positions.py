@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,9 @@ from captured import TEXT
 from torch import Tensor, nn
 
 from attnwidget import capture
+from attnwidget._capture.observed_call import ObservedCall
+from attnwidget._capture.positions import why_not_positions
+from attnwidget._capture.provenance import Invocation
 
 transformers = pytest.importorskip("transformers")
 
@@ -100,3 +105,46 @@ def test_blocks_of_big_bird_are_told_and_its_full_attention_is_shown(length: int
             with capture(model) as cap:
                 model(ids)
             assert cap.attention[0].shape[3:5] == (length, length)
+
+
+class LocalSelfAttention(nn.Module):
+    """May take its text in blocks, by its name."""
+
+
+class ProbSparseAttention(nn.Module):
+    """Chooses its queries, by its name."""
+
+
+def why(module: nn.Module, given: tuple[int, ...], q: tuple[int, ...], keys: int | None = None) -> str | None:
+    """What is said of a call with q (B, H, Q, D) of a module that was given one tensor of this shape."""
+    B, H, Q, D = q
+    k = torch.randn(B, H, keys or Q, D)
+    return why_not_positions(ObservedCall(torch.randn(q), k, k), Invocation(module, (torch.randn(given),), {}))
+
+
+def test_blocks_are_told_where_they_are_not_all_positions() -> None:
+    local = LocalSelfAttention()
+    assert why(local, (3, 12, 8), (3, 2, 12, 4)) is None
+    for q, keys in (((6, 2, 6, 4), 6), ((6, 2, 6, 4), 12), ((3, 2, 12, 4), 6)):
+        assert "in blocks" in str(why(local, (3, 12, 8), q, keys))
+        assert why(nn.Identity(), (3, 12, 8), q, keys) is None
+        assert "in blocks" in str(why(ProbSparseAttention(), (3, 12, 8), q, keys))
+    assert why_not_positions(ObservedCall(torch.randn(3, 2, 5, 4), torch.randn(3, 2, 5, 4), None), None) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "q", "is_told"),
+    [
+        ((3, 9, 10), (3, 2, 5, 9), True),  # a text of nine positions and ten channels, in two heads of five
+        ((3, 9, 10), (3, 2, 9, 5), False),
+        ((3, 9, 10), (3, 1, 5, 9), False),  # half of its channels
+        ((3, 10, 4, 3), (3, 2, 5, 12), True),  # an image, channels first
+        ((3, 4, 3, 10), (3, 2, 5, 12), True),  # and last
+        ((3, 4, 3, 10), (3, 2, 12, 5), False),
+        ((3, 10, 4, 3), (3, 2, 5, 13), False),
+    ],
+)
+def test_channels_are_told_by_the_sizes_of_what_a_module_was_given(given: Any, q: Any, is_told: bool) -> None:
+    found = why(nn.Identity(), given, q)
+    assert found is None if not is_told else found is not None and "over channels" in found
+    assert why(nn.Identity(), given, q, q[2] + 1) is None  # as many keys as queries, or they are no channels

@@ -264,6 +264,19 @@ def test_a_text_that_outgrows_the_limit_keeps_its_beginning() -> None:
     assert "transformer.h.0.attn" in cap.skipped
 
 
+def test_a_text_that_grows_takes_no_more_of_the_limit_than_it_has() -> None:
+    model = build(GPT2, "sdpa")
+    how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    with torch.no_grad(), capture(model) as whole:
+        text = model.generate(ids(5), **how)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for share, is_all in ((1.2, True), (0.9, False)):
+            with capture(model, limit=int(share * whole.nbytes)) as cap:
+                assert torch.equal(model.generate(ids(5), **how), text)
+            assert (cap.attention[0].shape.Q == 16) == (cap.skipped == {}) == is_all
+
+
 def test_within_a_limit_the_last_forward_passes_make_room_for_others() -> None:
     one = run(build(GPT2, "sdpa"), ids(8)).nbytes
     with warnings.catch_warnings():

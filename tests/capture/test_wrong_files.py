@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -141,6 +142,18 @@ def test_a_file_that_was_read_has_the_same_numbers_as_one_that_is_mapped(
     for name in ("q", "k", "v"):
         assert torch.equal(getattr(read[0], name), getattr(mapped[0], name))
         assert getattr(read[0], name).data_ptr() % 16 == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not tell what it maps")
+def test_a_small_file_is_read_and_a_large_one_is_mapped(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is mapped is not read before it is looked at, and must not be cut; so a small file is not mapped."""
+    for most, is_mapped in ((io.READ_BYTES, False), (0, True), (saved.stat().st_size, False)):
+        monkeypatch.setattr(io, "READ_BYTES", most)
+        cap = Capture.load(saved)
+        assert (str(saved) in Path("/proc/self/maps").read_text()) == is_mapped
+        assert cap.attention[0].shape.Q == 9
+        del cap
+        gc.collect()
 
 
 CUT = """
