@@ -94,7 +94,12 @@ def seeded(*shape: int) -> Tensor:
     return torch.randn(*shape)
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+def everyday(*names: str) -> list[Any]:
+    """Return all attentions, those that are not named for a thorough run alone."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.thorough) for name in ATTENTIONS]
+
+
+@pytest.mark.parametrize("name", everyday("window, sinks, softcap", "padding", "function", "turned", "scores", "words"))
 def test_overviews_are_equal_bit_by_bit(name: str, pools: dict[str, Executor]) -> None:
     at = {"batch": 1, "head": ATTENTIONS[name]().shape.H - 1}
     pairs = [("weights", "max"), ("weights", "mean")]
@@ -148,6 +153,7 @@ def test_overviews_of_a_stack(pools: dict[str, Executor]) -> None:
         AttentionStack([stack[0], stack[1]], ["first", "second"]).overviews(stage="contribution")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_processes_that_are_started_anew_find_the_same() -> None:
     att = ATTENTIONS["function"]()
@@ -156,7 +162,14 @@ def test_processes_that_are_started_anew_find_the_same() -> None:
     assert torch.equal(found.values, copy.copy(att).overview(1, 3, size=100).values)
 
 
-@pytest.mark.parametrize("name", ["plain", "window, sinks, softcap", "padding", "bias", "function", "half", "words"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "padding",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("plain", "bias", "function", "half", "words")),
+        pytest.param("window, sinks, softcap", marks=pytest.mark.thorough),
+    ],
+)
 def test_segment_masses_and_metrics(name: str, pools: dict[str, Executor]) -> None:
     att = ATTENTIONS[name]()
     length = att.shape.K
@@ -220,7 +233,7 @@ def recorded(n: int = 600) -> Capture:
     return cap
 
 
-@pytest.fixture(params=["read", "mapped"])
+@pytest.fixture(params=[pytest.param("read", marks=pytest.mark.thorough), "mapped"])
 def saved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if request.param == "mapped":
         monkeypatch.setattr(io, "READ_BYTES", 0)

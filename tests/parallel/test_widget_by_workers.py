@@ -149,6 +149,7 @@ def test_rows_that_workers_had_are_not_computed_again(pools: dict[str, Executor]
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are not killed by a signal here")
 def test_a_worker_that_is_killed_in_the_midst_of_a_picture_loses_nothing(
     fresh_pool: ProcessPoolExecutor, tmp_path: Path
@@ -176,6 +177,7 @@ def test_a_failure_takes_the_place_of_the_picture() -> None:
     assert re.fullmatch(r"sample 0, head 0, queries [\d,]+–[\d,]+: the disk is gone", w.picture["error"])
 
 
+@pytest.mark.thorough
 def test_a_comparison_takes_one_too(pools: dict[str, Executor]) -> None:
     a, b = (AttentionWidget(*tensors(), is_causal=causal).attention for causal in (True, False))
     w = compare(a, b)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,7 +65,7 @@ class Client:
             raise OSError("the scheduler is gone")
         return self.cores
 
-    def scatter(self, values: list[Any], hash: bool) -> list[Scattered]:
+    def scatter(self, values: list[Any], hash: bool) -> list[Scattered]:  # noqa: A002 - Dask's own name
         assert hash is False
         self.scattered += [Scattered(value) for value in values]
         return self.scattered[-len(values) :]
@@ -208,10 +208,16 @@ def test_a_cluster_that_was_closed_leaves_the_rest_to_this_process() -> None:
     found = dict(work.step(0))
     executor._client.status = "closed"
     with pytest.warns(UserWarning, match=r"the cluster has no workers any more after \d+ of 30 tasks: .* this process"):
-        while work.left:
-            found |= dict(work.step(0))
+        found |= rest_of(work)
     assert [found[number] for number in range(30)] == expected
     assert executor.given <= 20, "no more was given out than twice the workers each time"
+
+
+def rest_of(work: Work) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    while work.left:
+        found |= dict(work.step(0))
+    return found
 
 
 # A worker.
@@ -257,13 +263,13 @@ def test_a_task_from_elsewhere_has_one_thread_and_the_others_come_back_after_it(
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Iterator[dict[str, Tensor]]:
+def read(tmp_path: Path) -> dict[str, Tensor]:
     """Two tensors as they were read from a file, which is remembered."""
     path = tmp_path / "some.safetensors"
     save_file({"a": torch.arange(60.0).view(5, 12), "b": torch.arange(8).view(2, 4)}, path)
     tensors = load_file(path)
     saved_tensors.note(path, tensors)
-    yield tensors
+    return tensors
 
 
 def test_a_view_of_a_tensor_that_was_read_is_found_in_its_file(read: dict[str, Tensor]) -> None:

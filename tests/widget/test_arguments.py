@@ -106,6 +106,7 @@ def test_a_model_of_two_towers_is_shown_as_two_stacks(weights: Tensor) -> None:
     assert AttentionWidget(Output(text_model_output=text, vision_model_output=vision)).stacks == ("text", "vision")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_stacks_of_bart_are_called_as_a_capture_calls_them() -> None:
     transformers = pytest.importorskip("transformers")

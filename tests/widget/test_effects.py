@@ -116,6 +116,7 @@ def test_a_sweep_begins_when_effects_are_looked_at_and_has_each_segment_and_head
     in_a_loop(work)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asked", [{"order": "effect"}, {"bar": "effect"}])
 @pytest.mark.parametrize("given", [True, False])
 def test_heads_that_are_ordered_by_effect_have_one(
@@ -162,6 +163,7 @@ def test_what_is_pinned_can_be_taken_away(
     in_a_loop(work)
 
 
+@pytest.mark.thorough
 def test_the_kernel_answers_between_runs_and_a_sweep_can_be_stopped_and_resumed(
     cap: Capture, model: Any, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +192,7 @@ def test_the_kernel_answers_between_runs_and_a_sweep_can_be_stopped_and_resumed(
     in_a_loop(work)
 
 
+@pytest.mark.thorough
 def test_another_head_that_is_looked_at_does_not_end_a_sweep(
     cap: Capture, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +208,7 @@ def test_another_head_that_is_looked_at_does_not_end_a_sweep(
     in_a_loop(work)
 
 
+@pytest.mark.thorough
 def test_another_target_edit_or_sample_runs_anew_and_what_was_is_kept(cap: Capture, model: Any) -> None:
     async def work() -> None:
         w = cap.widget(model=model, segments=PARTS, segments_show="effect")
@@ -240,6 +244,7 @@ def test_in_a_script_it_waits_for_finish(cap: Capture, model: Any) -> None:
     assert w.effect_details[-1]["of"] == {"layer": 0, "head": 1}
 
 
+@pytest.mark.thorough
 def test_files_and_notebooks_keep_the_results(cap: Capture, model: Any, tmp_path: Path) -> None:
     w = cap.widget(model=model, segments=PARTS, segments_show="effect")
     w.finish()
@@ -466,6 +471,7 @@ def test_heads_that_were_kept_are_edited_by_their_own_number(model: Any, ids: to
     assert w.effects["heads"]["lost"][3] == pytest.approx(-one.change, rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_generated_text_is_run_as_it_was_read(model: Any, ids: torch.Tensor) -> None:
     with capture(model) as cap:
         text = model.generate(ids[:1, :6], max_new_tokens=4, do_sample=False, pad_token_id=0)
@@ -476,6 +482,7 @@ def test_a_generated_text_is_run_as_it_was_read(model: Any, ids: torch.Tensor) -
     assert w.effects["segments"]["names"][-1] == "answer"
 
 
+@pytest.mark.thorough
 def test_an_encoder_and_a_decoder_have_each_their_own(ids: torch.Tensor) -> None:
     torch.manual_seed(0)
     config = transformers.T5Config(
@@ -499,6 +506,7 @@ def test_an_encoder_and_a_decoder_have_each_their_own(ids: torch.Tensor) -> None
         assert w.effect_details[-1]["after"] == pytest.approx(one.after, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_closed_widget_keeps_no_model(ids: torch.Tensor) -> None:
     own = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=VOCABULARY)
@@ -512,6 +520,7 @@ def test_a_closed_widget_keeps_no_model(ids: torch.Tensor) -> None:
     assert kept() is None
 
 
+@pytest.mark.thorough
 def test_tokens_that_were_given_read_as_text(model: Any, ids: torch.Tensor) -> None:
     """Without a tokenizer too: the words before the next token, and the tokens that can be chosen."""
     names = ["Ġthe", "Ġcat", "Ġsat", "Ġ", "Ċ", "Ġmat", ".", "ĠThe", "Ġdog", "ing"]

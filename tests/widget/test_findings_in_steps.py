@@ -28,6 +28,7 @@ async def settled(w: AttentionWidget) -> None:
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.thorough
 def test_a_step_reads_a_block_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 2100
     monkeypatch.setattr(statistics, "QUERIES", 128)

@@ -46,11 +46,15 @@ GOOD = {"id": "good", "kind": "row", "query": 2, **WHERE}
 # A layer that has less.
 
 
-@pytest.mark.parametrize("who", ["Python", "front-end"])
-@pytest.mark.parametrize("view", ["heatmap", "graph", "stages"])
 @pytest.mark.parametrize(
-    ("pins", "kept"),
-    [([(3, 15)], [(3, None)]), ([(None, 15)], []), ([(3, 15), (2, 3)], [(2, 3)]), ([(2, 3), (4, 15)], [(4, None)])],
+    ("who", "view", "pins", "kept"),
+    [
+        ("Python", "graph", [(3, 15)], [(3, None)]),
+        ("front-end", "heatmap", [(None, 15)], []),
+        ("Python", "stages", [(3, 15), (2, 3)], [(2, 3)]),
+        ("front-end", "stages", [(2, 3), (4, 15)], [(4, None)]),
+        ("front-end", "graph", [(3, 15)], [(3, None)]),
+    ],
 )
 def test_a_layer_with_fewer_keys_and_heads_keeps_what_is_there(
     pins: Any, kept: Any, view: str, who: str, front_end: FrontEnd
@@ -134,21 +138,19 @@ RULES: list[Any] = [
 
 
 @pytest.mark.parametrize("way", ["a trait", "a message"])
-@pytest.mark.parametrize("rules", RULES, ids=range(len(RULES)))
-def test_rules_that_cannot_be_computed_are_refused_and_the_rest_is_answered(
-    rules: Any, way: str, front_end: FrontEnd
-) -> None:
+def test_rules_that_cannot_be_computed_are_refused_and_the_rest_is_answered(way: str, front_end: FrontEnd) -> None:
     w = AttentionWidget(*tensors(1, 2, 6, 8))
-    if way == "a trait":
-        w.set_state({"what_if": rules})
-        (reply,) = front_end.ask(w, GOOD)
-    else:
-        w._receive(w, {"what_if": rules, "requests": [GOOD]}, [])
-        (reply,) = front_end.custom(w)[-1].data["content"]["replies"]
-    assert reply["ok"]
-    assert w.what_if == {}
-    assert len(front_end.refusals(w)) == 1
-    assert_whole(w)
+    for number, rules in enumerate(RULES, 1):
+        if way == "a trait":
+            w.set_state({"what_if": rules})
+            (reply,) = front_end.ask(w, GOOD)
+        else:
+            w._receive(w, {"what_if": rules, "requests": [GOOD]}, [])
+            (reply,) = front_end.custom(w)[-1].data["content"]["replies"]
+        assert reply["ok"], rules
+        assert w.what_if == {}
+        assert len(front_end.refusals(w)) == number, rules
+        assert_whole(w)
 
 
 def test_rules_are_tried_before_they_are_kept(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,20 +173,21 @@ ODD: list[tuple[str, Any]] = [
     ("pins", [{"0": 1, "1": 2}]), ("pins", [[0, 0]] * 1001), ("pins", [[0, 0]] * MAX_ITEMS), ("heads", {"0": 1}),
     ("heads", bytearray(4)), ("heads", []), ("color_range", {"1": 0, "3": 0}), ("color_range", [0, 10**400]),
     ("threshold", 10**400), ("threshold", math.nan), ("layer", 10**5000), ("query", 10**400), ("head", math.inf),
-    ("stack", "\ud800"), ("view", "x" * 100_000), ("against", "B"), ("stage", "contribution"),
+    ("stack", "\ud800"), ("view", "x" * 100_000), ("stage", "contribution"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), ODD, ids=range(len(ODD)))
-def test_what_is_odd_is_refused_and_both_sides_hold_the_same(name: str, value: Any, front_end: FrontEnd) -> None:
+def test_what_is_odd_is_refused_and_both_sides_hold_the_same(front_end: FrontEnd) -> None:
     w = AttentionWidget(*tensors(2, 1, 2, 6, 8)[:2])
     before = w.get_state()
-    w.set_state({name: value, "query": 2} if name != "query" else {name: value})
-    assert w.get_state() == before or name == "against", "a change is taken whole, or not at all"
-    assert_whole(w)
-    if name != "against":  # a trait of comparisons alone
-        assert len(front_end.refusals(w)) == 1
+    for number, (name, value) in enumerate(ODD, 1):
+        w.set_state({name: value, "query": 2} if name != "query" else {name: value})
+        assert w.get_state() == before, f"{name}: a change is taken whole, or not at all"
+        assert_whole(w)
+        assert len(front_end.refusals(w)) == number, name
         assert front_end.of(w)[-1].state[name] == before[name]
+    w.set_state({"against": "B", "query": 2})  # a trait of comparisons alone
+    assert (w.query, len(front_end.refusals(w))) == (2, len(ODD))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,7 @@ def test_a_message_of_thousands_of_requests_is_refused_as_a_whole(front_end: Fro
     assert front_end.ask(w, GOOD)[0]["ok"]
 
 
-@pytest.mark.parametrize("count", [0, 1, 64, 65, 1024])
+@pytest.mark.parametrize("count", [0, 64, 65])
 def test_each_request_has_one_reply(count: int, front_end: FrontEnd) -> None:
     w = AttentionWidget(*tensors(1, 2, 6, 8))
     replies = front_end.ask(w, *({"id": str(n), "kind": "ping"} for n in range(count)))

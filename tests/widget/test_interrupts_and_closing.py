@@ -18,20 +18,28 @@ from interrupting import interrupted_at, lines_of
 from tolerance import rounding
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
-from attnwidget._engine import cost
+from attnwidget._engine import cost, level_cache
 from attnwidget._engine.level_cache import LevelBuild
-from attnwidget._messages import requests
+from attnwidget._messages import picture, requests
 from attnwidget._messages.comparison import ExactComparison
 from attnwidget._utils.scheduler import Scheduler
 from attnwidget._widget import comparison_pass, eviction_pass, exact_pass, recall_pass
 from attnwidget._widget.derived import INTERRUPTED
 from attnwidget._widget.eviction_pass import EVICTIONS
 
-LONG = 8200  # tokens: the picture comes sampled first
+LONG = 700  # tokens: where heads are long from a few cells on, the picture comes sampled first
 
 
 def tensors(*shape: int) -> list[torch.Tensor]:
     return list(torch.randn(3, *shape))
+
+
+@pytest.fixture
+def long_from_few_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of LONG tokens are long, and are made exact in several steps."""
+    monkeypatch.setattr(cost, "AT_ONCE", 1000)
+    monkeypatch.setattr(level_cache, "QUERIES_PER_STEP", 64)
+    monkeypatch.setattr(picture, "LIMITS", picture.Limits(report=0, estimate=0, slice=0))
 
 
 def assert_shows_what_is_selected(w: AttentionWidget) -> None:
@@ -91,13 +99,14 @@ def two_layers() -> AttentionWidget:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("act", [head, rules, tensors_of_another_step, another_layer, several_heads, all_heads, stages])
-def test_whatever_is_interrupted_is_whole_after_finish(act: Callable[[AttentionWidget], None]) -> None:
+def test_whatever_is_interrupted_is_whole_after_finish(act: Callable[[AttentionWidget], None], times: int) -> None:
     w = two_layers()
     lines = lines_of(lambda: act(w))
     w.close()
     assert lines > 300
-    for line in range(1, lines, lines // 12):
+    for line in range(lines // (2 * times), lines, lines // times):
         w = two_layers()
         with interrupted_at(line):
             act(w)
@@ -137,7 +146,7 @@ def test_an_interrupt_is_said_in_the_place_of_the_picture(front_end: FrontEnd, m
     assert_shows_what_is_selected(w)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_from_few_cells")
 def test_finish_goes_on_where_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, _ = tensors(LONG, 4)
     w = AttentionWidget(q, k)
@@ -165,7 +174,7 @@ def test_finish_goes_on_where_it_was_interrupted(monkeypatch: pytest.MonkeyPatch
     assert_shows_what_is_selected(w)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_from_few_cells")
 def test_a_head_that_was_interrupted_is_finished_too(monkeypatch: pytest.MonkeyPatch) -> None:
     w = AttentionWidget(*torch.randn(2, 1, 2, LONG, 4))
 
@@ -320,7 +329,7 @@ def test_memory_that_ends_where_all_is_brought_to_a_change_is_said_and_then_ther
     assert_shows_what_is_selected(w)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_from_few_cells")
 def test_memory_that_ends_in_a_pass_is_said_and_the_next_head_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     w = AttentionWidget(*torch.randn(2, 1, 2, LONG, 4))
 
@@ -339,9 +348,12 @@ def test_memory_that_ends_in_a_pass_is_said_and_the_next_head_is_there(monkeypat
     assert_shows_what_is_selected(w)
 
 
+ASKED = 10  # questions of each thread
+
+
 def test_four_threads_leave_one_state(front_end: FrontEnd) -> None:
     w = two_layers()
-    att, scales = w.attention[0], [0.1 * n for n in range(1, 26)]  # type: ignore[index]
+    att, scales = w.attention[0], [0.1 * n for n in range(1, ASKED + 1)]  # type: ignore[index]
     rows = [att.what_if(rules).block(queries=range(1, 2))[0] for rules in ({}, *({"scale": x} for x in scales))]
     start, failures = threading.Barrier(4), []
     row = {"kind": "row", "layer": 0, "batch": 0, "head": 0, "stage": "weights", "query": 1}
@@ -349,7 +361,7 @@ def test_four_threads_leave_one_state(front_end: FrontEnd) -> None:
     def run(thread: int) -> None:
         try:
             start.wait()
-            for n in range(25):
+            for n in range(ASKED):
                 if thread == 0:
                     w.layer = n % 2
                 elif thread == 1:
@@ -372,9 +384,9 @@ def test_four_threads_leave_one_state(front_end: FrontEnd) -> None:
         for message in front_end.custom(w)
         for reply in message.data["content"].get("replies", [])
     }
-    assert sorted(replies) == sorted(name for n in range(25) for name in (f"{n} {n + 1}", f"{n}", f"{n}r"))
+    assert sorted(replies) == sorted(name for n in range(ASKED) for name in (f"{n} {n + 1}", f"{n}", f"{n}r"))
     assert all(reply["ok"] for reply in replies.values())
-    for name in set(replies) - {f"{n}r" for n in range(25)}:
+    for name in set(replies) - {f"{n}r" for n in range(ASKED)}:
         found = decode(replies[name]["values"]).ravel()
         _, _, under = name.partition(" ")  # the rules of its own message; else those that were in force, whichever
         wanted = [rows[int(under)]] if under else rows
@@ -421,7 +433,6 @@ KINDS = [plain, words, compared, named, long, combined, *(seen(view) for view in
 @contextmanager
 def no_collector() -> Iterator[None]:
     """Let nothing go but what nobody names any longer."""
-    gc.collect()
     gc.disable()
     try:
         yield
@@ -446,12 +457,14 @@ def used(make: Callable[[], AttentionWidget]) -> list[weakref.ref[Any]]:
     return ends
 
 
+@pytest.mark.usefixtures("long_from_few_cells")
 @pytest.mark.parametrize("make", KINDS, ids=range(len(KINDS)))
 def test_the_tensors_of_a_closed_widget_go_with_its_last_name(make: Callable[[], AttentionWidget]) -> None:
     with no_collector():
         assert [end() for end in used(make)] == [None, None, None]
 
 
+@pytest.mark.usefixtures("long_from_few_cells")
 @pytest.mark.parametrize("make", [plain, long, seen("heads")], ids=range(3))
 def test_they_go_where_a_loop_runs_too(make: Callable[[], AttentionWidget]) -> None:
     async def in_a_kernel() -> list[weakref.ref[Any]]:

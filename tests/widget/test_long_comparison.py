@@ -43,9 +43,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # What known rules exclude is not computed.
 
+OTHERS = [("weights", "max"), ("weights", "mean"), ("masked", "mean"), ("contribution", "max")]
 
-@pytest.mark.parametrize("stage", ["weights", "masked", "contribution"])
-@pytest.mark.parametrize("pool", ["max", "mean"])
+
+@pytest.mark.parametrize(
+    ("stage", "pool"),
+    [("contribution", "mean"), ("masked", "max"), *(pytest.param(*one, marks=pytest.mark.thorough) for one in OTHERS)],
+)
 def test_windows_cost_what_they_hold_and_are_the_same_numbers(stage: str, pool: str) -> None:
     q, k, v = tensors(3000)
     key = LevelKey(0, 0, stage, pool)
@@ -66,7 +70,10 @@ def test_windows_cost_what_they_hold_and_are_the_same_numbers(stage: str, pool: 
         torch.testing.assert_close(one.values[one.allowed], other.values[one.allowed], **bound)
 
 
-@pytest.mark.parametrize("stage", ["scores", "masked", "weights", "contribution"])
+@pytest.mark.parametrize(
+    "stage",
+    ["masked", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("scores", "weights", "contribution"))],
+)
 def test_the_largest_change_of_a_bin_holds_a_few_rows(stage: str) -> None:
     q, k, v = tensors(2300)
     both, places = pair(Attention(q, k, v), Attention(q, k.flip(0), v)), range(252, 2300)
@@ -119,6 +126,7 @@ def test_the_largest_change_is_looked_for_where_there_may_be_one(monkeypatch: py
     assert comparison.peak(both, KEY, range(10, 20), range(2000, 2010)) == nothing
 
 
+@pytest.mark.thorough
 def test_many_questions_for_a_change_share_the_budget_of_their_message() -> None:
     q, k, v = tensors(3000)
     w = compare(*[Attention(q, k, v, is_causal=True, window=window) for window in (256, 512)])

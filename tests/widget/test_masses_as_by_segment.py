@@ -87,6 +87,7 @@ def test_a_querys_own_key_is_sent_where_it_has_one(case: str) -> None:
     np.testing.assert_allclose(sent(w, "self")[-1].sum(), each.mean(), **sums(N))
 
 
+@pytest.mark.thorough
 def test_a_real_model_reads_its_sentences(minilm: Any) -> None:
     """all-MiniLM-L6-v2 on two sentences: names by its tokenizer, numbers from its own weights."""
     model, tokenizer = minilm

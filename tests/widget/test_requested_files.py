@@ -148,8 +148,10 @@ def test_a_closed_widget_makes_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert w._files._making is None
 
 
-@pytest.mark.parametrize("dpi", [72, 133.3, 200])
-@pytest.mark.parametrize("n", [7, 300])
+@pytest.mark.parametrize(
+    ("n", "dpi"),
+    [(30, 133.3), *(pytest.param(n, dpi, marks=pytest.mark.thorough) for n in (7, 300) for dpi in (72, 133.3, 200))],
+)
 def test_a_picture_made_in_strips_is_the_same(n: int, dpi: float, monkeypatch: pytest.MonkeyPatch) -> None:
     from attnwidget._export.figure import canvas
 
@@ -162,6 +164,7 @@ def test_a_picture_made_in_strips_is_the_same(n: int, dpi: float, monkeypatch: p
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.thorough
 def test_a_picture_is_scaled_without_many_times_its_size() -> None:
     figure = widget(512).figure(dpi=200)
     figure.savefig(io.BytesIO(), format="png")

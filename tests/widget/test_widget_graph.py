@@ -118,6 +118,7 @@ def test_links_are_sent_for_the_graph_only_and_follow_heads_and_top_k(front_end:
     assert [set(message.state) for message in front_end.of(w)[sent:]] == [{"threshold"}]
 
 
+@pytest.mark.thorough
 def test_links_keep_to_the_budget_of_an_interaction() -> None:
     q = torch.randn(1, 12, 2000, 4)
     w = AttentionWidget(q, q, view="graph", heads=range(12), top_k=10)

@@ -26,6 +26,7 @@ w = AttentionWidget(q, k)
 print(w.model_id)
 """
 WAIT = 120  # seconds, at most
+pytestmark = pytest.mark.thorough
 
 
 class Kernel:

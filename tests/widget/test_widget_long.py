@@ -194,6 +194,7 @@ def test_progress_grows_to_the_end_with_the_time_that_is_left(front_end: FrontEn
     assert all(one["seconds_left"] is None or one["seconds_left"] >= 0 for one in mean[1:])
 
 
+@pytest.mark.thorough
 def test_word_comes_at_most_four_times_a_second(front_end: FrontEnd) -> None:
     q, k = tensors(9000, 4000)
     w = AttentionWidget(q, k)
@@ -514,7 +515,7 @@ def test_levels_of_all_layers_share_one_budget(front_end: FrontEnd) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [65_536, 131_072, 1_048_576])
+@pytest.mark.parametrize("n", [65_537, *(pytest.param(n, marks=pytest.mark.thorough) for n in (131_072, 1_048_576))])
 def test_the_opening_state_is_small_at_any_length(n: int, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(comm, "create_comm", front_end.create_comm)

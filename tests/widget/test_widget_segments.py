@@ -171,6 +171,7 @@ def test_keys_of_another_text_have_segments_of_their_own() -> None:
     assert widget().get_state(["key_segments"])["key_segments"] is None
 
 
+@pytest.mark.thorough
 def test_six_hundred_lines_are_gathered_and_opened() -> None:
     lines = ["<s>", *(word for line in range(600) for word in ("line", str(line), "\n"))]
     q, k = torch.randn(2, 1, len(lines), 4)
@@ -197,6 +198,9 @@ def many(count: int, *, inside: str = "") -> AttentionWidget:
     return AttentionWidget(q, k, segments={"answer": (0, 4)}, key_segments=keys, view="segments")
 
 
+MANY = [(257, 2, ""), (1000, 2, ""), (1000, 2, "docs")]
+
+
 def leaves(w: AttentionWidget, path: list[str]) -> Iterator[tuple[list[str], float]]:
     """Go down everywhere: yield each segment that has none inside, with its mass; a level sums to the one above."""
     w.segment_path = path
@@ -216,8 +220,10 @@ def leaves(w: AttentionWidget, path: list[str]) -> Iterator[tuple[list[str], flo
         yield from below
 
 
-@pytest.mark.parametrize(("count", "depth"), [(257, 2), (1000, 2)])
-@pytest.mark.parametrize("inside", ["", "docs"])
+@pytest.mark.parametrize(
+    ("count", "depth", "inside"),
+    [(257, 2, "docs"), *(pytest.param(*one, marks=pytest.mark.thorough) for one in MANY)],
+)
 def test_every_one_of_many_segments_is_reached_with_its_exact_mass(count: int, depth: int, inside: str) -> None:
     w = many(count, inside=inside)
     found = [*leaves(w, [inside] if inside else [])]
@@ -227,6 +233,7 @@ def test_every_one_of_many_segments_is_reached_with_its_exact_mass(count: int, d
     np.testing.assert_allclose([value for _, value in found], weights[1 : count + 1], **sums(count))
 
 
+@pytest.mark.thorough
 def test_seventy_thousand_segments_are_three_levels_and_no_message_is_large(front_end: FrontEnd) -> None:
     count = 70_000
     w = many(count, inside="documents")
@@ -451,6 +458,7 @@ def test_an_error_is_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     assert w.mass["error"] == w.head_mass["error"]
 
 
+@pytest.mark.thorough
 def test_opening_is_a_mebibyte_at_most_and_a_step_a_quarter(front_end: FrontEnd) -> None:
     """Of 200 segments and an answer of 2,000 tokens; what 1,024 heads take is in tests/messages."""
     n = 2 + 199 * 4 + 2000
