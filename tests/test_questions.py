@@ -138,3 +138,23 @@ def test_heads_and_words_are_put_together_in_their_sample() -> None:
     words = att.merge([0, 0, 1, 2, 3, 3, 4, 5, 6, 7, 8])
     assert words.shape[:5] == (B, H, H, 9, 9)
     same(words.block(batch=1, head=4)[0, 0], heads[4, :2, :2].sum(1).mean())
+
+
+def test_what_is_given_beside_sample_and_head_is_heard() -> None:
+    att, at = made(), {"batch": 1, "head": 4}
+    weights, values = att.block(**at), v[1, 2]
+    explained = att.explain(8, 3, w_o=w_o[4], **at)
+    same(explained.contribution, float((weights[8, 3] * values[3] @ w_o[4]).norm()))
+    assert explained.contribution != att.explain(8, 3, **at).contribution
+    assert att.metrics(rows=3, **at).rows == 3
+    assert att.metrics(**at).same_token is None
+    assert att.metrics(tokens=TOKENS, **at).same_token is not None
+    keys, found = att.top_keys(8, 3, **at)
+    same(found, weights[8].sort(descending=True).values[:3])
+    same(weights[8, keys], found)
+    same(att.gradients(**at).v, weights.sum(0)[:, None].expand(N, Dv))
+    same(att.gradients(grad, **at).v, weights.mT @ grad)
+    same(att.overview(size=2, stage="scaled", **at).values[1, 0], att.block("scaled", **at)[6:, :6].max())
+    same(att.overview(size=2, pool="mean", **at).values[1, 0], weights[6:, :6].mean())
+    row = weights[8]
+    same(att.jacobian(8, **at), row.diag() - row[:, None] * row)

@@ -197,7 +197,7 @@ def test_a_value_that_is_infinite_or_nan_reaches_only_who_gives_it_weight() -> N
     v = plain.v.clone()
     v[0, 0, 5] = torch.inf
     att = carrying(Attention(plain.q, plain.k, v, is_causal=True))
-    for stage in CARRIED:
+    for stage in ("contribution", *CARRIED):
         block, pooled = att.block(stage), att.overview(size=9, stage=stage).values
         for found in (block, pooled):
             assert found[:5].isfinite().all()

@@ -138,6 +138,19 @@ def test_rows_of_a_pass_during_which_a_tensor_changed_are_not_known(tiny_blocks:
     assert att.known_rows(1, 4, range(8, 12)) is None
 
 
+def test_keys_that_have_grown_are_not_taken_for_short_ones() -> None:
+    """How long the longest key is decides whether a maximum must be taken off the scores."""
+    q, k = (tensors()[name] for name in ("q", "k"))
+    att = Attention(q, k, scale=1.0)
+    for _ in range(2):
+        assert_close(att.block(batch=1, head=4), Attention(q, k.clone(), scale=1.0).block(batch=1, head=4))
+        for pool in ("max", "mean"):
+            wanted = Attention(q, k.clone(), scale=1.0).overview(1, 4, size=5, pool=pool).values
+            assert_close(att.overview(1, 4, size=5, pool=pool).values, wanted)
+        assert att.known_rows(1, 4, range(N)) is not None  # what is found of the tensors as they are is kept again
+        k.mul_(1000)
+
+
 def test_the_change_is_told_once_and_names_the_tensors() -> None:
     x = tensors()
     att = made(x)

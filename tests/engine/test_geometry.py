@@ -28,8 +28,8 @@ def plain(queries: int = Q, keys: int = K) -> Attention:
 
 LIMITS = [
     BandLimits(), BandLimits(high=0), BandLimits(low=-2), BandLimits(stop=6), BandLimits(-3, 1), BandLimits(2, 4),
-    BandLimits(1, 0), BandLimits(high=-4), BandLimits(low=9), BandLimits(-1, 0, 5), BandLimits(low=3, stop=4),
-    BandLimits(stop=0), BandLimits(low=0, stop=11), BandLimits(high=20, stop=K),
+    BandLimits(1, 0), BandLimits(2, 2), BandLimits(high=-4), BandLimits(low=9), BandLimits(-1, 0, 5),
+    BandLimits(low=3, stop=4), BandLimits(stop=0), BandLimits(low=0, stop=11), BandLimits(high=20, stop=K),
 ]  # fmt: skip
 PLACES = [range(Q), range(3, 11), range(2, Q, 5), range(0, Q, 3)]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnwidget import Attention, masks
 from attnwidget._capture.reduced import reduced
-from attnwidget._engine import axes, kept_levels, matmul, overview
+from attnwidget._engine import axes, kept_levels, matmul, overview, parts
 from attnwidget._engine.base import MAX_LISTED, Part
 from attnwidget._engine.carried import CHANGED
 from attnwidget._engine.kept_levels import KeptLevels, OnlyOverviewError
@@ -112,6 +112,16 @@ def test_what_levels_alone_do_not_tell_is_refused(monkeypatch: pytest.MonkeyPatc
             ask()
     whole = overview.tile(kept, 1, 4, TileAddress((3, 4), 0, 0)).values
     assert torch.equal(whole, kept.overview(1, 4).values)
+
+
+def test_workers_are_sent_values_only_where_they_have_use_for_them() -> None:
+    att = carrying(Attention(*qkv()))
+    for stage, has_values, has_carries in (
+        ("masked", False, False), ("weights", False, False), ("contribution", True, False), ("logit", True, True),
+    ):  # fmt: skip
+        sent = parts.needed_for(att, stage)
+        assert (sent.v is not None, sent.carries is not None) == (has_values, has_carries), stage
+        assert att.v is not None
 
 
 def test_a_bin_of_a_level_is_a_power_of_two() -> None:

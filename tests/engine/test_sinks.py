@@ -31,7 +31,7 @@ from examples import examples
 def sinks(draw: st.DrawFn, longest: int = 40) -> tuple[Case, list[float]]:
     """A random attention, and a logit for each of its heads: ordinary ones, extreme ones, and none."""
     case = draw(cases(longest=longest))
-    logits = [draw(st.sampled_from((0.0, 0.5, -3.0, 7.0, 80.0, -90.0, -math.inf))) for _ in range(case.q.shape[1])]
+    logits = [draw(st.sampled_from((0.0, 0.5, -3.0, 7.0, 80.0, -110.0, -math.inf))) for _ in range(case.q.shape[1])]
     case.keywords["sinks"] = torch.tensor(logits)
     return case, logits
 

@@ -14,7 +14,7 @@ from attnwidget import masks
 
 # No two are equal, so that no axis can be taken for another.
 B, H, G, Q, K, D, Dv = 2, 6, 3, 13, 17, 5, 7
-SINKS = (0.5, -3.0, 7.0, 80.0, -90.0, -math.inf)  # of each head: ordinary logits, extreme ones, and none
+SINKS = (0.5, -3.0, 7.0, 80.0, -110.0, -math.inf)  # of each head: ordinary logits, extreme ones, and none
 LOWEST = torch.finfo(torch.float32).min
 APART = torch.arange(K) - torch.arange(Q)[:, None]  # (Q, K), key − query
 KEYS = torch.arange(K)

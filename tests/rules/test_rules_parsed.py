@@ -167,6 +167,12 @@ def test_what_is_no_logit_of_each_head_is_refused(given: Any) -> None:
         made(sinks=given)
 
 
+def test_a_bias_of_samples_and_keys_is_no_bias() -> None:
+    """Such a mask is of padding; a bias would be a mistake."""
+    with pytest.raises(ValueError, match=rf"bias has shape \({B}, {K}\), which does not fit .* as \(Q, K\)"):
+        made(bias=torch.zeros(B, K))
+
+
 @pytest.mark.parametrize("name", ["mask", "bias"])
 def test_a_tensor_of_another_device_is_refused(name: str) -> None:
     options = AttentionOptions(**{name: torch.zeros(Q, K)})
