@@ -1,10 +1,10 @@
 /** What Python and TypeScript must agree on: `tests/contract` is written by pytest (tests/test_contract.py). */
 import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
 import { describe, expect, test } from "vitest";
 import { decodeGrid, decodePicture, decodeThumbnails, decodeTokens, type Grid } from "../../src/contract/decode";
 import type { Bytes, Envelope, PictureMessage, ThumbnailsMessage, TokensMessage } from "../../src/contract/messages";
 import { TRAITS } from "../../src/contract/traits";
+import { contractFile } from "../helpers/golden.ts";
 
 /** What is to be read of a grid: every so many-th cell, and how many there are of each kind. */
 interface Reading {
@@ -35,7 +35,7 @@ interface Golden {
 
 /** A file of the contract; bytes become views into a larger buffer, as a message brings them. */
 function contract(name: string): unknown {
-  return JSON.parse(readFileSync(resolve("../tests/contract", name), "utf8"), (_, value) => {
+  return JSON.parse(readFileSync(contractFile(name), "utf8"), (_, value) => {
     if (typeof value?.$bytes !== "string") return value;
     const data = Buffer.from(value.$bytes, "base64");
     const larger = new Uint8Array(data.length + 3);

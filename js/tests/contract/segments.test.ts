@@ -1,11 +1,11 @@
 /** Masses are read as Python's `by_segment` reads them: `tests/contract/segments.json`, written by test_segments.py. */
 
 import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
 import { describe, expect, test } from "vitest";
 import type { Measure } from "../../src/contract/values";
 import type { Masses } from "../../src/data/segment-data";
 import { isLogarithmic, leftOf, readingAt, restOf } from "../../src/data/segments";
+import { contractFile } from "../helpers/golden.ts";
 
 type Rows = number[][];
 
@@ -17,7 +17,7 @@ interface Golden extends Record<"mass" | "even" | "self" | "self_even", Rows> {
   readings: { aside: string[]; measure: Measure; keys: string[]; values: (number | null)[][] }[];
 }
 
-const golden = JSON.parse(readFileSync(resolve("../tests/contract/segments.json"), "utf8")) as Golden;
+const golden = JSON.parse(readFileSync(contractFile("segments.json"), "utf8")) as Golden;
 const flat = (rows: Rows) => Float32Array.from(rows.flat());
 const masses: Masses = {
   ...{ rows: golden.mass.length, columns: golden.keys.length, mass: flat(golden.mass), even: flat(golden.even) },

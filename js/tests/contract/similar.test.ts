@@ -1,9 +1,9 @@
 /** Heads like one stand as in Python: `tests/contract/similar.json`, written by test_similar_agree.py. */
 
 import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { nearest, type Survey } from "../../src/data/survey";
+import { contractFile } from "../helpers/golden.ts";
 
 interface Golden {
   metrics: Record<string, (number | null)[]>;
@@ -11,7 +11,7 @@ interface Golden {
   orders: number[][];
 }
 
-const GOLDEN = JSON.parse(readFileSync(resolve("../tests/contract/similar.json"), "utf8")) as Golden;
+const GOLDEN = JSON.parse(readFileSync(contractFile("similar.json"), "utf8")) as Golden;
 
 /** What `nearest` reads of a survey. */
 const survey = {

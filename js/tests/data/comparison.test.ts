@@ -1,11 +1,8 @@
-// @vitest-environment jsdom
-/** Two attentions side by side: places and positions, ranges, layout, and the view in a page. */
+/** Two attentions side by side: places and positions, ranges, layout. */
 
 import { describe, expect, test } from "vitest";
 import { BLOCKED, type Grid, NUMBER } from "../../src/contract/decode";
-import type { ChangesMessage, ComparisonMessage, Envelope } from "../../src/contract/messages";
-import type { Traits } from "../../src/contract/traits";
-import type { Stage } from "../../src/contract/values";
+import type { ComparisonMessage } from "../../src/contract/messages";
 import {
   axisTicks,
   changedAt,
@@ -13,6 +10,7 @@ import {
   decodeChanges,
   decodeComparison,
   labelsOf,
+  largestCells,
   mergedGrid,
   mostChanged,
   type ReadyComparison,
@@ -20,105 +18,10 @@ import {
 } from "../../src/data/comparison";
 import { foldGrid } from "../../src/draw/cells";
 import { cellGridOf, ownCellGrid, reachOf } from "../../src/geometry/cell-grid";
-import type { HostOptions } from "../../src/kernel/host";
 import { labels } from "../../src/text/labels";
 import { layoutCompare } from "../../src/views/compare/layout";
-import { settle, show, type View } from "../helpers/page.ts";
-import {
-  bits,
-  CAUSAL,
-  type Cells,
-  factsOf,
-  floats,
-  pictureOf,
-  pooled,
-  stateOf,
-  tokensOf,
-  weights,
-  X,
-} from "../helpers/states.ts";
-import { useFakeTime } from "../helpers/timers.ts";
-
-useFakeTime();
-
-const FULL: Cells = [
-  [0.4, 0.3, 0.2, 0.1],
-  [0.1, 0.2, 0.3, 0.4],
-  [0.25, 0.25, 0.25, 0.25],
-  [0.05, 0.6, 0.05, 0.3],
-];
-
-const difference = (a: Cells, b: Cells): Cells =>
-  a.map((row, query) =>
-    row.map((x, key) => {
-      const y = b[query]![key]!;
-      return x === null && y === null ? null : (y ?? 0) - (x ?? 0);
-    }),
-  );
-
-const integers = (numbers: readonly number[]): Envelope => ({
-  data: new DataView(Uint32Array.from(numbers).buffer),
-  dtype: "uint32",
-  shape: [numbers.length],
-  deflated: false,
-});
-
-function comparisonOf(a: Cells, b: Cells, changes: Partial<ComparisonMessage> = {}): ComparisonMessage {
-  const part = (cells: Cells) => {
-    const { low, high, values, blocked } = pictureOf(cells);
-    return { low, high, values: values!, blocked };
-  };
-  return {
-    layer: 0,
-    batch: 0,
-    head: 0,
-    stage: "weights",
-    pool: "max",
-    against: "causal",
-    queries: a.length,
-    keys: a[0]!.length,
-    query_bin: 1,
-    key_bin: 1,
-    sampled: null,
-    a: part(a),
-    b: part(b),
-    change: part(difference(a, b)),
-    query_places: null,
-    key_places: null,
-    differ: [0, 0],
-    error: null,
-    ...changes,
-  };
-}
-
-/** What Python sends for a pinned query. */
-function changesOf(a: Cells, b: Cells, query: number, changes: Partial<ChangesMessage> = {}): ChangesMessage {
-  const [one, other] = [a[query]!, b[query]!];
-  const order = one
-    .map((_, at) => at)
-    .sort((x, y) => Math.max(one[y] ?? 0, other[y] ?? 0) - Math.max(one[x] ?? 0, other[x] ?? 0));
-  const rows = (line: readonly (number | null)[]) => ({
-    values: floats(order.map((at) => line[at]!)),
-    blocked: bits(order.map((at) => line[at]!)),
-  });
-  return {
-    layer: 0,
-    batch: 0,
-    head: 0,
-    against: "causal",
-    query,
-    key: null,
-    side: "query",
-    places: integers(order),
-    a: rows(one),
-    b: rows(other),
-    change: rows(difference(a, b)[query]!),
-    rest: { count: 0, a: 0, b: 0 },
-    masked: 0,
-    only: null,
-    ...changes,
-  };
-}
+import { changesOf, comparisonOf, FULL, integers } from "../helpers/comparison.ts";
+import { CAUSAL, type Cells, pooled, weights, X } from "../helpers/states.ts";
 
 async function shown(message: ComparisonMessage): Promise<ReadyComparison> {
   const found = await decodeComparison(message);
@@ -234,6 +137,155 @@ describe("what Python sends", () => {
   });
 });
 
+/** Three queries over five keys: no axis passes for the other. */
+const WIDE: Cells = [
+  [0.5, X, 0.25, 0.125, 0.125],
+  [0, 0.75, X, 0.125, 0.125],
+  [0.25, 0.25, 0.25, X, 0.25],
+];
+const OTHER: Cells = [
+  [0.25, X, 0.5, 0.125, 0.125],
+  [0, X, 0.5, 0.25, 0.25],
+  [0.125, 0.5, 0.0625, X, 0.3125],
+];
+const cell = (query: number, key: number) => ({
+  queries: { start: query, stop: query + 1 },
+  keys: { start: key, stop: key + 1 },
+});
+
+describe("of more keys than queries", () => {
+  test("a pair is of its query and its key, up to the last of each", async () => {
+    const found = await shown(comparisonOf(WIDE, OTHER));
+    const at = (query: number, key: number) => {
+      const one = changedAt(found, cell(query, key));
+      return one && [one.query, one.key, one.a, one.b, one.value];
+    };
+    expect(at(2, 4)).toEqual([2, 4, 0.25, 0.3125, 0.0625]);
+    expect(at(1, 1)).toEqual([1, 1, 0.75, null, -0.75]);
+    expect(at(0, 1)).toEqual([0, 1, null, null, null]);
+    expect([at(3, 0), at(0, 5)]).toEqual([null, null]);
+    expect(changedAt(found, cell(1, 2))).toMatchObject({ of: found, bin: cell(1, 2), a: null, b: 0.5, value: 0.5 });
+    const lost = { ...found, pictures: { ...found.pictures, b: { ...found.pictures.b, grid: null } } };
+    expect(changedAt(lost, cell(2, 4))).toMatchObject({ a: 0.25, b: null, value: 0.0625 });
+  });
+
+  test("the list of a query or a key has the larger weights first, and counts what both sides mask", async () => {
+    const message = comparisonOf(WIDE, OTHER, { layer: 1, batch: 2, head: 3, against_at: [4, 5, 6] });
+    const found = await shown(message);
+    const row = changesIn(found, "query", 1)!;
+    expect(row.rows.map(({ place, a, b, value }) => [place, a, b, value])).toEqual([
+      [1, 0.75, null, -0.75],
+      [2, null, 0.5, 0.5],
+      [3, 0.125, 0.25, 0.125],
+      [4, 0.125, 0.25, 0.125],
+      [0, 0, 0, 0],
+    ]);
+    expect(row).toMatchObject({ side: "query", query: 1, key: null, masked: 0, only: null });
+    expect(row.rest).toEqual({ count: 0, a: 0, b: 0 });
+    expect(row.of).toEqual({ layer: 1, batch: 2, head: 3, against: "causal", againstAt: [4, 5, 6] });
+    const column = changesIn(found, "key", 3)!;
+    expect(column.rows.map(({ place }) => place)).toEqual([1, 0]);
+    expect(column).toMatchObject({ side: "key", query: null, key: 3, masked: 1 });
+    expect(changesIn(found, "key", 5)).toBeNull();
+    expect(changesIn(await shown({ ...message, stage: "scores" }), "query", 1)).toBeNull();
+  });
+
+  test("what is NaN on a side is listed first", async () => {
+    const a = [[0.5, 0.25, Number.NaN, 0.25]]; // biome-ignore format: one line
+    const b = [[0.25, 0.5, 0.125, 0.125]]; // biome-ignore format: one line
+    const found = changesIn(await shown(comparisonOf(a, b)), "query", 0)!;
+    expect(found.rows.map(({ place }) => place)).toEqual([2, 0, 1, 3]);
+  });
+
+  test("places are positions of A again", async () => {
+    const places = { a: integers([1, 4, 6]), b: integers([2, 3, 5]), only: [4, 2] as [number, number] };
+    const keyPlaces = { a: integers([0, 2, 3, 7, 9]), b: integers([1, 2, 4, 5, 6]), only: [5, 3] as [number, number] };
+    const message = comparisonOf(WIDE, OTHER, { query_places: places, key_places: keyPlaces, differ: [1, 2] });
+    const { queries, keys, ...found } = await shown(message);
+    expect(changesIn({ ...found, queries, keys }, "query", 2)!.query).toBe(6);
+    expect(changesIn({ ...found, queries, keys }, "key", 4)!.key).toBe(9);
+    expect([queries.length, queries.only, queries.plain, queries.differ]).toEqual([3, [4, 2], false, 1]);
+    expect([keys.length, keys.only, keys.plain, keys.differ]).toEqual([5, [5, 3], false, 2]);
+    expect([keys.a(3), keys.b(3), keys.of(9), keys.of(1)]).toEqual([7, 5, 4, null]);
+    expect([keys.a(8), keys.b(8)]).toEqual([8, 8]); // beyond the last: as it is
+    const words = labels(["a", "b", "c", "d", "Ġe", "f", "g", "h", "i", "j"], 10, "bytes");
+    const seen = labelsOf(words, keys);
+    expect([seen.piece(4).text, seen.raw(3), seen.at(1).text]).toEqual(["j", "h", "c"]);
+    expect(seen.find("b")).toEqual([]); // no place has it
+    expect(labelsOf({ ...words, find: () => null }, keys).find("b")).toBeNull();
+  });
+
+  test("without places each position is one", async () => {
+    const { queries, keys } = await shown(comparisonOf(WIDE, OTHER, { differ: [1, 2] }));
+    expect([queries.length, queries.only, queries.differ]).toEqual([3, [0, 0], 1]);
+    expect([keys.length, keys.differ, keys.a(3), keys.b(3), keys.of(4), keys.of(5)]).toEqual([5, 2, 3, 3, 4, null]);
+  });
+
+  test("a message is of two heads, and says whether a sink takes a share", async () => {
+    const of = { layer: 1, batch: 2, head: 3, stage: "weights", pool: "max" };
+    const plain = await shown(comparisonOf(WIDE, OTHER, { layer: 1, batch: 2, head: 3 }));
+    expect(plain).toMatchObject({ of, against: "causal", againstAt: null, numbers: [null, null], hasSinks: false });
+    const more = { has_sinks: true, head_numbers: [4, null] as [number, null], against_at: [0, 1, 2] as const };
+    expect(await shown(comparisonOf(WIDE, OTHER, more))).toMatchObject({
+      ...{ againstAt: [0, 1, 2], numbers: [4, null], hasSinks: true },
+    });
+    const failed = await decodeComparison({ ...comparisonOf(WIDE, OTHER, more), error: "no" });
+    expect(failed).toMatchObject({ against: "causal", againstAt: [0, 1, 2], error: "no" });
+  });
+
+  test("a list of Python has its rows, what is left of them, and what one side alone has", async () => {
+    const message = changesOf(WIDE, OTHER, 1, {
+      ...{ layer: 1, batch: 2, head: 3, key: 4, masked: 2, rest: { count: 7, a: 0.5, b: "nan" } },
+      ...{ against_at: [0, 1, 2], only: { a: { count: 1, sum: 0.25 }, b: { count: 3, sum: "inf" } } },
+    });
+    const found = await decodeChanges(message);
+    expect(found).toMatchObject({ side: "query", query: 1, key: 4, masked: 2 });
+    expect(found.of).toEqual({ layer: 1, batch: 2, head: 3, against: "causal", againstAt: [0, 1, 2] });
+    expect(found.rows.slice(0, 2)).toEqual([
+      { place: 1, a: 0.75, b: null, value: -0.75 },
+      { place: 2, a: null, b: 0.5, value: 0.5 },
+    ]);
+    expect(found.rest).toEqual({ count: 7, a: 0.5, b: Number.NaN });
+    expect(found.only).toEqual([
+      { count: 1, sum: 0.25 },
+      { count: 3, sum: Number.POSITIVE_INFINITY },
+    ]);
+    expect((await decodeChanges(changesOf(WIDE, OTHER, 1))).of.againstAt).toBeNull();
+    await expect(decodeChanges({ ...message, b: undefined as never })).rejects.toThrow();
+  });
+
+  test("the cells of a pooled picture that change most are bins, which end with the matrix", async () => {
+    const size = { queries: 5, keys: 13, query_bin: 2, key_bin: 3 };
+    const found = await shown({ ...comparisonOf(WIDE, OTHER), ...size });
+    const bins = (queries: number, most: number) =>
+      largestCells(found, queries, most).map(({ queries: q, keys: k }) => [q.start, q.stop, k.start, k.stop]);
+    expect(bins(5, 4)).toEqual([
+      [2, 4, 3, 6],
+      [2, 4, 6, 9],
+      [0, 2, 0, 3],
+      [0, 2, 6, 9],
+    ]);
+    expect(bins(5, 99)).toContainEqual([4, 5, 12, 13]);
+    expect(bins(5, 99)).toHaveLength(10); // of fifteen two are masked, three are alike
+    expect(bins(3, 2)).toEqual([
+      [2, 3, 3, 6],
+      [2, 3, 6, 9],
+    ]);
+    expect(bins(2, 1)).toEqual([[0, 2, 0, 3]]);
+    const lost = { ...found, pictures: { ...found.pictures, change: { ...found.pictures.change, grid: null } } };
+    expect(largestCells(lost, 5, 4)).toEqual([]);
+  });
+
+  test("while one query stands for several, a cell is of that one", async () => {
+    const sampled = { first: 1, every: 4, exact: 1 };
+    const found = await shown({ ...comparisonOf(WIDE, OTHER), queries: 12, query_bin: 4, sampled });
+    const rows = largestCells(found, 12, 99).map(({ queries }) => `${queries.start}–${queries.stop}`);
+    expect([...new Set(rows)].sort()).toEqual(["0–4", "5–6", "9–10"]); // the first row is already of all of its queries
+    expect(largestCells(found, 9, 99).every(({ queries }) => queries.start < 9)).toBe(true);
+    expect(largestCells(found, 10, 99).some(({ queries }) => queries.start === 9)).toBe(true);
+  });
+});
+
 describe("scales", () => {
   test("one range for both sides, from the least to the greatest", async () => {
     const { a, b } = (await shown(comparisonOf(FULL, CAUSAL))).pictures;
@@ -246,6 +298,36 @@ describe("scales", () => {
     const both = mergedGrid(grid([[0.1, X, -3, X]]), grid([[0.4, 2, 1, X]]));
     expect([...both.values].slice(0, 3).map((value) => Number(value.toFixed(1)))).toEqual([0.4, 2, -3]);
     expect(both.kinds[3]).toBe(BLOCKED);
+  });
+
+  test("one range has the least of both, also where a side has none", async () => {
+    const { a, b } = (await shown(comparisonOf(WIDE, OTHER))).pictures;
+    const between = (one: [number | null, number | null], other: [number | null, number | null]) =>
+      sharedRange({ ...a, low: one[0], high: one[1] }, { ...b, low: other[0], high: other[1] });
+    expect(between([-2, 3], [-1, 5])).toEqual({ low: -2, high: 5 });
+    expect(between([0, 0.5], [0.25, 0.25])).toEqual({ low: 0, high: 0.5 });
+    expect(between([null, null], [-1, 5])).toEqual({ low: -1, high: 5 });
+  });
+
+  test("both sides as one: the number of larger size, also where the other is no number", () => {
+    const both = mergedGrid(grid([[X, -2, 1, Number.NaN], [2, 1, X, 3]]), grid([[1, 2, -3, 4], [-1, X, X, -4]])); // biome-ignore format: one line
+    expect([...both.values]).toEqual([1, -2, -3, 4, 2, 1, Number.NaN, -4]);
+    expect([...both.kinds.slice(0, 4)]).toEqual([NUMBER, NUMBER, NUMBER, NUMBER]);
+    expect([both.rows, both.columns]).toEqual([2, 4]);
+  });
+
+  test.each([
+    [3, -1, [-1, 0, 1, 2, 3]],
+    [0.5, -0.3, [-0.4, -0.2, 0, 0.2, 0.4, 0.6]],
+    [-1, -3, [-3, -2, -1, 0]],
+    [0, -0.05, [-0.05, -0.04, -0.03, -0.02, -0.01, 0]],
+    [-0.5, 0, [0, 1]],
+    [Number.POSITIVE_INFINITY, 0, [0, 1]],
+    [7, 0.5, [0, 2, 4, 6, 8]],
+    [26, 0, [0, 10, 20, 30]],
+    [9.9, 0, [0, 2, 4, 6, 8, 10]],
+  ])("ticks up to %d from %d", (high, low, ticks) => {
+    expect(axisTicks(high, low)).toEqual(ticks);
   });
 
   test("changes fold by their size, with their sign", () => {
@@ -306,283 +388,5 @@ describe("where things stand", () => {
     expect(ownCellGrid(reach, { k: 1, x: 0, y: 0 }, size).rows).toEqual(
       cellGridOf(reach, { k: 1, x: 0, y: 0 }, false).rows,
     );
-  });
-});
-
-// --- in a page ----------------------------------------------------------------------------------------------------------------
-
-async function draw(changes: Partial<Traits> = {}, width = 900, options: HostOptions = { answer: () => ({}) }) {
-  const state = stateOf(FULL, {
-    view: "compare",
-    sides: ["no mask", "causal"],
-    against: "causal",
-    comparison: comparisonOf(FULL, CAUSAL),
-    ...changes,
-  });
-  return show(state, options, { width });
-}
-
-const canvas = (view: View, name: string) => view.find<HTMLCanvasElement>(`[data-aw=${name}]`);
-const pixel = (view: View, name: string, row: number, column: number) => {
-  const drawn = canvas(view, name);
-  const at = (index: number, size: number) => Math.floor(((index + 0.15) * size) / 4);
-  return [...drawn.getContext("2d")!.getImageData(at(column, drawn.width), at(row, drawn.height), 1, 1).data];
-};
-const rows = (view: View) =>
-  view
-    .all(".aw-change-list button")
-    .map((row) => [...row.children].filter((_, at) => at !== 1).map((cell) => cell.textContent));
-
-describe("the view", () => {
-  test("is the first tab of a comparison, and of nothing else", async () => {
-    const { view } = await draw();
-    expect(view.all("[role=tab]").map((tab) => tab.textContent)[0]).toBe("Compare");
-    expect(view.find("[role=tab][aria-selected=true]").textContent).toBe("Compare");
-    const plain = await show(stateOf(FULL), { answer: () => ({}) });
-    expect(plain.view.all("[role=tab]").map((tab) => tab.textContent)).not.toContain("Compare");
-  });
-
-  test("heads of which a capture kept some have their numbers in the model", async () => {
-    const { view } = await draw({ comparison: { ...comparisonOf(FULL, CAUSAL), head_numbers: [5, null] } });
-    expect(view.all(".aw-compare-head").map((head) => head.textContent)).toEqual([
-      "no maskA: layer 0, head 0 (5 in the model)",
-      "causalB: layer 0, head 0",
-      "B − Adifference",
-    ]);
-    expect(canvas(view, "picture").getAttribute("aria-label")).toContain("head 0 (5 in the model)");
-    expect(canvas(view, "picture-b").getAttribute("aria-label")).not.toContain("in the model");
-  });
-
-  test("three pictures with their names, one scale for both sides", async () => {
-    const { view } = await draw();
-    expect(view.all(".aw-compare-head").map((head) => head.textContent)).toEqual([
-      "no maskA: layer 0, head 0",
-      "causalB: layer 0, head 0",
-      "B − Adifference",
-    ]);
-    expect(canvas(view, "picture-change").getAttribute("aria-label")).toBe(
-      "Attention weights, change from no mask to causal, layer 0, head 0, 4 queries by 4 keys",
-    );
-    // .3 of A and .3 of B have one color; a masked cell of B has none
-    expect(pixel(view, "picture", 0, 1)).toEqual(pixel(view, "picture-b", 2, 1));
-    expect(pixel(view, "picture", 0, 0)).not.toEqual(pixel(view, "picture-b", 0, 0));
-    expect(pixel(view, "picture-b", 0, 3)[3]).toBe(0);
-    expect(pixel(view, "picture-change", 0, 3)[3]).toBe(255);
-    const [r, , b] = pixel(view, "picture-change", 1, 1);
-    expect(r).toBeGreaterThan(b!); // more: orange
-    const [r2, , b2] = pixel(view, "picture-change", 3, 1);
-    expect(b2).toBeGreaterThan(r2!); // less: blue
-    expect(view.legend).toMatch(/^Weight 0 \.5 1 masked Change −\.6 0 \.6$/);
-  });
-
-  test("what is clipped is said where the range is one's own", async () => {
-    const { view } = await draw({ color_range: [0, 0.5] });
-    expect(view.legend).toContain("above .5: 3 cells");
-  });
-
-  test("one selection: a click in any picture pins in all, and both numbers are said", async () => {
-    const { view, host } = await draw();
-    const other = canvas(view, "picture-b");
-    const { width, height } = other.getBoundingClientRect();
-    const at = { clientX: (1.5 * width) / 4, clientY: (3.5 * height) / 4, bubbles: true };
-    other.dispatchEvent(new PointerEvent("pointermove", { ...at, pointerType: "mouse" }));
-    await settle();
-    expect(view.status).toMatch(/^money 3 → bank 1 A 0\.600000 B 0\.200000 change −0\.400000/);
-    expect(view.all(".aw-ring")).toHaveLength(3);
-    expect(rows(view)[0]).toEqual(["bank", ".6000", ".2000", "−.4000"]);
-    for (const type of ["mousedown", "mouseup", "click"])
-      other.dispatchEvent(new MouseEvent(type, { ...at, button: 0 }));
-    await settle();
-    expect(host.saved.at(-1)).toEqual({ query: 3, key: 1 });
-    expect(view.all(".aw-ring[data-pinned]")).toHaveLength(3);
-    expect(view.all(".aw-key-pin").map((pin) => pin.textContent)).toEqual(["bank", "bank", "bank"]);
-    view.find<HTMLElement>(".aw-key-pin").click();
-    expect(host.saved.at(-1)).toEqual({ key: null });
-  });
-
-  test("what is masked says so; what is masked on both sides has no change", async () => {
-    const { view } = await draw({
-      query: 0,
-      key: 2,
-      comparison: comparisonOf(CAUSAL, CAUSAL),
-      changes: changesOf(FULL, CAUSAL, 0),
-    });
-    expect(view.status).toMatch(/^the 0 → lent 2 A masked B masked/);
-    expect(view.status).not.toContain("change");
-    expect(view.legend).toContain("Change none");
-  });
-
-  test("the pinned query's list: numbers, masks, sums, and a click on a key", async () => {
-    const { view, host } = await draw({
-      query: 1,
-      key: 2,
-      changes: changesOf(FULL, CAUSAL, 1, { key: 2, rest: { count: 7, a: 0.25, b: 0.125 }, masked: 3 }),
-    });
-    expect(view.text(".aw-changes-head")).toBe("bank attends to A no mask B causal");
-    expect(rows(view)).toEqual([
-      ["bank", ".2000", ".7500", "+.5500"],
-      ["money", ".4000", "masked", "−.4000"],
-      ["lent", ".3000", "masked", "−.3000"],
-      ["the", ".1000", ".2500", "+.1500"],
-    ]);
-    expect(view.all(".aw-change.aw-rest").map((row) => row.textContent)).toEqual([
-      "7 more keys.2500.1250−.1250",
-      "3 masked in both",
-    ]);
-    expect(view.find("[aria-current]").textContent).toContain("lent");
-    const line = view.find(".aw-change-line");
-    expect(Number.parseFloat(line.style.left)).toBeCloseTo(25, 4);
-    expect(Number.parseFloat(line.style.width)).toBeCloseTo(68.75, 4);
-    expect(view.all(".aw-slash")).toHaveLength(2);
-    view.all<HTMLElement>(".aw-change-list button")[3]!.click();
-    expect(host.saved.at(-1)).toEqual({ key: 0 });
-  });
-
-  test("where one side has other tokens, the rest is left out and counted, and places are positions again", async () => {
-    const places = { a: integers([0, 2, 3, 5]), b: integers([0, 1, 2, 4]), only: [2, 1] as [number, number] };
-    const { view, host } = await draw({
-      facts: factsOf(weights(6, 6)),
-      tokens: tokensOf(["a", "b", "c", "d", "e", "f"]),
-      key_tokens: tokensOf(["a", "b", "c", "d", "e", "f"]),
-      query: 3,
-      key: 5,
-      comparison: comparisonOf(FULL, CAUSAL, { query_places: places, key_places: places }),
-      changes: changesOf(FULL, CAUSAL, 2, {
-        query: 3,
-        key: 5,
-        only: { a: { count: 2, sum: 0.25 }, b: { count: 1, sum: 0.5 } },
-      }),
-    });
-    expect(view.status).toMatch(/^d 3 → f 5 \(in B 2 → 4\) A 0\.250000 B masked/);
-    expect(view.legend).toContain("without a partner, left out: 2 tokens of A, 1 token of B");
-    expect(view.text(".aw-change-list")).toContain("2 only in A .2500");
-    expect(view.text(".aw-change-list")).toContain("1 only in B .5000");
-    expect(view.all(".aw-labels .aw-label").map((label) => label.textContent)).toEqual(["a", "c", "d", "f"]);
-    view.all<HTMLElement>(".aw-change-list button")[0]!.click();
-    expect(host.saved.at(-1)).toEqual({ key: 0 });
-    const lost = await draw({
-      facts: factsOf(weights(6, 6)),
-      query: 1,
-      comparison: comparisonOf(FULL, CAUSAL, { query_places: places, key_places: places }),
-    });
-    expect(lost.view.panel).toContain("has no partner on the other side");
-  });
-
-  test("a pin that Python has not answered yet has its list from the pictures", async () => {
-    const { view } = await draw({ query: 3, changes: changesOf(FULL, CAUSAL, 1) });
-    expect(view.text(".aw-changes-head")).toMatch(/^money attends to/);
-    expect(rows(view)[0]).toEqual(["bank", ".6000", ".2000", "−.4000"]);
-  });
-
-  test("rows of padding are hatched in all three, and said", async () => {
-    const { view } = await draw({ tokens: tokensOf(["a", "b", "[PAD]", "[PAD]"]) });
-    expect(view.all(".aw-padded")).toHaveLength(3);
-    expect(view.text("[data-aw=legend]")).toContain("rows of padding");
-    expect(view.text("[data-aw=legend]")).not.toContain("rows of padding of A");
-  });
-
-  test("where the second side has other tokens only the first's rows and the change are hatched", async () => {
-    const tokens = tokensOf(["a", "b", "c", "[PAD]"]);
-    const { view } = await draw({ tokens, comparison: comparisonOf(FULL, CAUSAL, { differ: [1, 1] }) });
-    expect(view.all(".aw-padded")).toHaveLength(2);
-    expect(view.text("[data-aw=legend]")).toContain("rows of padding of A");
-  });
-
-  test("rows that a padding mask tells are hatched too", async () => {
-    const picture = { ...pictureOf(FULL), padding: 3 };
-    const tokens = tokensOf(["a", "b", "c", "d"]);
-    const { view } = await draw({ picture, tokens, key_tokens: tokens });
-    expect(view.all(".aw-padded")).toHaveLength(3);
-  });
-
-  test("labels are the first side's: what has others in the second is counted", async () => {
-    const { view } = await draw({ comparison: comparisonOf(FULL, CAUSAL, { differ: [2, 2] }) });
-    expect(view.legend).toContain("labels are A's: B has 2 others");
-  });
-
-  test("with more than two sides a menu says against which", async () => {
-    const { view, host } = await draw({ sides: ["no mask", "causal", "window"] });
-    view.find<HTMLElement>(".aw-menu[aria-label=Against] > button").click();
-    await settle();
-    expect(view.all("[role=menuitemradio]").map((item) => item.textContent)).toEqual(["causal", "window"]);
-    view.all<HTMLElement>("[role=menuitemradio]")[1]!.click();
-    expect(host.saved.at(-1)).toEqual({ against: "window" });
-    expect((await draw()).view.all(".aw-menu[aria-label=Against]")).toHaveLength(0);
-  });
-
-  test("where it is narrow one picture, to be switched", async () => {
-    const { view } = await draw({}, 360);
-    const seen = () => view.all<HTMLElement>(".aw-plot").map((plot) => !plot.hidden);
-    expect(seen()).toEqual([true, false, false]);
-    expect(view.legend).toMatch(/^Weight/);
-    const [, , last] = view.all<HTMLElement>(".aw-compare-switch button");
-    last!.click();
-    await settle();
-    expect(seen()).toEqual([false, false, true]);
-    expect(view.legend).toMatch(/Change −\.6 0 \.6$/);
-    expect(view.legend).not.toContain("Weight");
-    expect((await draw()).view.all(".aw-compare-switch")).toHaveLength(0);
-  });
-
-  test("zoom and panning are one for all three", async () => {
-    const [a, b] = [weights(20, 20, 1), weights(20, 20, 2)];
-    const { view } = await draw({ facts: factsOf(a), comparison: comparisonOf(a, b), tokens: null, key_tokens: null });
-    const all = ["picture", "picture-b", "picture-change"].map((name) => canvas(view, name));
-    const drawn = () => all.map((one) => one.getContext("2d")!.getImageData(0, 0, one.width, one.height).data.join());
-    const whole = drawn();
-    const wheel = (deltaY: number) =>
-      new WheelEvent("wheel", { deltaY, ctrlKey: true, clientX: 5, clientY: 5, bubbles: true, cancelable: true });
-    all[2]!.dispatchEvent(wheel(-100));
-    await settle(200);
-    expect(view.all(".aw-plot[data-zoomed]")).toHaveLength(3);
-    for (const [at, now] of drawn().entries()) expect(now === whole[at]).toBe(false);
-    all[1]!.dispatchEvent(new MouseEvent("dblclick", { bubbles: true }));
-    await settle(200);
-    expect(view.all(".aw-plot[data-zoomed]")).toHaveLength(0);
-    for (const [at, now] of drawn().entries()) expect(now === whole[at]).toBe(true);
-  });
-
-  test("of cells that are pooled the kernel says which changes most", async () => {
-    const asked: unknown[] = [];
-    const [a, b] = [weights(8, 8, 1), weights(8, 8, 2)];
-    const comparison = { ...comparisonOf(pooled(a, 2), pooled(b, 2)), queries: 8, keys: 8, query_bin: 2, key_bin: 2 };
-    const { view } = await draw({ facts: factsOf(a), comparison, tokens: null, key_tokens: null }, 900, {
-      answer: (request) => {
-        asked.push(request);
-        return { value: -0.25, a: 0.5, b: 0.25, query: 3, key: 1 };
-      },
-    });
-    view.point(view.at(1, 0));
-    await settle();
-    expect(asked.at(-1)).toMatchObject({ kind: "change", against: "causal", queries: [2, 4], keys: [0, 2] });
-    expect(view.status).toMatch(/^largest of 4 cells: query 3 → key 1 A 0\.500000 B 0\.250000 change −0\.250000/);
-    expect(view.legend).toContain("A, B: the maximum of 2 × 2 cells");
-    expect(view.legend).toContain("the largest of 2 × 2 cells");
-    await view.click(1, 0);
-    expect(view.status).toContain("query 3 → key 1");
-  });
-
-  test("rows that stand for several are said", async () => {
-    const comparison = {
-      ...comparisonOf(FULL, CAUSAL),
-      ...{ queries: 16, keys: 4, query_bin: 4, sampled: { first: 3, every: 4, exact: 0 } },
-    };
-    const { view } = await draw({ facts: factsOf(weights(16, 4)), comparison, tokens: null, key_tokens: null });
-    expect(view.legend).toContain("1 of 4 rows");
-  });
-
-  test("what cannot be compared says why, and the status line of another tab which side it is", async () => {
-    const failed = await draw({ comparison: { ...comparisonOf(FULL, CAUSAL), error: "CUDA out of memory" } });
-    expect(failed.view.text(".aw-compare")).toContain("These could not be compared CUDA out of memory");
-    const { view } = await draw({ view: "heatmap", comparison: null });
-    expect(view.status).toContain("A: no mask");
-  });
-
-  test.each(["scores", "masked"] as Stage[])("%s have two signs on both sides", async (stage) => {
-    const scores = FULL.map((row) => row.map((x) => (x ?? 0) - 0.3));
-    const { view } = await draw({ stage, comparison: comparisonOf(scores, FULL, { stage }) });
-    expect(view.legend).toMatch(/−0\.60 0 0\.60 Change −0\.30 0 0\.30$/);
-    const [r, , b] = pixel(view, "picture", 0, 3);
-    expect(b).toBeGreaterThan(r!);
   });
 });

@@ -4,6 +4,7 @@ import {
   chancesOf,
   detailOf,
   disagreement,
+  editWords,
   effectKey,
   LOOKED_AT,
   lossesIn,
@@ -160,4 +161,82 @@ test("what the runs of all found is found again by what was taken away, and by n
   expect(lossOf(now, { layer: 0, head: 0, query: 2, key: 1 })).toBeNull(); // one edge of it
   expect(lossOf(now, { key: 0 })).toBeNull();
   expect(lossOf({ ...now, segments: null, heads: null }, { layer: 0, head: 0 })).toBeNull();
+});
+
+test("what is done to what is edited is said around its name", () => {
+  const edits = [
+    { value: "zero", of: "none" },
+    { value: "uniform", of: "made even" },
+  ] as unknown as EffectsMessage["edits"];
+  expect(editWords({ ...EFFECTS, edits, edit: "uniform" })).toEqual(["", "made even"]);
+  expect(editWords({ ...EFFECTS, edits, edit: "zero" })).toEqual(["without", ""]);
+  expect(editWords({ ...EFFECTS, edits, edit: "another" })).toEqual(["without", ""]);
+  expect([editWords(null), editWords(undefined)]).toEqual([
+    ["without", ""],
+    ["without", ""],
+  ]);
+});
+
+test("of runs of one removal the last is shown, of the same token, position and edit", () => {
+  const of = { segment: "doc 3", path: [] };
+  const later = { ...DETAIL, kl: 2 };
+  expect(detailOf([DETAIL, later, { ...DETAIL, of: { segment: "doc 4", path: [] } }], EFFECTS, of)).toBe(later);
+  expect(detailOf([DETAIL], { ...EFFECTS, at: 5 }, of)).toBeNull();
+  expect(detailOf([DETAIL], { ...EFFECTS, target: null }, of)).toBeNull();
+  expect(detailOf(undefined, EFFECTS, of)).toBeNull();
+  expect(detailOf([], EFFECTS, of)).toBeNull();
+});
+
+test("removals have the same name only where they are the same in each part", () => {
+  const names = [
+    { segment: "a", path: [] },
+    { segment: "a", path: ["b"] },
+    { layer: 1, head: 2 },
+    { layer: 2, head: 1 },
+    { layer: 1, head: 2, query: 3, key: 4 },
+    { layer: 1, head: 2, query: 4, key: 3 },
+    { key: 4 },
+  ].map((of) => effectKey(of as never));
+  expect(new Set(names).size).toBe(names.length);
+});
+
+test.each<[number[], number[], [number, number, number, number]]>([
+  [[0.13], [1.1], [0.15, 1.2, 3, 0]],
+  [[0.2], [-0.5, 1], [0.2, 1, 4, 0.5]],
+  [[1], [10], [1, 10, 5, 0]],
+  [[0.5], [0.05], [0.5, 0.05, 5, 0]],
+  [[0.99], [7.2], [1, 7.5, 5, 0]],
+])("scales of masses up to %j and losses %j", (masses, losses, [mass, lost, parts, left]) => {
+  const scales = scalesOf(masses, losses);
+  expect([scales.mass, scales.lost, scales.parts]).toEqual([mass, lost, parts]);
+  expect(scales.left).toBeCloseTo(left, 12);
+  expect([0, 1, 2].map((share) => placeOn(scales, share))).toEqual([
+    (100 * scales.left) / (1 + scales.left),
+    ...[100, 100],
+  ]);
+});
+
+test("all losses are told by counts of the heads before, and the middle of an even count is the larger", () => {
+  const survey = {
+    ...{ batch: 0, pictures: [], complete: true, error: null, problems: [], metrics: [{ name: "entropy" }] },
+    layers: [3, 1].map((heads) => ({ heads, groups: heads, queries: 5, keys: 7, rows: 5 })),
+    heads: [0, 1, 2, 3].map((head) => ({ layer: Number(head === 3), head: head % 3 })),
+  } as unknown as Survey;
+  const found = withEffect(survey, { ...EFFECTS, heads: { counts: [3, 1], lost: [0.5, null, -2, 1] } });
+  expect([...found.metrics[1]!.values]).toEqual([0.5, Number.NaN, -2, 1]);
+  expect(found.metrics[1]).toMatchObject({ word: "Loss without it", kind: "nats", high: 2, median: 0.5 });
+  expect(found.metrics).toHaveLength(2);
+  const none = withEffect(survey, { ...EFFECTS, heads: { counts: [3, 1], lost: [null, null, null, null] } });
+  expect(none.metrics[1]).toMatchObject({ high: 1, median: Number.NaN });
+  expect(withEffect(survey, { ...EFFECTS, heads: null }).metrics[1]!.values.every(Number.isNaN)).toBe(true);
+  expect(withEffect(survey, undefined)).toBe(survey);
+});
+
+test("three layers of heads each have their own losses", () => {
+  const now = { ...EFFECTS, heads: { counts: [2, 3, 1], lost: [0.5, 1, 1.5, 2, 2.5, 3] } };
+  const lost = (layer: number, head: number) => lossOf(now, { layer, head });
+  expect([lost(0, 1), lost(1, 0), lost(1, 2), lost(2, 0)]).toEqual([1, 1.5, 2.5, 3]);
+  expect([lost(1, 3), lost(3, 0)]).toEqual([null, null]);
+  expect(lossOf(now, { layer: 1, head: "mean" } as never)).toBeNull();
+  expect(lossOf(now, { segment: "a", path: [] })).toBeNull();
 });

@@ -1,8 +1,10 @@
 import { describe, expect, test } from "vitest";
 import {
   clipped,
+  isOn,
   isSame,
   named,
+  nodesBelow,
   piecesAlong,
   piecesAt,
   piecesInView,
@@ -224,4 +226,208 @@ test("a name that has no room does not give way to that of a much shorter segmen
   const { pieces } = piecesInView(treeOf(segments), at, WHOLE);
   expect(names(named(pieces, at, 17))).toEqual(["doc 1"]);
   expect(names(named(pieces, at, 12))).toEqual(["system", "doc 1"]);
+});
+
+/** Three levels: `turn` with `doc 1` (two sentences and a rest), a gap, `doc 2`; `doc 1` again outside. */
+async function deep(): Promise<Segments> {
+  return decodeSegments({
+    names: ["system", "turn", "doc 1", "s 1", "s 2", "doc 2", "doc 1", "padding"],
+    starts: wholes([0, 4, 6, 6, 9, 15, 20, 30]),
+    stops: wholes([4, 20, 12, 9, 11, 20, 30, 35]),
+    levels: bytesOf([0, 0, 1, 2, 2, 1, 0, 0]),
+    length: 35,
+    distinct: ["system", "turn", "doc 1", "padding"],
+    sizes: [4, 16, 10, 5],
+    colors: [0, 1, 2, -1],
+    answer: "doc 1",
+  });
+}
+
+describe("three levels", () => {
+  test("have what is in none of those inside before, between and after them", async () => {
+    const [system, turn, doc] = treeOf(await deep());
+    const of = (node: { children: readonly { name: string; start: number; stop: number; level: number }[] }) =>
+      node.children.map(({ name, start, stop, level }) => `${name} ${start}–${stop} ${level}`);
+    expect(of(turn!)).toEqual(["rest of turn 4–6 1", "doc 1 6–12 1", "rest of turn 12–15 1", "doc 2 15–20 1"]);
+    expect(of(turn!.children[1]!)).toEqual(["s 1 6–9 2", "s 2 9–11 2", "rest of doc 1 11–12 2"]);
+    expect(turn!.children[1]!.children[2]).toMatchObject({
+      path: ["turn", "doc 1"],
+      isRest: true,
+      least: 0,
+      children: [],
+    });
+    expect([system!.least, turn!.least, turn!.children[1]!.least, doc!.least]).toEqual([0, 5, 2, 0]);
+    expect([doc!.children, doc!.path, doc!.level, doc!.isRest]).toEqual([[], [], 0, false]);
+  });
+
+  test("are told apart as deep as they are long enough, or as a path leads", async () => {
+    const tree = treeOf(await deep());
+    const at = (perToken: number, levels = 9, paths: string[][] = []) =>
+      piecesInView(tree, view(perToken), { apart: 12, paths, levels });
+    expect(names(at(6).pieces)).toContain("s 2");
+    expect(names(at(5.9).pieces)).not.toContain("s 2");
+    expect(names(at(6, 1).pieces)).toContain("doc 2");
+    expect(names(at(6, 1).pieces)).not.toContain("s 2");
+    expect(names(at(6).around)).toEqual(["turn", "doc 1"]);
+    const along = at(0.1, 9, [["turn", "doc 1"]]);
+    expect(names(along.around)).toEqual(["turn", "doc 1"]);
+    expect(names(along.pieces)).toEqual([
+      ...["system", "rest of turn", "s 1", "s 2", "rest of doc 1", "rest of turn", "doc 2", "doc 1", "padding"],
+    ]);
+    expect(names(at(0.1, 9, [["doc 1"]]).pieces)).toEqual(["system", "turn", "doc 1", "padding"]);
+  });
+
+  test("a piece ends where the view begins, or begins where it ends: not in view", async () => {
+    const tree = treeOf(await deep());
+    const shown = (offset: number, size: number) =>
+      names(piecesInView(tree, view(1, offset, size), { ...WHOLE, levels: 0 }).pieces);
+    expect(shown(-4, 16)).toEqual(["turn"]);
+    expect(shown(-3.9, 16)).toEqual(["system", "turn"]);
+    expect(shown(-4, 16.1)).toEqual(["turn", "doc 1"]);
+    expect(shown(-30, 16)).toEqual(["padding"]);
+    expect(shown(-35, 16)).toEqual([]);
+  });
+
+  test("what is in view of a piece has its middle there", async () => {
+    const [, turn] = treeOf(await deep());
+    expect(clipped(placeOf(turn!, view(2, 1)), view(2, 1, 30))).toEqual({ from: 9, to: 30, middle: 19.5 });
+    expect(placeOf(turn!, view(2, 1))).toEqual({ node: turn, from: 9, to: 41 });
+  });
+
+  test("a path leads through each of its segments, and through no other of the same name", async () => {
+    const [system, turn, doc] = treeOf(await deep());
+    const inner = turn!.children[1]!;
+    const paths = [["turn", "doc 1"]];
+    expect([system!, turn!, inner, doc!, inner.children[0]!].map((node) => isOn(paths, node))).toEqual([
+      ...[false, true, true, false, false],
+    ]);
+    expect(isOn([["doc 1"], ["turn"]], inner)).toBe(false);
+    expect(isOn([["other", "doc 1"]], inner)).toBe(false);
+    expect(isOn([], turn!)).toBe(false);
+    expect([
+      isSame(inner, doc!),
+      isSame(inner, { ...inner, start: 9 }),
+      isSame(null, null),
+      isSame(null, doc!),
+    ]).toEqual([...[false, true, false, false]]);
+    expect(isSame(doc!, system!)).toBe(false);
+  });
+
+  test("the pieces below a path, and those along a text", async () => {
+    const tree = treeOf(await deep());
+    const below = (...path: string[]) => nodesBelow(tree, path).map(({ name }) => name);
+    expect(below()).toEqual(["system", "turn", "doc 1", "padding"]);
+    expect(below("turn")).toEqual(["rest of turn", "doc 1", "rest of turn", "doc 2"]);
+    expect(below("turn", "doc 1")).toEqual(["s 1", "s 2", "rest of doc 1"]);
+    expect(below("doc 1")).toEqual([]);
+    const along = (...paths: string[][]) => piecesAlong(tree, paths).map(({ start, stop }) => `${start}–${stop}`);
+    expect(along(["turn"])).toEqual(["0–4", "4–6", "6–12", "12–15", "15–20", "20–30", "30–35"]);
+    expect(along(["system"])).toEqual(["0–4", "4–20", "20–30", "30–35"]);
+  });
+
+  test("positions are in one piece each, or in none", async () => {
+    const tree = treeOf(await deep());
+    const docs = [tree[1]!.children[1]!, tree[1]!.children[3]!];
+    const found = piecesAt(docs, [0, 5, 6, 11, 12, 14, 15, 19, 20]).map((node) => node?.name ?? "-");
+    expect(found).toEqual(["-", "-", "doc 1", "doc 1", "-", "-", "doc 2", "doc 2", "-"]);
+    const placed = docs.map((node) => placeOf(node, view(10)));
+    expect([59, 60, 119, 120, 150, 200].map((at) => pieceUnder(placed, at)?.name ?? "-")).toEqual([
+      ...["-", "doc 1", "doc 1", "-", "doc 2", "-"],
+    ]);
+  });
+});
+
+describe("colors below a path", () => {
+  test("are those of Python for what is inside, and of the outermost level for all else", async () => {
+    const segments = await deep();
+    const [system, turn, doc, padding] = treeOf(segments);
+    const outer = slotsBelow(segments, [], null);
+    expect([system!, turn!, doc!, padding!].map(outer)).toEqual([0, 1, 2, -1]);
+    expect([turn!.children[1]!, turn!.children[1]!.children[0]!].map(outer)).toEqual([1, 1]);
+    expect(outer({ ...turn!, name: "unknown" })).toBe(-1);
+    const known = { keys: ["doc 1", "doc 2"], colors: [5, 6] };
+    const inner = slotsBelow(segments, ["turn"], known);
+    expect([turn!, turn!.children[1]!, turn!.children[3]!, turn!.children[1]!.children[1]!, doc!].map(inner)).toEqual([
+      ...[-1, 5, 6, 5, -1],
+    ]);
+    const deepest = slotsBelow(segments, ["turn", "doc 1"], null, ["turn", "doc 1", "s 2"]);
+    expect(turn!.children[1]!.children.map(deepest)).toEqual([0, 7, -1]);
+    expect(slotsBelow(segments, ["turn"], null, ["turn"])(turn!.children[1]!)).toBe(0);
+    expect(turn!.children.map(slotsBelow(segments, ["turn"], null, ["turn", "doc 1", "s 1"]))).toEqual([-1, 7, -1, 0]);
+  });
+
+  test("go to seven segments, and to none without an author", async () => {
+    const inside = [
+      "template",
+      "first token",
+      ...Array.from({ length: 8 }, (_, at) => `doc ${at}`),
+      "padding",
+      "other",
+    ];
+    const segments = await decodeSegments({
+      names: ["turn", ...inside],
+      starts: wholes([0, ...inside.map((_, at) => at)]),
+      stops: wholes([12, ...inside.map((_, at) => at + 1)]),
+      levels: bytesOf([0, ...inside.map(() => 1)]),
+      length: 12,
+      distinct: ["turn"],
+      sizes: [12],
+      colors: [0],
+      answer: "turn",
+    });
+    const { children } = treeOf(segments)[0]!;
+    expect(children.map(slotsBelow(segments, ["turn"], null))).toEqual([-1, -1, 0, 1, 2, 3, 4, 5, 6, -1, -1, -1]);
+    expect(children.map(slotsBelow(segments, ["turn"], null, ["turn", "doc 0"]))).toEqual([
+      ...[-1, -1, 7, 0, 1, 2, 3, 4, 5, 6, -1, -1],
+    ]);
+  });
+});
+
+describe("names that have room", () => {
+  const lay = async (lengths: number[]) => {
+    const ends = lengths.map((_, at) => lengths.slice(0, at + 1).reduce((a, b) => a + b));
+    const own = lengths.map((_, at) => `s ${at}`);
+    const segments = await decodeSegments({
+      names: own,
+      starts: wholes(ends.map((end, at) => end - lengths[at]!)),
+      stops: wholes(ends),
+      levels: bytesOf(own.map(() => 0)),
+      length: ends.at(-1)!,
+      distinct: own,
+      sizes: lengths,
+      colors: own.map(() => 0),
+      answer: "s 0",
+    });
+    const at = view(1, 0, ends.at(-1)!);
+    return { at, pieces: piecesInView(treeOf(segments), at, WHOLE).pieces };
+  };
+  const shown = async (lengths: number[], apart: number, always: string[] = []) => {
+    const { at, pieces } = await lay(lengths);
+    return names(named(pieces, at, apart, ({ name }) => always.includes(name)))
+      .map((name) => name.slice(2))
+      .join("");
+  };
+
+  test("are as far apart as they must be, and no further", async () => {
+    expect(await shown([12, 12, 12], 12)).toBe("012");
+    expect(await shown([12, 12, 12], 12.1)).toBe("02");
+    expect(await shown([10, 14, 10], 13)).toBe("1");
+  });
+
+  test("the longest come first", async () => {
+    expect(await shown([8, 20, 8], 14)).toBe("012");
+    expect(await shown([8, 20, 8], 14.1)).toBe("1");
+    expect(await shown([20, 8, 20], 15)).toBe("02");
+  });
+
+  test("those that are named always push others half as far again away", async () => {
+    expect(await shown([12, 12, 12, 12], 12, ["s 1"])).toBe("13");
+    expect(await shown([18, 18, 18], 12, ["s 1"])).toBe("012");
+    expect(await shown([17.9, 17.9, 17.9].map(Math.floor), 12, ["s 1"])).toBe("1");
+    expect(await shown([5, 5, 5], 12, ["s 0", "s 1"])).toBe("01");
+  });
+
+  test("stand in the order of the text", async () => {
+    expect(await shown([5, 30, 10, 40, 5], 18)).toBe("1234");
+  });
 });

@@ -7,8 +7,11 @@ import {
   evenAt,
   hasInside,
   largest,
+  largestSize,
   leftOf,
   levelsOf,
+  MEASURE_WORDS,
+  MEASURES,
   meanOf,
   pieceAt,
   piecesBelow,
@@ -19,7 +22,7 @@ import {
   roundUp,
   slotOf,
 } from "../../src/data/segments";
-import { segmentsOf } from "../helpers/segments.ts";
+import { bytesOf, segmentsOf, wholes } from "../helpers/segments.ts";
 
 const KEYS = ["first token", "doc 1", "answer"];
 const SIZES = [1, 4, 2];
@@ -149,5 +152,146 @@ describe("places", () => {
     expect(pieceAt(piecesBelow(segments), 8)).toBeNull();
     expect(slotOf(segments, "question")).toBe(1);
     expect(slotOf(segments, "nothing")).toBe(-1);
+  });
+});
+
+describe("numbers", () => {
+  test("the largest, by value or by size, of those that are one", () => {
+    expect([largest([0.5, 2, 1]), largest([-3, -1]), largest([])]).toEqual([2, 0, 0]);
+    expect([largestSize([0.5, -2, 1]), largestSize([Number.NaN, 1]), largestSize([])]).toEqual([2, 1, 0]);
+  });
+
+  test("a mean and a rank are of what is known", () => {
+    expect(meanOf([Number.NaN])).toBeNaN();
+    expect(meanOf([-1, 2, 5, Number.NaN])).toBe(2);
+    expect(rankAmong([1, 3, Number.NaN, 2], 1)).toEqual({ rank: 1, of: 3 });
+    expect(rankAmong([1, 3, 2], 3)).toBeNull();
+    expect(byLargest([Number.NaN, -1, Number.NaN, 0, -1], (one) => one).map(String)).toEqual([
+      ...["0", "-1", "-1", "NaN", "NaN"],
+    ]);
+    expect(byLargest(["b", "a", "c"], () => 1)).toEqual(["b", "a", "c"]);
+  });
+
+  test.each([
+    [1, 1],
+    [1.01, 1.5],
+    [1.5, 1.5],
+    [1.6, 2],
+    [2.5, 3],
+    [3.1, 4],
+    [4.5, 5],
+    [5.5, 6],
+    [6.5, 8],
+    [8.5, 10],
+    [0.00072, 0.0008],
+    [12_345, 15_000],
+    [-1, 1],
+    [Number.POSITIVE_INFINITY, 1],
+    [0.3 + 1e-12, 0.3],
+  ])("an axis for %d ends at %d", (value, end) => {
+    expect(roundUp(value)).toBe(end);
+  });
+
+  test("are read in three ways, which have names", () => {
+    expect(MEASURES.map((measure) => MEASURE_WORDS[measure])).toEqual(["mass", "per token", "lift"]);
+  });
+});
+
+describe("what is set aside", () => {
+  test("goes by name; sinks are more than one, and the own key is no column", () => {
+    expect(leftOf([...KEYS, "learned sink"], ["doc 1", "self"])).toEqual({
+      ...{ columns: [0, 2, 3], without: [1], self: false },
+    });
+    expect(leftOf(KEYS, ["learned sink"])).toEqual({ columns: [0, 1, 2], without: [], self: true });
+    expect(leftOf(["sink", ...KEYS], ["sink"])).toEqual({ columns: [2, 3], without: [0, 1], self: true });
+  });
+
+  test("an own part is never more than the weight, where these are shares", () => {
+    const more = { ...MASSES, self: f(0, 0.5, 0, 0, 0, 1), selfEven: f(0, 0.75, 0, 0, 0, 0.5) };
+    const { mass, raw, even, aside } = restOf(more, leftOf(KEYS, ["self"]), { own: "each" });
+    expect([raw[1], raw[5], even[1], even[5]]).toEqual([0, 0, 0, 0]);
+    expect([...aside]).toEqual([0.375, 0.75]);
+    expect([mass[0], mass[4]]).toEqual([Math.fround(0.5 / 0.625), 1]);
+  });
+
+  test("of rows with one own key each, it is in the column that the row names", () => {
+    const rows = { ...MASSES, self: f(0.125, 0.5), selfEven: f(0.0625, 0.125) };
+    const { raw, even, aside } = restOf(rows, leftOf(KEYS, ["self"]), { own: Uint32Array.of(2, 2) });
+    expect([...raw]).toEqual([0.5, 0.375, 0, 0, 0.25, 0.25]);
+    expect([...aside]).toEqual([0.125, 0.5]);
+    expect(even[2]! / even[0]!).toBeCloseTo(0.3125 / 0.125);
+    expect(even[5]! / even[3]!).toBeCloseTo(0.125 / 0.25);
+  });
+
+  test("with sums over columns that are not here, the own part is off them too, and no sum is below 0", () => {
+    const sums = { rows: 2, columns: 1, mass: f(1, 0.5), even: f(2, 1), self: f(0.25, 0.75), selfEven: f(0.5, 0.25) };
+    const { mass, even, aside } = restOf(MASSES, leftOf(KEYS, ["first token", "self"]), { own: "each", sums });
+    // Row 0: 1 − .25 own − .5 of the first token, which holds no own key; even 2 − .5 − .125.
+    expect([mass[1], mass[2]]).toEqual([1, 0.5]);
+    expect(even[1]).toBeCloseTo(0.4375 / 1.375);
+    // Row 1: .5 − .75 is below 0: nothing is left, and all of the sum is aside.
+    expect([mass[4], aside[0], aside[1]]).toEqual([Number.NaN, 0.75, 0.5]);
+    const signed = restOf(MASSES, leftOf(KEYS, ["first token", "self"]), { own: "each", sums, shares: false });
+    expect([signed.aside[0], signed.aside[1]]).toEqual([0.75, 0.75]);
+    expect([signed.mass[1], signed.mass[4]]).toEqual([0.25, 0.25]);
+  });
+
+  test("an own key in a column that is set aside is taken off once", () => {
+    const own = { ...MASSES, self: f(0.25, 0, 0, 0, 0, 0), selfEven: f(0.0625, 0, 0, 0, 0, 0) };
+    const sums = { rows: 2, columns: 1, mass: f(2, 1), even: f(2, 1), self: f(0.25, 0), selfEven: f(0.0625, 0) };
+    const { mass, even, aside } = restOf(own, leftOf(KEYS, ["first token", "self"]), { own: "each", sums });
+    expect(mass[1]).toBe(0.25); // .375 of 2 − .25 − (.5 − .25)
+    expect(even[1]).toBeCloseTo(0.5 / (2 - 0.0625 - 0.0625));
+    expect(aside[0]).toBe(0.5);
+  });
+});
+
+describe("readings of more columns than rows", () => {
+  const now = rest([]);
+  test("are of their row and column", () => {
+    expect([readingAt(now, SIZES, 1, 2, "mass"), readingAt(now, SIZES, 1, 2, "per_token")]).toEqual([0.75, 0.375]);
+    expect(readingAt(now, SIZES, 1, 2, "lift")).toBe(3);
+    expect(readingAt(now, SIZES, 1, 0, "mass")).toBe(0);
+    expect([evenAt(now, SIZES, 1, 2, "mass"), evenAt(now, SIZES, 1, 2, "per_token")]).toEqual([0.25, 0.125]);
+    expect(evenAt(now, [1, 4, 0], 1, 2, "per_token")).toBeNaN();
+    expect(evenAt({ ...now, even: f(0, 0, 0, 0, 0, 0) }, SIZES, 1, 2, "lift")).toBeNaN();
+    expect(readingAt({ ...now, shares: false }, SIZES, 1, 2, "lift")).toBeNaN();
+  });
+});
+
+describe("pieces", () => {
+  test("are below a whole path, not below a part of it", async () => {
+    const segments = await decodeSegments({
+      ...segmentsOf(),
+      names: ["a", "b", "c", "a", "c", "b", "c"],
+      starts: wholes([0, 0, 0, 4, 4, 8, 8]),
+      stops: wholes([4, 3, 2, 8, 6, 12, 10]),
+      levels: bytesOf([0, 1, 2, 0, 1, 0, 1]),
+      length: 12,
+    });
+    const below = (...path: string[]) => piecesBelow(segments, path).map(({ name, start }) => `${name} ${start}`);
+    expect(below()).toEqual(["a 0", "a 4", "b 8"]);
+    expect(below("a")).toEqual(["b 0", "c 4"]);
+    expect(below("a", "b")).toEqual(["c 0"]);
+    expect(below("b")).toEqual(["c 8"]);
+    expect(below("a", "c")).toEqual([]);
+    expect(levelsOf(segments)).toBe(3);
+    expect(piecesOf(segments, 1)).toEqual([
+      { name: "b", start: 0, stop: 3 },
+      { name: "c", start: 4, stop: 6 },
+      { name: "c", start: 8, stop: 10 },
+    ]);
+    expect([hasInside(segments, ["a"], "b"), hasInside(segments, ["b"], "c")]).toEqual([true, false]);
+  });
+
+  test("are found at each of their tokens, and not between", () => {
+    const pieces = [
+      { name: "a", start: 1, stop: 3 },
+      { name: "b", start: 3, stop: 4 },
+      { name: "c", start: 6, stop: 9 },
+    ];
+    const found = Array.from({ length: 10 }, (_, at) => pieceAt(pieces, at)?.name ?? "-").join("");
+    expect(found).toBe("-aab--ccc-");
+    expect(pieceAt([], 0)).toBeNull();
   });
 });

@@ -1,14 +1,21 @@
 /** Golden files of `tests/contract` that are written here and read by pytest. */
-import { readFileSync, writeFileSync } from "node:fs";
-import { resolve } from "node:path";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { expect } from "vitest";
 
 /** Written in escapes: what cannot be seen, or is seen on another character. */
 const UNSEEN = /(?! )[\p{C}\p{M}\p{Z}]/gu;
 
+/** Return the path of a golden file, also for a copy of this folder somewhere below the repository (js/mutants). */
+export function contractFile(name: string): string {
+  let root = import.meta.dirname;
+  while (!existsSync(join(root, "pyproject.toml"))) root = dirname(root);
+  return join(root, "tests", "contract", name);
+}
+
 /** Hold a golden file to what has been made now; with ATTNWIDGET_CONTRACT=write, write it first. */
 export function checkGolden(name: string, made: Readonly<Record<string, readonly unknown[]>>): void {
-  const path = resolve("../tests/contract", name);
+  const path = contractFile(name);
   if (process.env.ATTNWIDGET_CONTRACT === "write") writeFileSync(path, asLines(made));
   const stale = `${name} is out of date: run ATTNWIDGET_CONTRACT=write npx vitest run tests/contract`;
   expect(JSON.parse(asLines(made)), stale).toEqual(near(JSON.parse(readFileSync(path, "utf8"))));

@@ -1,12 +1,12 @@
 /** A widget in a page, as a person uses it: point at cells, press keys, read what it says. */
 
 import { setMaxListeners } from "node:events";
-import { afterEach, vi } from "vitest";
+import { vi } from "vitest";
 import type { Traits } from "../../src/contract/traits";
 import { type HostOptions, type Mounted, mount } from "../../src/kernel/host";
 import { loadView, PARTS } from "../../src/shell/views";
 import widget from "../../src/widget";
-import { resize } from "./setup.ts";
+import { atEnd, resize } from "./setup.ts";
 
 /** jsdom takes only its own window for an event's view; `window` here is the test runner's. */
 export const real = (globalThis as unknown as { jsdom: { window: Window } }).jsdom.window;
@@ -218,9 +218,7 @@ export async function pressOn(target: HTMLElement, key: string, init: KeyboardEv
 }
 
 const shown: Mounted[] = [];
-afterEach(async () => {
-  await Promise.all(shown.splice(0).map(({ unmount }) => unmount()));
-});
+atEnd.push(() => Promise.all(shown.splice(0).map(({ unmount }) => unmount())));
 
 export interface Shown extends Mounted {
   readonly view: View;

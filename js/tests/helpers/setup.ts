@@ -10,7 +10,6 @@
 
 import { Blob as NodeBlob } from "node:buffer";
 import * as skia from "@napi-rs/canvas";
-import { afterEach } from "vitest";
 
 // --- canvas ---------------------------------------------------------------------------------------------------------
 
@@ -328,9 +327,20 @@ Object.assign(Element.prototype, {
   setPointerCapture: () => undefined,
 });
 
-afterEach(() => {
+/** What else is to be undone at the end of each test, before the page is emptied. */
+export const atEnd: (() => unknown)[] = [];
+
+const attributesOf = (element: Element) => Array.from(element.attributes, ({ name }) => name);
+
+/** Leave the page as it was before the first test. */
+export async function emptyPage(): Promise<void> {
+  for (const end of atEnd) await end();
   document.body.replaceChildren();
+  document.head.replaceChildren();
+  for (const element of [document.body, document.documentElement]) {
+    for (const name of attributesOf(element)) element.removeAttribute(name);
+  }
   for (const observer of observers) observer.disconnect();
   matching.clear();
   lists = [];
-});
+}

@@ -1,7 +1,6 @@
 // @vitest-environment jsdom
 /** Files without a kernel: what is saved is found again, what is not is said. */
 import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
 import { beforeEach, describe, expect, test, vi } from "vitest";
 import { decode, decodeGrid } from "../../src/contract/decode";
 import type { Facts, PictureMessage } from "../../src/contract/messages";
@@ -10,6 +9,7 @@ import { buildTable, parseColor } from "../../src/draw/color";
 import { unpack } from "../../src/export-page";
 import { createHost, type Host, type HostRequest } from "../../src/kernel/host";
 import { answersOf, keyOf, nameOf, type Snapshot } from "../../src/kernel/snapshot";
+import { contractFile } from "../helpers/golden.ts";
 import { show } from "../helpers/page.ts";
 import { massOf } from "../helpers/segments.ts";
 import { CAUSAL, type Cells, factsOf, linksOf, pictureOf, quantised, stateOf, weights } from "../helpers/states.ts";
@@ -266,7 +266,7 @@ describe("the widget on a file", () => {
 });
 
 describe("the contract with Python", () => {
-  const contract = (name: string) => JSON.parse(readFileSync(resolve("../tests/contract", name), "utf8"));
+  const contract = (name: string) => JSON.parse(readFileSync(contractFile(name), "utf8"));
 
   test("a file is unpacked", async () => {
     vi.useRealTimers();

@@ -10,6 +10,7 @@ import widget from "../../src/widget";
 import { paper, settle, View } from "../helpers/page.ts";
 import { resize } from "../helpers/setup.ts";
 import { CAUSAL, python, random, stateOf } from "../helpers/states.ts";
+import { THOROUGH } from "../helpers/thorough.ts";
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -127,7 +128,7 @@ test("many wrong traits at once, drawn by lot, leave a widget that good ones dra
   const { state, host, view } = await drawn({ query: 2, key: 1 });
   const next = random(7);
   const lot = <T>(from: readonly T[]) => from[Math.floor(next() * from.length)] as T;
-  for (let n = 0; n < 300; n++) {
+  for (let n = 0; n < (THOROUGH ? 300 : 60); n++) {
     const names: TraitName[] = [lot(TRAIT_NAMES), lot(TRAIT_NAMES), lot(TRAIT_NAMES)];
     const odd = Object.fromEntries(names.filter((name) => name !== "uid").map((name) => [name, lot(ODD)]));
     expect(() => host.fromPython({ ...odd, view: lot(SHOWN) } as Partial<Traits>)).not.toThrow();

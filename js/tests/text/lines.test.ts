@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { labels, withPatches } from "../../src/text/labels";
-import { breakLines, placed } from "../../src/text/lines";
+import { breakLines, lineOf, placed } from "../../src/text/lines";
 import { joinOf, styleOf } from "../../src/text/tokens";
 import { patchAt, patchesOf, sizeOf } from "../../src/views/text/patches";
 
@@ -150,5 +150,166 @@ describe("patches", () => {
   test("without tokens a patch is called by its row and column", () => {
     const all = withPatches(labels(null, 7), { rows: 2, columns: 3 }, 1);
     expect([0, 1, 6].map((at) => all.at(at).text)).toEqual(["0", "row 0, 0", "row 1, 2"]);
+  });
+});
+
+describe("spaces between words without marks", () => {
+  test.each([
+    [
+      "closing marks stand at the word before",
+      ["a", ".", ",", "!", "?", ";", ":", "%", ")", "]", "}", "…", "»", "”", "’"],
+      "a.,!?;:%)]}…»”’",
+    ],
+    [
+      "opening marks stand at the word after",
+      ["(", "a", "[", "b", "{", "c", "“", "d", "‘", "e", "«", "f"],
+      "(a [b {c “d ‘e «f",
+    ],
+    [
+      "clitics with their apostrophe",
+      ["it", "'s", "I", "’m", "he", "'ll", "do", "n't", "ca", "n’t", "they", "'re", "I", "'ve", "we", "'d", "'t"],
+      "it's I’m he'll don't can’t they're I've we'd't",
+    ],
+    ["clitics without it", ["it", "'", "s", "we", "’", "ll"], "it's we’ll"],
+    ["an apostrophe alone", ["the", "dogs", "'", "bowl"], "the dogs ' bowl"],
+    ["an apostrophe at the end", ["the", "dogs", "'"], "the dogs '"],
+    ["marks of Chinese and Japanese", ["天", "。", "x", "、", "y", "！", "？"], "天。 x、 y！？"],
+    ["ideographs among letters", ["a", "日", "本", "b", "カ", "ナ"], "a 日本 b カナ"],
+    ["whole marks only", ["a", ".b", "(c", "d"], "a .b (c d"],
+    ["several closing marks at once", ["a", "...", "b", "?!"], "a... b?!"],
+  ])("%s", (_, tokens, text) => {
+    expect(read(tokens as string[], { spelling: "words" })).toBe(text);
+  });
+
+  test("special tokens stand apart, and what is left out ends a line's beginning", () => {
+    expect(read(["a", "[SEP]", ".", "b"], { keep: true, spelling: "words" })).toBe("a [SEP] . b");
+    expect(read(["a", "[SEP]", ".", "b"], { spelling: "words" })).toBe("a . b");
+  });
+
+  test("where ends of words are marked, the next has a space", () => {
+    expect(read(["a</w>", "b", "c</w>", "\n</w>", "d</w>"])).toBe("a bc ↵\nd");
+  });
+});
+
+describe("tokens as they are placed", () => {
+  const of = (tokens: string[], positions = tokens.map((_, at) => at), keep = false, spelling?: "bytes" | "words") =>
+    placed(labels(tokens, tokens.length, spelling), positions, keep);
+
+  test("have what stands before them, and whether a line may begin there", () => {
+    expect(
+      of(
+        ["Ġa", "b", "Ċ", "c", "日"].map((token) => (token === "日" ? "æĹ¥" : token)),
+        undefined,
+        false,
+        "bytes",
+      ),
+    ).toEqual([
+      { position: 0, text: "a", gap: " ", opens: true, breaks: false, special: false },
+      { position: 1, text: "b", gap: "", opens: false, breaks: false, special: false },
+      { position: 2, text: "↵", gap: "", opens: false, breaks: true, special: false },
+      { position: 3, text: "c", gap: "", opens: true, breaks: false, special: false },
+      { position: 4, text: "日", gap: "", opens: true, breaks: false, special: false },
+    ]);
+    expect(of(["日", "b", "c"], undefined, false, "bytes").map(({ opens }) => opens)).toEqual([true, true, false]);
+  });
+
+  test("are those of some positions, special ones where they are kept", () => {
+    const tokens = ["[CLS]", "a", "b", "c", "[SEP]"];
+    expect(of(tokens, [0, 2, 3, 4]).map(({ position }) => position)).toEqual([2, 3]);
+    expect(of(tokens, [0, 2, 3, 4], true).map(({ position, special }) => [position, special])).toEqual([
+      ...[
+        [0, true],
+        [2, false],
+        [3, false],
+        [4, true],
+      ],
+    ]);
+  });
+});
+
+describe("lines of tokens", () => {
+  type Given = { gap?: "" | " "; opens?: boolean; breaks?: boolean; special?: boolean };
+  const token = (text: string, { gap = " ", opens, breaks = false, special = false }: Given = {}) => ({
+    ...{ position: 0, text, gap, opens: opens ?? gap === " ", breaks, special },
+  });
+  const broken = (tokens: ReturnType<typeof token>[], room: number) =>
+    breakLines(tokens, room, ({ text }) => 10 * text.length, 3).map(({ start, stop, width }) => [start, stop, width]);
+
+  test("are as wide as their tokens with the spaces between them", () => {
+    const words = ["ab", "c", "def"].map((text) => token(text));
+    expect(broken(words, 66)).toEqual([[0, 3, 66]]);
+    expect(broken(words, 65)).toEqual([
+      [0, 2, 33],
+      [2, 3, 30],
+    ]);
+    expect(broken(words, 32)).toEqual([
+      [0, 1, 20],
+      [1, 2, 10],
+      [2, 3, 30],
+    ]);
+    expect(broken(words, 5)).toEqual([
+      [0, 1, 20],
+      [1, 2, 10],
+      [2, 3, 30],
+    ]);
+  });
+
+  test("take the pieces of a word with them", () => {
+    const inner = (text: string) => token(text, { gap: "" });
+    const words = [token("ab"), token("cd"), inner("e"), inner("f"), token("g")];
+    expect(broken(words, 54)).toEqual([
+      [0, 1, 20],
+      [1, 5, 53],
+    ]);
+    expect(broken(words, 40)).toEqual([
+      [0, 1, 20],
+      [1, 4, 40],
+      [4, 5, 10],
+    ]);
+    expect(broken(words, 25)).toEqual([
+      [0, 1, 20],
+      [1, 2, 20],
+      [2, 4, 20],
+      [4, 5, 10],
+    ]);
+    const ideographs = ["日", "本", "語"].map((text) => token(text, { gap: "", opens: true }));
+    expect(broken([token("a"), ...ideographs], 30)).toEqual([
+      [0, 3, 30],
+      [3, 4, 10],
+    ]);
+    // Where the line may begin is before a space: that one is in neither line.
+    expect(broken([token("a"), token("b"), inner("c"), inner("d")], 33)).toEqual([
+      [0, 1, 10],
+      [1, 4, 30],
+    ]);
+  });
+
+  test("end where the text does, and after nothing there is none", () => {
+    const all = [token("a"), token("b", { breaks: true }), token("c"), token("d", { breaks: true })];
+    expect(broken(all, 99)).toEqual([
+      [0, 2, 23],
+      [2, 4, 23],
+    ]);
+    expect(broken([], 99)).toEqual([]);
+    expect(broken([...all, token("e")], 99).at(-1)).toEqual([4, 5, 10]);
+  });
+
+  test("of a paragraph all run in the direction of its first letter, special tokens aside", () => {
+    const rtl = (tokens: ReturnType<typeof token>[], room: number) =>
+      breakLines(tokens, room, ({ text }) => 10 * text.length, 3).map((line) => line.rtl);
+    const hebrew = [token("12"), token("ש"), token("a", { breaks: true })];
+    expect(rtl([token("a", { breaks: true }), ...hebrew, token("b"), token("c")], 22)).toEqual([
+      ...[false, true, true, true, false, false],
+    ]);
+    expect(rtl([token("x", { special: true }), token("ש")], 99)).toEqual([true]);
+    expect(rtl([token("1", { breaks: true }), token("ש")], 99)).toEqual([false, true]);
+    expect(rtl([token("12")], 99)).toEqual([false]);
+    expect(rtl([token("a"), token("ש")], 99)).toEqual([false]);
+  });
+
+  test("the line of a token is the last that begins before it, or with it", () => {
+    const lines = [0, 3, 4, 9].map((start) => ({ start }));
+    expect(Array.from({ length: 11 }, (_, at) => lineOf(lines, at)).join("")).toBe("00012222233");
+    expect(lineOf([{ start: 0 }], 5)).toBe(0);
   });
 });

@@ -43,3 +43,31 @@ test("where not all places are known the next one may have to be asked for", () 
   expect(stepped(found, 1)).toBeNull();
   expect(stepped({ ...found, at: 0 }, -1)).toBeNull();
 });
+
+test.each([
+  ["12, 301", { query: 12, key: 301 }],
+  ["12,30", { query: 12, key: 30 }],
+  ["1,234,567 1", { beyond: 1_234_567, total: 90_000 }],
+  ["1234,567", { query: 1234, key: 567 }],
+  ["7  →  8", { query: 7, key: 8 }],
+  ["7 -> 8", { query: 7, key: 8 }],
+  ["7 8 9", { text: "7 8 9" }],
+  ["x7", { text: "x7" }],
+  ["7x", { text: "7x" }],
+  ["7 → ", { text: "7 →" }],
+  ['"a" b', { text: '"a" b' }],
+  ['""', { text: '""' }],
+  ['a "b"', { text: 'a "b"' }],
+  ["89999 49999", { query: 89_999, key: 49_999 }],
+  ["90000", { beyond: 90_000, total: 90_000 }],
+  ["5 50000", { beyond: 50_000, total: 50_000 }],
+])("of 90,000 queries and 50,000 keys: %s", (typed, wanted) => {
+  expect(readWanted(typed, 90_000, 50_000)).toEqual(wanted);
+});
+
+test("a step keeps what was found", () => {
+  const found = { text: "bank", positions: [5, 14, 2], total: 3, at: 1 };
+  expect(stepped(found, -1)).toEqual({ ...found, at: 0 });
+  expect(stepped(found, 1)).toEqual({ ...found, at: 2 });
+  expect(stepped({ ...found, total: 4, at: 2 }, 1)).toBeNull();
+});
