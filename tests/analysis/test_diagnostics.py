@@ -122,7 +122,9 @@ def test_given_weights() -> None:
     assert Attention.from_weights(emptied).check() == []
 
 
-@pytest.mark.parametrize("of", ["words", "given weights", "a large finite number"])
+@pytest.mark.parametrize(
+    "of", [pytest.param("words", marks=pytest.mark.thorough), "given weights", "a large finite number"]
+)
 def test_of_long_rows_only_a_few_are_held_together(of: str) -> None:
     source = torch.Generator().manual_seed(5)
     if of == "words":

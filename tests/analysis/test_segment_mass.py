@@ -217,12 +217,16 @@ class TestLongHeads:
     @pytest.mark.parametrize(
         ("size", "keywords"),
         [
-            (0.3, {}),
-            (6.0, {}),
+            pytest.param(0.3, {}, marks=pytest.mark.thorough),
+            pytest.param(6.0, {}, marks=pytest.mark.thorough),
             (0.3, {"is_causal": True}),
-            (6.0, {"is_causal": True, "window": 700}),
+            pytest.param(6.0, {"is_causal": True, "window": 700}, marks=pytest.mark.thorough),
             (6.0, {"is_causal": True, "sinks": torch.tensor([1.0, -torch.inf, 30.0, -3.0])}),
-            (0.3, {"is_causal": True, "sinks": torch.tensor([1.0, -torch.inf, 3.0, -3.0])}),
+            pytest.param(
+                0.3,
+                {"is_causal": True, "sinks": torch.tensor([1.0, -torch.inf, 3.0, -3.0])},
+                marks=pytest.mark.thorough,
+            ),
             (6.0, {"softcap": 20.0, "mask": masks.padding([2100])}),
             (1.0, {"is_causal": True, "bias": lambda score, b, h, q_idx, kv_idx: score - 0.01 * (q_idx - kv_idx)}),
         ],
@@ -273,7 +277,7 @@ class TestLongHeads:
             {"bias": lambda score, b, h, q_idx, kv_idx: torch.where(q_idx == 4200, -torch.inf, score)},
         ],
     )
-    @pytest.mark.parametrize("size", [0.3, 6.0])
+    @pytest.mark.parametrize("size", [0.3, pytest.param(6.0, marks=pytest.mark.thorough)])
     def test_many_queries_are_as_each_by_itself(self, size: float, keywords: dict[str, Any]) -> None:
         """Means over thousands of queries at once, some without keys, in segments of many pieces and in none."""
         n = 4700
@@ -311,6 +315,7 @@ class TestLongHeads:
         whole = run_to_end(segment_sums(att, 0, [0], rows, parts.labels(), 3))
         torch.testing.assert_close(whole.mass[0], att.by_segment("b", parts, head=0).mass)
 
+    @pytest.mark.thorough
     def test_131072_tokens_are_as_exact(self) -> None:
         n, rows = 131_072, 64
         q, k = make(2, n, 8), make(1, n, 8, seed=1)

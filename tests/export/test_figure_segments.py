@@ -62,7 +62,7 @@ def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> No
     assert f"{share:.4f}"[1:] not in texts(w)
 
 
-@pytest.mark.parametrize("measure", ["mass", "lift"])
+@pytest.mark.parametrize("measure", [pytest.param("mass", marks=pytest.mark.thorough), "lift"])
 def test_among_many_segments_the_cells_have_the_pages_log_scale(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `placing` of js/src/views/segments/matrix.tsx: of more than 40 segments most numbers are small."""
     from attnwidget._export import colors
@@ -135,7 +135,7 @@ def test_segments_have_the_widgets_colors_in_both_themes() -> None:
         assert color in page(widget(aside=[]), theme=theme), "of the third, which is the question"
 
 
-@pytest.mark.parametrize("width", [3.3, 7])
+@pytest.mark.parametrize("width", [3.3, pytest.param(7, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     "given", [SEGMENTS, {f"a very long name of segment {n}": (1 + n, 2 + n) for n in range(20)}], ids=["few", "many"]
 )
@@ -185,12 +185,11 @@ def test_tokens_keep_their_labels_and_segments_their_borders() -> None:
     assert len(edges) - len(fewer) == 8, "four borders between five segments, on either axis"
 
 
-@pytest.mark.parametrize("width", [1.5, 3.3, 7])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_names_beside_a_heatmap_stay_inside(width: float, theme: str) -> None:
+@pytest.mark.parametrize("width", [1.5, 3.3, pytest.param(7, marks=pytest.mark.thorough)])
+def test_names_beside_a_heatmap_stay_inside(width: float) -> None:
     long = {f"a very long name of segment {n}": (1 + 20 * n, 21 + 20 * n) for n in range(9)}
     for given in (NESTED, long):
-        figure = long_heatmap(given).figure(width=width, theme=theme)
+        figure = long_heatmap(given).figure(width=width)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         across, down = canvas.get_width_height()

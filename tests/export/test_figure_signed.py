@@ -56,7 +56,7 @@ def test_a_graph_has_the_numbers_of_the_stage_beside_the_keys(cap: Capture, stag
     assert "band width = weight" not in legend
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 def test_links_have_the_colors_of_the_two_ways_from_zero(cap: Capture, theme: str) -> None:
     w = shown(cap, view="graph", stage="logit", query=QUERY)
     row = cap.attention[1].block("logit", batch=1, head=0, queries=QUERY)[0]
@@ -157,7 +157,7 @@ def test_where_no_query_may_look_there_is_a_slash_and_no_tile(cap: Capture) -> N
 
 
 @pytest.mark.parametrize("view", ["graph", "heads", "segments"])
-@pytest.mark.parametrize("width", [3.3, 7])
+@pytest.mark.parametrize("width", [3.3, pytest.param(7, marks=pytest.mark.thorough)])
 def test_nothing_sticks_out_of_a_signed_figure(cap: Capture, view: str, width: float) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

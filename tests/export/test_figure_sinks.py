@@ -20,7 +20,7 @@ def widget(n: int, sinks: Any = 1.0, **show: Any) -> AttentionWidget:
 
 
 @pytest.mark.parametrize("view", ["heatmap", "graph"])
-@pytest.mark.parametrize("n", [1, 8, 60, 600])
+@pytest.mark.parametrize("n", [1, 600])
 def test_the_sink_is_named(view: Any, n: int) -> None:
     assert "sink" in texts(widget(n, view=view, query=n - 1))
     assert "sink" not in texts(widget(n, sinks=None, view=view, query=n - 1))
@@ -32,8 +32,9 @@ def test_its_numbers_are_written_beside_those_of_the_keys() -> None:
     assert texts(w)[:4] == [".17", ".17", ".17", ".50"]
 
 
-@pytest.mark.parametrize("color_range", ["head", "row", "unit", [0.0, 0.5]])
-@pytest.mark.parametrize("stage", ["weights", "masked", "scores"])
+@pytest.mark.parametrize(
+    ("color_range", "stage"), [("head", "scores"), ("row", "weights"), ("unit", "masked"), ([0.0, 0.5], "weights")]
+)
 def test_every_range_and_stage_is_drawn(color_range: Any, stage: Any) -> None:
     assert ("sink" in texts(widget(8, stage=stage, color_range=color_range))) == (stage != "scores")
 
@@ -49,7 +50,7 @@ def test_the_graph_says_what_goes_to_it() -> None:
 
 
 @pytest.mark.parametrize("view", ["heatmap", "graph", "stages"])
-@pytest.mark.parametrize("n", [2, 20, 200])
+@pytest.mark.parametrize("n", [2, 200])
 def test_nothing_sticks_out(view: Any, n: int) -> None:
     figure = widget(n, tokens=[f"word{i}" for i in range(n)], query=n - 1, key=n // 2, view=view).figure()
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -48,8 +48,10 @@ def image_of(figure: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("width", [3.3, 7])
-@pytest.mark.parametrize("tokens", [None, WIDE])
+@pytest.mark.parametrize(
+    ("width", "tokens"),
+    [(3.3, WIDE), *(pytest.param(*one, marks=pytest.mark.thorough) for one in ((3.3, None), (7, WIDE), (7, None)))],
+)
 def test_nothing_sticks_out_of_any_view(view: str, width: float, tokens: Any) -> None:
     figure = widget(16, tokens=tokens, view=view, query=3, key=1, is_causal=True).figure(width=width)
     canvas = FigureCanvasAgg(figure)
@@ -200,7 +202,9 @@ def test_clipped_cells_are_counted_as_in_the_widget() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark", "contrast"])
+@pytest.mark.parametrize(
+    "theme", ["dark", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("light", "contrast"))]
+)
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_page_has_the_theme(view: str, theme: str) -> None:
     corner = image_of(widget(view=view, theme=theme).figure(dpi=40))[0, 0].tolist()
@@ -229,6 +233,14 @@ HOSTILE = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_texts_of_all_kinds_together_make_files_that_open(kind: str) -> None:
+    every = [*HOSTILE.values()]
+    w = AttentionWidget(*torch.randn(3, len(every), 8), title="".join(every), tokens=every, query=0, key=3)
+    assert_opens(w, kind)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
 def test_any_text_makes_files_that_open(name: str, kind: str) -> None:
@@ -240,15 +252,29 @@ def test_any_text_makes_files_that_open(name: str, kind: str) -> None:
         compare({f"{text}1": Attention(*q), "b": Attention(*q)}),
     ]
     for w in shown:
-        into = io.BytesIO()
-        w.figure().savefig(into, format=kind)
-        if kind == "svg":
-            xml.dom.minidom.parseString(into.getvalue())
-        assert into.getvalue().startswith({"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[kind])
+        assert_opens(w, kind)
+
+
+def assert_opens(w: AttentionWidget, kind: str) -> None:
+    into = io.BytesIO()
+    w.figure().savefig(into, format=kind)
+    if kind == "svg":
+        xml.dom.minidom.parseString(into.getvalue())
+    assert into.getvalue().startswith({"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[kind])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("long", ["a" * 10**6, "👩\u200d👩\u200d👧" * 10**5, "a" + "\u0301" * 10**5, "\u200b" * 10**6])
+@pytest.mark.parametrize(
+    "long",
+    [
+        "a" + "\u0301" * 10**5,
+        *(
+            pytest.param(text, marks=pytest.mark.thorough)
+            for text in ("a" * 10**6, "👩\u200d👩\u200d👧" * 10**5, "\u200b" * 10**6)
+        ),
+    ],
+    ids=["marks", "letters", "joined", "nothing"],
+)
 def test_of_a_very_long_text_only_what_can_be_seen_is_measured(long: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from attnwidget._export.figure import canvas
     from attnwidget._tokens import display

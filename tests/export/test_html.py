@@ -19,6 +19,7 @@ from golden import check
 from tolerance import approx, rounding
 
 from attnwidget import Attention, AttentionWidget, compare
+from attnwidget._engine import cost
 from attnwidget._export import colors, snapshot
 from attnwidget._export.snapshot import SavedHead, choices_of
 from attnwidget._messages import encoding
@@ -201,14 +202,14 @@ def test_theme_of_the_page(tmp_path: Path) -> None:
     assert 'name="color-scheme" content="dark"' in page
 
 
-@pytest.mark.slow
-def test_a_long_head_is_saved_as_it_is_known(tmp_path: Path) -> None:
-    w = AttentionWidget(*torch.randn(2, 10_000, 4), query=9_000, key=3)
+def test_a_long_head_is_saved_as_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "AT_ONCE", 1000)
+    w = AttentionWidget(torch.randn(1300, 4), torch.randn(900, 4), query=1_100, key=3)
     found = read(w.to_html(tmp_path / "a.html"))
     assert found["state"]["picture"]["sampled"]["every"] == w.picture["sampled"]["every"] > 1
     assert found["state"]["progress"] is None
     asked = [json.loads(name) for name in found["replies"]]
-    assert {"kind": "ranked", "queries": [9_000], "count": 12} | {
+    assert {"kind": "ranked", "queries": [1_100], "count": 12} | {
         "layer": 0,
         "batch": 0,
         "head": 0,
@@ -221,20 +222,20 @@ def test_a_long_head_is_saved_as_it_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_of_a_pooled_head_every_bin_has_its_greatest_number_and_every_token_its_strongest(tmp_path: Path) -> None:
-    q, k, _ = tensors(601, 1)
+    (q, _, _), (_, k, _) = tensors(601, 1), tensors(31, 1)
     w = AttentionWidget(q, k, is_causal=True)
     found = read(w.to_html(tmp_path / "a.html"))
     peaks = found["peaks"][snapshot.key_of([0, 0, 0, "weights"])]
     values, places = (decode(peaks[name]) for name in ("values", "places"))
-    assert values.shape == places.shape == (301, 301)
+    assert values.shape == places.shape == (301, 31)
     exact = w.attention.block().numpy()  # type: ignore[union-attr]
-    for row, column in [(0, 0), (100, 3), (300, 300), (299, 10), (300, 7)]:
-        inside = exact[2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+    for row, column in [(0, 0), (100, 3), (300, 30), (299, 10), (300, 7)]:
+        inside = exact[2 * row : 2 * row + 2, column : column + 1]
         assert values[row, column] == approx(inside.max(), rounding(w.attention).weights)
         assert places[row, column] == inside.argmax()
     ranked = [json.loads(name) for name in found["replies"] if '"ranked"' in name]
-    assert len(ranked) == 1202
-    body = {"kind": "ranked", "keys": [600], "count": 12, "layer": 0, "batch": 0, "head": 0, "stage": "weights"}
+    assert len(ranked) == 601 + 31
+    body = {"kind": "ranked", "keys": [30], "count": 12, "layer": 0, "batch": 0, "head": 0, "stage": "weights"}
     assert body in ranked
 
 
@@ -313,10 +314,10 @@ def test_a_file_has_the_column_of_a_learned_sink(tmp_path: Path) -> None:
 
 
 def test_heads_that_were_left_out_are_explained_where_they_are_gray(tmp_path: Path) -> None:
-    w = AttentionWidget(*torch.randn(3, 1, 12, 2048, 4))
+    w = AttentionWidget(*tensors(400, 8))
     page = w.to_html(tmp_path / "a.html").read_text(encoding="utf-8")
     said = 'w.to_html("attention.html", heads="all") keeps them.'
-    assert "1 of 12 heads is in this file: all of them take up to" in page
+    assert "1 of 8 heads is in this file: all of them take up to" in page
     assert said in page.replace("&quot;", '"')
     saved = next(iter(unpacked(page)["derived"]["facts"]["values"].values()))["saved"]
     assert saved["others"].endswith(said)

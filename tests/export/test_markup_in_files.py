@@ -50,7 +50,7 @@ def widget(view: str) -> AttentionWidget:
 
 
 @pytest.mark.parametrize(
-    "title", [PAYLOADS[0], PAYLOADS[12], "</title>" + PAYLOADS[12], '"><meta http-equiv="refresh">']
+    "title", ["</title>" + PAYLOADS[12], '"><meta http-equiv="refresh">' + PAYLOADS[0]]
 )
 def test_a_saved_page_has_no_tags_but_its_own(title: str, tmp_path: Path) -> None:
     w = widget("heatmap")

@@ -62,9 +62,8 @@ def test_the_bundle_has_widget_text_and_picture() -> None:
     assert len(data["image/png"]) < 20_000
 
 
-@pytest.mark.parametrize("n", [1, 2, 20, 64, 100, 300, 600, 2000])
-@pytest.mark.parametrize("stage", ["scores", "weights"])
-@pytest.mark.parametrize("theme", ["auto", "dark"])
+@pytest.mark.parametrize("n", [1, 64, 300, 2000])
+@pytest.mark.parametrize(("stage", "theme"), [("scores", "auto"), ("weights", "dark")])
 def test_noise_of_any_size_takes_at_most_64_kib_of_a_notebook(n: int, stage: str, theme: str) -> None:
     w = AttentionWidget(*3 * torch.randn(2, n, 8), stage=stage, theme=theme, title="t" * 500, query=0, key=n - 1)
     made = w._repr_mimebundle_()
@@ -149,8 +148,10 @@ def padded(keep: int, words: Any, **show: Any) -> AttentionWidget:
     return AttentionWidget(q, k, mask=mask, mask_means="keep", tokens=words, **show)
 
 
-@pytest.mark.parametrize("theme", ["auto", "light", "dark"])
-@pytest.mark.parametrize("words", [["a", "dog", "ran", ".", "[PAD]", "[PAD]"], ["a", "dog", "ran", ".", "x", "x"]])
+@pytest.mark.parametrize(
+    ("theme", "words"),
+    [("auto", ["a", "dog", "ran", ".", "[PAD]", "[PAD]"]), ("dark", ["a", "dog", "ran", ".", "x", "x"])],
+)
 def test_rows_of_padding_are_hatched_and_pale(theme: Any, words: list[str]) -> None:
     w = padded(4, words, theme=theme)
     y, x = corner_of(w)
@@ -215,8 +216,17 @@ def test_tokens_and_numbers_are_written() -> None:
 
 def holds(page: Any, part: Any) -> bool:
     """Whether some pixels occur in others."""
-    windows = np.lib.stride_tricks.sliding_window_view(page, part.shape)
-    return bool((windows == part).all(axis=(2, 3)).any())
+    height, width = part.shape
+    fullest = int((part != 0).sum(1).argmax())
+    wanted = part[fullest].astype(np.uint8).tobytes()
+    for top in range(len(page) - height + 1):
+        row = page[top + fullest].astype(np.uint8).tobytes()
+        left = row.find(wanted)
+        while left >= 0:
+            if (page[top : top + height, left : left + width] == part).all():
+                return True
+            left = row.find(wanted, left + 1)
+    return False
 
 
 def test_a_strong_link_is_not_lost_where_pixels_are_few() -> None:
@@ -256,7 +266,7 @@ def test_the_segments_view_has_a_picture_of_its_own() -> None:
     assert still_of(w).shape != seen.shape, "without segments the heatmap is drawn"
 
 
-@pytest.mark.parametrize("parts", [40, 41])
+@pytest.mark.parametrize("parts", [pytest.param(40, marks=pytest.mark.thorough), 41])
 def test_many_segments_are_on_the_log_scale_of_the_view(parts: int) -> None:
     """As on the page and in figures: of more than 40, a few cells hold most, and a linear scale shows no others."""
     given = {f"part {at}": (2 * at - 1, 2 * at + 1) for at in range(1, parts)}  # the first token is one more

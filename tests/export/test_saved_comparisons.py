@@ -65,9 +65,9 @@ def test_each_side_is_saved_at_its_own_place(tmp_path: Path) -> None:
 
 
 def test_a_file_begins_no_comparison_that_nobody_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "AT_ONCE", 1000)  # heads of 700 are long
+    monkeypatch.setattr(cost, "AT_ONCE", 1000)  # heads of 530 are long
     monkeypatch.setattr(comparison, "MAX_SAMPLED_CELLS", 1 << 16)
-    stack = layers(1, n=700, heads=2)
+    stack = layers(1, n=530, heads=2)
 
     async def main() -> None:
         w = compare({"a": stack, "b": (stack, 0, 1), "c": (stack, 0, 0)}, view="compare")

@@ -437,7 +437,7 @@ questions = json_values | st.fixed_dictionaries(
 )
 
 
-@examples(300)
+@examples(100)
 @given(st.lists(questions, max_size=5))
 def test_junk_is_answered_once_each_and_can_be_sent(asked: list[Any]) -> None:
     with nothing_logged():

@@ -32,9 +32,10 @@ def both(att: Attention, scale: float) -> tuple[Any, Any]:
     return again, stage_pictures.stages(att.what_if(rules), 0, 0)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 0.4, 20.0])
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("scale", "dtype"), [(1e-3, torch.float64), (0.4, torch.bfloat16), (20.0, torch.float32)], ids=str
+)
 def test_at_another_scale_the_pictures_are_those_from_the_start(
     rules: dict[str, Any], scale: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
