@@ -24,13 +24,6 @@ export default defineConfig({
     restoreMocks: true,
     maxWorkers: "100%",
     testTimeout: 60_000, // a loaded machine draws slowly
-    coverage: {
-      // With `--coverage`: which lines the tests of this folder run; tools/tested_lines.py prints their share.
-      provider: "v8",
-      include: ["src/**"],
-      reporter: ["json-summary"],
-      reportsDirectory: "../test-artifacts/lines",
-    },
     projects: [
       {
         extends: true,

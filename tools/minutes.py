@@ -5,7 +5,7 @@
     python tools/minutes.py keep after          keep it as `after` (or `before`), and write CONTRIBUTING.md's tables
 
 `make test` and the other lanes note their steps in test-artifacts/minutes.json, and pytest writes beside it what each
-test took. Seconds of tests are those of the processes that run them: two processes spend two in one second by the clock.
+test took. Seconds of tests are those of the workers: two workers spend two in one second by the clock.
 """
 
 from __future__ import annotations

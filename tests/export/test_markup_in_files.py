@@ -49,9 +49,7 @@ def widget(view: str) -> AttentionWidget:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "title", ["</title>" + PAYLOADS[12], '"><meta http-equiv="refresh">' + PAYLOADS[0]]
-)
+@pytest.mark.parametrize("title", ["</title>" + PAYLOADS[12], '"><meta http-equiv="refresh">' + PAYLOADS[0]])
 def test_a_saved_page_has_no_tags_but_its_own(title: str, tmp_path: Path) -> None:
     w = widget("heatmap")
     plain, odd = (tags_of(w.to_html(tmp_path / "saved.html", title=one)) for one in ("plain", title))

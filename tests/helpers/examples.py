@@ -4,5 +4,5 @@ from hypothesis import settings
 
 
 def examples(count: int) -> settings:
-    """Try a property with `count` examples for each hundred of the usual: a quarter on each commit, 2.5 times in `thorough`."""
+    """Try a property with `count` percent of the usual examples: a quarter of `count` on each commit."""
     return settings(max_examples=max(1, count * settings.default.max_examples // 100))

@@ -144,7 +144,12 @@ def pooled_keys(matrix: dict, queries: Tensor, stage: str, pool: str, key_bin: i
         ({"is_causal": True, "window": 300}, "mean"),
         *(
             pytest.param(keywords, pool, marks=pytest.mark.thorough)
-            for keywords, pool in (({}, "max"), ({}, "mean"), ({"is_causal": True}, "max"), ({"is_causal": True}, "mean"))
+            for keywords, pool in (
+                ({}, "max"),
+                ({}, "mean"),
+                ({"is_causal": True}, "max"),
+                ({"is_causal": True}, "mean"),
+            )
         ),
     ],
 )
