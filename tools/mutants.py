@@ -1,15 +1,16 @@
-"""Plants small faults in the Python code, one at a time, and counts those that the everyday tests find.
+"""Plants small faults in the code, one at a time, and counts those that the everyday tests find.
 
-    python tools/mutants.py                     the sample: the table, and the mutants that no test found
-    python tools/mutants.py _rules masks.py     only these parts
-    python tools/mutants.py --count=60          more mutants of each part (--seed=2: others)
-    python tools/mutants.py --keep              write the table of the last run into CONTRIBUTING.md
+    python tools/mutants.py                      all parts: the table, and the mutants that no test found
+    python tools/mutants.py _rules js/src/data   only these parts
+    python tools/mutants.py --count=60           more mutants of each Python part (--seed=2: others)
+    python tools/mutants.py --keep               write the table of the last runs into CONTRIBUTING.md
 
-The faults are those of Cosmic Ray: another operator, another number, a condition turned round, a loop that does not
-run. Each is written into a copy of the checkout under .mutants/, so the code under test is real code; a mutant that
+The faults in Python are those of Cosmic Ray: another operator, another number, a condition turned round, a loop that
+does not run. Each is written into a copy of the checkout under .mutants/, so the code under test is real code; a mutant that
 only its annotations tell apart is left out. One run of the everyday tests notes which test runs which line, then each
 mutant meets the tests that run its line, the quickest first, for at most a minute by the time that they took. A test
-in a browser counts for nothing here, so the figures are the least that the lane can do.
+in a browser counts for nothing here, so the figures are the least that the lane can do. In TypeScript, Stryker does the
+same with every mutant of three folders (js/mutants/ has its settings).
 
 tests/survivors.json accepts mutants, each with its reason: it is equal to the code, by proof, or nobody can see it.
 """
@@ -32,11 +33,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from minutes import write_between
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".mutants"
 RESULT = FOLDER / "result.json"
 ACCEPTED = ROOT / "tests" / "survivors.json"
 PARTS = ("_engine", "_analysis", "_rules", "_messages", "_widget", "_capture", "attention.py", "masks.py")
+JS_PARTS = ("js/src/data", "js/src/geometry", "js/src/text")
+STRYKER_RESULT = ROOT / "test-artifacts" / "mutants.json"
 # What numba compiles runs only with its own tests, and no line of it in Python.
 OMITTED = ("_engine/fused_kernels.py",)
 LANE = "not (thorough or browser or notebook or packaging)"
@@ -77,11 +82,6 @@ class Mutant(NamedTuple):
     before: str
     after: str
     code: str
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """Return what tests/survivors.json knows it by; it outlives changes of other lines."""
-        return self.path, self.within, self.before, self.after
 
 
 class Lane(NamedTuple):
@@ -343,18 +343,23 @@ def pytest_configure(config: Any) -> None:
         config.pluginmanager.register(SimpleNamespace(pytest_collection_modifyitems=pytest_collection_modifyitems))
 
 
-def accepted() -> dict[tuple[str, str, str, str], str]:
+def accepted() -> dict[tuple[str, ...], str]:
     """Return the mutants that are accepted, with their reasons."""
     kept = json.loads(ACCEPTED.read_text(encoding="utf-8")) if ACCEPTED.exists() else []
-    return {(one["path"], one["within"], one["before"], one["after"]): one["reason"] for one in kept}
+    return {identity(one): one["reason"] for one in kept}
 
 
-def run(mutants: Sequence[Mutant]) -> list[dict[str, Any]]:
+def identity(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what tests/survivors.json knows a mutant by; it outlives changes of other lines."""
+    return one["path"], one["within"], one["before"], one["after"]
+
+
+def run_python(mutants: Sequence[Mutant]) -> list[dict[str, Any]]:
     """Run the tests on each mutant, two at a time, and return what became of each."""
     copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for number in range(PROCESSES):
         copies.put(copy_checkout(FOLDER / str(number)))
-    lane, reasons = run_lane(copy_checkout(FOLDER / "lane")), accepted()
+    lane = run_lane(copy_checkout(FOLDER / "lane"))
 
     def try_one(mutant: Mutant) -> dict[str, Any]:
         checkout = copies.get()
@@ -363,7 +368,7 @@ def run(mutants: Sequence[Mutant]) -> list[dict[str, Any]]:
             found = is_found(mutant, tests, checkout)
         finally:
             copies.put(checkout)
-        kept = {**mutant._asdict(), "tests": len(tests), "found": found, "reason": reasons.get(mutant.key, "")}
+        kept = {**mutant._asdict(), "tests": len(tests), "found": found}
         del kept["code"]
         print("." if found else f"\nnot found by {len(tests)} tests: {in_words(kept)}", end="", flush=True)
         return kept
@@ -372,47 +377,125 @@ def run(mutants: Sequence[Mutant]) -> list[dict[str, Any]]:
         return list(pool.map(try_one, mutants))
 
 
+def run_javascript(parts: Iterable[str]) -> list[dict[str, Any]]:
+    """Let Stryker plant faults in folders of the front-end, and return what became of each.
+
+    Raises:
+        SystemExit: A test fails without any fault, or Stryker cannot run.
+    """
+    npm = [sys.executable, str(ROOT / "tools" / "js.py"), "npm"]
+    folders = ",".join(f"{part.removeprefix('js/')}/*.ts" for part in parts)
+    STRYKER_RESULT.unlink(missing_ok=True)
+    subprocess.run([*npm, "ci", "--prefix", "mutants", "--no-audit", "--no-fund"], cwd=ROOT, check=True)
+    stryker = ["exec", "--prefix", "mutants", "--", "stryker", "run", "mutants/stryker.config.json"]
+    subprocess.run([*npm, *stryker, "--mutate", folders], cwd=ROOT, check=False)
+    if not STRYKER_RESULT.exists():
+        raise SystemExit("Stryker has written no result: its own words are above")
+    return list(mutants_of_stryker(json.loads(STRYKER_RESULT.read_text(encoding="utf-8"))["files"]))
+
+
+def mutants_of_stryker(files: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the mutants of Stryker's report as those of Python are kept; what does not compile is none."""
+    for name, file in sorted(files.items()):
+        lines = file["source"].splitlines(keepends=True)
+        for one in file["mutants"]:
+            if one["status"] not in ("Killed", "Timeout", "Survived", "NoCoverage"):
+                continue
+            start, end = (at(lines, one["location"][side]) for side in ("start", "end"))
+            mutated = file["source"][:start] + one["replacement"] + file["source"][end:]
+            before, after = changed_lines(file["source"].splitlines(), mutated.splitlines())
+            found = one["status"] if one["status"] in ("Killed", "Timeout") else ""
+            line = one["location"]["start"]["line"]
+            yield {
+                "path": f"js/{name}",
+                "line": line,
+                "within": one["mutatorName"],
+                "before": before,
+                "after": after,
+            } | {
+                "found": found,
+                "tests": len(one.get("coveredBy", ())),
+            }
+
+
+def at(lines: Sequence[str], place: Mapping[str, int]) -> int:
+    """Return where a place of Stryker's report is in the text; its lines and columns begin at 1."""
+    return sum(map(len, lines[: place["line"] - 1])) + place["column"] - 1
+
+
 def in_words(one: Mapping[str, Any]) -> str:
     """Return a mutant as a person reads it."""
     return f"{one['path']}:{one['line']} {one['within']}\n  - {one['before']}\n  + {one['after']}\n"
 
 
-def table(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the rows of a Markdown table: the mutants of each part, those found, and those accepted."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
+def part_of(path: str) -> str:
+    """Return the part that a file belongs to."""
+    return next(part for part in (*PARTS, *JS_PARTS) if f"attnwidget/{part}" == path or f"/{part}/" in f"/{path}")
+
+
+def count_of(results: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    """Return for each part, and for all, how many mutants were found, are accepted, and are neither."""
+    counts: dict[str, Counter[str]] = {part: Counter() for part in (*PARTS, *JS_PARTS, "all")}
+    reasons = accepted()
     for one in results:
-        part = one["path"].split("/")[1]
-        for row in (part, "all"):
-            counts[row]["found" if one["found"] else "accepted" if one["reason"] else "open"] += 1
-    rows = ["| part | mutants | found | not found, with a reason | not found | found of those without a reason |"]
+        for row in (part_of(one["path"]), "all"):
+            counts[row]["found" if one["found"] else "accepted" if identity(one) in reasons else "open"] += 1
+    return {part: count for part, count in counts.items() if count}
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a Markdown table: the mutants of each part, those found, and those accepted."""
+    rows = ["| part | mutants | found | not found, with a reason | not found | found, in percent |"]
     rows.append("|---|---|---|---|---|---|")
-    for part in sorted(counts, key=lambda part: (part == "all", part)):
-        count = counts[part]
+    for part, count in count_of(results).items():
         numbers = count.total(), count["found"], count["accepted"], count["open"]
-        rows.append(f"| `{part}` | {' | '.join(map(str, numbers))} | {share(count):.0f} % |")
+        rows.append(f"| `{part}` | {' | '.join(map(str, numbers))} | {100 * count['found'] / count.total():.0f} |")
     return rows
 
 
+def survivors(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a Markdown list of the mutants that were not found, each with its reason."""
+    reasons = accepted()
+    lines = []
+    for one in results:
+        if not one["found"]:
+            before, after = (" ".join(one[side].split()) for side in ("before", "after"))
+            reason = reasons.get(identity(one), "**open**")
+            lines.append(f"- `{one['path']}`, {one['within']}: `` {before} `` → `` {after} ``: {reason}")
+    return lines
+
+
 def share(count: Counter[str]) -> float:
-    """Return the percentage of mutants that are found, of those that no reason excuses."""
-    return 100 * count["found"] / max(1, count["found"] + count["open"])
+    """Return the percentage of mutants that are found."""
+    return 100 * count["found"] / max(1, count.total())
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the sample, print the table, and return 1 where fewer are found than wanted."""
+    """Run the parts, print the table, and return 1 where fewer are found than wanted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)} (all)")
-    parser.add_argument("--count", type=int, default=30, help="mutants of each part (30)")
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join((*PARTS, *JS_PARTS))} (all)")
+    parser.add_argument("--count", type=int, default=30, help="mutants of each Python part (30)")
     parser.add_argument("--seed", type=int, default=1, help="another number draws others (1)")
+    parser.add_argument("--keep", action="store_true", help="run nothing: write the table of the last runs")
     given = parser.parse_args(arguments)
-    if unknown := set(given.parts) - set(PARTS):
-        parser.error(f"no part is called {unknown.pop()!r}: give some of {', '.join(PARTS)}")
-    mutants = [one for part in given.parts or PARTS for one in sampled(part, given.count, given.seed)]
-    results = run(mutants)
-    RESULT.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    print("\n\n" + "\n".join(table(results)))
-    found = Counter("found" if one["found"] else "open" for one in results if one["found"] or not one["reason"])
-    return int(share(found) < WANTED)
+    if unknown := set(given.parts) - {*PARTS, *JS_PARTS}:
+        parser.error(f"no part is called {unknown.pop()!r}: give some of {', '.join((*PARTS, *JS_PARTS))}")
+    results = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else []
+    if given.keep:
+        write_between(ROOT / "CONTRIBUTING.md", "tools/mutants.py", [*table(results), "", *survivors(results)])
+        return 0
+    parts = given.parts or [*PARTS, *JS_PARTS]
+    new = []
+    if in_python := [part for part in parts if part in PARTS]:
+        new += run_python([one for part in in_python for one in sampled(part, given.count, given.seed)])
+    if in_javascript := [part for part in parts if part in JS_PARTS]:
+        new += run_javascript(in_javascript)
+    FOLDER.mkdir(exist_ok=True)
+    RESULT.write_text(
+        json.dumps([one for one in results if part_of(one["path"]) not in parts] + new, indent=1), encoding="utf-8"
+    )
+    print("\n\n" + "\n".join([*table(new), "", *survivors(new)]))
+    return int(share(count_of(new)["all"]) < WANTED)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ def by_autograd(case: Case, batch: int, head: int, by_output: torch.Tensor) -> d
     )
     scores = q @ k.mT
     scores.retain_grad()
-    scaled = scores * (case.keywords.get("scale") or q.shape[1] ** -0.5)
+    scale = case.keywords.get("scale")
+    scaled = scores * (q.shape[1] ** -0.5 if scale is None else scale)
     softcap = case.keywords.get("softcap")
     capped = scaled if softcap is None else softcap * torch.tanh(scaled / softcap)
     allowed = case.allowed[batch, head]
@@ -40,7 +41,7 @@ def test_gradients_are_autograds(case: Case, seed: int) -> None:
     make = torch.Generator().manual_seed(seed)
     by_output = torch.randn(att.shape.Q, att.shape.Dv, generator=make, dtype=torch.float64)
     found = att.gradients(by_output, batch=batch, head=head)
-    for name, wanted in by_autograd(case, batch, head, by_output).items():  # rounding is a ten-thousandth of 1e-10
+    for name, wanted in by_autograd(case, batch, head, by_output).items():
         # both in float64, where rounding is a ten-thousandth of this
         torch.testing.assert_close(getattr(found, name), wanted, rtol=1e-10, atol=1e-10, msg=name)
 
