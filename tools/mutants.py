@@ -6,11 +6,11 @@
     python tools/mutants.py --keep               write the table of the last runs into CONTRIBUTING.md
 
 The faults in Python are those of Cosmic Ray: another operator, another number, a condition turned round, a loop that
-does not run. Each is written into a copy of the checkout under .mutants/, so the code under test is real code; a mutant that
-only its annotations tell apart is left out. One run of the everyday tests notes which test runs which line, then each
-mutant meets the tests that run its line, the quickest first, for at most a minute by the time that they took. A test
-in a browser counts for nothing here, so the figures are the least that the lane can do. In TypeScript, Stryker does the
-same with every mutant of three folders (js/mutants/ has its settings).
+does not run. Each is written into a copy of the checkout under .mutants/, so the code under test is real code; a
+mutant that only its annotations tell apart is left out. One run of the everyday tests notes which test runs which
+line, then each mutant meets the tests that run its line, the quickest first, for at most a minute by the time that
+they took. A test in a browser counts for nothing here, so the figures are the least that the lane can do. In
+TypeScript, Stryker does the same with every mutant of three folders (js/mutants/ has its settings).
 
 tests/survivors.json accepts mutants, each with its reason: it is equal to the code, by proof, or nobody can see it.
 """
