@@ -221,6 +221,26 @@ describe("selections", () => {
     expect((await take?.({ direction: "key" }))?.links).toBeNull();
   });
 
+  test("links, facts and pictures are those of the layer and the sample", async () => {
+    const file = saved();
+    const place = { layer: 3, batch: 1 };
+    const facts: Facts = { ...FACTS, saved: { layers: [0, 3], heads: [0, 2], samples: [0, 1] } };
+    const linked = linksOf(() => weights(4, 4, 9), [2]);
+    const shape = linked.partners.shape.slice(1);
+    const own = { partners: { ...linked.partners, shape }, weights: { ...linked.weights, shape } };
+    const picture = pictureOf(weights(4, 4, 9), { ...place, head: 2 });
+    const { facts: allFacts, picture: pictures } = file.derived;
+    Object.assign(allFacts!.values, { [keyOf([0])]: facts, [keyOf([3])]: facts });
+    Object.assign(pictures!.values, { [keyOf([3, 1, 2, "weights", "max"])]: picture });
+    Object.assign(file.links, { [keyOf([3, 1, 2, "query", "weights"])]: own });
+    const { take } = openFile({ ...file, state: { ...file.state, facts } });
+    const next = await take?.({ ...place, head: 2, heads: [2] });
+    expect(next?.links).toMatchObject({ ...place, heads: [2] });
+    expect([...(await decode(next!.links!.weights))]).toEqual([...(await decode(linked.weights))]);
+    expect(next?.picture).toMatchObject({ ...place, head: 2 });
+    expect((await take?.({ layer: 0, batch: 0 }))?.links).toMatchObject({ layer: 0, batch: 0 });
+  });
+
   test("a head, a stage or rules that were not saved are put back, with the reason", async () => {
     const { take, refused } = openFile(saved());
     expect(await take?.({ head: 1 })).toEqual({ head: 0 });
