@@ -68,7 +68,7 @@ OPERATORS = (
 
 
 # Assertions and promises to type checkers: without them the same code runs on the same values.
-PROMISES = ("strict=True", "frozen=True", "assert ", "*,")
+PROMISES = ("strict=True", "frozen=True", "assert ", "*,", "if TYPE_CHECKING:", "(TypedDict, total=")
 
 
 class Mutant(NamedTuple):
@@ -132,7 +132,7 @@ def mutant_at(path: str, operator: str, occurrence: int, line: int, within: str)
     if mutated is None or not runs(mutated) or without_annotations(mutated) == without_annotations(code):
         return None
     changed = changed_lines(code.splitlines(), mutated.splitlines())
-    if changed[0].startswith(PROMISES) or any(one in changed[0] and one not in changed[1] for one in PROMISES):
+    if any(one in changed[0] and (one not in changed[1] or changed[0].startswith(one)) for one in PROMISES):
         return None
     return Mutant(path, operator.split("/")[1], occurrence, line, within, *changed, mutated)
 
