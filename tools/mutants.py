@@ -8,7 +8,7 @@
 The faults in Python are those of Cosmic Ray: another operator, another number, a condition turned round, a loop that
 does not run. Each is written into a copy of the checkout under .mutants/, so the code under test is real code; a
 mutant that only its annotations tell apart is left out. One run of the everyday tests notes which test runs which
-line, then each mutant meets the tests that run its line, the quickest first, for at most a minute by the time that
+line, then each mutant meets the tests that run its line, the quickest first, for half a minute at most by the time that
 they took. A test in a browser counts for nothing here, so the figures are the least that the lane can do. In
 TypeScript, Stryker does the same with every mutant of three folders (js/mutants/ has its settings).
 
@@ -47,7 +47,7 @@ OMITTED = ("_engine/fused_kernels.py",)
 LANE = "not (thorough or browser or notebook or packaging)"
 WANTED = 85  # percent
 PROCESSES = 2
-PATIENCE = 60.0  # seconds of tests for one mutant, by the time that they took
+PATIENCE = 30.0  # seconds of tests for one mutant, by the time that they took
 STARTING = 90.0  # seconds more until a run counts as one that does not end
 # Operators of Cosmic Ray whose faults are small enough to look right; `x ** y` for `x + y` fails everywhere.
 OPERATORS = (
@@ -277,7 +277,7 @@ def tests_of(contexts: Iterable[str], by_file: Mapping[str, Sequence[str]]) -> s
 
 
 def tests_for(mutant: Mutant, lane: Lane) -> list[str]:
-    """Return the tests that meet a mutant, the quickest first, for a minute in all.
+    """Return the tests that meet a mutant, the quickest first, for half a minute in all.
 
     What runs when the module is imported, as a constant, belongs to all tests that run a line of the module.
     """
