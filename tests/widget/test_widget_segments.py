@@ -15,7 +15,6 @@ from tolerance import sums
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, segments
 from attnwidget._messages import segment_mass
 from attnwidget._widget import masses
-from attnwidget._widget.exact_pass import SEGMENTS, SEGMENTS_OF_HEADS
 
 N = 14
 NESTED = {"documents": {"doc 1": (1, 4), "doc 2": (4, 8)}, "question": (8, 10), "answer": (10, 14)}
@@ -431,7 +430,7 @@ def test_a_long_head_comes_sampled_and_then_exact_on_the_loop(
         assert w.mass["id"] != of
         w.head = 0
         assert w.mass["share"] >= share, "it goes on where it was"
-        while SEGMENTS in w._scheduler.names or SEGMENTS_OF_HEADS in w._scheduler.names:
+        while w.mass["share"] < 1 or w.head_mass["share"] < 1:
             await asyncio.sleep(0.001)
         assert (w.mass["share"], w.head_mass["share"]) == (1.0, 1.0)
         np.testing.assert_array_equal(decode(w.mass["mass"]), whole)
