@@ -368,6 +368,16 @@ def test_what_a_front_end_sets_is_taken_or_put_back_with_the_reason(front_end: F
     assert (w.segment, w.segment_path) == ("doc 2", ["documents"])
 
 
+def test_of_segments_with_long_names_only_the_levels_that_fit_a_message_are_sent() -> None:
+    parts = {f"{at} {'x' * 400}": {f"{at}a {'y' * 270}": (at, at + 1), "b": (at + 1, at + 2)} for at in range(1, 99, 2)}
+    held = widget(parts, stack(1, 1, 100)).get_state(["segments"])["segments"]
+    assert (len(held["distinct"]), set(decode(held["levels"]).tolist())) == (51, {0})
+    assert held["more"] == 98, "those inside are asked for when one goes down"
+    assert sum(len(name) for name in (*held["names"], *held["distinct"])) < 48 * 1024
+    few = widget(dict([*parts.items()][:40]), stack(1, 1, 100)).get_state(["segments"])["segments"]
+    assert (set(decode(few["levels"]).tolist()), few["more"]) == ({0, 1}, 0)
+
+
 def test_a_front_end_asks_by_the_id_of_a_mass(front_end: FrontEnd) -> None:
     w = widget()
     of, of_heads = w.mass["id"], w.head_mass["id"]
