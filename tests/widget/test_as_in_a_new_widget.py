@@ -99,10 +99,9 @@ def test_after_each_change_all_is_as_in_a_new_widget(look: dict[str, Any]) -> No
 
 def test_a_comparison_too_whatever_is_changed() -> None:
     sides = {"one": stack(0), "two": stack(2), "three": stack(4)}
-    tokens = {name: list(text) for name, text in (("one", "abcde"), ("two", "abxde"), ("three", "abcye"))}
-    keys = dict.fromkeys(sides, ["s", "t", "u"])
-    given: dict[str, Any] = {"tokens": tokens, "key_tokens": keys | {"one": list("stuvwxy"), "two": list("stuvwxy")}}
-    given["key_tokens"]["three"] = list("stuvwyx")
+    tokens = {name: [*text] for name, text in zip(sides, ("abcde", "abxde", "abcye"), strict=True)}
+    key_tokens = {name: [*text] for name, text in zip(sides, ("stuvwxy", "stuvwxy", "stuvwyx"), strict=True)}
+    given: dict[str, Any] = {"tokens": tokens, "key_tokens": key_tokens}
     given |= {"query": 4, "key": 2}
     w = compare(sides, **given)
     changes: list[dict[str, Any]] = [
