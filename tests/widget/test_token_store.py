@@ -15,9 +15,12 @@ class Tokenizer:
 
     asked = 0
 
+    def __init__(self, pieces: list[str] = PIECES) -> None:
+        self.pieces = pieces
+
     def decode(self, ids: list[int]) -> str:
         self.asked += len(ids)
-        return "".join(PIECES[one] for one in ids)
+        return "".join(self.pieces[one] for one in ids)
 
 
 def stack(length: int = 5) -> AttentionStack:
@@ -56,3 +59,9 @@ def test_what_is_searched_are_the_tokens_as_they_are_now_on_either_side(front_en
     assert found("key", "s") == [2, 3, 4]
     w.tokens = PIECES
     assert found("key", "of") == [4]
+
+
+def test_the_same_ids_of_another_tokenizer_are_other_tokens(front_end: FrontEnd) -> None:
+    w = AttentionWidget(stack(), tokens=[0, 1, 2, 3, 4], tokenizer=Tokenizer())
+    w.tokenizer = Tokenizer(PIECES[::-1])
+    assert decode_tokens(front_end.state(w)["tokens"]) == PIECES[::-1]

@@ -202,6 +202,11 @@ def test_whether_there_are_pieces_is_told_of_either_side() -> None:
     assert AttentionWidget(att).facts["has_pieces"] is False
     others = [whole, ["Ġa", "b", "Ġc", "Ġd", "Ġe"], whole]
     assert AttentionWidget(att, tokens=others).facts["has_pieces"] is True
+    w = AttentionWidget(att, tokens=whole)
+    w.tokens = others
+    assert w.facts["has_pieces"] is True
+    w.tokens = None
+    assert w.facts["has_pieces"] is False
 
 
 # Rules.
