@@ -54,6 +54,10 @@ def test_findings_under_other_rules_are_not_those_without() -> None:
     w.what_if = {"scale": 0.0}
     assert w.findings != plain[0], "all weights are alike"
     flat = w.findings
+    w.what_if = {"scale": -2.0}
+    fresh = AttentionWidget(q, k, v, what_if={"scale": -2.0})
+    assert (w.findings, w.deviation) == (fresh.findings, fresh.deviation)
+    assert w.findings != flat
     w.what_if = {}
     assert (w.findings, w.deviation) == plain
     w.what_if = {"scale": 0.0}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from front_end import decode
 from torch import Tensor
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, ComparisonWidget, compare
-from attnwidget._messages.decoding import decode
 
 L, B, H, N = 3, 2, 4, 6
 A_AT, B_AT = (2, 0, 3), (1, 1, 2)  # layer, sample, head

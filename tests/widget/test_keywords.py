@@ -8,10 +8,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 import torch
 
-from attnwidget import Attention, AttentionWidget, compare
-from attnwidget._capture.capture import Capture
+from attnwidget import Attention, AttentionWidget, Capture, ComparisonWidget, compare
 from attnwidget._rules.options import KEYWORDS
-from attnwidget._widget.comparison import ComparisonWidget
 from attnwidget._widget.keywords import ComparisonKeywords, ShowKeywords, WidgetKeywords, keywords_of
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import comm
@@ -14,7 +16,6 @@ import torch
 from front_end import FrontEnd
 
 from attnwidget import Attention, AttentionWidget, compare
-from attnwidget._widget import front_end as hosts
 
 
 class MarimoComm:
@@ -43,7 +44,8 @@ def marimo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Widgets are opened in marimo, and leave nothing behind."""
     before = set(ipywidget._instances)
     monkeypatch.setattr(comm, "create_comm", MarimoComm)
-    monkeypatch.setattr(hosts, "shares_models", lambda: False)
+    host = SimpleNamespace(running_in_notebook=lambda: True)
+    monkeypatch.setitem(sys.modules, "marimo", host)  # type: ignore[arg-type]
     yield
     left = [one for name, one in ipywidget._instances.items() if name not in before]
     assert not [one for one in left if isinstance(one, AttentionWidget) or one.comm is None]

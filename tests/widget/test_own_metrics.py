@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 import traitlets
-from front_end import FrontEnd
+from front_end import FrontEnd, decode_cells
 from torch import Tensor
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, find_heads
-from attnwidget._messages import decoding
 from attnwidget.results import HeadRows
 
 LAYERS, HEADS, N = 2, 3, 12
@@ -34,7 +33,7 @@ def by_hand(layers: AttentionStack) -> list[float]:
 
 
 def sent(w: AttentionWidget, name: str) -> list[float]:
-    return list(decoding.decode_cells(w.survey["own"][name], None)[0].tolist())
+    return list(decode_cells(w.survey["own"][name])[0].tolist())
 
 
 def test_a_function_of_exact_rows_is_a_metric_of_all_heads() -> None:

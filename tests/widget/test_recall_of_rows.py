@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from front_end import FrontEnd
+from front_end import FrontEnd, decode
 from tolerance import eps, roundings
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 from attnwidget._export import snapshot
-from attnwidget._messages import decoding
 from attnwidget._widget import recall_pass
 
 N = 90
@@ -27,7 +26,7 @@ def tensors(n: int = N) -> torch.Tensor:
 
 
 def shown(w: AttentionWidget) -> np.ndarray[Any, Any]:
-    return decoding.decode(w.recall["values"])
+    return decode(w.recall["values"])
 
 
 @pytest.mark.parametrize("policy", [{"policy": "window", "budget": 12}, {"policy": "tova", "budget": 12}])
@@ -106,7 +105,7 @@ def test_a_file_has_it_of_every_head_that_it_has_and_says_why_one_has_none(monke
     saved = saved_of(w)["derived"]["recall"]
     assert saved["by"] == ["layer", "batch", "head"]
     for head in range(2):
-        found = decoding.decode(saved["values"][f"[0,0,{head}]"]["values"])
+        found = decode(saved["values"][f"[0,0,{head}]"]["values"])
         np.testing.assert_allclose(found, kept_in_window(att, head, 12), rtol=roundings(N) * eps(torch.float32) * 10)
     monkeypatch.setattr(snapshot, "MAX_RECALL_CELLS", 0)
     w.view = "heatmap"

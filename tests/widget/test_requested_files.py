@@ -131,13 +131,25 @@ def test_many_files_asked_for_in_one_message_share_its_budget(monkeypatch: pytes
 
 def test_what_is_chosen_while_a_file_is_made_is_not_mixed_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requested_files, "SLICE_SECONDS", 0)
-    for change in ({"head": 1}, {"tokens": list("abcdefgh")}, {"what_if": {"scale": 2.0}}, {"theme": "dark"}):
+    others = widget().attention
+    for change in ({"head": 1}, {"tokens": list("abcdefgh")}, {"what_if": {"scale": 2.0}}, {"theme": "dark"},
+                   {"attention": others}):  # fmt: skip
         w = widget()
         assert ask_once(w, "html")[0]["share"] < 1
         for name, value in change.items():
             setattr(w, name, value)
         assert "something else was chosen while this file was made: save it again" in ask_once(w, "html")[0]["error"]
         assert ask(w, "html")[0]["ok"]
+
+
+@pytest.mark.filterwarnings("ignore:.*changed in place")
+def test_tensors_that_are_changed_while_a_file_is_made_are_not_mixed_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requested_files, "SLICE_SECONDS", 0)
+    q, k = torch.randn(2, 5, 3)
+    w = AttentionWidget(q, k)
+    assert ask_once(w, "html")[0]["share"] < 1
+    q.mul_(-1)
+    assert "something else was chosen while this file was made" in ask_once(w, "html")[0]["error"]
 
 
 def test_a_closed_widget_makes_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,11 @@ def test_masses_are_those_of_each_segment_and_head() -> None:
 
 def test_several_heads_as_one_are_of_the_layer_and_sample() -> None:
     w = AttentionWidget.from_attention(STACK, layer=1, batch=2, head=7, heads=[7, 2, 4])
+    w.combine = "mean"
+    w.layer = 0
+    of_first = torch.stack([exact(0, 2, head)["weights"] for head in (7, 2, 4)]).mean(0)
+    near(np.nan_to_num(decode_cells(w.picture["values"], w.picture["blocked"])[0]), of_first, WITHIN[0].weights)
+    w.layer = 1
     each = torch.stack([exact(1, 2, head)["weights"] for head in (7, 2, 4)])
     allowed = torch.stack([exact(1, 2, head)["allowed"] for head in (7, 2, 4)]).any(0)
     for how, wanted in (("mean", each.mean(0)), ("max", each.amax(0))):

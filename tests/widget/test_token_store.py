@@ -1,81 +1,67 @@
-"""Tokens are read once, however often they are asked for: there may be millions."""
+"""Tokens are read once, however often they are asked for: there may be millions. Others are read anew."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import pytest
 import torch
+from front_end import FrontEnd, decode_tokens
 
-from attnwidget import Attention
-from attnwidget._widget import token_store
-from attnwidget._widget.token_store import GivenTokens, TokenStore
+from attnwidget import Attention, AttentionStack, AttentionWidget
 
-PIECES = ["Ġthe", "Ġriver", "Ġbank", "s"]
-
-
-class Counted:
-    """How often a function of `texts` was called."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        self.calls = 0
-        self._own = getattr(token_store, name)
-        monkeypatch.setattr(token_store, name, self)
-
-    def __call__(self, *given: Any, **more: Any) -> Any:
-        self.calls += 1
-        return self._own(*given, **more)
+PIECES = ["Ġthe", "Ġriver", "Ġbank", "s", "Ġof"]
 
 
-def layer(queries: int = 4, keys: int = 4, samples: int = 2) -> Attention:
-    return Attention(torch.zeros(samples, 1, queries, 2), torch.zeros(samples, 1, keys, 2))
+class Tokenizer:
+    """Counts how often it is asked for the text of a token."""
+
+    asked = 0
+
+    def __init__(self, pieces: list[str] = PIECES) -> None:
+        self.pieces = pieces
+
+    def decode(self, ids: list[int]) -> str:
+        self.asked += len(ids)
+        return "".join(self.pieces[one] for one in ids)
 
 
-def of(tokens: Sequence[Any], key_tokens: Sequence[Any] | None = None) -> TokenStore:
-    return TokenStore(lambda: GivenTokens(tokens, key_tokens))
+def stack(length: int = 5) -> AttentionStack:
+    return AttentionStack([Attention(*torch.randn(2, 3, 4, length, 2)) for _ in range(2)])
 
 
-def test_tokens_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks, read = Counted(monkeypatch, "check_tokens"), of(PIECES)
-    first = read.samples("query", layer().shape)
-    assert first == [PIECES, PIECES]
-    assert read.samples("key", layer().shape) is first
-    assert checks.calls == 1
-    read.forget()
-    assert read.samples("query", layer().shape) == first
-    assert checks.calls == 2
+def test_ids_are_read_once_whatever_is_looked_at(front_end: FrontEnd) -> None:
+    tokenizer = Tokenizer()
+    w = AttentionWidget(stack(), tokens=[0, 1, 2, 3, 4], tokenizer=tokenizer)
+    assert tokenizer.asked > 0
+    before = tokenizer.asked
+    for name, value in (("layer", 1), ("batch", 2), ("head", 3), ("view", "heads"), ("view", "text"), ("layer", 0)):
+        setattr(w, name, value)
+    assert tokenizer.asked == before
+    assert decode_tokens(front_end.state(w)["tokens"]) == PIECES
+    w.tokens = [4, 3, 2, 1, 0]
+    assert decode_tokens(front_end.state(w)["tokens"]) == PIECES[::-1]
+    before = tokenizer.asked
+    w.layer, w.batch, w.view = 1, 1, "heads"
+    assert tokenizer.asked == before
 
 
-def test_words_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, merged, read = Counted(monkeypatch, "word_ids"), Counted(monkeypatch, "merged_tokens"), of(PIECES)
-    words = read.words("query", layer(), 1)
-    assert words is not None
-    assert [word.strip("Ġ") for word in words] == ["the", "river", "banks"]
-    assert read.words("key", layer(), 1) is words
-    assert (found.calls, merged.calls) == (1, 1)
+def test_what_is_searched_are_the_tokens_as_they_are_now_on_either_side(front_end: FrontEnd) -> None:
+    keys = ["Ġof", "Ġof", "s", "s", "s"]
+    w = AttentionWidget(stack(), tokens=PIECES, key_tokens=keys)
+
+    def found(side: str, text: str) -> list[int]:
+        request = {"id": "1", "kind": "find", "layer": 1, "batch": 2, "side": side, "text": text, "count": 9}
+        (reply,) = front_end.ask(w, {**request, "start": 0})
+        return list(reply["positions"])
+
+    assert (found("query", "of"), found("key", "of"), found("query", "of")) == ([4], [0, 1], [4])
+    w.tokens = [*keys]
+    assert found("query", "of") == [0, 1]
+    w.key_tokens = None
+    assert found("key", "s") == [2, 3, 4]
+    w.tokens = PIECES
+    assert found("key", "of") == [4]
 
 
-def test_ids_and_what_is_searched_are_those_of_the_tokens_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted, read = Counted(monkeypatch, "as_ids"), of(PIECES)
-    other = [*PIECES[:3], "the"]
-    for tokens in (PIECES, PIECES, other, other):
-        read.ids(tokens)
-    assert counted.calls == 2
-    assert read.vocabulary("query", PIECES) is read.vocabulary("query", PIECES)
-    assert read.vocabulary("query", other).tokens is other
-
-
-def test_keys_have_their_own_tokens_or_the_queries() -> None:
-    keys = ["a", "b", "c"]
-    assert of(PIECES, keys).samples("key", layer(4, 3).shape) == [keys, keys]
-    assert of(PIECES).samples("key", layer(4, 3).shape) is None
-    assert of(PIECES).samples("query", layer(5, 3).shape) is None
-    assert of(PIECES).words("query", layer(5, 3), 0) is None
-
-
-def test_only_what_is_new_is_told() -> None:
-    read, same = of(PIECES), list(PIECES)
-    told = [read.is_new("tokens", tokens) for tokens in (None, None, PIECES, PIECES, same)]
-    assert told == [True, False, True, False, True]
-    assert read.is_new("key_tokens", same)
+def test_the_same_ids_of_another_tokenizer_are_other_tokens(front_end: FrontEnd) -> None:
+    w = AttentionWidget(stack(), tokens=[0, 1, 2, 3, 4], tokenizer=Tokenizer())
+    w.tokenizer = Tokenizer(PIECES[::-1])
+    assert decode_tokens(front_end.state(w)["tokens"]) == PIECES[::-1]

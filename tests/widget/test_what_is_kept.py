@@ -11,7 +11,6 @@ from front_end import FrontEnd, decode, decode_cells, decode_tokens
 from tolerance import rounding
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
-from attnwidget._widget import masses
 
 ABC = ["a", "b", "c", "d", "e", "f", "g"]
 
@@ -203,6 +202,11 @@ def test_whether_there_are_pieces_is_told_of_either_side() -> None:
     assert AttentionWidget(att).facts["has_pieces"] is False
     others = [whole, ["Ġa", "b", "Ġc", "Ġd", "Ġe"], whole]
     assert AttentionWidget(att, tokens=others).facts["has_pieces"] is True
+    w = AttentionWidget(att, tokens=whole)
+    w.tokens = others
+    assert w.facts["has_pieces"] is True
+    w.tokens = None
+    assert w.facts["has_pieces"] is False
 
 
 # Rules.
@@ -294,16 +298,17 @@ def test_patches_stand_where_the_selected_layer_has_them(front_end: FrontEnd) ->
 # Masses.
 
 
-def test_the_masses_of_the_last_few_places_are_kept(monkeypatch: pytest.MonkeyPatch, front_end: FrontEnd) -> None:
-    monkeypatch.setattr(masses, "MAX_KEPT", 2)
-    w = AttentionWidget(attention(Q=7), segments={"a": (1, 3), "answer": (3, 7)}, view="segments")
-    ids = {}
-    for head in (0, 1, 0, 2, 0, 1):
+def test_the_masses_of_the_last_sixteen_places_are_kept(front_end: FrontEnd) -> None:
+    w = AttentionWidget(attention(H=18, Q=7), segments={"a": (1, 3), "answer": (3, 7)}, view="segments")
+    ids: dict[int, list[int]] = {}
+    for head in (*range(16), 0, 16, 0, 2, 1):
         w.head = head
         ids.setdefault(head, []).append(w.mass["id"])
     assert ids[0] == [ids[0][0]] * 3, "the one that was looked at again and again stays"
+    assert ids[2] == [ids[2][0]] * 2, "sixteen are kept"
     assert ids[1][0] != ids[1][1]
-    assert len({w.head_mass["id"], *ids[0], *ids[1], *ids[2]}) == 5, "each has a number of its own"
+    each = {w.head_mass["id"], *(number for numbers in ids.values() for number in numbers)}
+    assert len(each) == 19, "each has a number of its own"
     asked = {"kind": "segment_columns", "start": 0, "stop": 1}
-    kept, gone = front_end.ask(w, {"id": "a", **asked, "of": ids[0][0]}, {"id": "b", **asked, "of": ids[2][0]})
+    kept, gone = front_end.ask(w, {"id": "a", **asked, "of": ids[0][0]}, {"id": "b", **asked, "of": ids[1][0]})
     assert (kept["ok"], gone["error"]) == (True, "other segments are shown by now: ask again")

@@ -15,7 +15,6 @@ from tolerance import sums
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, segments
 from attnwidget._messages import segment_mass
 from attnwidget._widget import masses
-from attnwidget._widget.exact_pass import SEGMENTS, SEGMENTS_OF_HEADS
 
 N = 14
 NESTED = {"documents": {"doc 1": (1, 4), "doc 2": (4, 8)}, "question": (8, 10), "answer": (10, 14)}
@@ -369,6 +368,16 @@ def test_what_a_front_end_sets_is_taken_or_put_back_with_the_reason(front_end: F
     assert (w.segment, w.segment_path) == ("doc 2", ["documents"])
 
 
+def test_of_segments_with_long_names_only_the_levels_that_fit_a_message_are_sent() -> None:
+    parts = {f"{at} {'x' * 400}": {f"{at}a {'y' * 270}": (at, at + 1), "b": (at + 1, at + 2)} for at in range(1, 99, 2)}
+    held = widget(parts, stack(1, 1, 100)).get_state(["segments"])["segments"]
+    assert (len(held["distinct"]), set(decode(held["levels"]).tolist())) == (51, {0})
+    assert held["more"] == 98, "those inside are asked for when one goes down"
+    assert sum(len(name) for name in (*held["names"], *held["distinct"])) < 48 * 1024
+    few = widget(dict([*parts.items()][:40]), stack(1, 1, 100)).get_state(["segments"])["segments"]
+    assert (set(decode(few["levels"]).tolist()), few["more"]) == ({0, 1}, 0)
+
+
 def test_a_front_end_asks_by_the_id_of_a_mass(front_end: FrontEnd) -> None:
     w = widget()
     of, of_heads = w.mass["id"], w.head_mass["id"]
@@ -431,7 +440,7 @@ def test_a_long_head_comes_sampled_and_then_exact_on_the_loop(
         assert w.mass["id"] != of
         w.head = 0
         assert w.mass["share"] >= share, "it goes on where it was"
-        while SEGMENTS in w._scheduler.names or SEGMENTS_OF_HEADS in w._scheduler.names:
+        while w.mass["share"] < 1 or w.head_mass["share"] < 1:
             await asyncio.sleep(0.001)
         assert (w.mass["share"], w.head_mass["share"]) == (1.0, 1.0)
         np.testing.assert_array_equal(decode(w.mass["mass"]), whole)

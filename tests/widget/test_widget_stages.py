@@ -14,7 +14,6 @@ from tolerance import rounding
 
 from attnwidget import Attention, AttentionWidget
 from attnwidget._messages import pair_steps, stage_pictures
-from attnwidget._widget.widget import PAUSE
 
 
 def make(**show: Any) -> AttentionWidget:
@@ -186,7 +185,7 @@ def test_while_a_scale_is_dragged_only_what_is_in_sight_is_made(
         assert now["stages"] != before["stages"]
         for name in ("picture", "thumbnails", "deviation"):
             assert now[name] == before[name], name
-        clock[0] += PAUSE
+        clock[0] += 10  # no hand that drags rests so long
         while w._scheduler.names:
             await asyncio.sleep(0.01)
         now = front_end.state(w)
