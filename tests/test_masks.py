@@ -326,6 +326,7 @@ def test_mask_functions_can_be_copied_and_pickled() -> None:
         (lambda: masks.padding(torch.tensor([0.5])), TypeError, "give a list with an integer for each sample"),
         (lambda: masks.and_masks(), ValueError, "and_masks is given nothing: give one mask function or more"),
         (lambda: masks.or_masks(torch.ones(2)), TypeError, "or_masks is given a Tensor: give functions f"),
+        (lambda: masks.and_masks(masks.causal, None), TypeError, "and_masks is given None: give functions f"),
         (lambda: attention(3, 1, 2, 2, mask=masks.padding([1, 2])), ValueError, "rules for 2 samples, and there are 3"),
         (lambda: attention(1, 1, 2, 2, window=0), ValueError, "window is 0: give 1 or more"),
         (lambda: attention(1, 1, 2, 2, mask=masks.causal, mask_means="keep"), ValueError,

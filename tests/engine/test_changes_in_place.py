@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from attnwidget import Attention, segments
-from attnwidget._engine import overview
+from attnwidget._engine import overview, softmax
+from attnwidget._engine.base import Head
 from attnwidget._engine.level_cache import LevelCache, LevelKey
 from attnwidget._engine.regions import TileAddress
 
@@ -123,6 +124,26 @@ def test_a_level_that_was_begun_before_is_not_kept(tiny_blocks: None) -> None:
     tile = levels.tile(1, 4, TileAddress(1, 0, 0)).values
     fresh = made({name: tensor.clone() for name, tensor in x.items()})
     assert_close(tile, overview.tile(fresh, 1, 4, TileAddress(1, 0, 0)).values, **rounding(fresh, added=9.0).weights)
+
+
+def test_rows_that_were_half_read_before_a_change_are_not_known_after_it(tiny_blocks: None) -> None:
+    x = tensors()
+    att = made(x)
+    steps = softmax.normalizing(Head(att, 1, 4), range(8, 12))
+    next(steps)
+    x["k"].mul_(2)
+    softmax.run_to_end(steps)
+    assert att.known_rows(1, 4, range(8, 12)) is None
+
+
+def test_a_key_head_with_long_keys_is_not_taken_for_another() -> None:
+    """Scores of one head are small enough to need no maximum; those of the next, of 600 times longer keys, overflow."""
+    x = tensors()
+    x["k"][:, 1] *= 600
+    att = Attention(x["q"], x["k"])
+    for batch in range(B):
+        for head in (0, 2):
+            assert att.log_normalizer(batch, head).isfinite().all()
 
 
 def test_rows_of_a_pass_during_which_a_tensor_changed_are_not_known(tiny_blocks: None) -> None:

@@ -46,6 +46,7 @@ def test_weights_are_those_of_the_definition(rules: dict[str, Any]) -> None:
     att = random(**rules)
     merged = att.merge(IDS)
     assert merged.shape[:5] == (2, 4, 4, 6, 6)
+    assert merged.scale == 1.0
     for batch in range(2):
         for head in range(4):
             expected = by_definition(att.block(batch=batch, head=head))

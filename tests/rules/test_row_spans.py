@@ -40,7 +40,10 @@ def test_spans_say_what_the_mask_says(mask: torch.Tensor, data: st.DataObject) -
     outer, inner = spans.bounds(cells)
     assert torch.equal(rules.ask(spans, cells, CPU), inside)
     assert not any(inside[:, i].any() for i, key in enumerate(cells.keys) if key not in outer)
-    assert all(inside[:, i].all() for i, key in enumerate(cells.keys) if key in inner)
+    assert [key in inner for key in cells.keys] == inside.all(0).tolist()
+    starts, stops = (ends[:, None] for ends in spans.row_ends(cells))
+    columns = torch.arange(start, K)
+    assert torch.equal((columns >= starts) & (columns < stops), inside)
     some = cells._replace(queries=torch.tensor(list(cells.queries)))
     assert spans.bounds(some) == (outer, inner)
 
