@@ -557,11 +557,12 @@ def _measuring(
     with exact(att.device):  # what is added to in there is made there: tensors of inference mode cannot change outside
         collectors = {kind.name: kind.collect(len(heads)) for kind in kinds}
     ends = {0, att.shape.Q - 1} if len(queries) else ()
-    real = real_keys(att, batch, 0, ends)
+    real_of = real_keys(att, batch, ends)
     ids = None if text.ids is None else text.ids.to(att.device)
     for piece, part, _, found in weight_rows(att, batch, heads, queries):
         at = queries[piece.start : piece.stop]
         with exact(att.device):
+            real = real_of(part.start)  # weight_rows gives heads with rules of their own one by one
             rows = _as_rows(att, at, found, real.first, ids, text)
             there = found.total != 0  # true of NaN, which therefore shows
             if rows.own is not None:

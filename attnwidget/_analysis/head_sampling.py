@@ -6,7 +6,8 @@ tokens take as long as the exact picture of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from math import ceil, inf
 from typing import Any
 
@@ -125,7 +126,7 @@ class HeadSampler:
                 self._take(self._kept)
             yield
             return
-        att, real = self.att, self._real_keys()
+        att, real_of = self.att, self._real_keys()
         measures: list[tuple[Tensor, Tensor]] = []
         index: MetricIndex | None = None
         for piece, heads, together, found in weight_rows(att, self.batch, self.heads, self.queries, self._row_bin):
@@ -135,7 +136,7 @@ class HeadSampler:
                 if self.values.numel():
                     self._picture(slice(heads.start - self.heads.start, heads.stop - self.heads.start), piece, found)
                 if index is not None:
-                    measures.append(measure(index, found, real))
+                    measures.append(measure(index, found, real_of(heads.start)))
                     if heads.stop == self.heads.stop:
                         self.means.add([*index.names, *(["learned_sink"] if att.has_sinks else [])], measures)
             yield
@@ -162,11 +163,11 @@ class HeadSampler:
             self._known[key] = MetricIndex(shape.K, heads, self._ids, own, att.result_dtype, att.device)
         return self._known[key]
 
-    def _real_keys(self) -> RealKeys:
-        if self._ends is not None:
-            return real_keys(self.att, self.batch, 0, self._ends)
-        ends = {*self.queries[:1], *self.queries[-1:]} if self._measured else ()
-        return real_keys(self.att, self.batch, self.heads[0], ends)
+    def _real_keys(self) -> Callable[[int], RealKeys]:
+        ends = self._ends
+        if ends is None:
+            ends = (*self.queries[:1], *self.queries[-1:]) if self._measured else ()
+        return real_keys(self.att, self.batch, ends)
 
     def _picture(self, heads: slice, piece: range, found: WeightRows) -> None:
         at = slice(piece.start // self._row_bin, ceil(piece.stop / self._row_bin))
@@ -186,15 +187,26 @@ class HeadSampler:
 # Rows.
 
 
-def real_keys(att: AttentionBase, batch: int, head: int, ends: Iterable[int]) -> RealKeys:
-    """Return the keys that are not padding: those that some rows, the first and the last, may attend to."""
-    K = att.shape.K
-    with exact(att.device):
-        allowed = torch.zeros(K, dtype=torch.bool, device=att.device)
-        for row in ends:
-            cells = Block(batch, head, range(row, row + 1), range(K))
-            allowed |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
-        return RealKeys(allowed)
+def real_keys(att: AttentionBase, batch: int, ends: Iterable[int]) -> Callable[[int], RealKeys]:
+    """Return a function that gives a head's keys that are not padding: those that some rows may attend to.
+
+    Args:
+        att: the layer.
+        batch: which sample.
+        ends: the rows: the first and the last.
+    """
+    rows, K, same = {*ends}, att.shape.K, att.rules.same_for_heads
+
+    @cache
+    def found(head: int) -> RealKeys:
+        with exact(att.device):
+            allowed = torch.zeros(K, dtype=torch.bool, device=att.device)
+            for row in rows:
+                cells = Block(batch, head, range(row, row + 1), range(K))
+                allowed |= whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device)[0]
+            return RealKeys(allowed)
+
+    return lambda head: found(0 if same else head)
 
 
 def weight_rows(

@@ -7,6 +7,8 @@ cache, the module, or a causal mask; else the places are not known.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -40,9 +42,21 @@ def keys_before(call: ObservedCall, mask: Any) -> int | None:
         return more
     rows = torch.linspace(0, Q - 1, min(Q, ROWS), dtype=torch.float64, device="cpu").round().long().unique()
     how: dict[str, Any] = {"is_causal": call.is_causal, "bias": call.bias}
-    with torch._C.DisableTorchFunction():
-        allowed = Attention(call.q, call.k, mask=mask, **how).block("allowed", queries=rows).cpu().bool()
     later = torch.arange(K, device="cpu")[None] - rows[:, None]  # than the query, if the queries come first
-    if not bool((allowed & (later > more)).any()):
-        return more
-    return None if bool((allowed & (later > 0))[:, :Q].any()) else 0
+    may_be_last = may_be_first = True
+    with torch._C.DisableTorchFunction():
+        att = Attention(call.q, call.k, mask=mask, **how)
+        for batch, head in _with_rules_of_their_own(att):
+            allowed = att.block("allowed", batch=batch, head=head, queries=rows).cpu().bool()
+            may_be_last = may_be_last and not bool((allowed & (later > more)).any())
+            may_be_first = may_be_first and not bool((allowed & (later > 0))[:, :Q].any())
+            if not may_be_last and not may_be_first:
+                return None
+    return more if may_be_last else 0
+
+
+def _with_rules_of_their_own(att: Attention) -> Iterator[tuple[int, int]]:
+    """Iterate over samples and heads, but for those that are known to be allowed the same cells as an earlier one."""
+    rules = att.rules
+    same = not rules.by_score and all(rule.shared for rule in rules.rules)
+    return product(range(1 if same else att.shape.B), range(1 if rules.same_for_heads else att.shape.H))

@@ -59,10 +59,11 @@ def retrieval_loop(P: np.ndarray, allowed: np.ndarray) -> float:
 
 def lookback_loop(P: np.ndarray, allowed: np.ndarray) -> float:
     start, found = SEGMENTS["answer"][0], []
+    first = int(np.flatnonzero(allowed[0] | allowed[-1])[0])
     for i in range(*SEGMENTS["answer"]):
         if not counts(P, allowed, i):
             continue
-        context, new = P[i, :start].mean(), P[i, start : i + 1].mean()
+        context, new = P[i, first:start].mean(), P[i, start : i + 1].mean()
         found.append(context / (context + new))
     return float(np.mean(found))
 
@@ -94,6 +95,7 @@ RULES: list[dict[str, Any]] = [
     {"is_causal": True, "bias": torch.randn(4, N, N, generator=torch.Generator().manual_seed(3))},
     {"is_causal": True, "sinks": torch.tensor([0.5, -1.0, 2.0, -torch.inf])},
     {"is_causal": True, "mask": masks.padding([N, 27])},
+    {"is_causal": True, "mask": torch.arange(N) >= torch.tensor([0, 3, 1, 2]).view(1, 4, 1, 1)},  # padding of each head
 ]
 
 
@@ -173,8 +175,9 @@ def test_lookback_and_receiver_are_those_of_the_published_code() -> None:
     assert receiver_loop(P, np.ones_like(P, bool)) == pytest.approx(np.mean(apart**4) - 3)
 
 
-def test_metrics_are_those_of_an_attention() -> None:
-    att = made({"is_causal": True})
+@pytest.mark.parametrize("rules", [RULES[0], RULES[-1]], ids=lambda rules: "-".join(rules))
+def test_metrics_are_those_of_an_attention(rules: dict[str, Any]) -> None:
+    att = made(rules)
     names = ["induction", "entropy", "first_token"]
     for one in find_heads(att, TOKENS, kind=names, top=None):
         values = [getattr(att.metrics(batch, one["head"], tokens=TOKENS), one["kind"]) for batch in range(2)]

@@ -91,7 +91,7 @@ def test_layers_are_named_as_the_model_names_them_and_keep_what_they_are() -> No
     cap, _ = both(DECODERS["Gemma 2"], "eager", batch())
     assert cap.attention.names == ("model.layers.0.self_attn", "model.layers.1.self_attn")
     first, second = cap.attention
-    assert (first.shape.H, first.shape.G, first.softcap) == (4, 2, 5.0)
+    assert (first.shape.H, first.shape.G, first.softcap) == (6, 3, 5.0)
     assert first.block("allowed").sum(1).tolist() == [1, 2, 3, *[4] * 9]  # one of two layers has a window
     assert second.block("allowed").sum(1).tolist() == list(range(1, 13))
 

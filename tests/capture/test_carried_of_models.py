@@ -233,7 +233,7 @@ def test_all_that_is_added_to_the_stream_sums_to_the_logit(name: str) -> None:
         direction, scale = attribution(named._replace(between=lambda _, own=norms: list(own)), model, given, 7)
         found += (x @ direction / scale)[1]
     for att in cap.attention:
-        found += sum(att.with_target(7).block("logit", batch=1, head=h).double().sum(1) for h in range(4))
+        found += sum(att.with_target(7).block("logit", batch=1, head=h).double().sum(1) for h in range(att.shape.H))
     cap_at = getattr(model.config, "final_logit_softcapping", None)
     if cap_at is not None:
         assert float((found - logits).abs().max()) > 100 * LOGIT  # it is the logit before the cap

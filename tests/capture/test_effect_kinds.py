@@ -105,13 +105,13 @@ def test_a_batch_with_padding(padded: str, edit: str) -> None:
     how: dict[str, Any] = {"target": 7, "batch": 1, "edit": edit}
     found = sweep(model, inputs, over="keys", **how)
     assert [one["key"] for one in found] == places
-    own = [of_token(after(eager, inputs, [0, 1], range(4), made([x]))[1, places[-1]], 7) for x in places]
+    own = [of_token(after(eager, inputs, [0, 1], range(6), made([x]))[1, places[-1]], 7) for x in places]
     assert_close(told(found), torch.stack(own), **NEAR)
     parts = segments({"a": (1, 6), "b": (6, 9)}, length=12)
     found = sweep(model, inputs, over="segments", segments=parts, **how)
     of_parts = {name: [x for x in parts.positions(name).tolist() if x in places] for name in parts.distinct}
     assert [(x["segment"], x["tokens"]) for x in found] == [(a, len(b)) for a, b in of_parts.items() if b]
-    own = [of_token(after(eager, inputs, [0, 1], range(4), made(b))[1, places[-1]], 7) for b in of_parts.values() if b]
+    own = [of_token(after(eager, inputs, [0, 1], range(6), made(b))[1, places[-1]], 7) for b in of_parts.values() if b]
     assert_close(told(found), torch.stack(own), **NEAR)
 
 

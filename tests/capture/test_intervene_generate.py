@@ -105,7 +105,7 @@ def test_softcaps_and_sinks_in_each_step(name: str, edit: str) -> None:
         if kind is SINKS:  # of experts, torch has kernels without float64
             model.config._experts_implementation = "eager"
             for i, module in enumerate(one for one in model.modules() if hasattr(one, "sinks")):
-                module.sinks.data.copy_(torch.randn(4, generator=torch.Generator().manual_seed(i)))
+                module.sinks.data.copy_(torch.randn(6, generator=torch.Generator().manual_seed(i)))
         return model
 
     model, edits = model_of(), {(layer, (0, 2)): EDITS[edit] for layer in range(2)}

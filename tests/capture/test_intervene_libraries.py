@@ -78,7 +78,7 @@ def test_inputs_stay_where_they_are_while_parameters_are_offloaded() -> None:
     ids = batch()["input_ids"][:1]
     found, plain = effect(Offloaded().eval(), ids, EDIT, target=5), effect(llama(), ids, EDIT, target=5)
     assert (found.before, found.after) == (plain.before, plain.after)
-    assert len(sweep(Offloaded().eval(), ids, target=5)) == 8
+    assert len(sweep(Offloaded().eval(), ids, target=5)) == 12
     assert find_heads(Offloaded().eval(), [ids], kind="sink")[0]["n"] == 1
 
 

@@ -93,7 +93,7 @@ def model_of(case: Case, implementation: str) -> Any:
     if case.sinks:  # of experts, torch has kernels without float64
         model.config._experts_implementation = "eager"
         for i, module in enumerate(one for one in model.modules() if hasattr(one, "sinks")):
-            module.sinks.data.copy_(torch.randn(4, generator=torch.Generator().manual_seed(i)))
+            module.sinks.data.copy_(torch.randn(6, generator=torch.Generator().manual_seed(i)))
     return model
 
 
@@ -229,8 +229,8 @@ def test_a_rule_of_the_model_is_removed_as_by_what_if(name: str) -> None:
         att = capture(model).run(**inputs).calls[layer]
         with intervene(model, {(layer, (1, 2)): edit}):
             model(**inputs)
-    (_, heads) = (x.unflatten(-1, (4, -1)).transpose(1, 2) for x in seen.found[f"{layer}.{case.output}"])
-    for head in range(4):
+    (_, heads) = (x.unflatten(-1, (6, -1)).transpose(1, 2) for x in seen.found[f"{layer}.{case.output}"])
+    for head in range(6):
         own = att.what_if(edit) if head in (1, 2) else att
         wanted = torch.stack([own.output(batch=b, head=head) for b in range(len(heads))])
         torch.testing.assert_close(heads[:, head], wanted, rtol=1e-4, atol=1e-5)

@@ -123,7 +123,7 @@ def test_another_run_is_that_of_a_loop(take: str) -> None:
     hook = MODEL.model.layers[0].self_attn.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     run(of(), take)
     hook.remove()
-    found = seen[-1].unflatten(-1, (4, -1))[:, :, 2]
+    found = seen[-1].unflatten(-1, (6, -1))[:, :, 2]
     for sample in range(2):
         weights, values = source.block(batch=sample, head=2), (own if take == "weights" else source).v[sample, 1]
         assert_close(found[sample], weights @ values, rtol=1e-4, atol=1e-5)

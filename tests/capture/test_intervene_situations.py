@@ -120,7 +120,7 @@ class Masked(copies.EditedWeights):
         scores, self.count = args[0], self.count + 1
         if self.count < 2:
             return func(*args, **(kwargs or {}))
-        cells = torch.zeros(4, 1, scores.shape[-1], dtype=torch.bool)
+        cells = torch.zeros(scores.shape[1], 1, scores.shape[-1], dtype=torch.bool)
         cells[[[0], [2]], :, [1, 3]] = True
         return func(scores.masked_fill(cells, torch.finfo(scores.dtype).min), *args[1:], **(kwargs or {}))
 
@@ -142,11 +142,11 @@ def test_heads_and_layers_that_a_config_does_not_have_are_refused_before_the_mod
     model = build(DECODERS["Llama"], "sdpa")
     with pytest.raises(ValueError, match="layers 0 to 1"):
         intervene(model, {2: "zero"}).__enter__()
-    with pytest.raises(ValueError, match="heads 0 to 3, and no head 4"):
-        intervene(model, {(0, (1, 4)): "zero"}).__enter__()
+    with pytest.raises(ValueError, match="heads 0 to 5, and no head 6"):
+        intervene(model, {(0, (1, 6)): "zero"}).__enter__()
     with torch.no_grad(), intervene(model, {(-1, 2): "zero", (-2, -1): "uniform"}) as run:
         model(**batch())
-    assert run.edited == {"model.layers.0.self_attn": (3,), "model.layers.1.self_attn": (2,)}
+    assert run.edited == {"model.layers.0.self_attn": (5,), "model.layers.1.self_attn": (2,)}
     with pytest.raises(ValueError, match="the model has 2 layers"):
         intervene(model, {-3: "zero"}).__enter__()
     model.config.num_hidden_layers = 3

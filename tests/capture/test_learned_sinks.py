@@ -128,7 +128,7 @@ def test_the_sink_takes_what_the_keys_leave() -> None:
         assert torch.equal(att.sinks, layer.self_attn.sinks)
         assert att.sinks.data_ptr() != layer.self_attn.sinks.data_ptr()  # training does not change the picture
         near = rounding(att, added=4.0).weights["rtol"]
-        assert_close(weights(att).sum(-1) + sinks_of(att), torch.ones(2, 4, 12), rtol=0, atol=near)
+        assert_close(weights(att).sum(-1) + sinks_of(att), torch.ones(2, 6, 12), rtol=0, atol=near)
 
 
 @pytest.mark.parametrize("padded", [None, "left"])

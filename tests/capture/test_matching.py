@@ -20,6 +20,7 @@ from captured import (
     in_both,
     weights,
 )
+from tolerance import assert_as_near
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
@@ -70,6 +71,20 @@ def test_answers_that_are_written_by_turns_stay_apart() -> None:
     assert len(cap) == 2
     for forward, answer in zip(cap, answers, strict=True):
         assert_equal(forward.attention, Eager(build(LLAMA, "eager"), torch.cat([prompt, answer], 1)).attentions)
+
+
+def test_what_is_looked_at_while_a_text_grows_is_the_text_so_far() -> None:
+    """After the prompt, after each token, and after a call of several tokens: nothing that was shown before stays."""
+    model, ids = build(LLAMA, "sdpa"), text(11, 1)
+    exact = Eager(build(LLAMA, "eager"), ids).attentions[1]
+    with torch.no_grad(), capture(model) as cap:
+        cache, first = None, 0
+        for stop in (4, 5, 6, 7, 8, 11):
+            cache = model(ids[:, first:stop], past_key_values=cache).past_key_values
+            att, first = cap.attention[1], stop
+            assert (stop, stop) == (att.shape.Q, att.shape.K)
+            found = weights(att), exact.theirs[..., :stop, :stop], exact.exact[..., :stop, :stop]
+            assert_as_near(*found, what=f"after {stop} tokens:")
 
 
 def test_answers_from_a_cache_of_before_are_a_map_each() -> None:

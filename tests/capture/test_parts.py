@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from captured import COMMON, DECODERS, GPT2, GROUPED, SEQUENCES, TEXT, Kind, batch, build
+from captured import DECODERS, GPT2, GROUPED, SEQUENCES, Kind, batch, build
 from tolerance import rounding
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -88,7 +88,7 @@ def assert_is_part(
 def test_some_heads_are_those_of_the_whole(name: str, heads: Any, padded: str | None) -> None:
     model, inputs = build(DECODERS[name], "sdpa"), batch(padded)
     whole, part = both(model, lambda: model(**inputs), heads=heads)
-    kept = Numbers(heads, "heads").of(4)
+    kept = Numbers(heads, "heads").of(whole.attention[0].shape.H)
     for ours, theirs in zip(part.attention, whole.attention, strict=True):
         assert_is_part(ours, theirs, kept)
         assert ours.part is not None
@@ -274,7 +274,7 @@ def test_heads_and_queries_of_beams_that_change_places() -> None:
 @pytest.mark.slow
 def test_memory_of_the_last_queries_is_bounded_while_a_text_grows() -> None:
     """Rows that cannot be among the last ones are dropped on the way; keys are all kept."""
-    config = transformers.LlamaConfig(**{**GROUPED, **COMMON, **TEXT, "max_position_embeddings": 512})
+    config = transformers.LlamaConfig(**{**GROUPED, "max_position_embeddings": 512})
     model, most = build(Kind(transformers.LlamaForCausalLM, config), "sdpa"), []
     model.model.layers[0].register_forward_hook(lambda *_: most.append(cap.attention[0].shape.Q))
     how = {"max_new_tokens": 160, "min_new_tokens": 160, "do_sample": False}

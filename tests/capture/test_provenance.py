@@ -420,7 +420,7 @@ def test_a_cross_attention_whose_keys_were_kept_from_before() -> None:
         **GROUPED, cross_attention_layers=[1], rope_scaling={"rope_type": "default"}
     )
     model = transformers.MllamaForCausalLM._from_config(config, attn_implementation="sdpa").eval()
-    states, ids = torch.randn(2, 12, 32), batch()["input_ids"]
+    states, ids = torch.randn(2, 12, 48), batch()["input_ids"]
     with torch.no_grad():
         first = model(ids, cross_attention_states=states)
         with capture(model) as cap:

@@ -13,7 +13,6 @@ from tolerance import rounding
 from torch import Tensor, nn
 
 from attnwidget import Attention, AttentionWidget, Capture, capture, find_heads, intervene
-from attnwidget._engine.base import Part
 from attnwidget._tokens.tokenizers import join_pieces, word_ids
 from attnwidget._tokens.unread import Unread
 
@@ -68,7 +67,9 @@ def test_keys_elsewhere_are_no_queries_places() -> None:
     model = build(SEQUENCES["BART"], "sdpa")
     with torch.no_grad(), capture(model) as cap:
         model(input_ids=IDS, decoder_input_ids=IDS[:, :9])
-    assert cap.cross[0].part == Part(elsewhere=True)
+    part = cap.cross[0].part
+    assert part is not None
+    assert part.elsewhere
     assert cap.cross[0].metrics(head=0).previous_token is None
     assert Attention(torch.randn(3, 4), torch.randn(5, 4)).metrics().previous_token is None
 

@@ -278,6 +278,25 @@ def test_a_causal_mask_tells_where_the_queries_stand() -> None:
     assert keys_before(call(is_causal=True), None) == 4  # which the last ones do not contradict
 
 
+@pytest.mark.parametrize("shape", [(2, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("added", [False, True])
+def test_every_sample_and_head_is_asked_where_the_queries_stand(shape: tuple[int, int], added: bool) -> None:
+    """Of a text with padding, its mask may not tell: keys that would come later are none that it may attend to."""
+    places, rows = torch.arange(9), torch.arange(Q)[:, None]
+    for last, before in (
+        ((places <= rows) | (places >= Q), 0),
+        (places <= rows + 4, 4),
+        (torch.ones(Q, 9, dtype=torch.bool), None),
+    ):
+        mask = (places <= rows).repeat(*shape, 1, 1)
+        mask[-1, -1] = last
+        bias = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+        found = keys_before(call(bias=bias), None) if added else keys_before(call(), mask)
+        assert found == before
+    mask[0, 0], mask[-1, -1] = places <= rows + 4, (places <= rows) | (places >= Q)
+    assert keys_before(call(), mask) is None  # they contradict each other
+
+
 def test_one_query_or_a_cache_or_the_module_tells_where_the_queries_stand() -> None:
     all_keys = torch.ones(1, 1, 1, 9, dtype=torch.bool)
     assert keys_before(call(queries=1), all_keys) == 8

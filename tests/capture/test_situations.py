@@ -73,7 +73,7 @@ def test_half_types_are_nearer_to_float64_than_the_model_itself(name: str, dtype
         scores = att.q.double() @ k.mT * att.scale
         scores = scores if att.softcap is None else att.softcap * (scores / att.softcap).tanh()
         allowed = torch.stack(
-            [torch.stack([att.block("allowed", batch=b, head=h) for h in range(4)]) for b in range(2)]
+            [torch.stack([att.block("allowed", batch=b, head=h) for h in range(att.shape.H)]) for b in range(2)]
         )
         exact = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
         torch.testing.assert_close(weights(att).double(), exact, **rounding(att).weights)

@@ -21,7 +21,7 @@ transformers.logging.set_verbosity_error()
 
 COMMON = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
 TEXT = {"vocab_size": 50, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-GROUPED = {**COMMON, **TEXT, "num_key_value_heads": 2, "head_dim": 8}
+GROUPED = {**COMMON, **TEXT, "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8}
 SEQ2SEQ = {
     **TEXT,
     "d_model": 32,
