@@ -45,3 +45,16 @@ describe("pins", () => {
     expect(withPinToggled(one.pins, 0, 1)).toEqual({ pins: [], query: null, key: null });
   });
 });
+
+test("a place is the last of its pins, and a pin is one of both its query and its key", () => {
+  const pins = [[0, 1], [2, 3], [4, null]] as const; // biome-ignore format: one line
+  expect(pinsInForce(4, null, pins)).toBe(pins);
+  expect([pinsInForce(4, 3, pins), pinsInForce(2, null, pins), pinsInForce(2, 3, pins)]).toEqual([
+    ...[[[4, 3]], [[2, null]], [[2, 3]]],
+  ]);
+  expect(pinsInForce(2, null, [])).toEqual([[2, null]]);
+  expect(pinsInForce(null, null, [])).toEqual([]);
+  const some = [[0, 1], [0, 3], [2, 1]] as const; // biome-ignore format: one line
+  expect(withPinToggled(some, 0, 1)).toEqual({ pins: [[0, 3], [2, 1]], query: 2, key: 1 }); // biome-ignore format: one line
+  expect(withPinToggled(some, 2, 3)).toEqual({ pins: [...some, [2, 3]], query: 2, key: 3 });
+});
