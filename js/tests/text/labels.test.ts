@@ -66,3 +66,7 @@ test("the tokenizer's own style goes before what the tokens look like", () => {
   expect(labels(tokens, 2).at(0).text).toBe("a");
   expect(labels(tokens, 2, "words").at(0).text).toBe("Ġa");
 });
+
+test("what is a whole token as it is shown is found first", () => {
+  expect(labels(["Ġbanks", "Ġbank", "ĠBank"], 3, "bytes").find("bank")).toEqual([1, 2, 0]);
+});
