@@ -430,6 +430,9 @@ describe("to the pixel", () => {
     expect(fit(500, 30, 60, 1, 1, true)).toMatchObject({ cellWidth: 8, cellHeight: 8 }); // of 8.33: little is left empty
     expect(fit(500, 30, 67, 1, 1, true)).toMatchObject({ cellWidth: 500 / 67, cellHeight: 500 / 67 });
     expect(fit(500, 30, 67, 1, 1)).toMatchObject({ cellWidth: 7, cellHeight: 7 });
+    expect(fit(500, 10, 100, 1.1).cellWidth).toBe(5);
+    const pooled = layoutFigure({ ...long, width: 1200, rows: 81, columns: 81 });
+    expect(pooled.cellHeight).toBeCloseTo(640 / 81);
     expect(fit(300, 1300, 512, 1)).toMatchObject({ fold: 3, rows: 434, columns: 171 });
     expect(fit(1500, 9, 700, 1)).toMatchObject({ fold: 1, cellWidth: 1, cellHeight: 9 });
     expect(fit(1500, 400, 9, 1)).toMatchObject({ fold: 1, cellHeight: 1.6, cellWidth: 9 });
