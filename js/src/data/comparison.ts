@@ -205,7 +205,7 @@ export function changesIn(comparison: ReadyComparison, side: Side, place: number
     const larger = Math.max(a ?? 0, b ?? 0);
     return Number.isNaN(larger) ? Number.POSITIVE_INFINITY : larger;
   };
-  const open = all.filter(({ value }) => value !== null).sort((x, y) => size(y) - size(x) || x.place - y.place);
+  const open = all.filter(({ value }) => value !== null).sort((x, y) => size(y) - size(x));
   return {
     side,
     query: side === "query" ? queries.a(place) : null,

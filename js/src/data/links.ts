@@ -17,7 +17,7 @@ export function linksOfPicture(picture: Picture, side: Side, count: number): Lin
     if (line === null) return null;
     const { values, kinds } = line;
     const there = Array.from(values.keys()).filter((place) => kinds[place] !== BLOCKED && kinds[place] !== NAN);
-    there.sort((a, b) => Math.abs(values[b]!) - Math.abs(values[a]!) || a - b);
+    there.sort((a, b) => Math.abs(values[b]!) - Math.abs(values[a]!));
     there.slice(0, count).forEach((place, rank) => {
       partners[index * count + rank] = place;
       weights[index * count + rank] = values[place]!;

@@ -48,8 +48,7 @@ export function binOf(picture: Picture, row: number, column: number): Bin {
 }
 
 /** Read a number as JSON carries it: NaN and infinities by name, or null. */
-export const numberIn = (value: number | string | null) =>
-  value === null ? Number.NaN : Number(String(value).replace("inf", "Infinity"));
+export const numberIn = (value: number | string | null) => Number(String(value).replace("inf", "Infinity"));
 
 /** Take several rows, or columns, as one: blocked where all are, NaN where any is. */
 export function combine(lines: readonly Line[], over: Over): Line | null {

@@ -109,7 +109,7 @@ export function piecesInView(
   const isOpen = (node: SegmentNode) => {
     if (node.children.length === 0 || node.level >= levels) return false;
     if (isOn(paths, node)) return true;
-    return node.least > 0 && node.least * view.perToken >= apart;
+    return node.least * view.perToken >= apart;
   };
   const add = (nodes: readonly SegmentNode[]) => {
     for (let at = firstInView(nodes, view); at < nodes.length; at++) {
@@ -215,7 +215,7 @@ export function slotsBelow(
       : inOrder(namesBelow(treeOf(segments), path), ownAt(asked, path));
   return (node) => {
     const names = [...node.path, node.name];
-    const isInside = names.length > path.length && path.every((name, at) => names[at] === name);
+    const isInside = path.every((name, at) => names[at] === name);
     return isInside ? (slots.get(names[path.length]!) ?? -1) : -1;
   };
 }
@@ -264,9 +264,7 @@ export type Paths = readonly (readonly string[])[];
 
 /** Return whether a path leads through a piece. */
 export const isOn = (paths: Paths, { path, name }: SegmentNode): boolean =>
-  paths.some(
-    (one) => one.length > path.length && one[path.length] === name && path.every((part, at) => part === one[at]),
-  );
+  paths.some((one) => one[path.length] === name && path.every((part, at) => part === one[at]));
 
 /** Return the piece that each of some positions is in, in order; null where one is in none. */
 export function piecesAt(pieces: readonly SegmentNode[], positions: readonly number[]): (SegmentNode | null)[] {

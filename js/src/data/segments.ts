@@ -162,8 +162,8 @@ export function largestSize(numbers: Iterable<number>): number {
 /** Return things in the order of a number, the largest first and those without one last; equal ones as they were. */
 export function byLargest<T>(things: readonly T[], number: (thing: T) => number): T[] {
   return things
-    .map((thing, at) => ({ thing, at, value: Number.isNaN(number(thing)) ? Number.NEGATIVE_INFINITY : number(thing) }))
-    .sort((a, b) => (a.value === b.value ? a.at - b.at : b.value > a.value ? 1 : -1))
+    .map((thing) => ({ thing, value: Number.isNaN(number(thing)) ? Number.NEGATIVE_INFINITY : number(thing) }))
+    .sort((a, b) => (a.value === b.value ? 0 : b.value > a.value ? 1 : -1))
     .map(({ thing }) => thing);
 }
 

@@ -170,7 +170,7 @@ export interface Step {
 /** Sum products one after the other, as they are or the largest first; the last `to` is the score. */
 export function waterfall(products: Float32Array, largestFirst: boolean): Step[] {
   const order = Array.from(products.keys());
-  if (largestFirst) order.sort((a, b) => products[b]! - products[a]! || a - b);
+  if (largestFirst) order.sort((a, b) => products[b]! - products[a]!);
   let sum = 0;
   return order.map((index) => {
     const from = sum;

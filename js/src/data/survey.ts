@@ -229,7 +229,7 @@ export function orderOf(survey: Survey, order: string, like = 0): number[] {
   const metric = survey.metrics.find(({ name }) => name === order);
   if (metric === undefined) return places;
   const number = (place: number) => (Number.isFinite(metric.values[place]!) ? metric.values[place]! : -1e9);
-  return places.sort((a, b) => number(b) - number(a) || a - b);
+  return places.sort((a, b) => number(b) - number(a));
 }
 
 /** Kinds that `AttentionStack.similar` does not compare: they follow from other metrics, or from what a cache keeps. */
@@ -244,9 +244,7 @@ export function nearest(survey: Survey, own: number): number[] {
   const byMetrics = ranksOf(metricDistances(survey, own));
   const byPicture = ranksOf(Array.from({ length: count }, (_, place) => pictureDistance(survey, own, place)));
   const rank = (place: number) => (place === own ? -1 : byMetrics[place]! + byPicture[place]!);
-  return survey.heads
-    .map((_, place) => place)
-    .sort((a, b) => rank(a) - rank(b) || byMetrics[a]! - byMetrics[b]! || a - b);
+  return survey.heads.map((_, place) => place).sort((a, b) => rank(a) - rank(b) || byMetrics[a]! - byMetrics[b]!);
 }
 
 /** √ of the mean squared difference of the metrics that both have, each in units of its standard deviation. */

@@ -40,7 +40,6 @@ export const hex = (byte: number) => `<0x${byte.toString(16).toUpperCase().padSt
 export function characterAt(bytes: readonly number[], at: number): number {
   const first = bytes[at] as number;
   const length = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
-  if (length === 0 || at + length > bytes.length) return 0;
   try {
     utf8.decode(Uint8Array.from(bytes.slice(at, at + length)));
     return length;

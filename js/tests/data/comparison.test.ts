@@ -1,7 +1,7 @@
 /** Two attentions side by side: places and positions, ranges, layout. */
 
 import { describe, expect, test } from "vitest";
-import { BLOCKED, type Grid, NUMBER } from "../../src/contract/decode";
+import { BLOCKED, type Grid, NUMBER, PLUS_INF } from "../../src/contract/decode";
 import type { ComparisonMessage } from "../../src/contract/messages";
 import {
   axisTicks,
@@ -60,6 +60,11 @@ describe("what Python sends", () => {
   test("what does not fit is an error, Python's own sentence is not", async () => {
     const wrong = { a: integers([0]), b: integers([0]), only: [0, 0] as [number, number] };
     await expect(shown(comparisonOf(FULL, CAUSAL, { key_places: wrong }))).rejects.toThrow("4 places need a position");
+    const four = integers([0, 1, 2, 3]);
+    for (const side of ["a", "b"] as const) {
+      const one = { ...wrong, a: four, b: four, [side]: integers([0]) };
+      await expect(shown(comparisonOf(FULL, CAUSAL, { key_places: one }))).rejects.toThrow("4 places need a position");
+    }
     await expect(shown(comparisonOf(FULL, CAUSAL, { queries: 9 }))).rejects.toThrow("must be 9 × 4");
     const failed = await decodeComparison({ ...comparisonOf(FULL, CAUSAL), error: "CUDA out of memory" });
     expect(failed.error).toBe("CUDA out of memory");
@@ -314,6 +319,16 @@ describe("scales", () => {
     expect([...both.values]).toEqual([1, -2, -3, 4, 2, 1, Number.NaN, -4]);
     expect([...both.kinds.slice(0, 4)]).toEqual([NUMBER, NUMBER, NUMBER, NUMBER]);
     expect([both.rows, both.columns]).toEqual([2, 4]);
+  });
+
+  test("both sides as one leaves either as it is, and takes no infinite number", () => {
+    const [one, other] = [grid([[1, 2, 3]]), grid([[2, 1, 4]])]; // biome-ignore format: one line
+    one.values[2] = Number.POSITIVE_INFINITY;
+    one.kinds[2] = PLUS_INF;
+    expect([...mergedGrid(one, other).values]).toEqual([2, 2, 4]);
+    expect([[...one.values], one.kinds[2], [...other.values]]).toEqual([
+      ...[[1, 2, Number.POSITIVE_INFINITY], PLUS_INF, [2, 1, 4]],
+    ]);
   });
 
   test.each([

@@ -53,6 +53,9 @@ test("words say where mass and loss disagree: half the axis apart or more", () =
   expect(words).toEqual(["", NEEDED, "", LOOKED_AT, "", LOOKED_AT, "", ""]);
   expect(disagreement({ mass: 1, lost: 1, parts: 1, left: 0 }, 0.5, 0)).toBe(LOOKED_AT);
   expect(disagreement({ mass: 1, lost: 1, parts: 1, left: 0 }, 0.499, 0)).toBe("");
+  expect(disagreement({ mass: 1, lost: 1, parts: 1, left: 0 }, 0, 1)).toBe(NEEDED);
+  expect(disagreement({ mass: 1, lost: 1, parts: 1, left: 0 }, 0.25, 0.75)).toBe(NEEDED);
+  expect([LOOKED_AT, NEEDED]).toEqual(["looked at, hardly needed", "needed, hardly looked at"]);
 });
 
 test.each([
@@ -151,6 +154,11 @@ test("what the runs of all found is found again by what was taken away, and by n
   expect(lossOf(now, { segment: "b", path: ["doc"] })).toBeNull();
   expect(lossOf(now, { segment: "c", path: ["doc"] })).toBeNull();
   expect(lossOf(now, { segment: "a", path: [] })).toBeNull(); // another segment of that name
+  const deep = { ...now, segments: { ...now.segments!, path: ["doc", "part"] } };
+  expect([
+    lossOf(deep, { segment: "a", path: ["doc", "part"] }),
+    lossOf(deep, { segment: "a", path: ["doc"] }),
+  ]).toEqual([...[0.5, null]]);
   expect([0, 1, 2].map((head) => lossOf(now, { layer: 1, head }))).toEqual([
     Number.NaN,
     null,

@@ -17,6 +17,7 @@ import {
   metricOrNone,
   metricText,
   nameOf,
+  nearest,
   numberInAll,
   orderOf,
   pictureOf,
@@ -51,7 +52,13 @@ describe("metrics", () => {
   });
 
   test("of the user's own are full at the largest size, and go both ways where one is below zero", async () => {
-    const own = { first: floats([1, -4, 2]), second: floats([3, 1, NAN]), third: null, zero: floats([0, 0, 0]) };
+    const own = {
+      first: floats([1, -4, 2]),
+      second: floats([3, 1, NAN]),
+      third: null,
+      zero: floats([0, 0, 0]),
+      up: floats([5, 1, 2]),
+    };
     const survey = await decodeSurvey(sent({ own, problems: { third: "ValueError: no" } }));
     const [, first, second, zero] = survey.metrics;
     expect(survey.metrics.map(({ name, word, kind, high, median }) => [name, word, kind, high, median])).toEqual([
@@ -59,9 +66,11 @@ describe("metrics", () => {
       ["first", "first", "own", 4, 1],
       ["second", "second", "own", 3, 2],
       ["zero", "zero", "own", 1, 0],
+      ["up", "up", "own", 5, 2],
     ]);
     expect([first, second, zero].map((one) => hasSigns(one!))).toEqual([true, false, false]);
     expect(survey.problems).toEqual(["third: ValueError: no"]);
+    expect(survey.complete).toBe(true);
     expect((await decodeSurvey(sent({}))).problems).toEqual([]);
   });
 
@@ -112,7 +121,9 @@ describe("metrics", () => {
     expect(metricText(0.0021, "stage")).toBe("0.0021");
     expect(metricText(-0.0021, "size")).toBe("−0.0021");
     expect(metricText(0.25, "nats")).toBe(".2500 nats");
-    expect([99.94, 100.4, 12_345.6].map((value) => metricText(value, "tokens"))).toEqual(["99.9", "100", "12,346"]);
+    expect([99.94, 100, 100.4, 12_345.6].map((value) => metricText(value, "tokens"))).toEqual([
+      ...["99.9", "100", "100", "12,346"],
+    ]);
     expect(metricText(-1.5, "own")).toBe("−1.500");
     expect([0.9994, 0.9996, 0, 10.5].map((value) => metricText(value, "weight"))).toEqual([
       ...[".999", "1.00", ".000", "10.500"],
@@ -131,6 +142,7 @@ describe("ranks", () => {
     const survey = { ...layers(3), metrics: [a, b] };
     expect(strongestOf(survey, 0)).toEqual({ metric: b, rank: 1 }); // ∞ stands above it in the other
     expect(rankOf(a, 2)).toBe(0);
+    expect(strongestOf({ ...survey, metrics: [a] }, 2)).toBeNull();
     expect(strongestOf({ ...survey, metrics: [b, { ...b, name: "induction" }] }, 0)!.metric).toBe(b);
     expect(strongestOf({ ...survey, metrics: [b] }, 2)).toBeNull();
   });
@@ -150,7 +162,35 @@ describe("ranks", () => {
     expect(shown(1, 2, null, null)).toEqual([1, 2]);
     expect(shown(null, null, 0.5, metric([0.25, 0.5, 0.75, NAN]))).toEqual([2]);
     expect(shown(null, null, 0.5, null)).toEqual([0, 1, 2, 3]);
+    expect(shown(null, null, null, metric([-1, 0, NAN, 1]))).toEqual([0, 1, 2, 3]);
     expect(isShown(survey, 0, null, metric([0, 0, 0, 0]))).toBe(true);
+  });
+});
+
+describe("those most like one", () => {
+  const survey = { ...layers(4), metrics: [metric([1, 5, 9, 2])] };
+
+  test("are not told by what differs by rounding alone", () => {
+    expect(nearest(survey, 0)).toEqual([0, 3, 1, 2]);
+    const rounded = metric([1000, 1000.02, 1000, 1000], { name: "mean_distance", kind: "tokens" });
+    expect(nearest({ ...survey, metrics: [...survey.metrics, rounded] }, 0)).toEqual([0, 3, 1, 2]);
+    const apart = { ...rounded, values: Float32Array.of(1000, 1000.2, 1000, 1000) };
+    expect(nearest({ ...survey, metrics: [...survey.metrics, apart] }, 0)).toEqual([0, 3, 2, 1]);
+  });
+
+  test.each([
+    ...(["sink", "streaming", "recall", "effect", "stage_sum", "stage_size"] as const).map((name) => [name, "share"]),
+    ["mine", "own"],
+  ] as [string, HeadMetric["kind"]][])("are not told by %s", (name, kind) => {
+    const more = metric([0, 9, 0, 0], { name, kind });
+    expect(nearest({ ...survey, metrics: [...survey.metrics, more] }, 0)).toEqual([0, 3, 1, 2]);
+  });
+
+  test("come first where they stand in that order", () => {
+    const { left, named, where } = layoutHeads({ ...layers(2, 2), metrics: survey.metrics }, "similar", 952, 1, {
+      like: 2,
+    });
+    expect([left, named, where[2], where[1]]).toEqual([0, true, [0, 0], [1, 0]]);
   });
 });
 
@@ -251,6 +291,13 @@ describe("where heads stand, to the pixel", () => {
     ["a single layer", layers(12), "layer", 952, [58, 74, 76, 12, 1, 4, 0, 22, 880, 74, true, false]],
     ["a single layer that does not fit", layers(64), "layer", 592, [58, 74, 90, 8, 8, 4, 0, 0, 584, 724, true, true]],
     ["by a metric", by(layers(3, 4)), "entropy", 952, [58, 74, 90, 13, 1, 4, 0, 0, 954, 94, true, true]],
+    [
+      "a layer for each 60 pixels of 920",
+      even(15, 2),
+      "layer",
+      952,
+      [48, 61, 66, 2, 15, 4, 30, 22, 117, 988, true, false],
+    ],
     ["many layers", even(32, 32), "layer", 952, [20, 26, 26, 32, 32, 3, 30, 22, 832, 832, false, false]],
     ["closer", even(12, 16), "layer", 352, [17, 20, 20, 16, 12, 1.5, 30, 22, 320, 240, false, false]],
     ["wider than the room", even(2, 100), "layer", 592, [20, 23, 23, 100, 2, 1.5, 30, 22, 2300, 46, false, false]],
@@ -290,6 +337,8 @@ describe("where heads stand, to the pixel", () => {
       layout.at(-1, 1),
       layout.at(0, 2),
     ]).toEqual([...[2, 4, -1, -1, -1, -1]]);
+    const full = layoutHeads(layers(3, 3), "layer", 952);
+    expect([full.at(-1, 1), full.at(3, 0), full.at(2, 0)]).toEqual([-1, -1, 2]);
     expect(cornerOf(layout, 4)).toEqual({ x: 4 + 2 * 74, y: 4 + 76 });
     // Half of the gap around a picture is its own: 8 of 16 pixels across, and of the margin 4 above.
     expect([placeAt(layout, 4 + 74 - 8, 4 + 76), placeAt(layout, 4 + 74 - 8.1, 4 + 76)]).toEqual([3, 2]);
@@ -300,6 +349,8 @@ describe("where heads stand, to the pixel", () => {
     const layout = layoutHeads(layers(4, 2, 3), "layer", 952);
     expect([stepFrom(layout, 3, 0, 1), stepFrom(layout, 8, 0, -1), stepFrom(layout, 8, 0, 1)]).toEqual([5, 5, 8]);
     expect([stepFrom(layout, 5, 1, 0), stepFrom(layout, 5, -1, 0), stepFrom(layout, 0, 0, -1)]).toEqual([5, 4, 0]);
+    expect([stepFrom(layout, 6, 0, -1), stepFrom(layout, 4, 0, -1), stepFrom(layout, 1, -1, 0)]).toEqual([4, 0, 0]);
+    expect(stepFrom(layoutHeads(layers(2, 0, 2), "layer", 952), 1, 0, 1)).toBe(3);
     const some = layoutHeads(layers(4), "layer", 952, 1, { shown: (place) => place > 1 });
     expect(some.where.map(([column]) => column)).toEqual([-999, -999, 0, 1]);
     expect([stepFrom(some, 0, 0, 1), stepFrom(some, 2, 1, 0)]).toEqual([2, 3]);
@@ -315,4 +366,5 @@ test("a head is named by its layer, and by its number in the model where a captu
   const alike = { layers: ["a", "b"], model_heads: [[0, 5], [0, 6]] }; // biome-ignore format: one line
   expect([0, 1].map((head) => numberInAll(alike, head))).toEqual([0, undefined]);
   expect(numberInAll({ layers: ["a"], model_heads: null }, 0)).toBeUndefined();
+  expect(numberInAll({ layers: ["a", "b"], model_heads: [null, [0]] }, 0)).toBeUndefined();
 });

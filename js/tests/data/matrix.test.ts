@@ -57,6 +57,8 @@ describe("a row or a column", () => {
     expect(combine([lines[0]!, { ...lines[1]!, sink: null }], "sum")!.sink).toBeNull();
     expect(combine([{ ...lines[0]!, sink: null }, lines[1]!], "sum")!.sink).toBe(0.25);
     expect(combine([], "sum")).toBeNull();
+    const third: Line = { ...lines[0]!, of: { side: "query", index: 9 }, sink: null };
+    expect(combine([...lines, third], "sum")).toMatchObject({ of: { index: 9 }, sink: null });
   });
 });
 
@@ -138,6 +140,7 @@ describe("recall", () => {
     expect(leastOf(each, 2, 3)).toBeNaN();
     expect(leastOf(each, 4, 9)).toBe(0.25);
     expect(leastOf(recall([0.5, 0.25, Number.NaN], 1), 0, 3)).toBe(0.25);
+    expect(leastOf(recall([0.5, 0.25, 0.75], 1), 0, 3)).toBe(0.25);
   });
 
   test("of queries that are sent as one is that of theirs", () => {
@@ -154,4 +157,9 @@ describe("recall", () => {
     expect(found).toMatchObject({ layer: 1, batch: 2, head: 3, every: 1, share: 0.5, error: null });
     await expect(decodeRecall({ ...message, values: bytesOf([1, 2]) } as never)).rejects.toThrow("float32, got uint8");
   });
+});
+
+test("a token with few partners has none of another's", async () => {
+  const shown = await decodePicture(pictureOf([[0.5, 0.25, 0.125], [X, X, X]])); // biome-ignore format: one line
+  expect([...linksOfPicture(shown, "query", 2)!.weights]).toEqual([0.5, 0.25, 0, 0]);
 });

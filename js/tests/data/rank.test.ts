@@ -137,3 +137,9 @@ test("random rows: equal to sorting and summing by hand", () => {
     if (ranking.ninety > 0) expect(held(ranking.ninety - 1)).toBeLessThan(0.9 * sum);
   }
 });
+
+test("what leaves the strongest joins the rest, infinite numbers apart", () => {
+  const values = numbers(Infinity, Infinity, 2, 1);
+  const short = shortened(rank(values, kindsOf(values), 3), 1);
+  expect(short).toMatchObject({ top: [0], values: [Infinity], rest: { count: 3, sum: 3 } });
+});

@@ -360,9 +360,9 @@ describe("colors below a path", () => {
     const inside = [
       "template",
       "first token",
-      ...Array.from({ length: 8 }, (_, at) => `doc ${at}`),
       "padding",
       "other",
+      ...Array.from({ length: 8 }, (_, at) => `doc ${at}`),
     ];
     const segments = await decodeSegments({
       names: ["turn", ...inside],
@@ -376,9 +376,9 @@ describe("colors below a path", () => {
       answer: "turn",
     });
     const { children } = treeOf(segments)[0]!;
-    expect(children.map(slotsBelow(segments, ["turn"], null))).toEqual([-1, -1, 0, 1, 2, 3, 4, 5, 6, -1, -1, -1]);
+    expect(children.map(slotsBelow(segments, ["turn"], null))).toEqual([-1, -1, -1, -1, 0, 1, 2, 3, 4, 5, 6, -1]);
     expect(children.map(slotsBelow(segments, ["turn"], null, ["turn", "doc 0"]))).toEqual([
-      ...[-1, -1, 7, 0, 1, 2, 3, 4, 5, 6, -1, -1],
+      ...[-1, -1, -1, -1, 7, 0, 1, 2, 3, 4, 5, 6],
     ]);
   });
 });
@@ -430,4 +430,33 @@ describe("names that have room", () => {
   test("stand in the order of the text", async () => {
     expect(await shown([5, 30, 10, 40, 5], 18)).toBe("1234");
   });
+});
+
+test("colors below a path go to no segment of the same name elsewhere, nor to one that is asked about elsewhere", async () => {
+  const segments = await nested();
+  const [, documents] = treeOf(segments);
+  const node = (path: string[], name: string) => ({ ...documents!.children[0]!, path, name });
+  const slot = slotsBelow(segments, ["documents"], null);
+  expect([slot(node(["documents"], "doc 1")), slot(node(["answer"], "doc 1")), slot(node([], "documents"))]).toEqual([
+    ...[0, -1, -1],
+  ]);
+  const deep = slotsBelow(segments, ["documents", "doc 1"], { keys: ["a"], colors: [3] });
+  expect([deep(node(["documents", "doc 1"], "a")), deep(node(["documents", "doc 2"], "a"))]).toEqual([3, -1]);
+  const asked = slotsBelow(segments, ["documents", "doc 1"], null, ["documents", "doc 2", "a"]);
+  expect(asked(node(["documents", "doc 1"], "a"))).toBe(-1);
+  expect(isSame(node(["documents", "doc 1"], "a"), node(["documents", "doc 1"], "a"))).toBe(true);
+});
+
+test("a name gives way to that of a segment without room only where it is near, and less than half as long", async () => {
+  const [first] = treeOf(await nested());
+  const placed = ([from, to]: [number, number]) => ({ node: first!, from, to });
+  const shown = (...ends: [number, number][]) =>
+    named(ends.map(placed), view(1), 20).map(({ from, to }) => (from + to) / 2);
+  // The first has its middle at 50; the second, at 60 and 80 long, has no room for its name.
+  expect(shown([0, 100], [20, 100], [195, 205])).toEqual([50, 200]);
+  expect(shown([0, 100], [20, 100], [70, 80])).toEqual([50]);
+  expect(shown([0, 100], [20, 100], [75, 85])).toEqual([50, 80]);
+  expect(shown([0, 100], [20, 100], [55, 95])).toEqual([50, 75]);
+  // One of two pixels is too short to take a place from another.
+  expect(shown([0, 100], [59, 61], [74.875, 75.125])).toEqual([50, 75]);
 });

@@ -32,6 +32,7 @@ describe("segments", () => {
     ["of another count", { starts: wholes([0, 1]) }, "6 segments need as many starts"],
     ["without a size", { sizes: [1, 3, 2] }, "whole numbers for each"],
     ["named by numbers", { distinct: [1, 2, 3, 4] as never }, "need a name"],
+    ["named by a number among names", { distinct: ["first token", "doc 1", 3, "answer"] as never }, "need a name"],
   ])("that are %s are refused", async (_, wrong, said) => {
     await expect(decodeSegments(segmentsOf(wrong))).rejects.toThrow(said);
   });

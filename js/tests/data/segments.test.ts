@@ -13,6 +13,7 @@ import {
   MEASURE_WORDS,
   MEASURES,
   meanOf,
+  measureOf,
   pieceAt,
   piecesBelow,
   piecesOf,
@@ -246,6 +247,15 @@ describe("what is set aside", () => {
   });
 });
 
+test("what is set aside has its weight still, in every row", () => {
+  const left = leftOf(KEYS, [KEYS[1]!]);
+  expect([...restOf(MASSES, left, { own: "each" }).raw]).toEqual([...MASSES.mass]);
+  const sums = { rows: 2, columns: 1, mass: f(2, 3), even: f(0.25, 2), self: f(0, 0), selfEven: f(0, 0) };
+  const { mass, even } = restOf(MASSES, left, { own: "each", sums });
+  expect([mass[3], mass[5]]).toEqual([0, Math.fround(0.75 / 2.75)]);
+  expect([even[0], even[5]]).toEqual([Number.NaN, Math.fround(0.25 / 1.5)]); // .25 − .5 is nothing even
+});
+
 describe("readings of more columns than rows", () => {
   const now = rest([]);
   test("are of their row and column", () => {
@@ -294,4 +304,11 @@ describe("pieces", () => {
     expect(found).toBe("-aab--ccc-");
     expect(pieceAt([], 0)).toBeNull();
   });
+});
+
+test("numbers of a stage are read for each token too; an axis of what is below zero ends at one", () => {
+  expect([measureOf("per_token", "scores"), measureOf("lift", "scores"), measureOf("lift", "weights")]).toEqual([
+    ...["per_token", "mass", "lift"],
+  ]);
+  expect([roundUp(-50), roundUp(0), roundUp(Number.NaN)]).toEqual([1, 1, 1]);
 });

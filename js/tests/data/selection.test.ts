@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import type { Pin } from "../../src/contract/values";
 import { headsInForce, pinsInForce, withHeadToggled, withPinToggled } from "../../src/data/selection";
 
 describe("heads", () => {
@@ -44,4 +45,17 @@ describe("pins", () => {
     expect(withPinToggled(two.pins, 2, null)).toEqual(one);
     expect(withPinToggled(one.pins, 0, 1)).toEqual({ pins: [], query: null, key: null });
   });
+});
+
+test("a place is the last of its pins, and a pin is one of both its query and its key", () => {
+  const pins: Pin[] = [[0, 1], [2, 3], [4, null]]; // biome-ignore format: one line
+  expect(pinsInForce(4, null, pins)).toBe(pins);
+  expect([pinsInForce(4, 3, pins), pinsInForce(2, null, pins), pinsInForce(2, 3, pins)]).toEqual([
+    ...[[[4, 3]], [[2, null]], [[2, 3]]],
+  ]);
+  expect(pinsInForce(2, null, [])).toEqual([[2, null]]);
+  expect(pinsInForce(null, null, [])).toEqual([]);
+  const some: Pin[] = [[0, 1], [0, 3], [2, 1]]; // biome-ignore format: one line
+  expect(withPinToggled(some, 0, 1)).toEqual({ pins: [[0, 3], [2, 1]], query: 2, key: 1 }); // biome-ignore format: one line
+  expect(withPinToggled(some, 2, 3)).toEqual({ pins: [...some, [2, 3]], query: 2, key: 3 });
 });

@@ -7,6 +7,7 @@ import {
   cellsInView,
   cellUnder,
   centered,
+  coveredAt,
   MOST_BINS,
   pitchOf,
   placesInView,
@@ -16,10 +17,11 @@ import {
   refitted,
   startOf,
   within,
+  withWholeCells,
   zoomedAt,
   zoomFor,
 } from "../../src/geometry/cell-grid";
-import { layoutFigure } from "../../src/geometry/layout";
+import { type Figure, layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { random } from "../helpers/states.ts";
 
@@ -246,5 +248,86 @@ describe("moving", () => {
     expect(pitchOf(reach.x, zoomFor(reach, 26))).toBeCloseTo(26, 9);
     expect(zoomFor(reach, 1e9)).toBe(reach.most);
     expect(zoomFor(reach, 0)).toBe(1);
+  });
+});
+
+describe("by hand", () => {
+  const SIZE = { queries: 40, keys: 90, queryBin: 2, keyBin: 3 };
+  const figureOf = (changes: Partial<Figure>, unit = 1) => {
+    const lengths = { cellWidth: 6, cellHeight: 8, width: 90, height: 80, inset: 30, ...changes };
+    const scaled = Object.entries(lengths).map(([name, one]) => [name, unit * (one as number)]);
+    return { ...Object.fromEntries(scaled), fold: changes.fold ?? 2 } as Figure;
+  };
+  const own = { queries: 9, keys: 7, queryBin: 1, keyBin: 1 };
+  /** One axis as the other, but for what is given. */
+  const axis = { total: 10, own: 1, cell: 6, size: 60, most: 4, whole: 12 };
+  const reachWith = (x: Partial<Reach["x"]>, y: Partial<Reach["y"]> = x, covered = { from: 99, width: 0 }): Reach => ({
+    ...{ x: { ...axis, ...x }, y: { ...axis, ...y }, covered },
+    most: 4,
+  });
+
+  test("cells stand for a bin, folded; each axis can be magnified to 44 px a token, letters of any size", () => {
+    const reach = reachOf(SIZE, figureOf({}), 1);
+    expect(reach.x).toEqual({ total: 90, own: 6, cell: 6, size: 90, most: 44, whole: 12 });
+    expect(reach.y).toEqual({ total: 40, own: 4, cell: 8, size: 80, most: 22, whole: 12 });
+    const larger = reachOf(SIZE, figureOf({}, 1.5), 1.5);
+    expect([larger.x.most, larger.y.most, larger.most, larger.x.whole]).toEqual([44, 22, 44, 18]);
+    expect(larger.covered.from).toBeCloseTo(reach.covered.from, 12);
+  });
+
+  test("lines stay as they are where they are taller than wide, and as tall as a line of letters", () => {
+    const most = (cellWidth: number, cellHeight: number, unit = 1) =>
+      reachOf(own, figureOf({ cellWidth, cellHeight, fold: 1 }), unit).y.most;
+    expect([most(2, 22), most(2, 21), most(30, 30)]).toEqual([1, 44 / 21, 44 / 30]);
+    expect([most(2, 44, 2), most(2, 30, 2)]).toEqual([1, 88 / 30]);
+  });
+
+  test("tokens cover the picture from where its cells are larger than 5 px, and never unzoomed", () => {
+    const reach = reachOf(SIZE, figureOf({}), 1);
+    expect([2.5, 2.5001, reach.covered.from].map((k) => coveredAt(reach, k))).toEqual([0, 30, 30]);
+    expect(coveredAt(reachOf(SIZE, figureOf({ cellHeight: 40 }), 1), 1)).toBe(0);
+    expect(coveredAt(reachOf(SIZE, figureOf({ cellHeight: 40 }), 1), 1.1)).toBe(30);
+  });
+
+  test("unzoomed a coarse picture has its own cells, though finer ones had room", () => {
+    const reach = reachWith({ total: 64, own: 8, cell: 44, size: 352 });
+    expect(cellGridOf(reach, WHOLE, false)).toMatchObject({ levels: null, rows: { bin: 8, count: 8 } });
+  });
+
+  test("as many bins as there may be in view are not too many", () => {
+    const reach = reachWith({ total: 3072, own: 8, cell: 2, size: 2 * MOST_BINS });
+    expect(cellGridOf(reach, { k: 4, x: 0, y: 0 }, false).levels).toEqual({ row: 1, column: 1 });
+  });
+
+  test("only zoomed, large cells that begin at the edge end with a whole one", () => {
+    const sizes = (x: Partial<Reach["x"]>, k: number, offset = 0) =>
+      cellGridOf(reachWith(x), { k, x: offset, y: offset }, true).rows.size;
+    expect([sizes({ cell: 12.34, size: 123 }, 1), sizes({ size: 65 }, 2), sizes({}, 2)]).toEqual([123, 60, 60]);
+    expect([sizes({ size: 65 }, 2, -5), sizes({ size: 65 }, 2, -12), sizes({ size: 65 }, 1.9)]).toEqual([65, 60, 65]);
+    expect([sizes({ cell: 8, size: 65 }, 2, -15.5), sizes({ cell: 8, size: 65 }, 2, -15.6)]).toEqual([65, 64]);
+  });
+
+  test("cells of 12 px are brought to the edge; near the end of an axis its last cell is", () => {
+    const moved = (offset: number, size = 60) => {
+      const reach = reachWith({ size });
+      const view = { k: 2, x: offset, y: offset };
+      return withWholeCells(reach, view, cellGridOf(reach, view, true)).x;
+    };
+    expect([moved(-5), moved(-7), moved(-60)]).toEqual([0, -12, -60]);
+    expect([moved(-48.5, 71), moved(-48, 71)]).toEqual([-60, -48]);
+  });
+
+  test("tokens cover columns alone: the middle of the rows is that of the picture", () => {
+    const reach = reachWith({ total: 20, size: 120 }, { total: 20, size: 120 }, { from: 2, width: 30 });
+    const { x, y } = centered(reach, WHOLE, 4, { query: 9, key: 9 });
+    expect([x + 9.5 * 24, y + 9.5 * 24]).toEqual([75, 60]);
+  });
+
+  test("in a figure of another size the axis that goes on longer keeps the size of its cells", () => {
+    const now = reachWith({ cell: 11, most: 4 });
+    const before = [{ cell: 22, most: 2 }, { cell: 11, most: 4 }] as const; // biome-ignore format: one line
+    const view = { k: 3, x: 0, y: 0 };
+    expect(refitted(reachWith(before[0], before[1]), now, view).k).toBe(3);
+    expect(refitted(reachWith(before[1], before[0]), now, view).k).toBe(3);
   });
 });

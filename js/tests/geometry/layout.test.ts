@@ -314,6 +314,37 @@ describe("to the pixel", () => {
     expect(nameRoom({ ...most, levels: 0, key: 1 }, "wide", 1).top).toBe(53 + 20);
   });
 
+  test("room for names grows with the size of letters; where there is no name outside, there is no gap for it", () => {
+    const most = { query: 900, key: 900, token: 900, bracket: 900, levels: 1, ends: [] };
+    expect(nameRoom(most, "wide", 2)).toMatchObject({ query: 220, token: 144, outside: 220, bracket: 168, left: 436 });
+    expect(nameRoom(most, "wide", 2).key).toBeCloseTo(160 * Math.SQRT2);
+    expect(nameRoom({ ...most, levels: 0 }, "wide", 2).left).toBe(16 + 144 + 20 + 220);
+    expect(nameRoom({ ...most, levels: 0, key: 1 }, "wide", 2).top).toBe(Math.ceil(104 * Math.SQRT1_2 + 32) + 40);
+    expect(nameRoom({ ...most, levels: 0, query: 20 }, "narrow", 1).left).toBe(8 + 64);
+  });
+
+  test("what stands right of the picture grows with the size of letters", () => {
+    const twice = (own: Partial<LabelRoom>, width = 2400) =>
+      layoutFigure({ ...few, width, labels: { ...labels, ...own }, unit: 2 });
+    expect(twice({ sink: 26 }).sink).toEqual({ gap: 16, width: 88 });
+    expect(twice({ recall: 1 })).toMatchObject({ recall: { gap: 16, width: 24 }, overhang: 45 });
+    const far = { ...names, ends: [{ length: 60, at: 1 }] };
+    expect(twice({ names: far }).overhang).toBe(Math.ceil(40 * Math.SQRT1_2 + 16));
+    expect(twice({ names: { ...names, token: 1, ends: [] } }).overhang).toBe(32);
+    expect([twice({}, 1440).panel, twice({ key: 900 }).keyRoom, layoutFigure(few).keyRoom]).toEqual([520, 192, 45]);
+    const ticks = { keyTicks: true, queryTicks: true };
+    expect(twice({ ...ticks, key: 50 }).overhang).toBe(Math.ceil(50 * Math.SQRT1_2 + 6));
+    expect(twice({ ...ticks, key: 1 }).overhang).toBe(32);
+  });
+
+  test("keys that are not shown need no room right of the picture", () => {
+    const plain = { ...long.labels, sink: 0, recall: 0 };
+    const at = (keys: () => number) => layoutFigure({ ...long, labels: { ...plain, keys } }).overhang;
+    expect([at(() => 0), at(() => 900)]).toEqual([35, 35]);
+    const none = { ...names, token: 1, ends: [] };
+    expect(layoutFigure({ ...few, width: 230, labels: { ...labels, names: none } }).overhang).toBe(16);
+  });
+
   test("names of segments stand in the place of tokens and positions", () => {
     const figure = layoutFigure({ ...few, width: 500, labels: { ...labels, names, margins: true } });
     expect(figure).toMatchObject({
@@ -399,6 +430,9 @@ describe("to the pixel", () => {
     expect(fit(500, 30, 60, 1, 1, true)).toMatchObject({ cellWidth: 8, cellHeight: 8 }); // of 8.33: little is left empty
     expect(fit(500, 30, 67, 1, 1, true)).toMatchObject({ cellWidth: 500 / 67, cellHeight: 500 / 67 });
     expect(fit(500, 30, 67, 1, 1)).toMatchObject({ cellWidth: 7, cellHeight: 7 });
+    expect(fit(500, 10, 100, 1.1).cellWidth).toBe(5);
+    const pooled = layoutFigure({ ...long, width: 1200, rows: 81, columns: 81 });
+    expect(pooled.cellHeight).toBeCloseTo(640 / 81);
     expect(fit(300, 1300, 512, 1)).toMatchObject({ fold: 3, rows: 434, columns: 171 });
     expect(fit(1500, 9, 700, 1)).toMatchObject({ fold: 1, cellWidth: 1, cellHeight: 9 });
     expect(fit(1500, 400, 9, 1)).toMatchObject({ fold: 1, cellHeight: 1.6, cellWidth: 9 });

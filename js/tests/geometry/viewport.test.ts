@@ -72,3 +72,8 @@ describe("how far to move so that a cell is in view", () => {
     if (by !== 0) expect([0, 180]).toContain(start);
   });
 });
+
+test("an edge is so far from where the picture begins, magnified; a cell wider than the view shows its end", () => {
+  expect([edge(3, 10, 2, 4, 1), edge(3, 10, 0.5, -4, 2)]).toEqual([64, 11]);
+  expect([reveal(0, 10, 1, 0, 5), reveal(0, 10, 1, 0, 10)]).toEqual([-5, 0]);
+});

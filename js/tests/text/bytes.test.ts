@@ -118,3 +118,8 @@ describe("a character in parts", () => {
     expect(inText(word, () => null, 0, "text")).toBe(word);
   });
 });
+
+test("a text that only looks like bytes is shown as it is; of two spaces as bytes both are seen", () => {
+  const shown = (token: string) => partly((position) => (position === 0 ? token : null), 0, token, "text");
+  expect([shown("é<0x41>"), shown("<0x20><0x20>"), shown("<0x20><0x41>")]).toEqual(["é<0x41>", "··", "A"]);
+});

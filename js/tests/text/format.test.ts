@@ -1,5 +1,14 @@
 import { describe, expect, test } from "vitest";
-import { cellNumber, count, legendTicks, listNumber, percent, signed, statusNumber } from "../../src/text/format";
+import {
+  cellNumber,
+  count,
+  legendNumber,
+  legendTicks,
+  listNumber,
+  percent,
+  signed,
+  statusNumber,
+} from "../../src/text/format";
 
 test.each([
   [0.2283, ".23"],
@@ -153,5 +162,28 @@ describe("legend", () => {
         });
       }
     }
+  });
+});
+
+describe("at a bound", () => {
+  const ticks = (low: number, high: number, gap?: number) =>
+    legendTicks(low, high, "linear", "weights", gap).map(({ value }) => value);
+
+  test("a tick may be as near to its neighbor as it may be, and no nearer", () => {
+    expect(ticks(0, 1, 0.5)).toEqual([0, 0.5, 1]);
+    expect(ticks(0, 1, 0.6)).toEqual([0, 1]);
+    expect(ticks(0.18, 1)).toEqual([0.18, 0.5, 0.75, 1]);
+  });
+
+  test("an end of a range is written as its size asks", () => {
+    expect(legendNumber(0.25, "weights")).toBe(".25");
+    expect([99.94, 100, 1, 99_999, 1e5].map((value) => legendNumber(value, "scores"))).toEqual([
+      ...["99.9", "100", "1.0", "99,999", "1.0e5"],
+    ]);
+  });
+
+  test("nothing is below zero that reads as zero; a weight of one may be short", () => {
+    expect([percent(-0.001), percent(-0.01)]).toEqual(["0 %", "−1 %"]);
+    expect([cellNumber(0.995, "weights", 0), cellNumber(0.994, "weights", 0)]).toEqual(["1", ".99"]);
   });
 });

@@ -2,6 +2,7 @@
 
 import { expect, test } from "vitest";
 import { labels, unread, withNamed, withPatches } from "../../src/text/labels";
+import { RECALL, RECALL_TITLE, SINK, SINK_TITLE } from "../../src/text/words";
 
 const SEQUENCE = ["[CLS]", "Bank", "river", "ban", "bank", "[CLS]", "riverbank"];
 
@@ -65,4 +66,13 @@ test("the tokenizer's own style goes before what the tokens look like", () => {
   const tokens = ["Ġa", "b"];
   expect(labels(tokens, 2).at(0).text).toBe("a");
   expect(labels(tokens, 2, "words").at(0).text).toBe("Ġa");
+});
+
+test("what is a whole token as it is shown is found first", () => {
+  expect(labels(["Ġbanks", "Ġbank", "ĠBank"], 3, "bytes").find("bank")).toEqual([1, 2, 0]);
+});
+
+test("a column that is no key has a name, and a title that begins with what it is", () => {
+  expect([RECALL, SINK]).toEqual(["recall", "sink"]);
+  expect([RECALL_TITLE, SINK_TITLE].map((title) => title.split(":")[0])).toEqual(["Recall", "Learned sink"]);
 });

@@ -313,3 +313,13 @@ describe("lines of tokens", () => {
     expect(lineOf([{ start: 0 }], 5)).toBe(0);
   });
 });
+
+test.each([
+  [["the", "dogs'", "s"], "the dogs' s"],
+  [["the", "'em", "s"], "the 'em s"],
+  [["the", "a.", "a(", "b"], "the a. a( b"],
+  [["'", "as"], "' as"],
+  [["'", "sa"], "' sa"],
+])("only a mark that stands alone joins words: %j", (tokens, text) => {
+  expect(read(tokens, { spelling: "words" })).toBe(text);
+});

@@ -1,6 +1,6 @@
-import { describe, expect, test } from "vitest";
+import { afterEach, describe, expect, test, vi } from "vitest";
 import { labels } from "../../src/text/labels";
-import { display, shorten, shortenApart, tokenName } from "../../src/text/tokens";
+import { display, endsWord, joinOf, pieceOf, shorten, shortenApart, styleOf, tokenName } from "../../src/text/tokens";
 
 const text = (token: string) => display(token).text;
 
@@ -10,6 +10,7 @@ test.each([
   [" ", "·"],
   ["\n", "↵"],
   [" on ", "on·"],
+  ["on a", "on a"],
   ["", ""],
 ])("the name of a token whose text is %j is %j", (given, name) => {
   expect(tokenName(given)).toBe(name);
@@ -50,6 +51,9 @@ test.each([
   ["<0x0A>", "↵"],
   ["<0x41>", "A"],
   ["<0xE2>", "<0xE2>"],
+  ["<0x80>", "<0x80>"],
+  ["a<0x41>", "a<0x41>"],
+  ["<0x41>b", "<0x41>b"],
 ])("a tokenizer's own marks: %j reads %j", (token, shown) => {
   expect(text(token)).toBe(shown);
   expect(display(token).special).toBe(false);
@@ -69,6 +73,7 @@ test.each([
   ["\u3164", "U+3164"],
   ["\ud83d", "U+D83D"],
   ["\u0301", "◌\u0301"],
+  ["\u00a0\u0301", "U+00A0\u0301"],
 ])("what cannot be seen is shown: %j reads %j", (token, shown) => {
   expect(text(token)).toBe(shown);
 });
@@ -106,15 +111,23 @@ describe("special tokens", () => {
     "<｜begin▁of▁sentence｜>",
     "<start_of_turn>",
     "<extra_id_7>",
+    "<extra_id_12>",
+    "<mask_12>",
+    "<turn_start>",
+    "<turn_end>",
+    "<s_answer>",
     "<fim_prefix>",
     "<image>",
   ])("%s", (token) => {
     expect(display(token)).toEqual({ text: token, special: true });
   });
 
-  test.each(["[", "[1]", "[cls]", "<b>", "<table>", "<", "<div class='x'>", "CLS", "a<s>", "<|"])("not %s", (token) => {
-    expect(display(token).special).toBe(false);
-  });
+  test.each(["[", "[1]", "[cls]", "<b>", "<table>", "<", "<div class='x'>", "CLS", "a<s>", "a[S]", "[S]a", "<|"])(
+    "not %s",
+    (token) => {
+      expect(display(token).special).toBe(false);
+    },
+  );
 
   test("an invisible character in one is shown", () => {
     expect(display("<|a\u200b|>")).toEqual({ text: "<|aU+200B|>", special: true });
@@ -256,5 +269,66 @@ describe("names side by side stay told apart", () => {
 
   test("a name that is whole stays whole beside another that reads the same", () => {
     expect(apart(["on…of", "one of many kinds of"], 50)).toEqual(["on…of", "…s of"]);
+  });
+
+  test("a name that is whole needs no number, also where another is the same; one that says nothing has one", () => {
+    expect(apart(["doc", "doc"], 60)).toEqual(["doc", "doc"]);
+    expect(apart(["document"], 10)).toEqual(["#1"]);
+  });
+});
+
+describe("how a vocabulary writes spaces", () => {
+  test("special tokens say nothing about it, nor does a mark among letters", () => {
+    expect(styleOf(["Ġa", "<｜begin▁of▁sentence｜>"])).toBe("bytes");
+    expect(styleOf(["Ġa", "▁"])).toBe("text");
+    expect(styleOf(["aĠb"])).toBe("words");
+  });
+
+  test.each([
+    ["bytes", ["a"], "known"],
+    ["spaced", ["a"], "known"],
+    ["text", ["Ġa"], "known"],
+    ["words", ["Ġa"], "words"],
+    ["words", ["▁a"], "known"],
+    ["words", ["a "], "known"],
+    ["words", ["New York"], "words"],
+    ["words", ["New▁York"], "words"],
+    ["words", ["[CLS]", "a</w>"], "ends"],
+    ["text", ["<|ĊĊ|>", "a"], "words"],
+  ] as const)("%s %j: spaces are %s", (style, tokens, join) => {
+    expect(joinOf(tokens, style)).toBe(join);
+  });
+
+  test("a piece of running text has a space before it, none, or what stands around it tells", () => {
+    expect(pieceOf("<s>", "text", "words")).toEqual({ text: "<s>", special: true, space: true, breaks: false });
+    expect(pieceOf("a\nb", "text", "known")).toMatchObject({ text: "a↵b", space: false, breaks: false });
+    expect(pieceOf("b\n", "text", "known")).toMatchObject({ space: false, breaks: true });
+    expect(pieceOf("##b", "words", "words")).toMatchObject({ text: "b", space: false });
+    expect(pieceOf("a##b", "words", "words")).toMatchObject({ text: "a##b", space: null });
+    expect(pieceOf(" a", "text", "ends").space).toBe(false);
+    expect(pieceOf("a b", "text", "known")).toMatchObject({ text: "a b", space: false });
+    expect(pieceOf("  ", "text", "known")).toMatchObject({ text: "··", space: false });
+    expect(pieceOf("  a", "text", "known")).toMatchObject({ text: "·a", space: true });
+    expect(pieceOf(" ·a b", "text", "known")).toMatchObject({ text: "·a b", space: true });
+    expect([endsWord("a</w>"), endsWord("a"), endsWord(null)]).toEqual([true, false, false]);
+  });
+});
+
+describe("what has no room, or no tool to cut it", () => {
+  afterEach(() => vi.unstubAllGlobals());
+
+  test("nothing stays nothing; of a thousand letters only the ends are seen", () => {
+    const length = (text: string) => text.length;
+    expect(shorten("", -1, length)).toBe("");
+    expect(shorten("x".repeat(1023), 2000, length)).toBe("x".repeat(1023));
+    expect(shorten("x".repeat(1024), 2000, length)).toContain("…");
+  });
+
+  test("without a segmenter in the browser characters are code points", async () => {
+    vi.stubGlobal("Intl", {});
+    vi.resetModules();
+    const old = await import("../../src/text/tokens");
+    expect(old.shorten("日本語の文", 3, (text) => text.length)).toBe("日…文");
+    expect(old.display("é\u200b").text).toBe("éU+200B");
   });
 });
