@@ -156,12 +156,13 @@ def _later_key(att: AttentionBase, batch: int, places: Tensor) -> tuple[int, int
 
 
 def _first_key(att: AttentionBase, batch: int) -> int:
-    """Return the first key that any query may attend to: those before are padding."""
-    rows = range(att.shape.Q)
+    """Return the first key that any query of any head may attend to: the keys before it are padding."""
+    rows, heads = range(att.shape.Q), range(1 if att.rules.same_for_heads else att.shape.H)
     for keys in cuts(range(att.shape.K), 1, 64):
-        allowed = whole(att.rules.allowed(Block(batch, 0, rows, keys)), rows, keys, att.device).any(0)
-        if bool(allowed.any()):
-            return keys.start + int(allowed.int().argmax())
+        blocks = (att.rules.allowed(Block(batch, head, rows, keys)) for head in heads)
+        firsts = [whole(one, rows, keys, att.device).any(0).nonzero()[:1] for one in blocks]
+        if (first := min((int(one) for one in firsts if len(one)), default=None)) is not None:
+            return keys.start + first
     return 0
 
 

@@ -216,6 +216,16 @@ def key_mask(given: Tensor) -> Mask:
     return found
 
 
+def test_keys_that_only_some_heads_may_attend_to_are_no_padding() -> None:
+    mask = torch.ones(1, 3, 12, 12, dtype=torch.bool)
+    mask[:, 0, :, :4] = False
+    mask[:, 2, :, :1] = False
+    att = Attention(*torch.zeros(2, 1, 3, 12, 2), mask=mask, is_causal=True)
+    kept = att.what_if({"keep": {"policy": "window", "budget": 5, "sinks": 3}})
+    rows = [kept.block("allowed", head=head, queries=11)[0].nonzero().flatten().tolist() for head in range(3)]
+    assert rows == [[10, 11], [0, 1, 2, 10, 11], [1, 2, 10, 11]]
+
+
 def test_more_observers_than_the_prompt_has_are_refused() -> None:
     with pytest.raises(ValueError, match="observe is 9, and the prompt has 8 tokens: give at most 8"):
         made().keep("snapkv", 12, prompt=8, observe=9)
