@@ -3,6 +3,7 @@
     python tools/mutants.py                      all parts: the table, and the mutants that no test found
     python tools/mutants.py _rules js/src/data   only these parts
     python tools/mutants.py --count=60           more mutants of each Python part (--seed=2: others)
+    python tools/mutants.py --again              only those that the last run did not find
     python tools/mutants.py --keep               write the table of the last runs into CONTRIBUTING.md
 
 The faults in Python are those of Cosmic Ray: another operator, another number, a condition turned round, a loop that
@@ -359,12 +360,12 @@ def run_python(mutants: Sequence[Mutant]) -> list[dict[str, Any]]:
     copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for number in range(PROCESSES):
         copies.put(copy_checkout(FOLDER / str(number)))
-    lane = run_lane(copy_checkout(FOLDER / "lane"))
+    lane, reasons = run_lane(copy_checkout(FOLDER / "lane")), accepted()
 
     def try_one(mutant: Mutant) -> dict[str, Any]:
         checkout = copies.get()
         try:
-            tests = tests_for(mutant, lane)
+            tests = [] if identity(mutant._asdict()) in reasons else tests_for(mutant, lane)
             found = is_found(mutant, tests, checkout)
         finally:
             copies.put(checkout)
@@ -476,6 +477,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join((*PARTS, *JS_PARTS))} (all)")
     parser.add_argument("--count", type=int, default=30, help="mutants of each Python part (30)")
     parser.add_argument("--seed", type=int, default=1, help="another number draws others (1)")
+    parser.add_argument("--again", action="store_true", help="only the Python mutants that the last run did not find")
     parser.add_argument("--keep", action="store_true", help="run nothing: write the table of the last runs")
     given = parser.parse_args(arguments)
     if unknown := set(given.parts) - {*PARTS, *JS_PARTS}:
@@ -484,10 +486,13 @@ def main(arguments: Sequence[str]) -> int:
     if given.keep:
         write_between(ROOT / "CONTRIBUTING.md", "tools/mutants.py", [*table(results), "", *survivors(results)])
         return 0
-    parts = given.parts or [*PARTS, *JS_PARTS]
+    parts = given.parts or (PARTS if given.again else [*PARTS, *JS_PARTS])
     new = []
     if in_python := [part for part in parts if part in PARTS]:
-        new += run_python([one for part in in_python for one in sampled(part, given.count, given.seed)])
+        mutants = [one for part in in_python for one in sampled(part, given.count, given.seed)]
+        known = {identity(one): one for one in results if given.again and one["found"]}
+        new += [known[identity(one._asdict())] for one in mutants if identity(one._asdict()) in known]
+        new += run_python([one for one in mutants if identity(one._asdict()) not in known])
     if in_javascript := [part for part in parts if part in JS_PARTS]:
         new += run_javascript(in_javascript)
     FOLDER.mkdir(exist_ok=True)
