@@ -85,8 +85,8 @@ class Effect:
 def fixed(x: float, *, signed: bool = False) -> str:
     """Return a number with four decimals; without a sign where all of them are 0.
 
-    >>> fixed(-0.25), fixed(-0.00001), fixed(0.25, signed=True), fixed(float("-inf"))
-    ('-0.2500', '0.0000', '+0.2500', '-inf')
+    >>> fixed(0.25), fixed(-0.25), fixed(-0.00001), fixed(0.25, signed=True), fixed(float("-inf"))
+    ('0.2500', '-0.2500', '0.0000', '+0.2500', '-inf')
     """
     text = f"{x:+.4f}" if signed else f"{x:.4f}"
     return text if float(text) else text.lstrip("+-")

@@ -96,12 +96,21 @@ def test_numbers_that_are_not_finite(name: str, value: float, word: str) -> None
 
 def test_products_beyond_float32() -> None:
     q, k = torch.randn(2, Q, 16)
-    assert kinds(Attention(q * 1e30, k * 1e30)) == ["scores not finite"]
+    (finding,) = Attention(q * 1e30, k * 1e30).check()
+    assert (finding.kind, finding.advice) == ("scores not finite", "Normalize q and k, or lower the scale.")
+    assert finding.message.startswith("12 queries have scores")
+    scores = q @ k.mT
+    scores[7, 2] = torch.inf
+    (finding,) = Attention.from_scores(scores).check()
+    assert (finding.where, finding.advice) == ("query 7", "Look at what computes the scores.")
+    assert finding.message == "1 query has scores that are NaN or infinite"
 
 
 def test_attention_to_padding() -> None:
     tokens = ["a"] * 9 + ["[PAD]"] * 3
-    assert kinds(make(), tokens=tokens) == ["attention to padding"]
+    (finding,) = make().check(tokens)
+    weight = make().block("weights")[:9, 9:].sum(1).mean()
+    assert (finding.kind, finding.message[-19:]) == ("attention to padding", f"{weight:.1%} of the weight")
     assert kinds(make(mask=masks.padding([9])), tokens=tokens) == []
     assert kinds(make(), tokens=["a", "pad me"] + ["b"] * 10) == []
     q, k, v = torch.randn(3, Q, 16)
@@ -208,6 +217,7 @@ def test_of_a_long_head_some_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch)
     (finding,) = Attention(q * 30, k * 30, v).check()
     assert (finding.kind, finding.message[:40]) == ("saturation", "5 of 5 queries that were looked at give ")
     assert kinds(Attention(q * 1e-5, k, v)) == ["uniform rows"]
+    assert kinds(Attention(q, k, v, mask=torch.eye(40, dtype=torch.bool))) == []  # with one key there is no choice
     minus = torch.where(torch.arange(40) == 39, -1e9, 0.0)[:, None].expand(40, 40).clone()
     assert kinds(Attention(q, k, v, mask=minus)) == ["masked row made uniform"]
 

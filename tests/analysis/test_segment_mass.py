@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isnan, nan
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -461,6 +462,14 @@ class TestOtherOrigins:
         parts = segments({"a": (1, 3), "b": (3, 5), "c": (5, 6)}, length=6)
         of_segments = Attention(q, make(6, 4, seed=1), is_causal=True).by_segment(parts, head=0)
         assert of_segments.mass.isnan().any(1).tolist() == [False, False, True, False]
+
+    def test_numpy_takes_it_in_the_type_that_is_asked_for(self) -> None:
+        found = Attention(make(6, 4), make(6, 4, seed=1)).by_segment(
+            range(6), segments({"a": (1, 6)}, length=6), head=0
+        )
+        assert np.asarray(found).dtype == np.float32
+        assert np.asarray(found, dtype=np.float64).dtype == np.float64
+        assert np.array(found, dtype=np.float32, copy=True)[0, 0] == found.values[0, 0]
 
 
 class TestStack:

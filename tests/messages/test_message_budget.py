@@ -297,7 +297,7 @@ def test_an_answer_that_nobody_asks_for_again_is_forgotten(monkeypatch: pytest.M
     desk = desk_of(long(40))
     for name in range(9):
         desk.long_answers.answer(name, lambda: long_answers.LongAnswer(iter_of(), 100, {}), cost.CostBudget())
-    assert len(desk.long_answers._open) == long_answers.MAX_OPEN
+    assert [*desk.long_answers._open] == [*range(9)][-long_answers.MAX_OPEN :]
 
 
 def several(count: int, length: int, how: str = "mean") -> Attention:

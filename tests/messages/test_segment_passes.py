@@ -120,12 +120,14 @@ def test_all_heads_stand_layer_by_layer_and_those_of_another_length_are_not_ther
     steps = iter(one)
     while one.share < 0.5:
         next(steps)
+    assert not one.finished
     half = decode(one.message()["mass"])
     assert np.isnan(half[3:]).all()
     assert not np.isnan(half[:3]).any()
     for _ in steps:
         pass
     message = one.message()
+    assert one.finished
     assert (message["heads"], message["keys"][-1], message["share"]) == ([3, 0, 2], "learned sink", 1.0)
     assert decode(message["looked"]).tolist() == [4, 0, 4]
     expected = [by_hand(stack[layer], head)["mass"][4] for layer, head in ((0, 0), (0, 1), (0, 2), (2, 0), (2, 1))]
