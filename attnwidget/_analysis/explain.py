@@ -17,6 +17,7 @@ from .._engine.sources import CARRIED
 from .._engine.stages import valued, values
 from .._rules.rules import Bias, ScoreFunction, cut
 from .._utils.indexing import Block, as_index
+from .._utils.readable import Readable
 from .._utils.validation import as_tensor
 
 NAMES = {"value_norm": "value norm", "logit": "logit", "saliency": "saliency"}
@@ -38,8 +39,8 @@ class RuleEffect:
     adds: float | None
 
 
-@dataclass(frozen=True, eq=False)
-class Explanation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation(Readable):
     """One weight, step by step; a step before what was given, as q · k before given scores, is None.
 
     query, key: the pair.
