@@ -657,6 +657,12 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
         """Return the names that are meant for users; those of ipywidgets can be called as well."""
         return offered_names(type(self))
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        raise TypeError(
+            "a widget is not copied or pickled: widget.save(path) writes a page that works without a kernel; pickle its "
+            "tensors, or a capture's file (cap.save), and make the widget again"
+        )
+
     def __repr__(self) -> str:
         shape = self._selected.shape
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
