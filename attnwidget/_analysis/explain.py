@@ -133,13 +133,13 @@ def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
         )
 
 
-def _carried(head: Head, at: Block, weight: float) -> dict[str, dict[str, float]]:
+def _carried(head: Head, at: Block, weight: float) -> dict[str, Mapping[str, float]]:
     """Return what a weight carries, by stage, and what that is for each unit of the weight."""
     att = head.att
     there = [stage for stage in CARRIED if stage in att.stages]
     one = torch.ones(1, 1, dtype=att.result_dtype, device=att.device)
-    per_weight = {stage: float(valued(one, head, at.queries, at.keys, stage)) for stage in there}
-    carried = {stage: 0.0 if weight == 0 else weight * number for stage, number in per_weight.items()}
+    per_weight: dict[str, float] = {stage: float(valued(one, head, at.queries, at.keys, stage)) for stage in there}
+    carried: dict[str, float] = {stage: 0.0 if weight == 0 else weight * number for stage, number in per_weight.items()}
     return {"carried": carried, "per_weight": per_weight}
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 import traitlets
 
@@ -32,7 +32,7 @@ from ..attention import Attention
 from ..stack import AttentionStack
 from .comparison_pass import ComparisonPass
 from .derived import DerivedTrait
-from .keywords import ComparisonKeywords, keywords_of, list_keywords
+from .keywords import ComparisonKeywords, View, keywords_of, list_keywords
 from .request_context import RequestContext
 from .stack_traits import as_in_json, try_rules
 from .token_store import GivenTokens
@@ -115,7 +115,9 @@ class ComparisonWidget(AttentionWidget):
     (['as it is', 'causal'], 'causal')
     """
 
-    view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True, role="look")
+    view: OneOf[Literal["compare"] | View] = OneOf(  # type: ignore[assignment]
+        "compare", *get_args(View), help="How the attention is drawn."
+    ).tag(sync=True, role="look")
     sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True, role="identity")
     against = Text(help="The name of B.").tag(sync=True, role="numbers")
     against_at = HeadPlace(help="The layer, sample and head of B; None: those of A.").tag(sync=True, role="numbers")

@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import anywidget
 import traitlets
@@ -56,9 +56,16 @@ from .findings_cache import FindingsCache
 from .front_end import FrontEndTraits, answer_script, is_of_marimo
 from .keywords import (
     WRITABLE,
+    ColorScale,
+    Combine,
+    Direction,
+    Palette,
+    Pool,
     ShowKeywords,
     TensorsLike,
+    Theme,
     Tokens,
+    View,
     WidgetKeywords,
     keywords_of,
     list_keywords,
@@ -205,14 +212,16 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     uid = traitlets.Unicode().tag(sync=True, role="identity")
     title = Text(help="A line above the picture.").tag(sync=True, role="given")
 
-    view = Choice(
-        *("heatmap", "graph", "text", "image", "heads", "segments", "stages"), help="How the attention is drawn."
-    ).tag(sync=True, role="look")
-    pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True, role="numbers")
-    color_scale = Choice("linear", "log", help="From number to color.").tag(sync=True, role="look")
+    view: Choice[View] = Choice(*get_args(View), help="How the attention is drawn.").tag(sync=True, role="look")
+    pool: Choice[Pool] = Choice(*get_args(Pool), help="What a cell shows that stands for several.").tag(
+        sync=True, role="numbers"
+    )
+    color_scale: Choice[ColorScale] = Choice(*get_args(ColorScale), help="From number to color.").tag(
+        sync=True, role="look"
+    )
     color_range = ColorRange(help="What the colors span.").tag(sync=True, role="look")
-    palette = Choice("attnwidget", "viridis", help="The colors.").tag(sync=True, role="look")
-    theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(
+    palette: Choice[Palette] = Choice(*get_args(Palette), help="The colors.").tag(sync=True, role="look")
+    theme: Choice[Theme] = Choice(*get_args(Theme), help="The page's theme, or one of your own.").tag(
         sync=True, role="look"
     )
 
@@ -226,9 +235,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     target: WholeOrNone = Index(
         None, allow_none=True, help="The token whose logit the stage logit is of; None: the most likely next."
     ).tag(sync=True, role="numbers")
-    direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(
-        sync=True, role="look"
-    )
+    direction: Choice[Direction] = Choice(
+        *get_args(Direction), help="What a query attends to, or which queries attend to a key."
+    ).tag(sync=True, role="look")
 
     kinds = Kinds(help="More metrics of all heads: functions of exact rows, by name.").tag(role="given")
     bar = MetricChoice(
@@ -240,7 +249,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
         sync=True, role="look"
     )
-    combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
+    combine: Choice[Combine] = Choice(*get_args(Combine), help="Show several `heads` as one.").tag(
+        sync=True, role="numbers"
+    )
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
@@ -659,8 +670,8 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         raise TypeError(
-            "a widget is not copied or pickled: widget.save(path) writes a page that works without a kernel; pickle its "
-            "tensors, or a capture's file (cap.save), and make the widget again"
+            "a widget is not pickled: pickle its tensors, or save a capture by cap.save(path), and make it again; "
+            "widget.to_html(path) writes a page that works without a kernel"
         )
 
     def __repr__(self) -> str:
