@@ -26,7 +26,8 @@ RESULTS = {
 def test_a_result_in_a_cell_is_the_text_that_print_shows(name: str) -> None:
     text = pretty(RESULTS[name])
     assert text == str(RESULTS[name])
-    assert "tensor(" not in text and len(text) < 800
+    assert "tensor(" not in text
+    assert len(text) < 800
 
 
 def test_the_fields_of_metrics_stand_below_one_another_and_a_page_shows_them_as_they_are() -> None:
