@@ -15,7 +15,7 @@ from .effects import Effects, EffectWish, SegmentColumns
 from .keywords import EffectEdit, SegmentsShow
 from .segment_store import columns_of
 from .stack_traits import StackTraits
-from .traits import Choice, WrongType, WrongValue
+from .traits import Choice, WrongType, WrongValue, derived
 
 MOST = 2**31 - 1  # of a position or a token's id, that a front-end can set
 
@@ -58,9 +58,7 @@ class EffectTraits(StackTraits):
     effect_edit: Choice[EffectEdit] = Choice(*get_args(EffectEdit), help="What is done to a head or a segment.").tag(
         sync=True, role="numbers"
     )
-    effects = traitlets.Dict(
-        default_value=None, allow_none=True, help="What edits of each head and segment do, as far as they have run."
-    ).tag(sync=True, role="derived")
+    effects = derived("What edits of each head and segment do, as far as they have run.")
     effect_details: Any = traitlets.List(
         default_value=None, allow_none=True, help="The edits that were asked for, with the next token before and after."
     ).tag(sync=True, role="derived")

@@ -98,6 +98,11 @@ class Text(traitlets.TraitType[str, str | None]):
         return (value or "").encode("utf-8", "replace").decode()
 
 
+def derived(summary: str) -> traitlets.Dict[str, Any]:
+    """Return a trait that only the widget sets, from others; None until it is computed."""
+    return traitlets.Dict(default_value=None, allow_none=True, help=summary).tag(sync=True, role="derived")
+
+
 class Choice(traitlets.TraitType[W, W]):
     """One of a few words, which editors know by their `Literal` type."""
 

@@ -93,6 +93,7 @@ from .traits import (
     WhatIf,
     WholeOrNone,
     WrongValue,
+    derived,
     refusing,
 )
 
@@ -257,44 +258,22 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
         sync=True, role="derived", to_json=lambda value, self: self._exact_pass.as_far_as_known(value)
     )
-    thumbnails = traitlets.Dict(
-        default_value=None, allow_none=True, help="All heads of the selected layer, small."
-    ).tag(sync=True, role="derived")
-    progress = traitlets.Dict(
-        default_value=None, allow_none=True, help="How far the exact picture is; None once it is there."
-    ).tag(sync=True, role="derived")
-    links = traitlets.Dict(default_value=None, allow_none=True, help="The strongest links of the chosen heads.").tag(
-        sync=True, role="derived"
-    )
+    thumbnails = derived("All heads of the selected layer, small.")
+    progress = derived("How far the exact picture is; None once it is there.")
+    links = derived("The strongest links of the chosen heads.")
 
     errors = traitlets.Dict(help="Why derived traits could not be computed, by name.").tag(sync=True, role="derived")
     findings: Any = traitlets.List(default_value=None, allow_none=True, help="What is likely wrong with the head.").tag(
         sync=True, role="derived"
     )
-    deviation = traitlets.Dict(
-        default_value=None, allow_none=True, help="How far torch's own output is, and the original's."
-    ).tag(sync=True, role="derived")
-    stages = traitlets.Dict(default_value=None, allow_none=True, help="All stages of the selected head, small.").tag(
-        sync=True, role="derived"
-    )
-    survey = traitlets.Dict(default_value=None, allow_none=True, help="All heads of all layers, small.").tag(
-        sync=True, role="derived"
-    )
-    stage_heads = traitlets.Dict(
-        default_value=None, allow_none=True, help="All heads of all layers in the chosen stage after the weights."
-    ).tag(sync=True, role="derived")
-    mass = traitlets.Dict(
-        default_value=None, allow_none=True, help="What segments give to segments in the selected head."
-    ).tag(sync=True, role="derived")
-    recall = traitlets.Dict(
-        default_value=None, allow_none=True, help="What each row of the head keeps of its weights, under a cache."
-    ).tag(sync=True, role="derived")
-    head_mass = traitlets.Dict(
-        default_value=None, allow_none=True, help="What one segment gives to each, in all heads."
-    ).tag(sync=True, role="derived")
-    pair = traitlets.Dict(default_value=None, allow_none=True, help="The pinned pair's way through the stages.").tag(
-        sync=True, role="derived"
-    )
+    deviation = derived("How far torch's own output is, and the original's.")
+    stages = derived("All stages of the selected head, small.")
+    survey = derived("All heads of all layers, small.")
+    stage_heads = derived("All heads of all layers in the chosen stage after the weights.")
+    mass = derived("What segments give to segments in the selected head.")
+    recall = derived("What each row of the head keeps of its weights, under a cache.")
+    head_mass = derived("What one segment gives to each, in all heads.")
+    pair = derived("The pinned pair's way through the stages.")
 
     def __init__(
         self,
