@@ -32,7 +32,7 @@ from ._engine.combined_heads import combined
 from ._engine.matmul import exact
 from ._engine.merged_words import merged
 from ._engine.overview import Overview
-from ._engine.sources import STAGES, Given, Products
+from ._engine.sources import STAGES, Given, Products, Stage
 from ._engine.stages import allowed_cells, streamed
 from ._engine.what_if import what_if
 from ._rules.options import AttentionKeywords, AttentionOptions, MaskLike, TensorLike, with_keywords
@@ -203,7 +203,7 @@ class Attention(AttentionBase):
 
     def block(
         self,
-        stage: str = "weights",
+        stage: Stage | Literal["allowed"] = "weights",
         *,
         batch: int = 0,
         head: int = 0,
@@ -341,8 +341,8 @@ class Attention(AttentionBase):
         head: int = 0,
         *,
         size: int = 512,
-        pool: str = "max",
-        stage: str = "weights",
+        pool: Literal["max", "mean"] = "max",
+        stage: Stage = "weights",
         progress: bool = False,
         executor: Executor | None = None,
     ) -> Overview:

@@ -7,10 +7,11 @@ length.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ._engine.axes import LETTERS, MATRIX, as_given, as_heads
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@overload
+def scaled_dot_product_attention(
+    q: Tensor, k: TensorLike, v: TensorLike, *, dims: str | None = None, **options: Unpack[AttentionKeywords]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def scaled_dot_product_attention(
+    q: NDArray[Any], k: TensorLike, v: TensorLike, *, dims: str | None = None, **options: Unpack[AttentionKeywords]
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def scaled_dot_product_attention(
+    q: TensorLike, k: TensorLike, v: TensorLike, *, dims: str | None = None, **options: Unpack[AttentionKeywords]
+) -> tuple[Any, Any]: ...
 @with_keywords
 def scaled_dot_product_attention(
     q: TensorLike,

@@ -19,11 +19,13 @@ tensor([[1, 0, 0, 0],
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple
+from types import FunctionType
+from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -131,6 +133,9 @@ class Mask(ABC):
         """Return the mask of a sample in words."""
         return type(self).__name__.lower()
 
+    def __repr__(self) -> str:
+        return " | ".join(dict.fromkeys(map(self.describe, range(self.sample_count or 1))))
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that it holds, by name."""
         return {}
@@ -174,7 +179,7 @@ def mask_from_json(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ma
     return _KINDS[kind].from_json(told, tensors)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Band(Mask):
     """low ≤ key − query ≤ high; None where there is no such limit."""
 
@@ -183,7 +188,14 @@ class Band(Mask):
 
     kind: ClassVar[str] = "band"
 
-    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    @overload
+    def __call__(self) -> Band: ...
+    @overload
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor: ...
+    def __call__(self, b: Any = None, h: Any = None, q_idx: Any = None, kv_idx: Any = None) -> Band | Tensor:
+        """Return which cells are allowed; without indices the mask itself, so that `masks.causal()` is one too."""
+        if kv_idx is None:
+            return self
         if self.low is None:
             return kv_idx <= (q_idx if not self.high else q_idx + self.high)
         above = kv_idx >= q_idx + self.low
@@ -216,7 +228,11 @@ class Band(Mask):
         return cls(told["low"], told["high"])
 
 
-@dataclass(frozen=True)
+# FlexAttention counts the indices that a mask function wants.
+Band.__call__.__signature__ = inspect.signature(Mask.__call__)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, repr=False)
 class Padding(Mask):
     """key < length of the sample."""
 
@@ -250,7 +266,7 @@ class Padding(Mask):
         return cls(tuple(told["lengths"]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _OfParts(Mask):
     """A mask that is put together from others."""
 
@@ -293,7 +309,7 @@ class _OfParts(Mask):
         return cls(tuple(mask_from_json(part, tensors) for part in told["parts"]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class And(_OfParts):
     """What all parts allow."""
 
@@ -315,7 +331,7 @@ class And(_OfParts):
         return tuple(one for part in self.parts for one in part.parts_of_all())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Or(_OfParts):
     """What any part allows."""
 
@@ -332,7 +348,7 @@ class Or(_OfParts):
         return KeyBounds(whole, max(joined(one.inner for one in found), key=len, default=NO_KEYS))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Opaque(Mask):
     """A function that is no `Mask`: nothing is known of it, so it is asked cell by cell."""
 
@@ -489,7 +505,14 @@ def or_masks(*masks: MaskFunction) -> Mask:
 
 
 def as_mask(mask: Any) -> Mask:
-    """Return a mask function as a `Mask`."""
+    """Return a mask function as a `Mask`.
+
+    Raises:
+        TypeError: a function of this module that makes a mask, and was not called.
+    """
+    example = _CALLS.get(mask) if isinstance(mask, FunctionType) else None
+    if example is not None:
+        raise TypeError(f"mask is masks.{mask.__name__}, a function that makes a mask: call it, as in masks.{example}")
     return mask if isinstance(mask, Mask) else Opaque(mask)
 
 
@@ -500,3 +523,12 @@ def _parts(masks: tuple[MaskFunction, ...], name: str) -> tuple[Mask, ...]:
         if not callable(mask) or isinstance(mask, Tensor):
             raise TypeError(f"{name} is given {kind_of(mask)}: give functions f(b, h, q_idx, kv_idx) -> bool")
     return tuple(as_mask(mask) for mask in masks)
+
+
+_CALLS: dict[Any, str] = {
+    causal_lower_right: "causal_lower_right(queries, keys)",
+    sliding_window: "sliding_window(64)",
+    padding: "padding([3, 5])",
+    and_masks: "and_masks(masks.causal, masks.padding([3, 5]))",
+    or_masks: "or_masks(masks.causal, masks.sliding_window(64))",
+}

@@ -18,6 +18,7 @@ from ._analysis.segment_mass import SegmentMass, by_segment_of_layers
 from ._analysis.similar_heads import similar
 from ._engine.overview import Overview, checked
 from ._engine.parts import overviews
+from ._engine.sources import Stage
 from ._rules.options import KEYWORDS, AttentionKeywords, LayeredKeywords, MaskLike, with_keywords
 from ._segments.segments import Segments
 from ._tokens.inputs import check_tokens
@@ -344,8 +345,8 @@ class AttentionStack(Sequence[Attention]):
         batch: int = 0,
         *,
         size: int = 128,
-        pool: str = "max",
-        stage: str = "weights",
+        pool: Literal["max", "mean"] = "max",
+        stage: Stage = "weights",
         progress: bool = False,
         executor: Executor | None = None,
     ) -> list[list[Overview]]:

@@ -365,3 +365,12 @@ def test_padding_of_another_number_of_samples_is_refused(lengths: list[int]) -> 
         False,
         False,
     ]
+
+
+def test_masks_say_what_they_are_and_causal_is_called_or_not() -> None:
+    assert masks.causal() is masks.causal
+    both = masks.and_masks(masks.causal, masks.padding([3, 5]))
+    assert repr(both) == "causal: key ≤ query and padding: key < 3 | causal: key ≤ query and padding: key < 5"
+    for maker in (masks.padding, masks.sliding_window, masks.causal_lower_right, masks.and_masks, masks.or_masks):
+        with pytest.raises(TypeError, match=rf"masks\.{maker.__name__}.*call it, as in masks\.{maker.__name__}\("):
+            Attention(torch.zeros(4, 2), torch.zeros(4, 2), mask=maker)

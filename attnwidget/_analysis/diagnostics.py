@@ -18,6 +18,7 @@ from .._engine.stages import QUERIES, allowed_cells
 from .._rules.rules import ByIndex, whole
 from .._tokens.inputs import never_read
 from .._utils.indexing import cuts
+from .._utils.readable import Readable
 from ..masks import causal
 from .mask_counts import MaskCounts, counting_allowed
 from .parity import CELLS_AT_ONCE, MAX_ROWS, Parity, comparing, sampled_rows, weights_of
@@ -36,8 +37,8 @@ ROW_SUM_TOLERANCES = {
 }  # how far rows of given weights may be from 1; else 1e-3
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Readable):
     """One thing that is likely wrong, or worth knowing.
 
     kind: which, such as "inverted mask".

@@ -17,6 +17,7 @@ from .._engine.sources import CARRIED
 from .._engine.stages import valued, values
 from .._rules.rules import Bias, ScoreFunction, cut
 from .._utils.indexing import Block, as_index
+from .._utils.readable import Readable
 from .._utils.validation import as_tensor
 
 NAMES = {"value_norm": "value norm", "logit": "logit", "saliency": "saliency"}
@@ -38,8 +39,8 @@ class RuleEffect:
     adds: float | None
 
 
-@dataclass(frozen=True, eq=False)
-class Explanation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation(Readable):
     """One weight, step by step; a step before what was given, as q · k before given scores, is None.
 
     query, key: the pair.
@@ -132,13 +133,13 @@ def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
         )
 
 
-def _carried(head: Head, at: Block, weight: float) -> dict[str, dict[str, float]]:
+def _carried(head: Head, at: Block, weight: float) -> dict[str, Mapping[str, float]]:
     """Return what a weight carries, by stage, and what that is for each unit of the weight."""
     att = head.att
     there = [stage for stage in CARRIED if stage in att.stages]
     one = torch.ones(1, 1, dtype=att.result_dtype, device=att.device)
-    per_weight = {stage: float(valued(one, head, at.queries, at.keys, stage)) for stage in there}
-    carried = {stage: 0.0 if weight == 0 else weight * number for stage, number in per_weight.items()}
+    per_weight: dict[str, float] = {stage: float(valued(one, head, at.queries, at.keys, stage)) for stage in there}
+    carried: dict[str, float] = {stage: 0.0 if weight == 0 else weight * number for stage, number in per_weight.items()}
     return {"carried": carried, "per_weight": per_weight}
 
 

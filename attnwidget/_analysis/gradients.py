@@ -15,6 +15,7 @@ from .._engine.softmax import exact_block, sink_weights, whole_rows
 from .._engine.stages import new, plain, streamed, values
 from .._rules.rules import Bias, ScoreFunction, indices
 from .._utils.indexing import Block, as_index, cuts
+from .._utils.readable import Readable
 from .._utils.validation import as_tensor
 
 STRIPE = 1 << 22  # cells of the queries that are computed at once
@@ -22,8 +23,8 @@ DENSE = 1 << 24  # cells of the gradients of weights and scores that are kept, a
 LARGEST_JACOBIAN = 4096  # keys
 
 
-@dataclass(frozen=True, eq=False)
-class Gradients:
+@dataclass(frozen=True, eq=False, repr=False)
+class Gradients(Readable):
     """Derivatives of a loss L, given that of the output, for one head alone.
 
     Where several heads share k and v, the gradients of those are sums over the heads.

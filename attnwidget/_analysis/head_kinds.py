@@ -19,6 +19,7 @@ from .._engine.matmul import exact
 from .._engine.softmax import run_to_end
 from .._segments.segments import Segments
 from .._utils.indexing import positions
+from .._utils.readable import listed
 from .._utils.validation import nearest, told
 from .head_sampling import HeadSampler, real_keys, weight_rows
 from .metrics import FIRST_KEYS, MEASURED, NAMES, SINK_THRESHOLD, WINDOW, WeightRows
@@ -52,6 +53,9 @@ class HeadRows(NamedTuple):
     ids: Tensor | None
     segments: Mapping[str, Spans]
     tokens: Sequence[str] | None = None
+
+    def __repr__(self) -> str:
+        return listed("HeadRows", self._asdict().items())
 
 
 OwnMetric = Callable[[HeadRows], Tensor]

@@ -17,10 +17,11 @@ from torch import Tensor
 from .._engine.pooling import pool_first
 from .._tokens.unread import Unread
 from .._utils.indexing import positions
+from .._utils.readable import Readable
 
 
-@dataclass(frozen=True)
-class Metrics:
+@dataclass(frozen=True, repr=False)
+class Metrics(Readable):
     """Means over the queries of one head; p are a query's weights.
 
     None where there is nothing to take a mean of: `same_token` and `induction` where not all tokens are known, as where

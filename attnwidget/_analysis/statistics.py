@@ -17,14 +17,15 @@ from .._engine.softmax import Softmax, normalizing, passing, run_to_end, sink_we
 from .._engine.stages import KEYS, QUERIES, allowed_cells, blocks, new, plain, streamed
 from .._rules.rules import whole
 from .._utils.indexing import as_index, cuts
+from .._utils.readable import Readable
 from .._utils.validation import as_size
 
 SATURATED = 0.99  # a peak from here on
 UNIFORM = 1e-3  # how far the peak may be above that of equal weights, relatively
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics(Readable):
     """The numbers of one head: how widely its scores are spread, and what the softmax makes of them.
 
     Variances are over all entries, with n − 1, as `torch.var`; those of scores are over the allowed cells. Without q

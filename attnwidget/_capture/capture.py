@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
@@ -31,6 +31,9 @@ from .towers import Towers
 
 __all__ = ["Capture", "Forward", "capture"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 NumbersLike = int | slice | range | Sequence[int]
 HeadsLike = NumbersLike | Mapping[int | str | re.Pattern[str], NumbersLike]
 NO_READOUT = "no unembedding is known, so no token can be chosen: cap.output_path says why"
@@ -150,6 +153,15 @@ def capture(
         strict=strict,
     )
     return Capture(Recorder(model, options), model=model)
+
+
+class RecordedFunction(Protocol[P, R_co]):
+    """A function that `@capture(model)` decorates: called as before, with its capture as an attribute."""
+
+    capture: Capture
+
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R_co:
+        """Call the function in the block of its capture."""
 
 
 class Capture(Forward):
@@ -484,6 +496,10 @@ class Capture(Forward):
         self(*inputs, **keywords)
         return self
 
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> RecordedFunction[P, R]: ...
+    @overload
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any: ...
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Call the model in a block, and return its output; of a single function return one that is so recorded.
 
@@ -503,7 +519,7 @@ class Capture(Forward):
         with self:
             return self._model(*inputs, **keywords)
 
-    def _decorated(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _decorated(self, function: Callable[..., Any]) -> Any:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function.__name__} is a generator, which runs when its call has long ended: write a block in it, "

@@ -18,7 +18,7 @@ from .._utils.mutation import MutationGuard
 from .._utils.validation import as_choice, as_number, as_positive
 from .carried import GIVE, Carrying
 from .logsumexp import LogSumExp, LogSumExpCache
-from .sources import CARRIED, STAGES, Source
+from .sources import CARRIED, STAGES, Source, Stage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -279,7 +279,7 @@ class AttentionBase:
         return next(iter(self.source.tensors().values()))
 
     @property
-    def stages(self) -> tuple[str, ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """The stages there are, in the order of computation.
 
         Those before what was given are not there, nor contribution without v; capped is only where there is a softcap,

@@ -9,13 +9,16 @@ No comparison here is true of NaN: a maximum passes it over, and a sum keeps it,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import config, njit
+from numba.misc.appdirs import AppDirs
 
 F = TypeVar("F")
+CACHE = AppDirs("attnwidget", appauthor=False).user_cache_dir
 
 # 2 ** x for |x| ≤ ½: of the polynomials of degree 5 with p(0) = 1 that of the least relative error, 9.1e-8 at most.
 C1, C2, C3, C4, C5 = (
@@ -31,13 +34,25 @@ MANTISSA = np.int32(23)  # bits
 LEAD = np.float32(60)  # by how much a score may exceed what is taken off: sums of a million e ** 60 are normal numbers
 
 
-def _may_be_kept() -> bool:
-    """Whether numba finds a folder in which it may keep what it has compiled."""
+@contextmanager
+def in_own_folder() -> Iterator[None]:
+    """Let numba keep what it compiles in the user's cache folder: files beside the package would outlive it."""
+    given = config.CACHE_DIR
+    config.CACHE_DIR = given or CACHE
     try:
-        njit(cache=True)(_nothing)
+        yield
+    finally:
+        config.CACHE_DIR = given
+
+
+def _may_be_kept() -> bool:
+    """Return whether that folder can be written."""
+    try:
+        with in_own_folder():
+            folder = config.CACHE_DIR
+            return str(njit(cache=True)(_nothing).stats.cache_path).startswith(folder)
     except RuntimeError:
         return False
-    return True
 
 
 def _nothing() -> None:
@@ -52,13 +67,19 @@ KEPT = _may_be_kept()
 def compiled(function: F) -> F:
     """Compile a function when it is first called, for the numbers that it is called with."""
     # "contract" alone: products and sums in one rounding. Nothing else may change, or NaN and −∞ would be lost.
-    return cast(F, njit(nogil=True, cache=KEPT, fastmath={"contract"})(function))
+    with in_own_folder():
+        return cast(F, njit(nogil=True, cache=KEPT, fastmath={"contract"})(function))
 
 
 def compiled_at_once(*arguments: str) -> Callable[[F], F]:
     """Return a decorator that compiles a function now, for arguments of these types."""
     decorate = njit([f"void({', '.join(arguments)})"], nogil=True, cache=KEPT, fastmath={"contract"})
-    return cast("Callable[[F], F]", decorate)
+
+    def decorated(function: F) -> F:
+        with in_own_folder():
+            return cast(F, decorate(function))
+
+    return decorated
 
 
 @compiled

@@ -28,6 +28,7 @@ from .parts import needed_for
 from .pooling import larger_by_size, pool_first
 from .regions import Region, TileAddress, as_levels
 from .softmax import passing, run_to_end
+from .sources import Stage
 from .stages import BY_SIZE, NORMALIZED, new
 from .stripe_choice import takes_fused_pass
 
@@ -44,7 +45,7 @@ class LevelKey(NamedTuple):
 
     batch: int
     head: int
-    stage: str
+    stage: Stage
     pool: str
 
     @property
@@ -202,7 +203,7 @@ class LevelCache:
         batch: int,
         head: int,
         *,
-        stage: str = "weights",
+        stage: Stage = "weights",
         pool: str = "max",
         seconds: float = 0.02,
         executor: Executor | None = None,
@@ -212,7 +213,7 @@ class LevelCache:
         self.att.check_stage(stage)
         return LevelBuild(self, LevelKey(*self.att.find(batch, head), stage, pool), seconds, executor)
 
-    def tile(self, batch: int, head: int, at: TileAddress, *, stage: str = "weights", pool: str = "max") -> Overview:
+    def tile(self, batch: int, head: int, at: TileAddress, *, stage: Stage = "weights", pool: str = "max") -> Overview:
         """Return a tile as `overview.tile` does, folded from the level that is kept where that is possible."""
         levels = as_levels(self.att, at.level)
         as_choice(pool, POOLS, "pool")

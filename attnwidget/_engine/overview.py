@@ -18,6 +18,7 @@ from torch import Tensor
 from .._rules.rules import Rules, whole
 from .._utils.indexing import Block, cuts
 from .._utils.progress_bars import progress_bar
+from .._utils.readable import Readable
 from .._utils.validation import as_choice, as_size
 from ..masks import BandLimits
 from .base import AttentionBase, Head
@@ -42,8 +43,8 @@ LEAST_QUERIES = 16  # and of each
 SCATTERED_QUERIES = 128  # of a sample, computed at once where rules exclude keys: more of them share fewer
 
 
-@dataclass(frozen=True, eq=False)
-class Overview:
+@dataclass(frozen=True, eq=False, repr=False)
+class Overview(Readable):
     """A head pooled into bins of the matrix, `query_bin` × `key_bin` cells each, the last of them ragged.
 
     values: (rows, columns), the pooled stage, float32 or float64.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from .._utils.indexing import Indices, take
 from .matmul import Product, Scratch
 
 CARRIED = ("value_norm", "logit", "saliency")  # what a weight carries: see `carried`
-STAGES = ("scores", "scaled", "capped", "masked", "weights", "contribution", *CARRIED)  # in the order of computation
+Stage = Literal["scores", "scaled", "capped", "masked", "weights", "contribution", "value_norm", "logit", "saliency"]
+STAGES: tuple[Stage, ...] = get_args(Stage)  # in the order of computation
 
 HeadOfSource = tuple[Any, int, int]  # `base.Head`, which knows sources: an attention, a sample and a head
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .._utils.readable import Readable
 
-@dataclass(frozen=True)
-class WeightsBlock:
+
+@dataclass(frozen=True, repr=False)
+class WeightsBlock(Readable):
     """A block of weights, as a function of one's own is given it.
 
     Attributes:

@@ -24,6 +24,7 @@ from .._engine.cache_policies import kept_keys
 from .._engine.kept_levels import only_overviews
 from .._engine.level_cache import LevelKey
 from .._engine.softmax import sink_weights
+from .._engine.sources import Stage
 from .._engine.stages import MASKED
 from .._messages import encoding, heads_of_stage, heads_overview, picture, sinks, stage_pictures
 from ..attention import Attention
@@ -184,7 +185,7 @@ def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> lis
     return sorted(found)
 
 
-def _stages_of(widget: WidgetView, choice: SavedHead, every: bool) -> list[str]:
+def _stages_of(widget: WidgetView, choice: SavedHead, every: bool) -> list[Stage]:
     """Return the stages whose pictures are saved: of heads that are not shown only the present one and the weights.
 
     Where `every` is true, as all pictures are small, they are all stages of every head.
@@ -303,7 +304,7 @@ def _pools(att: Attention) -> Sequence[str]:
     return overview.POOLS if only_overviews(att) is None else ("max",)
 
 
-def _picture(widget: WidgetView, choice: SavedHead, stage: str, pool: str) -> Known:
+def _picture(widget: WidgetView, choice: SavedHead, stage: Stage, pool: str) -> Known:
     """Return every number where there are few, else the picture as drawn; of a long head what is known of it by now."""
     att, key = widget.shown.layers[choice.layer], LevelKey(choice.batch, choice.head, stage, pool)
     if max(att.shape.Q, att.shape.K) <= MAX_EXACT_LENGTH:

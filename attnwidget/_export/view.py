@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._analysis.head_kinds import HeadText
 from .._engine.level_cache import LevelCache
+from .._engine.sources import Stage
 from .._engine.stages import NORMALIZED
 from .._engine.what_if import WhatIfLayers
 from .._messages.heads_overview import OwnMetrics
@@ -85,7 +86,7 @@ class TraitsView(Protocol):
     query: int | None
     key: int | None
     pins: list[tuple[int | None, int | None]]
-    stage: str
+    stage: Stage
     pool: str
     view: str
     color_scale: str
@@ -117,7 +118,7 @@ class TraitsView(Protocol):
     effect_details: list[dict[str, Any]] | None
 
 
-def linked_stage(traits: TraitsView) -> str:
+def linked_stage(traits: TraitsView) -> Stage:
     """Return of which stage links, small pictures and sums by segment are: weights, where it has no such."""
     return traits.stage if traits.stage in NORMALIZED else "weights"
 

@@ -24,6 +24,7 @@ from .._engine.matmul import exactly
 from .._engine.pooling import count_cells, larger_by_size, pool_first
 from .._engine.regions import Region, bins
 from .._engine.softmax import normalizing
+from .._engine.sources import Stage
 from .._engine.stages import BY_SIZE, KEYS, MASKED, NORMALIZED, QUERIES, SIGNED, streamed
 from .._utils.indexing import Block, as_indices, cuts
 from .._utils.jsonable import as_json
@@ -129,7 +130,7 @@ class ComparedPair:
         )
 
     def blocks(
-        self, stage: str, batch: int, head: int, queries: range, keys: range
+        self, stage: Stage, batch: int, head: int, queries: range, keys: range
     ) -> tuple[ComparedBlock, ComparedBlock]:
         """Read a stage at the same places of both, on the device of A.
 

@@ -1,6 +1,6 @@
 """An image whose patches are tokens: where they are among the positions, and the image as the front-end takes it.
 
-Encoded as PNG here, so that nothing needs Pillow; with Pillow, what is too large for that as JPEG.
+Pillow encodes them: as PNG, and as JPEG where a PNG would be too large.
 """
 
 from __future__ import annotations
@@ -175,10 +175,8 @@ def as_pixels(image: Any, name: str = "image") -> Pixels:
 
 
 def _opened(path: str | os.PathLike[str], name: str) -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError(f"{name} is a path, which Pillow opens: pip install pillow, or give an array") from None
+    from PIL import Image
+
     try:
         return Image.open(path)
     except OSError as error:
@@ -216,31 +214,20 @@ def _as_bytes(x: np.ndarray[Any, Any], name: str) -> Pixels:
 
 
 def _encoded(pixels: Pixels) -> tuple[str, bytes]:
-    """Compress as PNG if that is small enough; else as JPEG, where Pillow is there; else as PNG of fewer pixels."""
+    """Compress as PNG if that is small enough, else as JPEG, and with fewer pixels until it is small enough."""
+    from PIL import Image
+
     pixels = _at_most(pixels, MAX_IMAGE_SIDE)
-    data = png_of_colors(pixels)
-    if len(data) <= MAX_IMAGE_BYTES:
-        return "image/png", data
-    jpeg = _jpeg(pixels)
-    if jpeg is not None:
-        return "image/jpeg", jpeg
-    while len(data) > MAX_IMAGE_BYTES:
-        pixels = _at_most(pixels, max(1, max(pixels.shape) * 3 // 4))
+    while True:
         data = png_of_colors(pixels)
-    return "image/png", data
-
-
-def _jpeg(pixels: Pixels) -> bytes | None:
-    try:
-        from PIL import Image
-    except ImportError:
-        return None
-    for quality in (90, 75, 60, 40, 20):
-        encoded = io.BytesIO()
-        Image.fromarray(pixels).save(encoded, "JPEG", quality=quality)
-        if encoded.tell() <= MAX_IMAGE_BYTES:
-            return encoded.getvalue()
-    return None
+        if len(data) <= MAX_IMAGE_BYTES:
+            return "image/png", data
+        for quality in (90, 75, 60, 40, 20):
+            encoded = io.BytesIO()
+            Image.fromarray(pixels).save(encoded, "JPEG", quality=quality)
+            if encoded.tell() <= MAX_IMAGE_BYTES:
+                return "image/jpeg", encoded.getvalue()
+        pixels = _at_most(pixels, max(1, max(pixels.shape) * 3 // 4))
 
 
 def _at_most(pixels: Pixels, side: int) -> Pixels:

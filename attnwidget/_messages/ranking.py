@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .._engine.level_cache import CachedLevel
+from .._engine.sources import Stage
 from .._engine.stages import MASKED
 from .._utils.indexing import cuts
 from ..attention import Attention
@@ -134,7 +135,7 @@ def _ninety(values: np.ndarray[tuple[int], np.dtype[np.float64]], total: float) 
 
 
 def line(
-    att: Attention, stage: str, batch: int, head: int, side: str, places: Sequence[int], *, mean: bool
+    att: Attention, stage: Stage, batch: int, head: int, side: str, places: Sequence[int], *, mean: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Read the numbers of some queries over all keys, or of some keys over all queries, as their mean or sum.
 
@@ -205,7 +206,7 @@ def strongest_pairs(
     *,
     count: int,
     skip_first: bool,
-    stage: str = "weights",
+    stage: Stage = "weights",
 ) -> list[tuple[int, int, float]]:
     """Find the strongest pairs of a head, no two of them in the same bin of a level.
 

@@ -350,7 +350,7 @@ def _strongest(message: Message, request: Reply) -> Reply:
     batch, head, skip = request["batch"], request["head"], request.get("skip_first", False)
     if type(skip) is not bool:
         raise ValueError(f"skip_first is {short(skip)}: give true or false")
-    stage = request.get("stage", "weights")
+    stage: Any = request.get("stage", "weights")
     stage = stage if stage in NORMALIZED else "weights"  # of stages before the weights, the strongest weights
     key, levels = LevelKey(batch, head, stage, "max"), message.context.levels(request["layer"])
     everything = range(att.shape.Q), range(att.shape.K)

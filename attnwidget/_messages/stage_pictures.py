@@ -22,13 +22,14 @@ from .._engine.overview import Overview
 from .._engine.pooling import larger_by_size, pool_first, pool_last
 from .._engine.regions import Region
 from .._engine.softmax import is_finite, output_rows, run_to_end, weigh
+from .._engine.sources import Stage
 from .._engine.stages import QUERIES, SIGNED, values
 from .._utils.indexing import cuts
 from ..attention import Attention
 from . import encoding, picture, sinks
 
 SMALL_SIZE = 128  # rows and columns of a small picture, at most
-SHOWN = ("scores", "scaled", "capped", "masked", "weights")  # of the stages that there are
+SHOWN: tuple[Stage, ...] = ("scores", "scaled", "capped", "masked", "weights")  # of the stages that there are
 MAX_EXACT_CELLS = 64 * 64  # of a small picture that is sent as exact numbers
 MAX_OUTPUT_CELLS = 1 << 22  # queries × value size, beyond which the output is not drawn
 MAX_EXACT_STAGE_CELLS = 1 << 32  # of a head, 65,536², up to which its stages become exact: beyond that takes minutes
@@ -81,7 +82,7 @@ def stages(att: Attention, batch: int, head: int, scores: Picture | None = None)
     return {"pictures": [known.get(stage) or _stage(att, batch, head, stage) for stage in there], "output": output}
 
 
-def _stage(att: Attention, batch: int, head: int, stage: str) -> Picture:
+def _stage(att: Attention, batch: int, head: int, stage: Stage) -> Picture:
     """Draw a stage exactly; of a long head from one exact row in each bin, `every` queries apart."""
     every = 1
     if _is_long(att, batch, head, stage):
@@ -98,7 +99,7 @@ def _is_long(att: Attention, batch: int, head: int, stage: str) -> bool:
     return Q > SMALL_SIZE and TOGETHER * cost.cells(att, batch, head, range(Q), range(K), stage) > cost.AT_ONCE
 
 
-def _drawn(att: Attention, batch: int, head: int, stage: str, found: Overview, every: int = 1) -> Picture:
+def _drawn(att: Attention, batch: int, head: int, stage: Stage, found: Overview, every: int = 1) -> Picture:
     """Encode the picture of a stage, exact or of rows that lie `every` queries apart."""
     encoded = _encoded(found.values, picture.blocked_bins(found, stage), signed=stage in SIGNED)
     sampled = None if every == 1 else {"first": (att.shape.Q - 1) % every, "every": every, "exact": 0}

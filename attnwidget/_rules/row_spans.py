@@ -137,7 +137,7 @@ def simplify(spans: Spans, batches: int, queries: int, keys: int) -> Mask | None
     """Return the same mask as a known kind, which has a name and costs less; None where it blocks nothing.
 
     >>> simplify(as_spans(torch.ones(1, 1, 5, 5).tril().bool()), 1, 5, 5)
-    Band(low=None, high=0)
+    causal: key ≤ query
     """
     starts, stops = spans.starts, spans.stops
     if not bool((starts > 0).any()) and bool((stops == keys).all()):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from .byte_level import ALPHABET, ASCII_BYTES, NAMED_BYTE, divided, has_strange_bytes, text_of
-from .characters import JOINERS, TAGS, WHITE, clusters, is_invisible, is_mark, takes_joiners
+from .characters import FLAG_TAGS, JOINERS, WHITE, clusters, is_invisible, is_mark, takes_joiners
 from .tokenizers import Spelling, is_special
 
 Style = Literal["text", "bytes", "spaced", "words"]
@@ -175,7 +175,7 @@ def _visible_cluster(cluster: str, is_bare: bool, is_last: bool) -> str:
     if is_mark(first):
         return f"◌{cluster}" if is_bare else cluster
     if not takes_joiners(first):
-        return "".join(_code_point(one) if one in JOINERS or one in TAGS else one for one in cluster)
+        return "".join(_code_point(one) if one in JOINERS or FLAG_TAGS.match(one) else one for one in cluster)
     return cluster[:-1] + _code_point(cluster[-1]) if is_last and cluster[-1] in JOINERS else cluster
 
 

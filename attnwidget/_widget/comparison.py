@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 import traitlets
 
@@ -32,12 +32,12 @@ from ..attention import Attention
 from ..stack import AttentionStack
 from .comparison_pass import ComparisonPass
 from .derived import DerivedTrait
-from .keywords import ComparisonKeywords, keywords_of, list_keywords
+from .keywords import ComparisonKeywords, View, keywords_of, list_keywords
 from .request_context import RequestContext
 from .stack_traits import as_in_json, try_rules
 from .token_store import GivenTokens
 from .traits import Choice as OneOf
-from .traits import HeadPlace, Place, Text, WrongValue, refusing
+from .traits import HeadPlace, Place, Text, WrongValue, derived, refusing
 from .widget import AttentionWidget
 
 if TYPE_CHECKING:
@@ -115,16 +115,14 @@ class ComparisonWidget(AttentionWidget):
     (['as it is', 'causal'], 'causal')
     """
 
-    view = OneOf("compare", *AttentionWidget.view.words, help="How the attention is drawn.").tag(sync=True, role="look")
+    view: OneOf[Literal["compare"] | View] = OneOf(  # type: ignore[assignment]
+        "compare", *get_args(View), help="How the attention is drawn."
+    ).tag(sync=True, role="look")
     sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True, role="identity")
     against = Text(help="The name of B.").tag(sync=True, role="numbers")
     against_at = HeadPlace(help="The layer, sample and head of B; None: those of A.").tag(sync=True, role="numbers")
-    comparison = traitlets.Dict(default_value=None, allow_none=True, help="A, B and B − A.").tag(
-        sync=True, role="derived"
-    )
-    changes = traitlets.Dict(
-        default_value=None, allow_none=True, help="What changes for the pinned query, or key."
-    ).tag(sync=True, role="derived")
+    comparison = derived("A, B and B − A.")
+    changes = derived("What changes for the pinned query, or key.")
 
     def __init__(self, *sides: Side | Mapping[str, Side], **keywords: Unpack[ComparisonKeywords]) -> None:
         refuse_unknown(keywords, keywords_of(type(self)))

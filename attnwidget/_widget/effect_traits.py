@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, get_args
 
 import numpy as np
 import traitlets
@@ -12,11 +12,11 @@ import traitlets
 from .._messages.segment_mass import SINK
 from .._utils.validation import told
 from .effects import Effects, EffectWish, SegmentColumns
+from .keywords import EffectEdit, SegmentsShow
 from .segment_store import columns_of
 from .stack_traits import StackTraits
-from .traits import Choice, WrongType, WrongValue
+from .traits import Choice, WrongType, WrongValue, derived
 
-EDITS = ("zero", "cut", "uniform")
 MOST = 2**31 - 1  # of a position or a token's id, that a front-end can set
 
 Goal = tuple[int, int]
@@ -49,16 +49,16 @@ class EffectTraits(StackTraits):
     bar: Any
     order: Any
 
-    segments_show = Choice(
-        "attention", "effect", help="What the segments view shows: attention, or what its removal does."
+    segments_show: Choice[SegmentsShow] = Choice(
+        *get_args(SegmentsShow), help="What the segments view shows: attention, or what its removal does."
     ).tag(sync=True, role="look")
     effect_target = EffectTarget(help="Where and of which token the probability is looked at; None: the last.").tag(
         sync=True, role="numbers"
     )
-    effect_edit = Choice(*EDITS, help="What is done to a head or a segment.").tag(sync=True, role="numbers")
-    effects = traitlets.Dict(
-        default_value=None, allow_none=True, help="What edits of each head and segment do, as far as they have run."
-    ).tag(sync=True, role="derived")
+    effect_edit: Choice[EffectEdit] = Choice(*get_args(EffectEdit), help="What is done to a head or a segment.").tag(
+        sync=True, role="numbers"
+    )
+    effects = derived("What edits of each head and segment do, as far as they have run.")
     effect_details: Any = traitlets.List(
         default_value=None, allow_none=True, help="The edits that were asked for, with the next token before and after."
     ).tag(sync=True, role="derived")

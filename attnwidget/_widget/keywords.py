@@ -22,11 +22,25 @@ from typing import Any, Literal, SupportsIndex, TypedDict
 import traitlets
 
 from .._analysis.head_kinds import KindsLike
+from .._engine.sources import Stage
 from .._rules.options import OPTIONS, LayeredKeywords, TensorLike
 from .._segments.segments import Segments
 
 WRITABLE = ("selection", "look", "numbers")  # roles of traits that a front-end may set
 SETTABLE = ("given", *WRITABLE)  # and a user
+
+Pieces = Literal["pieces", "words"]
+GridSide = Literal["auto", "query", "key", "both"]
+Pool = Literal["max", "mean"]
+ColorScale = Literal["linear", "log"]
+Palette = Literal["attnwidget", "viridis"]
+Theme = Literal["auto", "light", "dark", "contrast"]
+Direction = Literal["query", "key"]
+Combine = Literal["none", "mean", "max"]
+Measure = Literal["mass", "per_token", "lift"]
+SegmentsShow = Literal["attention", "effect"]
+EffectEdit = Literal["zero", "cut", "uniform"]
+View = Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages"]
 
 TensorsLike = TensorLike | Sequence[TensorLike]  # of all layers, or of each
 Tokens = Sequence[str] | Sequence[Sequence[str]] | Sequence[int] | Sequence[Sequence[int]] | TensorLike
@@ -58,9 +72,9 @@ class LooksBesideTarget(TypedDict, total=False):
 
     title: str | None
     tokenizer: Any
-    pieces: Literal["pieces", "words"]
+    pieces: Pieces
     grid: Sequence[int] | None
-    grid_side: Literal["auto", "query", "key", "both"]
+    grid_side: GridSide
     grid_start: SupportsIndex | None
     image: Any
     stack: str | None
@@ -72,31 +86,31 @@ class LooksBesideTarget(TypedDict, total=False):
     key: SupportsIndex | None
     heads: Iterable[SupportsIndex]
     pins: Pins
-    stage: Literal["weights", "scores", "scaled", "capped", "masked", "contribution", "value_norm", "logit", "saliency"]
-    pool: Literal["max", "mean"]
-    color_scale: Literal["linear", "log"]
+    stage: Stage
+    pool: Pool
+    color_scale: ColorScale
     color_range: ColorRange
-    palette: Literal["attnwidget", "viridis"]
-    theme: Literal["auto", "light", "dark", "contrast"]
+    palette: Palette
+    theme: Theme
     top_k: SupportsIndex | None
     threshold: float
-    direction: Literal["query", "key"]
+    direction: Direction
     bar: Metric | str  # or one of `kinds`
     order: Literal["layer", "similar"] | Metric | str
     only_heads: Sequence[float | None] | None
     kinds: KindsLike | None
-    combine: Literal["none", "mean", "max"]
+    combine: Combine
     what_if: dict[str, Any]
     segments: SegmentSource
     key_segments: SegmentSource
-    measure: Literal["mass", "per_token", "lift"]
+    measure: Measure
     aside: Iterable[str]
     asking: str | Sequence[str] | None
     segment: str | None
     segment_path: Iterable[str]
-    segments_show: Literal["attention", "effect"]
+    segments_show: SegmentsShow
     effect_target: Sequence[SupportsIndex] | None
-    effect_edit: Literal["zero", "cut", "uniform"]
+    effect_edit: EffectEdit
     layout: Any
 
 
@@ -109,7 +123,7 @@ class KeywordsOfLooks(LooksBesideTarget, total=False):
 class ViewKeywords(TypedDict, total=False):
     """What one attention has, and a comparison has not."""
 
-    view: Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages"]
+    view: View
     key_tokens: Tokens | Mapping[Any, Tokens | None] | None
 
 
@@ -134,7 +148,7 @@ class WidgetKeywords(ShowKeywords, LayeredKeywords, total=False):
 class ComparisonKeywords(KeywordsOfLooks, total=False):
     """The keywords of `compare`: those of `AttentionWidget`, where tokens may be those of each side by its name."""
 
-    view: Literal["compare", "heatmap", "graph", "text", "image", "heads", "segments", "stages"]
+    view: Literal["compare"] | View
     tokens: Tokens | Mapping[str, Tokens] | None
     key_tokens: Tokens | Mapping[str, Tokens] | None
     against: str

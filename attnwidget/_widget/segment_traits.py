@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import traitlets
 
@@ -11,6 +11,7 @@ from .._messages.segment_mass import SINK
 from .._segments.named import FIRST, TEMPLATE
 from .._segments.segments import Segments
 from .._utils.validation import nearest, told
+from .keywords import Measure
 from .segment_store import SegmentStore, asked_in, columns_of, path_of, rows_of
 from .token_traits import TokenTraits
 from .traits import Choice, Names, Text, WrongType, WrongValue, refusing
@@ -55,7 +56,7 @@ class SegmentTraits(TokenTraits):
     key_segments = traitlets.Any(None, help="Those of the keys; None: as the queries'.").tag(
         sync=True, role="given", to_json=lambda value, self: self._segments_message("key")
     )
-    measure = Choice("mass", "per_token", "lift", help="How the attention to a segment is read.").tag(
+    measure: Choice[Measure] = Choice(*get_args(Measure), help="How the attention to a segment is read.").tag(
         sync=True, role="look"
     )
     aside = Names((FIRST, TEMPLATE), help="Segments that are set aside; also 'sink' and 'self'.").tag(

@@ -7,12 +7,12 @@ Two pairs of traits tell the same, of one and of several: `head` is one of `head
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import traitlets
 
 from .._engine.base import OnlyWeightsError, find_head
-from .._engine.sources import STAGES
+from .._engine.sources import Stage
 from .._engine.stages import NORMALIZED
 from .._utils.indexing import as_index
 from ..attention import Attention
@@ -100,9 +100,9 @@ class SelectionTraits(TakenWhole):
     heads = Heads(help="The heads that the graph shows; `head` is one of them.").tag(sync=True, role="selection")
     pins = Pins(help="All pinned places (query, key); the last is `query`, `key`.").tag(sync=True, role="selection")
 
-    stage = Choice("weights", *(s for s in STAGES if s != "weights"), help="Which stage is shown.").tag(
-        sync=True, role="numbers"
-    )
+    stage: Choice[Stage] = Choice(
+        "weights", *(s for s in get_args(Stage) if s != "weights"), help="Which stage is shown."
+    ).tag(sync=True, role="numbers")
 
     @property
     def _selected(self) -> Attention:

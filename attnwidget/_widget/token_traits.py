@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import traitlets
 
 from .._messages import images
 from .._messages.images import Illustration, Patches
+from .keywords import GridSide, Pieces
 from .selection import SelectionTraits
 from .token_store import TokenStore
 from .traits import Choice, Index, WholeOrNone, WrongValue, refusing
@@ -28,14 +29,16 @@ class TokenTraits(SelectionTraits):
         sync=True, role="given", to_json=lambda value, self: self._token_store.message(self._tokens_of("key"))
     )
     tokenizer = traitlets.Any(None, help="Whose ids the tokens are, where they are ids.").tag(role="given")
-    pieces = Choice("pieces", "words", help="Whether tokens are shown one by one or merged into words.").tag(
-        sync=True, role="numbers"
-    )
+    pieces: Choice[Pieces] = Choice(
+        *get_args(Pieces), help="Whether tokens are shown one by one or merged into words."
+    ).tag(sync=True, role="numbers")
 
     grid = traitlets.Any(None, help="Rows and columns of image patches, or None.").tag(
         sync=True, role="given", to_json=lambda value, self: self._grid_message()
     )
-    grid_side = Choice(*images.SIDES, help="Which positions are patches: queries, keys, or both.").tag(role="given")
+    grid_side: Choice[GridSide] = Choice(
+        *get_args(GridSide), help="Which positions are patches: queries, keys, or both."
+    ).tag(role="given")
     grid_start: WholeOrNone = Index(
         None, allow_none=True, help="The position of the first patch; None: they are the last ones."
     ).tag(role="given")

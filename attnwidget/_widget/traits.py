@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar, cast
 
 import traitlets
 
 from .._analysis.head_kinds import read_names
 from .._analysis.metrics import SURVEYED
 from .._utils.validation import as_choice, as_number, nearest, told
+
+W = TypeVar("W", bound=str)
 
 MAX_COUNT = 2**31 - 1
 MAX_PINS = 1000
@@ -96,18 +98,23 @@ class Text(traitlets.TraitType[str, str | None]):
         return (value or "").encode("utf-8", "replace").decode()
 
 
-class Choice(traitlets.TraitType[str, str]):
-    """One of a few words."""
+def derived(summary: str) -> traitlets.Dict[str, Any]:
+    """Return a trait that only the widget sets, from others; None until it is computed."""
+    return traitlets.Dict(default_value=None, allow_none=True, help=summary).tag(sync=True, role="derived")
 
-    def __init__(self, *words: str, **keywords: Any) -> None:
+
+class Choice(traitlets.TraitType[W, W]):
+    """One of a few words, which editors know by their `Literal` type."""
+
+    def __init__(self, *words: W, **keywords: Any) -> None:
         self.words = words
         super().__init__(words[0], **keywords)
 
-    def validate(self, obj: Any, value: Any) -> str:
+    def validate(self, obj: Any, value: Any) -> W:
         if not isinstance(value, str):
             raise WrongValue(f"{self.name} is {told(value)}: give one of {', '.join(self.words)}")
         try:
-            return as_choice(value, self.words, str(self.name))
+            return cast(W, as_choice(value, self.words, str(self.name)))
         except ValueError as error:
             raise WrongValue(str(error)) from None
 
@@ -115,7 +122,7 @@ class Choice(traitlets.TraitType[str, str]):
 MAX_KINDS = 8  # metrics of the user's own: all numbers of all heads go in one message
 
 
-class MetricChoice(Choice):
+class MetricChoice(Choice[str]):
     """A metric of all heads, also one of the user's own."""
 
     def validate(self, obj: Any, value: Any) -> str:

@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import anywidget
 import traitlets
@@ -56,9 +56,16 @@ from .findings_cache import FindingsCache
 from .front_end import FrontEndTraits, answer_script, is_of_marimo
 from .keywords import (
     WRITABLE,
+    ColorScale,
+    Combine,
+    Direction,
+    Palette,
+    Pool,
     ShowKeywords,
     TensorsLike,
+    Theme,
     Tokens,
+    View,
     WidgetKeywords,
     keywords_of,
     list_keywords,
@@ -86,6 +93,7 @@ from .traits import (
     WhatIf,
     WholeOrNone,
     WrongValue,
+    derived,
     refusing,
 )
 
@@ -205,14 +213,16 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     uid = traitlets.Unicode().tag(sync=True, role="identity")
     title = Text(help="A line above the picture.").tag(sync=True, role="given")
 
-    view = Choice(
-        *("heatmap", "graph", "text", "image", "heads", "segments", "stages"), help="How the attention is drawn."
-    ).tag(sync=True, role="look")
-    pool = Choice("max", "mean", help="What a cell shows that stands for several.").tag(sync=True, role="numbers")
-    color_scale = Choice("linear", "log", help="From number to color.").tag(sync=True, role="look")
+    view: Choice[View] = Choice(*get_args(View), help="How the attention is drawn.").tag(sync=True, role="look")
+    pool: Choice[Pool] = Choice(*get_args(Pool), help="What a cell shows that stands for several.").tag(
+        sync=True, role="numbers"
+    )
+    color_scale: Choice[ColorScale] = Choice(*get_args(ColorScale), help="From number to color.").tag(
+        sync=True, role="look"
+    )
     color_range = ColorRange(help="What the colors span.").tag(sync=True, role="look")
-    palette = Choice("attnwidget", "viridis", help="The colors.").tag(sync=True, role="look")
-    theme = Choice("auto", "light", "dark", "contrast", help="The page's theme, or one of your own.").tag(
+    palette: Choice[Palette] = Choice(*get_args(Palette), help="The colors.").tag(sync=True, role="look")
+    theme: Choice[Theme] = Choice(*get_args(Theme), help="The page's theme, or one of your own.").tag(
         sync=True, role="look"
     )
 
@@ -226,9 +236,9 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     target: WholeOrNone = Index(
         None, allow_none=True, help="The token whose logit the stage logit is of; None: the most likely next."
     ).tag(sync=True, role="numbers")
-    direction = Choice("query", "key", help="What a query attends to, or which queries attend to a key.").tag(
-        sync=True, role="look"
-    )
+    direction: Choice[Direction] = Choice(
+        *get_args(Direction), help="What a query attends to, or which queries attend to a key."
+    ).tag(sync=True, role="look")
 
     kinds = Kinds(help="More metrics of all heads: functions of exact rows, by name.").tag(role="given")
     bar = MetricChoice(
@@ -240,50 +250,30 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     only_heads = OnlyHeads(help="Which heads are shown where all are: layers from, to; and the least of `bar`.").tag(
         sync=True, role="look"
     )
-    combine = Choice("none", "mean", "max", help="Show several `heads` as one.").tag(sync=True, role="numbers")
+    combine: Choice[Combine] = Choice(*get_args(Combine), help="Show several `heads` as one.").tag(
+        sync=True, role="numbers"
+    )
 
     facts = traitlets.Dict(help="Sizes, dtype and device of the selected layer.").tag(sync=True, role="derived")
     picture = traitlets.Dict(help="The selected head, at most 512 × 512.").tag(
         sync=True, role="derived", to_json=lambda value, self: self._exact_pass.as_far_as_known(value)
     )
-    thumbnails = traitlets.Dict(
-        default_value=None, allow_none=True, help="All heads of the selected layer, small."
-    ).tag(sync=True, role="derived")
-    progress = traitlets.Dict(
-        default_value=None, allow_none=True, help="How far the exact picture is; None once it is there."
-    ).tag(sync=True, role="derived")
-    links = traitlets.Dict(default_value=None, allow_none=True, help="The strongest links of the chosen heads.").tag(
-        sync=True, role="derived"
-    )
+    thumbnails = derived("All heads of the selected layer, small.")
+    progress = derived("How far the exact picture is; None once it is there.")
+    links = derived("The strongest links of the chosen heads.")
 
     errors = traitlets.Dict(help="Why derived traits could not be computed, by name.").tag(sync=True, role="derived")
     findings: Any = traitlets.List(default_value=None, allow_none=True, help="What is likely wrong with the head.").tag(
         sync=True, role="derived"
     )
-    deviation = traitlets.Dict(
-        default_value=None, allow_none=True, help="How far torch's own output is, and the original's."
-    ).tag(sync=True, role="derived")
-    stages = traitlets.Dict(default_value=None, allow_none=True, help="All stages of the selected head, small.").tag(
-        sync=True, role="derived"
-    )
-    survey = traitlets.Dict(default_value=None, allow_none=True, help="All heads of all layers, small.").tag(
-        sync=True, role="derived"
-    )
-    stage_heads = traitlets.Dict(
-        default_value=None, allow_none=True, help="All heads of all layers in the chosen stage after the weights."
-    ).tag(sync=True, role="derived")
-    mass = traitlets.Dict(
-        default_value=None, allow_none=True, help="What segments give to segments in the selected head."
-    ).tag(sync=True, role="derived")
-    recall = traitlets.Dict(
-        default_value=None, allow_none=True, help="What each row of the head keeps of its weights, under a cache."
-    ).tag(sync=True, role="derived")
-    head_mass = traitlets.Dict(
-        default_value=None, allow_none=True, help="What one segment gives to each, in all heads."
-    ).tag(sync=True, role="derived")
-    pair = traitlets.Dict(default_value=None, allow_none=True, help="The pinned pair's way through the stages.").tag(
-        sync=True, role="derived"
-    )
+    deviation = derived("How far torch's own output is, and the original's.")
+    stages = derived("All stages of the selected head, small.")
+    survey = derived("All heads of all layers, small.")
+    stage_heads = derived("All heads of all layers in the chosen stage after the weights.")
+    mass = derived("What segments give to segments in the selected head.")
+    recall = derived("What each row of the head keeps of its weights, under a cache.")
+    head_mass = derived("What one segment gives to each, in all heads.")
+    pair = derived("The pinned pair's way through the stages.")
 
     def __init__(
         self,
@@ -656,6 +646,12 @@ class AttentionWidget(FrontEndTraits, EffectTraits, anywidget.AnyWidget):
     def __dir__(self) -> list[str]:
         """Return the names that are meant for users; those of ipywidgets can be called as well."""
         return offered_names(type(self))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        raise TypeError(
+            "a widget is not pickled: pickle its tensors, or save a capture by cap.save(path), and make it again; "
+            "widget.to_html(path) writes a page that works without a kernel"
+        )
 
     def __repr__(self) -> str:
         shape = self._selected.shape

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._utils.readable import listed
 from .._utils.validation import closest
 
 __all__ = ["Sample", "load_sample"]
@@ -38,6 +39,9 @@ class Sample(NamedTuple):
     v: Tensor
     tokens: list[list[str]]
     mask: Tensor
+
+    def __repr__(self) -> str:
+        return listed("Sample", self._asdict().items())
 
 
 def load_sample(name: str = "bank") -> Sample:

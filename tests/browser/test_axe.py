@@ -100,7 +100,7 @@ def test_nothing_is_amiss_in_any_view(offline_page: OfflinePages) -> None:
     ):
         shown = show(offline_page, shown_one, width=900)
         for view in views:
-            shown_one.view = view
+            shown_one.set_trait("view", view)
             shown.finish()
             for theme in ("light", "dark"):
                 look(shown, theme)

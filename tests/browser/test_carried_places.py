@@ -14,6 +14,7 @@ from PIL import Image
 from test_carried_by_link import PARTS, quoted, widget
 
 from attnwidget import AttentionWidget, segments
+from attnwidget._engine.sources import Stage
 from attnwidget._export import snapshot
 from attnwidget._export.numbers import list_number
 
@@ -41,7 +42,7 @@ def signs_seen(page: Page, part: str) -> tuple[bool, bool]:
     return bool((red - blue > 80).sum() > 20), bool((blue - red > 80).sum() > 20)
 
 
-def wanted(w: AttentionWidget, view: str, stage: str) -> str:
+def wanted(w: AttentionWidget, view: str, stage: Stage) -> str:
     """The number of the pinned pair, or of the pinned segment."""
     att = w._shown.layers[1]
     if view == "segments":
@@ -59,7 +60,7 @@ def wanted(w: AttentionWidget, view: str, stage: str) -> str:
     ),
 )
 def test_every_view_has_its_numbers_its_name_and_its_signs(
-    offline_page: OfflinePages, tmp_path: Path, stage: str, where: str
+    offline_page: OfflinePages, tmp_path: Path, stage: Stage, where: str
 ) -> None:
     w = widget(stage=stage, layer=1, query=QUERY, key=KEY, segment="small", theme="light")
     named = {"value_norm": "Value norm", "logit": f"Logit of {quoted(w)}", "saliency": "Saliency"}[stage]

@@ -90,7 +90,8 @@ def test_a_file_says_what_is_lost_without_a_head_and_what_is_not_in_it(
 ) -> None:
     *_, w = made()
     lost = w.effects["heads"]["lost"][4]
-    w.view, w.layer, w.head = view, 1, 0
+    w.set_trait("view", view)
+    w.layer, w.head = 1, 0
     path = tmp_path / "effects.html"
     w.to_html(path)
     page = offline_page(path.read_text(encoding="utf-8"), over="file", width=900)

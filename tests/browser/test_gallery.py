@@ -102,7 +102,7 @@ def test_a_toolbar_that_does_not_fit_is_folded(gallery: Show, spacings: tuple[in
     for spacing, view in itertools.product(spacings, views):
         shown.page.add_style_tag(content=f".aw-toolbar * {{ letter-spacing: {spacing}px !important }}")
         shown.page.set_viewport_size({"width": 776 + spacing % 3, "height": 1400})  # another: it is measured again
-        w.view = view
+        w.set_trait("view", view)
         shown.finish()
         shown.wait_for_lines()
         shown.screenshot(f"toolbar-{view}-{spacing}")

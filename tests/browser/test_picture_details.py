@@ -269,7 +269,7 @@ def test_the_budget_of_a_cache_is_a_slider_with_a_track(gallery: Show, width: in
     keep = {"keep": {"policy": "heavy_hitters", "budget": 8}}
     q, k, v = torch.randn(3, 24, 16, generator=torch.Generator().manual_seed(0))
     widget = AttentionWidget(q, k, v, is_causal=True, query=20, key=3, what_if=keep)
-    widget.view = view
+    widget.set_trait("view", view)
     shown = gallery(widget, host="jupyter-dark", width=width)
     if view == "stages":
         shown.page.get_by_role("button", name="What if").first.click()

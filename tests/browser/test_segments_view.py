@@ -203,7 +203,7 @@ def test_numbers_are_those_of_float64(gallery: Show, nail: int) -> None:
     whole, _ = masses(slice(*spans["answer"]), slice(start, stop))
     listed = {"mass": f"{mass:.4f}", "per_token": f"{mass / (stop - start):.4f}", "lift": f"×{mass / even:.1f}"}
     for measure, number in listed.items():
-        w.measure = measure
+        w.set_trait("measure", measure)
         shown.finish()
         shown.wait_for_lines()
         row = " ".join(shown.page.locator(".aw-seg-row[aria-current]").inner_text().split())
@@ -266,7 +266,7 @@ def test_pointing_pinning_down_and_back(gallery: Show, nail: int) -> None:
     page.locator("[data-aw=picture]").focus()
     page.keyboard.press("Backspace")
     shown.wait_for_lines()
-    assert w.view == "segments"
+    assert str(w.view) == "segments"
     page.locator("[data-aw=picture]").focus()
     page.keyboard.press("Backspace")  # one level up
     shown.wait_for_lines()

@@ -29,7 +29,7 @@ USES = {  # what a program does, and which libraries it may not have imported th
     "import torch\nfrom attnwidget import AttentionWidget\nAttentionWidget(*torch.randn(3, 5, 4))": LATE,
     "import torch\nfrom tempfile import TemporaryDirectory\nfrom attnwidget import AttentionWidget\n"
     "w = AttentionWidget(*torch.randn(3, 5, 4))\nwith TemporaryDirectory() as folder:\n"
-    "    w.to_html(f'{folder}/page.html')": LATE,
+    "    w.to_html(f'{folder}/page.html')": LATE - {"PIL"},  # which draws the still picture
     "import torch\nfrom concurrent.futures import ThreadPoolExecutor\nfrom attnwidget import Attention\n"
     "with ThreadPoolExecutor(2) as pool:\n    Attention(*torch.randn(2, 700, 4)).overview(executor=pool)": LATE
     | NOTEBOOK,

@@ -45,6 +45,20 @@ def slope(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) ->
 # Right.
 
 
+def results_have_types(x: Tensor) -> None:
+    assert_type(scaled_dot_product_attention(x, x, x), tuple[Tensor, Tensor])
+    scaled_dot_product_attention(array, array, array)[0].astype(np.float64)
+
+    @capture(torch.nn.Linear(8, 8), last=1)
+    def step(x: Tensor, times: int = 1) -> int:
+        return times
+
+    assert_type(step(q, 2), int)
+    assert_type(step.capture, Capture)
+    step("q")  # type: ignore[arg-type]
+    Attention(q, k, mask=masks.causal())
+
+
 def every_keyword() -> None:
     Attention(q, k)
     Attention(array, array, array, is_causal=True)
@@ -175,7 +189,7 @@ def a_capture() -> None:
 def an_unknown_keyword() -> None:
     Attention(q, k, is_casual=True)  # type: ignore[call-arg]
     Attention.from_scores(q, causal=True)  # type: ignore[call-arg]
-    scaled_dot_product_attention(q, k, v, soft_cap=1.0)  # type: ignore[call-arg]
+    scaled_dot_product_attention(q, k, v, soft_cap=1.0)  # type: ignore[call-overload]
     ScaledDotProductAttention().forward(q, k, v, is_casual=True)  # type: ignore[call-arg]
     Attention(q, k, extra_masks=())  # type: ignore[call-arg]
     Attention.from_weights(q, is_causal=True)  # type: ignore[call-arg]
@@ -198,7 +212,7 @@ def a_wrong_value() -> None:
     Attention([[1.0]], k)  # type: ignore[arg-type]
     Attention(q, k, v, masks.causal)  # type: ignore[arg-type, call-arg]
     Attention(q, k, dims=4)  # type: ignore[arg-type]
-    scaled_dot_product_attention(q, k)  # type: ignore[call-arg]
+    scaled_dot_product_attention(q, k)  # type: ignore[call-overload]
 
 
 def wrong_arguments_of_capture() -> None:

@@ -7,6 +7,7 @@ these functions is called.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -105,7 +106,8 @@ def traits() -> None:
     assert_type(widget.query, int | None)
     assert_type(widget.heads, list[int])
     assert_type(widget.pins, list[tuple[int | None, int | None]])
-    assert_type(widget.view, str)
+    assert_type(widget.view, Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages"])
+    widget.view = "graf"  # type: ignore[assignment]
     assert_type(widget.threshold, float)
     assert_type(widget.top_k, int | None)
     assert_type(compare(widget, widget).against_at, tuple[int, int, int] | None)

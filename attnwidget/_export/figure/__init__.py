@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._engine.sources import Stage
 from ..._engine.stages import MASKED
 from ..._messages import decoding
 from ..._utils.validation import as_choice
@@ -109,7 +110,7 @@ def _pinned_parts(context: FigureContext) -> list[str]:
             parts += [labels[at].text, f" {at:,}"] if is_named else [f"{side} {at:,}"]
     if traits.query is None or traits.key is None:
         return parts
-    stage = "weights" if traits.view in ("stages", "compare") else traits.stage
+    stage: Stage = "weights" if traits.view in ("stages", "compare") else traits.stage
     stage = context.stage if traits.view in ("graph", "heads") else stage
     where = {"queries": traits.query, "keys": traits.key}
     if stage in MASKED and not bool(context.block("allowed", context.head, **where)):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from torch import Tensor
 
+from ..._engine.sources import Stage
 from ..._engine.stages import SIGNED
 from ..._tokens.display import Label, labels_of, patch_labels
 from ...attention import Attention
@@ -57,7 +58,7 @@ class FigureContext:
             return self.selected, head
         return cast(Attention, self.view.shown.source(self.traits.layer, head)[0].att), 0
 
-    def block(self, stage: str, head: int | str, **where: Any) -> Tensor:
+    def block(self, stage: Stage | Literal["allowed"], head: int | str, **where: Any) -> Tensor:
         """Return numbers of a head of the selected sample: see `Attention.block`."""
         att, number = self.of_head(head)
         return att.block(stage, batch=self.traits.batch, head=number, **where)

@@ -87,7 +87,7 @@ def _operation(context: FigureContext, name: str) -> str:
     return NAMES.get(name, "→")
 
 
-def _legend(context: FigureContext, one: DecodedMatrix, x: float, y: float, side: float, name: str) -> float:
+def _legend(context: FigureContext, one: DecodedMatrix, x: float, y: float, side: float, name: Any) -> float:
     """A thin ramp with both ends, and the pinned pair's value."""
     canvas, look, traits = context.canvas, context.look, context.traits
     canvas.image(context.table(one.kind)[None], (x, y, side, 4))
