@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers: what runs is `__getattr__`
     from . import masks, results, scaling
-    from ._capture.capture import Capture, Forward, capture
-    from ._capture.find_heads import find_heads
+    from ._capture.api.capture import Capture, Forward, capture
+    from ._capture.api.find_heads import find_heads
     from ._capture.interventions.effect import effect
     from ._capture.interventions.intervene import Run, intervene
     from ._capture.interventions.sweep import Sweep, sweep
-    from ._capture.stacks import NamedStack
+    from ._capture.text.stacks import NamedStack
     from ._segments.reading import segments
     from ._utils.report import report
-    from ._widget.comparison import ComparisonWidget, compare
-    from ._widget.named_stacks import LabeledStack
+    from ._widget.comparison.comparison_widget import ComparisonWidget, compare
+    from ._widget.stores.named_stacks import LabeledStack
     from ._widget.widget import AttentionWidget
     from .attention import Attention
     from .functional import ScaledDotProductAttention, scaled_dot_product_attention
@@ -62,19 +62,19 @@ _MODULES = {
     "Attention": "attention",
     "AttentionStack": "stack",
     "AttentionWidget": "_widget.widget",
-    "Capture": "_capture.capture",
-    "ComparisonWidget": "_widget.comparison",
-    "Forward": "_capture.capture",
-    "LabeledStack": "_widget.named_stacks",
-    "NamedStack": "_capture.stacks",
+    "Capture": "_capture.api.capture",
+    "ComparisonWidget": "_widget.comparison.comparison_widget",
+    "Forward": "_capture.api.capture",
+    "LabeledStack": "_widget.stores.named_stacks",
+    "NamedStack": "_capture.text.stacks",
     "Run": "_capture.interventions.intervene",
     "Sample": "samples",
     "ScaledDotProductAttention": "functional",
     "Sweep": "_capture.interventions.sweep",
-    "capture": "_capture.capture",
-    "compare": "_widget.comparison",
+    "capture": "_capture.api.capture",
+    "compare": "_widget.comparison.comparison_widget",
     "effect": "_capture.interventions.effect",
-    "find_heads": "_capture.find_heads",
+    "find_heads": "_capture.api.find_heads",
     "intervene": "_capture.interventions.intervene",
     "load_sample": "samples",
     "masks": "masks",

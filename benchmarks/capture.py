@@ -31,9 +31,9 @@ from figures import Figure, finish, machine
 from wire import Peak
 
 from attnwidget import Capture, capture
-from attnwidget._capture.recorder import Recorder
-from attnwidget._capture.records import Record
-from attnwidget._capture.repeated_steps import NotedCall
+from attnwidget._capture.records.decode_steps import NotedCall
+from attnwidget._capture.records.record import Record
+from attnwidget._capture.session.recorder import Recorder
 
 SHORT, LONG, NEW, PROMPT = 512, 2048, 20, 64
 VOCABULARY = 50_257

@@ -16,7 +16,7 @@ from ipywidgets.widgets import widget as ipywidget
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._engine import overview
-from attnwidget._messages import heads_overview
+from attnwidget._messages.pictures import heads_overview
 
 q, k, v = torch.randn(3, 2, 4, 6, 8, generator=torch.Generator().manual_seed(0)).unbind(0)
 WORDS = list("abcdef")

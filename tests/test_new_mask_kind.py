@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnwidget import Attention, Capture, masks
 from attnwidget._analysis.mask_counts import cells_to_ask, count_allowed
-from attnwidget._capture import io
+from attnwidget._capture.files import capture_file
 from attnwidget._utils.indexing import Block, hull
 from attnwidget.masks import NO_KEYS, KeyBounds, Mask
 
@@ -97,8 +97,8 @@ NAMES = {
 
 
 def saved_and_loaded(mask: Any, path: Path) -> Attention:
-    record = io.LoadedRecord("layer", False, Attention(q, k, v, mask=mask))
-    io.save([{"layer": record}], {}, path)
+    record = capture_file.LoadedRecord("layer", False, Attention(q, k, v, mask=mask))
+    capture_file.save([{"layer": record}], {}, path)
     return Capture.load(path).attention[0]
 
 
@@ -137,7 +137,7 @@ def test_it_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
 
 
 def test_its_tensors_are_counted_among_those_that_are_kept() -> None:
-    kept = io.tensors_of(Attention(q, k, v, mask=masks.and_masks(masks.causal, KINDS["listed"])))
+    kept = capture_file.tensors_of(Attention(q, k, v, mask=masks.and_masks(masks.causal, KINDS["listed"])))
     assert kept["mask.1.keys"] is KINDS["listed"].tensors()["keys"]
 
 

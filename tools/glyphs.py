@@ -1,4 +1,4 @@
-"""Draw the letters of stills, `attnwidget/_export/glyphs.npz`: DejaVu Sans, as matplotlib brings it, in eight grays.
+"""Draw the letters of stills, `attnwidget/_export/still/glyphs.npz`, in eight grays: DejaVu Sans of matplotlib.
 
 Run it where other letters are wanted; needs matplotlib. The font is free (Bitstream Vera license).
 """
@@ -15,7 +15,7 @@ SIZE = 22  # pixels, which are 11 on a page of two pixels to one
 ASCENT, DESCENT = 21, 7
 RANGES = ((0x20, 0x7E), (0xA1, 0x17F), (0x391, 0x3C9), (0x410, 0x44F))
 OTHERS = "–—‘’“”„…·‐−→×÷∅↵⇥⋯√∞∂‖≥≤€"
-TARGET = Path(__file__).parents[1] / "attnwidget" / "_export" / "glyphs.npz"
+TARGET = Path(__file__).parents[1] / "attnwidget" / "_export" / "still" / "glyphs.npz"
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .._messages import decoding
-from .._messages.decoding import DecodedMatrix
+from .._messages.codec import decoding
+from .._messages.codec.decoding import DecodedMatrix
 
 Places = list[int] | None
 

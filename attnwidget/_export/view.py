@@ -12,9 +12,9 @@ from .._engine.level_cache import LevelCache
 from .._engine.sources import Stage
 from .._engine.stages import NORMALIZED
 from .._engine.what_if import WhatIfLayers
-from .._messages.heads_overview import OwnMetrics
-from .._messages.images import Patches
-from .._messages.segment_mass import HeadMasses, MassPass
+from .._messages.codec.images import Patches
+from .._messages.pictures.heads_overview import OwnMetrics
+from .._messages.segments.segment_mass import HeadMasses, MassPass
 from .._tokens.tokenizers import Spelling
 from ..attention import Attention
 from ..stack import AttentionStack

@@ -16,8 +16,8 @@ from .._tokens.inputs import is_encoding, is_tokens
 from .._utils.validation import FLOATS, as_tensor, kind_of
 from ..attention import Attention
 from ..stack import AttentionStack, attention_from_weights, attention_of, is_missing
-from .keywords import TensorsLike
-from .named_stacks import Sources
+from .stores.named_stacks import Sources
+from .traits.keywords import TensorsLike
 
 ATTENTIONS = {  # the fields of what transformers' models return, and what each is called in the widget
     "encoder_attentions": "encoder",

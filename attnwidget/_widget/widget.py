@@ -19,16 +19,16 @@ from torch import Tensor
 from .._analysis import all_heads
 from .._analysis.head_kinds import KindsLike, read_names
 from .._analysis.metrics import SURVEYED
-from .._export.html import to_html
-from .._export.numbers import in_model
-from .._export.preview import preview_of
-from .._export.snapshot import DEFAULT_LIMIT
+from .._export.look.numbers import in_model
+from .._export.page.html import to_html
+from .._export.page.snapshot import DEFAULT_LIMIT
+from .._export.still.preview import preview_of
 from .._export.view import SavedHead, SavedTrait
-from .._messages import requests
-from .._messages.heads_of_stage import STAGE_HEADS, STAGE_SUMS, StageSurvey
-from .._messages.heads_overview import Survey, Surveys
-from .._messages.images import Illustration
-from .._messages.tiles import TileQueue
+from .._messages.answers import requests
+from .._messages.codec.images import Illustration
+from .._messages.pictures.heads_of_stage import STAGE_HEADS, STAGE_SUMS, StageSurvey
+from .._messages.pictures.heads_overview import Survey, Surveys
+from .._messages.pictures.tiles import TileQueue
 from .._parallel.executors import workers_of
 from .._rules.options import KEYWORDS, LayeredKeywords
 from .._utils import scheduler
@@ -45,16 +45,23 @@ from .._utils.weak import weakly
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
 from .arguments import ModelOutput, Shown, read_arguments, read_weights
-from .derived import Derived, DerivedTrait
-from .derived_rules import TraitBuilders
-from .effect_traits import EffectTraits
-from .effects import Effects
-from .eviction_pass import FOUND, EvictionPass
-from .exact_pass import ExactPass
-from .export_view import ExportView
-from .findings_cache import FindingsCache
-from .front_end import FrontEndTraits, answer_script, is_of_marimo
-from .keywords import (
+from .derived.derived_rules import TraitBuilders
+from .derived.derived_trait import Derived, DerivedTrait
+from .derived.findings_cache import FindingsCache
+from .front_end.export_view import ExportView
+from .front_end.front_ends import FrontEndTraits, answer_script, is_of_marimo
+from .front_end.request_context import RequestContext
+from .front_end.requested_files import Chosen, RequestedFiles
+from .passes.effects import Effects
+from .passes.eviction_pass import FOUND, EvictionPass
+from .passes.exact_pass import ExactPass
+from .passes.masses import Masses
+from .stores.layers import ShownLayers, takes
+from .stores.named_stacks import LabeledStack, Sources
+from .stores.segment_store import GivenSegments, SegmentStore
+from .stores.token_store import GivenTokens, TokenStore
+from .traits.effect_traits import EffectTraits
+from .traits.keywords import (
     WRITABLE,
     ColorScale,
     Combine,
@@ -72,15 +79,8 @@ from .keywords import (
     names_of,
     offered_names,
 )
-from .layers import ShownLayers, takes
-from .masses import Masses
-from .named_stacks import LabeledStack, Sources
-from .request_context import RequestContext
-from .requested_files import Chosen, RequestedFiles
-from .segment_store import GivenSegments, SegmentStore
-from .selection import Selection
-from .token_store import GivenTokens, TokenStore
-from .traits import (
+from .traits.selection import Selection
+from .traits.trait_types import (
     Choice,
     ColorRange,
     Count,

@@ -15,7 +15,7 @@ from typing import Any
 from lab import SCREENSHOTS, SLOWER, OfflinePages, Page
 
 from attnwidget import AttentionWidget
-from attnwidget._messages import requests
+from attnwidget._messages.answers import requests
 from attnwidget._utils.assets import STATIC, whole_script
 
 HOST_BUNDLE = Path(__file__).parents[2] / "js" / "dist" / "host.js"

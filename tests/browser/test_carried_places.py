@@ -15,8 +15,8 @@ from test_carried_by_link import PARTS, quoted, widget
 
 from attnwidget import AttentionWidget, segments
 from attnwidget._engine.sources import Stage
-from attnwidget._export import snapshot
-from attnwidget._export.numbers import list_number
+from attnwidget._export.look.numbers import list_number
+from attnwidget._export.page import snapshot
 
 VIEWS = ("heatmap", "graph", "text", "segments", "heads", "stages")
 QUERY, KEY = 9, 6

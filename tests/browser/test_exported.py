@@ -15,7 +15,7 @@ from lab import LabNotebook, OfflinePages, Page
 from lanes import mostly_thorough
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, load_sample
-from attnwidget._export.numbers import status_number
+from attnwidget._export.look.numbers import status_number
 from attnwidget.results import HeadRows
 
 PICTURE = "[data-aw=picture]"

@@ -18,7 +18,7 @@ from gallery import Gallery
 from lanes import mostly_thorough
 
 from attnwidget import AttentionWidget
-from attnwidget._widget.derived import DerivedTrait
+from attnwidget._widget.derived.derived_trait import DerivedTrait
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]

@@ -13,7 +13,7 @@ from lab import OfflinePages
 from lanes import mostly_thorough
 
 from attnwidget import AttentionStack, AttentionWidget
-from attnwidget._export.numbers import list_number
+from attnwidget._export.look.numbers import list_number
 from attnwidget.samples import load_sample
 
 RULES: dict[str, Any] = {"causal": True, "keep": {"policy": "heavy_hitters", "budget": 8}}

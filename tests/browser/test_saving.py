@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 from vscode import show_in_vscode
 
 from attnwidget import AttentionWidget
-from attnwidget._widget import requested_files
+from attnwidget._widget.front_end import requested_files
 
 Show = Callable[..., Gallery]
 TOKENS = ["the", "bank", "lent", "her", "money", "<b>", "日本", "."]
@@ -118,7 +118,7 @@ def test_without_a_kernel_a_picture_comes_from_the_page(gallery: Show, tmp_path:
 
 @pytest.mark.thorough
 def test_a_refusal_says_the_line_to_write(gallery: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnwidget._widget import requested_files
+    from attnwidget._widget.front_end import requested_files
 
     monkeypatch.setattr(requested_files, "MOST_CELLS", 10)
     shown = gallery(widget())

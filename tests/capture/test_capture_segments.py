@@ -11,7 +11,7 @@ from captured import GPT2, build
 from torch import Tensor
 
 from attnwidget import Capture, capture, segments
-from attnwidget._capture.text import RecordText
+from attnwidget._capture.call.call_text import RecordText
 
 WORDS = [f"word{i}" for i in range(50)]
 

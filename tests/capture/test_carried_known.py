@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from attnwidget import Capture, capture
-from attnwidget._capture.carried.stream import StreamWatcher
+from attnwidget._capture.carried.residual_stream import StreamWatcher
 
 STAGES = "value_norm", "logit"
 OTHER_WAY = "it went another way than in an earlier forward pass of this model"

@@ -12,7 +12,8 @@ from captured import GPT2, GROUPED, Kind, batch, build, generated
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
-from attnwidget._capture import kept_outputs, verified_together, watching
+from attnwidget._capture.intercept import watching
+from attnwidget._capture.verify import batched, pending_outputs
 
 transformers = pytest.importorskip("transformers")
 
@@ -65,8 +66,8 @@ def test_layers_of_a_step_are_verified_together_where_a_part_is_kept(
         together.append(len(calls))
         return differ(calls, **how)
 
-    differ = verified_together.differ
-    monkeypatch.setattr(verified_together, "differ", counted)
+    differ = batched.differ
+    monkeypatch.setattr(batched, "differ", counted)
     cap = kept(build(LLAMA, "sdpa"), keeping=KEEPING[keeping])
     assert not cap.skipped
     assert together.count(2) == 7  # of both layers in each step after the prompt
@@ -107,21 +108,21 @@ def test_a_step_of_the_first_layer_whose_output_is_another_is_not_shown(search: 
 def test_it_is_seen_in_any_step_of_a_text_whose_outputs_are_verified_in_parts(
     late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnwidget._capture.records.AT_ONCE", 4)
+    monkeypatch.setattr("attnwidget._capture.records.record.AT_ONCE", 4)
     assert kept(changed_from(keys=10**6), new=12).skipped == {}
     cap = kept(changed_from(keys=12 + 12 - 1 - late), new=12)
     assert OTHER in cap.skipped["model.layers.1.self_attn"]
 
 
 def test_outputs_are_verified_while_the_text_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnwidget._capture.records.AT_ONCE", 4)
-    together, pop = [], kept_outputs.KeptOutputs.pop
+    monkeypatch.setattr("attnwidget._capture.records.record.AT_ONCE", 4)
+    together, pop = [], pending_outputs.KeptOutputs.pop
 
     def counted(self: Any) -> Any:
         together.append(len(self))
         return pop(self)
 
-    monkeypatch.setattr(kept_outputs.KeptOutputs, "pop", counted)
+    monkeypatch.setattr(pending_outputs.KeptOutputs, "pop", counted)
     kept(build(LLAMA, "sdpa"), new=14)
     assert sum(together) == 2 * 13
     assert 4 <= max(together) < 2 * 4

@@ -12,7 +12,7 @@ from captured import DECODERS, GPT2, SEQUENCES, build, weights
 from torch import Tensor
 
 from attnwidget import Capture, capture
-from attnwidget._capture import records
+from attnwidget._capture.records import record
 
 transformers = pytest.importorskip("transformers")
 
@@ -24,13 +24,13 @@ NEW = 8
 def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of keys that were compared."""
     found: list[int] = []
-    compare = records._order_of
+    compare = record._order_of
 
     def counting(before: Tensor, now: Tensor, wanted: Any) -> Any:
         found.append(now.shape[2])
         return compare(before, now, wanted)
 
-    monkeypatch.setattr(records, "_order_of", counting)
+    monkeypatch.setattr(record, "_order_of", counting)
     return found
 
 
@@ -231,4 +231,4 @@ def test_samples_are_known_again_by_all_of_their_keys() -> None:
         (torch.cat([other[:, :, :-1], before[:, :, -1:]], 2), None, None),  # the last key alone is alike
         (torch.cat([before[:, :1], other[:, 1:]], 1), None, None),
     ):
-        assert records._order_of(before, now, wanted) == order
+        assert record._order_of(before, now, wanted) == order

@@ -12,9 +12,9 @@ import torch
 from captured import GPT2, build
 
 from attnwidget import Attention, AttentionWidget, Capture, capture, compare
-from attnwidget._export.numbers import brief_head, in_model
-from attnwidget._export.preview import _words_of
-from attnwidget._messages.decoding import of_picture
+from attnwidget._export.look.numbers import brief_head, in_model
+from attnwidget._export.still.preview import _words_of
+from attnwidget._messages.codec.decoding import of_picture
 
 pytest.importorskip("transformers")
 IDS = torch.randint(3, 50, (1, 9), generator=torch.Generator().manual_seed(5))

@@ -11,7 +11,7 @@ from captured import assert_equal, in_both
 from torch import Tensor, nn
 
 from attnwidget import capture
-from attnwidget._capture.heads_axis import HEADS_STEPS, HeadsAxis, _split
+from attnwidget._capture.tracing.heads_axis import HEADS_STEPS, HeadsAxis, _split
 
 B, H, D, N = 2, 4, 8, 7
 Layout = Callable[[Tensor], Tensor]  # of features (B, N, H · D), one part of (B · H or H · B, N, D)

@@ -11,7 +11,7 @@ from captured import bridge_tower
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
-from attnwidget._capture.towers import Towers
+from attnwidget._capture.modules.towers import Towers
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

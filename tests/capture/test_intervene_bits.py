@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from attnwidget import capture, intervene
+from attnwidget._capture.intercept.output_edits import OutputEdit
 from attnwidget._capture.interventions.editor import Editor
 from attnwidget._capture.interventions.edits import EditPlan
 from attnwidget._capture.interventions.seen_call import SeenCall
-from attnwidget._capture.output_edits import OutputEdit
 
 pytestmark = pytest.mark.slow
 IDS = batch()["input_ids"]

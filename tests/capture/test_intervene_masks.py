@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from attnwidget import Attention, capture, intervene
+from attnwidget._capture.intercept.transformers_calls import length_of_cache
 from attnwidget._capture.interventions.edits import PerSample
-from attnwidget._capture.transformers import length_of_cache
 from attnwidget.masks import padding, sliding_window
 
 transformers = pytest.importorskip("transformers")

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, Capture, capture, intervene, segments
+from attnwidget._capture.call.observed_call import ProcessHeads
 from attnwidget._capture.interventions import edited_heads, editor
 from attnwidget._capture.interventions.edits import PerSample
-from attnwidget._capture.observed_call import ProcessHeads
 from attnwidget.results import Segment
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnwidget._capture import kept_tensors
-from attnwidget._capture.call_rules import CallRules
-from attnwidget._capture.kept_tensors import GrowingTensor, TensorKeeper, bytes_of_mask
-from attnwidget._capture.observed_call import ObservedCall
+from attnwidget._capture.call.call_rules import CallRules
+from attnwidget._capture.call.observed_call import ObservedCall
+from attnwidget._capture.records import kept_tensors
+from attnwidget._capture.records.kept_tensors import GrowingTensor, TensorKeeper, bytes_of_mask
 from attnwidget._rules.row_spans import Spans
 
 B, H, G, Q, K, D, DV = 2, 6, 3, 5, 7, 4, 8

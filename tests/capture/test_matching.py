@@ -137,7 +137,7 @@ def test_rejected_tokens_leave_the_map_where_the_search_is_given_no_cache(
     embedded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in transformers 5.0, whose models made it in their first call."""
-    monkeypatch.setattr("attnwidget._capture.transformers.cache_of", lambda keywords: None)
+    monkeypatch.setattr("attnwidget._capture.intercept.transformers_calls.cache_of", lambda keywords: None)
     model, ids = build(DECODERS["GPT-2"], "sdpa"), batch()["input_ids"][:1]
     given = {"inputs_embeds": model.get_input_embeddings()(ids).detach()} if embedded else {"input_ids": ids}
     how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}

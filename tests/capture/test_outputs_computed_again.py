@@ -12,10 +12,10 @@ import torch
 from reference import dense
 from torch import Tensor
 
-from attnwidget._capture import verification
-from attnwidget._capture.call_rules import CallRules
-from attnwidget._capture.flex_attention import ScoreMod
-from attnwidget._capture.verification import (
+from attnwidget._capture.call.call_rules import CallRules
+from attnwidget._capture.call.flex_attention import ScoreMod
+from attnwidget._capture.verify import verification
+from attnwidget._capture.verify.verification import (
     DroppedWeights,
     OutputSample,
     RowsOfOutput,

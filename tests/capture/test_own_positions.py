@@ -13,7 +13,7 @@ from tolerance import rounding
 from torch import Tensor
 
 from attnwidget import Attention, AttentionWidget, Capture, capture, segments
-from attnwidget._capture.own_positions import (
+from attnwidget._capture.text.unpadded import (
     TITLE,
     OwnPositions,
     own_positions,

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionWidget, Capture, capture
-from attnwidget._capture.hooks import read_flex
-from attnwidget._capture.kept_tensors import SLACK, KeptQueries, TensorKeeper
-from attnwidget._capture.matching import RecordMatcher
-from attnwidget._capture.observed_call import ObservedCall, Unreadable
-from attnwidget._capture.parts import key_heads
+from attnwidget._capture.call.observed_call import ObservedCall, Unreadable
+from attnwidget._capture.call.rule_slices import key_heads
+from attnwidget._capture.intercept.hooks import read_flex
+from attnwidget._capture.records.forward_passes import RecordMatcher
+from attnwidget._capture.records.kept_tensors import SLACK, KeptQueries, TensorKeeper
 from attnwidget._utils.choices import Numbers
 
 transformers = pytest.importorskip("transformers")

@@ -11,9 +11,9 @@ from captured import TEXT
 from torch import Tensor, nn
 
 from attnwidget import capture
-from attnwidget._capture.observed_call import ObservedCall
-from attnwidget._capture.positions import why_not_positions
-from attnwidget._capture.provenance import Invocation
+from attnwidget._capture.call.observed_call import ObservedCall
+from attnwidget._capture.modules.position_check import why_not_positions
+from attnwidget._capture.modules.self_or_cross import Invocation
 
 transformers = pytest.importorskip("transformers")
 

@@ -15,7 +15,7 @@ from captured import weights
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
-from attnwidget._capture import io
+from attnwidget._capture.files import capture_file
 
 pytestmark = pytest.mark.processes
 
@@ -248,7 +248,7 @@ def test_the_number_of_a_process_that_is_not_there_is_refused(tmp_path: Path) ->
 def test_a_garbled_number_of_a_process_is_refused(entry: Any, tmp_path: Path) -> None:
     path = tmp_path / "garbled.safetensors"
     alone(layers=0).save(path)
-    header, tensors = io._read(path)
-    io._write(path, tensors, json.dumps({**json.loads(header or ""), "process": entry}))
+    header, tensors = capture_file._read(path)
+    capture_file._write(path, tensors, json.dumps({**json.loads(header or ""), "process": entry}))
     with pytest.raises(ValueError, match="cannot be read"):
         Capture.load(path)

@@ -17,11 +17,11 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, Capture, capture
 from attnwidget._analysis.metrics import NAMES
-from attnwidget._capture.kept_tensors import TensorKeeper
-from attnwidget._capture.matching import RecordMatcher
-from attnwidget._capture.observed_call import ObservedCall
-from attnwidget._capture.records import CONTRADICTED
-from attnwidget._capture.reduced import ReducedAttention, ReducedRecord
+from attnwidget._capture.call.observed_call import ObservedCall
+from attnwidget._capture.records.forward_passes import RecordMatcher
+from attnwidget._capture.records.kept_tensors import TensorKeeper
+from attnwidget._capture.records.overview_record import ReducedAttention, ReducedRecord
+from attnwidget._capture.records.record import CONTRADICTED
 from attnwidget._engine.kept_levels import LARGEST_LEVEL, OnlyOverviewError, bin_width
 from attnwidget._engine.level_cache import LevelCache
 from attnwidget._engine.overview import TileAddress

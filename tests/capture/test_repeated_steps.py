@@ -12,13 +12,13 @@ from captured import DECODERS, GPT2, build
 from torch import Tensor, nn
 
 from attnwidget import capture
-from attnwidget._capture.carried.likely import most_likely
-from attnwidget._capture.grown_keys import GrownKeys
-from attnwidget._capture.lineage import ModelCall
-from attnwidget._capture.matching import RecordMatcher
-from attnwidget._capture.model_calls import NOT_WATCHED
-from attnwidget._capture.module_walk import modules, named_modules
-from attnwidget._capture.repeated_steps import NotedCall, RepeatedStep
+from attnwidget._capture.call.cache_growth import GrownKeys
+from attnwidget._capture.call.lineage import ModelCall
+from attnwidget._capture.carried.next_tokens import most_likely
+from attnwidget._capture.modules.module_walk import modules, named_modules
+from attnwidget._capture.records.decode_steps import NotedCall, RepeatedStep
+from attnwidget._capture.records.forward_passes import RecordMatcher
+from attnwidget._capture.session.callers import NOT_WATCHED
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnwidget._capture.call_rules import (
+from attnwidget._capture.call.call_rules import (
     CallRules,
     added_numbers,
     allowed_by_mask,
@@ -20,11 +20,11 @@ from attnwidget._capture.call_rules import (
     rules_of_rows,
     shorten_rules,
 )
-from attnwidget._capture.flex_attention import ScoreMod
-from attnwidget._capture.lineage import ENDED
-from attnwidget._capture.observed_call import ObservedCall
-from attnwidget._capture.own_places import keys_after, keys_before
-from attnwidget._capture.parts import HEADS, QUERIES, key_heads, part_of_rule, take_part
+from attnwidget._capture.call.flex_attention import ScoreMod
+from attnwidget._capture.call.lineage import ENDED
+from attnwidget._capture.call.observed_call import ObservedCall
+from attnwidget._capture.call.query_offset import keys_after, keys_before
+from attnwidget._capture.call.rule_slices import HEADS, QUERIES, key_heads, part_of_rule, take_part
 from attnwidget._rules.row_spans import Spans
 
 B, H, Q, K = 3, 4, 5, 7
@@ -184,7 +184,7 @@ def test_a_function_is_asked_for_so_many_cells_at_a_time(monkeypatch: pytest.Mon
         return by_head(b, h, q_idx, kv_idx)
 
     mask.sizes = (B, H)  # type: ignore[attr-defined]
-    monkeypatch.setattr("attnwidget._capture.call_rules.MASK_CELLS_AT_ONCE", 2 * B * H * K + 1)
+    monkeypatch.setattr("attnwidget._capture.call.call_rules.MASK_CELLS_AT_ONCE", 2 * B * H * K + 1)
     rules = CallRules(Q, K, 0, False, mask, None)
     assert torch.equal(evaluate_mask(mask, rules, CPU), cells(CallRules(Q, K, 0, False, by_head, None))[0])
     assert asked == [2, 2, 1]

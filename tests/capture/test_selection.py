@@ -13,7 +13,7 @@ from captured import DECODERS, GPT2, GROUPED, SEQUENCES, Kind, batch, build
 from torch import Tensor, nn
 
 from attnwidget import AttentionStack, Capture, capture
-from attnwidget._capture.limit import MemoryLimit, read_limit
+from attnwidget._capture.call.memory_limit import MemoryLimit, read_limit
 from attnwidget._utils.choices import Numbers, matches_name
 
 transformers = pytest.importorskip("transformers")
@@ -293,12 +293,12 @@ def test_nothing_at_all_within_the_limit_is_refused() -> None:
 
 
 def test_the_limit_is_a_share_of_free_memory_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnwidget._capture.limit.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("attnwidget._capture.call.memory_limit.free_bytes", lambda device: 1000)
     memory = MemoryLimit(None)
     assert memory.has_room(500, torch.device("cpu"))
     assert not memory.has_room(501, torch.device("cpu"))
     assert str(memory) == "its limit of 500 B, half of the memory that was free"
-    monkeypatch.setattr("attnwidget._capture.limit.free_bytes", lambda device: None)
+    monkeypatch.setattr("attnwidget._capture.call.memory_limit.free_bytes", lambda device: None)
     assert MemoryLimit(None).has_room(1 << 60, torch.device("cpu"))
 
 

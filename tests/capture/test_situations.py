@@ -25,7 +25,7 @@ from tolerance import rounding
 from torch import Tensor, nn
 
 from attnwidget import capture
-from attnwidget._capture import hooks
+from attnwidget._capture.intercept import hooks
 
 transformers = pytest.importorskip("transformers")
 

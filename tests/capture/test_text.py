@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from attnwidget import AttentionWidget, Capture, capture
-from attnwidget._capture import reading
+from attnwidget._capture.text import text_watcher
 
 transformers = pytest.importorskip("transformers")
 
@@ -528,7 +528,7 @@ def test_an_error_of_ours_does_not_reach_the_model(monkeypatch: pytest.MonkeyPat
     with torch.no_grad():
         plain = model(SOURCE)[0]
         for name in ("_looked_up", "_begin", "_end", "_text_of"):
-            monkeypatch.setattr(reading.TextWatcher, name, fails)
+            monkeypatch.setattr(text_watcher.TextWatcher, name, fails)
         with capture(model) as cap:
             assert torch.equal(model(SOURCE)[0], plain)
     assert cap.tokens is None

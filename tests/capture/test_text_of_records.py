@@ -8,8 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnwidget._capture.labels import grid_of, ids_of, image_labels, labels_of, patch_labels
-from attnwidget._capture.text import UNKNOWN, CallText, Claim, GrowingNumbers, ImageTokens, PatchGrid, RecordText
+from attnwidget._capture.call.call_text import (
+    UNKNOWN,
+    CallText,
+    Claim,
+    GrowingNumbers,
+    ImageTokens,
+    PatchGrid,
+    RecordText,
+)
+from attnwidget._capture.text.labels import grid_of, ids_of, image_labels, labels_of, patch_labels
 from attnwidget._tokens.unread import Unread
 
 IMAGE, VIDEO = 90, 91

@@ -14,7 +14,7 @@ from captured import DECODERS, GPT2, batch, build, generated, weights
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
-from attnwidget._capture import provenance
+from attnwidget._capture.modules import self_or_cross
 
 transformers = pytest.importorskip("transformers")
 
@@ -178,7 +178,7 @@ def test_each_of_two_threads_has_its_own_capture(kind: str, alone: bool) -> None
 @pytest.mark.slow
 def test_a_thread_waits_until_all_that_tells_self_from_cross_attention_is_watched(monkeypatch: Any) -> None:
     opened, begun, done = (threading.Event() for _ in range(3))
-    children = provenance._light_children
+    children = self_or_cross._light_children
 
     def slowly(module: nn.Module) -> Any:
         for child in children(module):
@@ -198,7 +198,7 @@ def test_a_thread_waits_until_all_that_tells_self_from_cross_attention_is_watche
             done.set()
         found.append(cap)
 
-    monkeypatch.setattr(provenance, "_light_children", slowly)
+    monkeypatch.setattr(self_or_cross, "_light_children", slowly)
     model, x, found = Crossing(), torch.randn(1, 5, 8), []
     in_threads(first, second)
     assert [len(one.attention) for one in found] == [1]

@@ -7,7 +7,7 @@ import torch
 from captured import GPT2, SEQUENCES, build
 
 from attnwidget import capture
-from attnwidget._capture.towers import Towers
+from attnwidget._capture.modules.towers import Towers
 
 IDS = torch.randint(3, 50, (2, 12), generator=torch.Generator().manual_seed(1))
 

@@ -12,7 +12,7 @@ from captured import GPT2, build
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture
-from attnwidget._capture import hooks
+from attnwidget._capture.intercept import hooks
 
 transformers = pytest.importorskip("transformers")
 

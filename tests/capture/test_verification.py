@@ -11,8 +11,8 @@ from captured import GPT2, batch, build
 from torch import Tensor, nn
 
 from attnwidget import capture
-from attnwidget._capture.call_rules import CallRules
-from attnwidget._capture.verification import differ, rows_to_compare, sample_output
+from attnwidget._capture.call.call_rules import CallRules
+from attnwidget._capture.verify.verification import differ, rows_to_compare, sample_output
 
 transformers = pytest.importorskip("transformers")
 from transformers import AttentionInterface  # noqa: E402

@@ -13,10 +13,10 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, masks
 from attnwidget._analysis.metrics import MEASURED
-from attnwidget._capture.kept_tensors import TensorKeeper
-from attnwidget._capture.lineage import ModelCall
-from attnwidget._capture.observed_call import ObservedCall, Unreadable
-from attnwidget._capture.reduced import (
+from attnwidget._capture.call.lineage import ModelCall
+from attnwidget._capture.call.observed_call import ObservedCall, Unreadable
+from attnwidget._capture.records.kept_tensors import TensorKeeper
+from attnwidget._capture.records.overview_record import (
     ReducedRecord,
     attention_from,
     entry_of,
@@ -64,7 +64,7 @@ def test_what_is_kept_is_what_the_whole_has(kind: str, by_tasks: bool, monkeypat
     att = attention(kind)
     ids = torch.randint(0, 9, (B, K), generator=torch.Generator().manual_seed(4))
     if by_tasks:
-        monkeypatch.setattr("attnwidget._capture.reduced.CELLS_OF_A_TASK", 40 * K)
+        monkeypatch.setattr("attnwidget._capture.records.overview_record.CELLS_OF_A_TASK", 40 * K)
         tasks = reducing_tasks(att, "layer", ids)
         assert len(tasks) > B
         kept = reduced_by_tasks(att, tasks, gather(tasks, None))

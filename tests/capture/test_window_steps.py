@@ -11,9 +11,9 @@ from captured import DECODERS, GPT2, build
 from torch import Tensor
 
 from attnwidget import Capture, capture
-from attnwidget._capture.matching import RecordMatcher
-from attnwidget._capture.records import Record
-from attnwidget._capture.repeated_steps import NotedCall
+from attnwidget._capture.records.decode_steps import NotedCall
+from attnwidget._capture.records.forward_passes import RecordMatcher
+from attnwidget._capture.records.record import Record
 
 transformers = pytest.importorskip("transformers")
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from attnwidget import Capture, capture
-from attnwidget._capture import io
+from attnwidget._capture.files import capture_file
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_hostile_contents_are_told_in_one_sentence(
     path = tmp_path / "bad.safetensors"
     save_file({"0": torch.randn(1, 2, 5, 8)}, path, metadata={"attnwidget": HOSTILE[header]})
     if mapped:
-        monkeypatch.setattr(io, "READ_BYTES", 0)
+        monkeypatch.setattr(capture_file, "READ_BYTES", 0)
     with pytest.raises(ValueError, match=r"cannot be read|is of version") as told:
         Capture.load(path)
     assert len(str(told.value)) < 600
@@ -77,7 +77,7 @@ def test_hostile_contents_are_told_in_one_sentence(
 def test_a_file_that_was_cut_anywhere_is_refused(saved: Path, mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = saved.read_bytes()
     if mapped:
-        monkeypatch.setattr(io, "READ_BYTES", 0)
+        monkeypatch.setattr(capture_file, "READ_BYTES", 0)
     for kept in (0, 1, 7, 8, 9, 200, len(whole) // 2, len(whole) - 1):
         saved.write_bytes(whole[:kept])
         with pytest.raises(ValueError, match=r"is not a safetensors file .*: give a file that Capture\.save wrote"):
@@ -90,7 +90,7 @@ def test_foreign_and_huge_headed_files_are_refused(
 ) -> None:
     path = tmp_path / "bad.safetensors"
     if mapped:
-        monkeypatch.setattr(io, "READ_BYTES", 0)
+        monkeypatch.setattr(capture_file, "READ_BYTES", 0)
     for content in (
         b"\x89PNG\r\n\x1a\n" + bytes(99),
         b"PK\x03\x04" + bytes(99),
@@ -137,7 +137,7 @@ def test_a_file_that_was_read_has_the_same_numbers_as_one_that_is_mapped(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Capture.load(saved).attention
-    monkeypatch.setattr(io, "READ_BYTES", 0)
+    monkeypatch.setattr(capture_file, "READ_BYTES", 0)
     mapped = Capture.load(saved).attention
     for name in ("q", "k", "v"):
         assert torch.equal(getattr(read[0], name), getattr(mapped[0], name))
@@ -147,8 +147,8 @@ def test_a_file_that_was_read_has_the_same_numbers_as_one_that_is_mapped(
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not tell what it maps")
 def test_a_small_file_is_read_and_a_large_one_is_mapped(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is mapped is not read before it is looked at, and must not be cut; so a small file is not mapped."""
-    for most, is_mapped in ((io.READ_BYTES, False), (0, True), (saved.stat().st_size, False)):
-        monkeypatch.setattr(io, "READ_BYTES", most)
+    for most, is_mapped in ((capture_file.READ_BYTES, False), (0, True), (saved.stat().st_size, False)):
+        monkeypatch.setattr(capture_file, "READ_BYTES", most)
         cap = Capture.load(saved)
         assert (str(saved) in Path("/proc/self/maps").read_text()) == is_mapped
         assert cap.attention[0].shape.Q == 9

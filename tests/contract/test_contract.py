@@ -18,10 +18,11 @@ from golden import check
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._engine.level_cache import LevelKey
-from attnwidget._messages import encoding, requests
-from attnwidget._messages.tiles import Address, TileRow, encoded, last_of
-from attnwidget._widget.comparison import ComparisonWidget
-from attnwidget._widget.keywords import SETTABLE, WRITABLE, names_of
+from attnwidget._messages.answers import requests
+from attnwidget._messages.codec import encoding
+from attnwidget._messages.pictures.tiles import Address, TileRow, encoded, last_of
+from attnwidget._widget.comparison.comparison_widget import ComparisonWidget
+from attnwidget._widget.traits.keywords import SETTABLE, WRITABLE, names_of
 
 NAN, INF = float("nan"), float("inf")
 TOKENS = ["[CLS]", "", "</script>", "naïve", "日本", "\ufeffא", "👩‍👧", " ", "\n", "e\u0301", "Ġthe"]

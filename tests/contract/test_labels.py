@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from attnwidget._engine.stages import SIGNED
-from attnwidget._export.glyphs import written
-from attnwidget._export.numbers import LEGENDS, cell_number, legend_ticks, list_number, status_number
+from attnwidget._export.look.numbers import LEGENDS, cell_number, legend_ticks, list_number, status_number
+from attnwidget._export.still.glyphs import written
 from attnwidget._tokens.display import Label, display, labels_of
 from attnwidget._tokens.tokenizers import Spelling, is_special
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnwidget._export.colors import LOOKS
+from attnwidget._export.look.colors import LOOKS
 
 CSS = (Path(__file__).parents[2] / "js" / "src" / "styles" / "theme.css").read_text(encoding="utf-8")
 SELECTORS = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnwidget._messages.ranking import rank
+from attnwidget._messages.answers.ranking import rank
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "rankings.json").read_text(encoding="utf-8"))
 ROWS = {part["name"]: part["row"] for part in GOLDEN["rows"]}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnwidget._export import colors
-from attnwidget._messages.decoding import NUMBER, DecodedMatrix
+from attnwidget._export.look import colors
+from attnwidget._messages.codec.decoding import NUMBER, DecodedMatrix
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "scales.json").read_text(encoding="utf-8"))
 

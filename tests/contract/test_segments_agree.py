@@ -16,7 +16,7 @@ import torch
 from front_end import decode
 
 from attnwidget import Attention, AttentionWidget, segments
-from attnwidget._messages.segment_reading import MEASURES, is_logarithmic, read
+from attnwidget._messages.segments.segment_reading import MEASURES, is_logarithmic, read
 
 PATH = Path(__file__).parent / "segments.json"
 PARTS = ("mass", "even", "self", "self_even")

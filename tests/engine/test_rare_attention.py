@@ -11,7 +11,7 @@ from carrying import carrying
 from torch import Tensor
 
 from attnwidget import Attention, masks
-from attnwidget._capture.reduced import reduced
+from attnwidget._capture.records.overview_record import reduced
 from attnwidget._engine import axes, kept_levels, matmul, overview, parts
 from attnwidget._engine.base import MAX_LISTED, Part
 from attnwidget._engine.carried import CHANGED

@@ -11,9 +11,9 @@ import torch
 from figure_text import texts
 
 from attnwidget import Attention, AttentionWidget, compare
-from attnwidget._export import preview
-from attnwidget._messages import decoding
-from attnwidget._widget.comparison import ComparisonWidget
+from attnwidget._export.still import preview
+from attnwidget._messages.codec import decoding
+from attnwidget._widget.comparison.comparison_widget import ComparisonWidget
 
 
 def tensors(n: int) -> torch.Tensor:

@@ -10,9 +10,10 @@ import torch
 from figure_text import texts
 
 from attnwidget import AttentionWidget
-from attnwidget._export import colors, preview
-from attnwidget._export.ranges import range_words, with_range
-from attnwidget._messages.decoding import of_picture
+from attnwidget._export.look import colors
+from attnwidget._export.look.ranges import range_words, with_range
+from attnwidget._export.still import preview
+from attnwidget._messages.codec.decoding import of_picture
 
 pytest.importorskip("matplotlib")
 

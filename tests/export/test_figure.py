@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from attnwidget import Attention, AttentionWidget, compare
-from attnwidget._export import colors
 from attnwidget._export.figure.canvas import Canvas
-from attnwidget._export.numbers import list_number
+from attnwidget._export.look import colors
+from attnwidget._export.look.numbers import list_number
 from attnwidget._tokens.characters import clusters
 
 pytest.importorskip("matplotlib")

@@ -10,11 +10,11 @@ import torch
 from figure_text import texts
 
 from attnwidget import Attention, AttentionWidget, compare
-from attnwidget._export import colors
 from attnwidget._export.figure import compare as drawing
 from attnwidget._export.figure import heatmap
 from attnwidget._export.figure.canvas import Canvas
 from attnwidget._export.figure.sheet import FigureContext
+from attnwidget._export.look import colors
 
 pytest.importorskip("matplotlib")
 

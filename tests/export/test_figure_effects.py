@@ -11,12 +11,12 @@ import torch
 from figure_text import texts
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, segments
-from attnwidget._export import preview
-from attnwidget._export.colors import look_of
-from attnwidget._export.effects import LOOKED_AT, NEEDED, disagreement, loss_text, scales_of
 from attnwidget._export.figure import heads
 from attnwidget._export.figure.canvas import Canvas
 from attnwidget._export.figure.sheet import FigureContext
+from attnwidget._export.look.colors import look_of
+from attnwidget._export.look.effects import LOOKED_AT, NEEDED, disagreement, loss_text, scales_of
+from attnwidget._export.still import preview
 
 pytest.importorskip("matplotlib")
 

@@ -10,8 +10,8 @@ import torch
 from matplotlib.colors import to_rgb
 
 from attnwidget import Attention, AttentionWidget
-from attnwidget._export import colors
-from attnwidget._export.numbers import list_number
+from attnwidget._export.look import colors
+from attnwidget._export.look.numbers import list_number
 
 N = 40
 KEEP = {"keep": {"policy": "tova", "budget": 9}}

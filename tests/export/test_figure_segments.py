@@ -65,8 +65,8 @@ def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> No
 @pytest.mark.parametrize("measure", [pytest.param("mass", marks=pytest.mark.thorough), "lift"])
 def test_among_many_segments_the_cells_have_the_pages_log_scale(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `placing` of js/src/views/segments/matrix.tsx: of more than 40 segments most numbers are small."""
-    from attnwidget._export import colors
     from attnwidget._export.figure import segments as drawn
+    from attnwidget._export.look import colors
 
     rows: list[tuple[Any, list[str]]] = []
     cells = drawn._cells
@@ -207,7 +207,7 @@ def test_without_segments_the_way_to_them_is_told() -> None:
 
 def strips(shown: AttentionWidget) -> list[str]:
     """The colors beside the heatmap, those of the keys last."""
-    from attnwidget._export import colors
+    from attnwidget._export.look import colors
 
     drawn = page(shown)
     slots = {colors.segment_color(slot, "light") for slot in range(8)}
@@ -216,7 +216,7 @@ def strips(shown: AttentionWidget) -> list[str]:
 
 @pytest.mark.parametrize("view", ["segments", "heatmap"])
 def test_inside_a_segment_the_heatmap_has_the_colors_of_those_inside(view: str) -> None:
-    from attnwidget._export import colors
+    from attnwidget._export.look import colors
 
     w = long_heatmap(view=view, segment_path=["documents"])
     w.view = "heatmap"

@@ -12,9 +12,9 @@ from captured import GPT2, batch, build
 from figure_text import page, texts
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, Capture, capture
-from attnwidget._export import colors
 from attnwidget._export.figure.graph_geometry import Link, bands, keep_links, lane
-from attnwidget._export.numbers import LEGENDS, list_number
+from attnwidget._export.look import colors
+from attnwidget._export.look.numbers import LEGENDS, list_number
 
 pytest.importorskip("matplotlib")
 

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 from attnwidget._export.figure.canvas import LEAST, POINT
 from attnwidget._export.figure.reading import LEAST_SHARE
-from attnwidget._export.numbers import status_number
+from attnwidget._export.look.numbers import status_number
 
 pytest.importorskip("matplotlib")
 

@@ -20,9 +20,10 @@ from tolerance import approx, rounding
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._engine import cost
-from attnwidget._export import colors, snapshot
-from attnwidget._export.snapshot import SavedHead, choices_of
-from attnwidget._messages import encoding
+from attnwidget._export.look import colors
+from attnwidget._export.page import snapshot
+from attnwidget._export.page.snapshot import SavedHead, choices_of
+from attnwidget._messages.codec import encoding
 
 EVIL = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(2)>", "&amp;", "<!--"]
 

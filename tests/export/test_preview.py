@@ -17,10 +17,11 @@ from golden import check
 from tolerance import sums
 
 from attnwidget import AttentionWidget, segments
-from attnwidget._export import colors, preview
-from attnwidget._export.glyphs import written
-from attnwidget._messages import decoding, encoding
-from attnwidget._messages.decoding import BLOCKED, NAN
+from attnwidget._export.look import colors
+from attnwidget._export.still import preview
+from attnwidget._export.still.glyphs import written
+from attnwidget._messages.codec import decoding, encoding
+from attnwidget._messages.codec.decoding import BLOCKED, NAN
 
 THEME = Path(__file__).parents[2] / "js" / "src" / "styles" / "theme.css"
 

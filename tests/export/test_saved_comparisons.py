@@ -17,7 +17,7 @@ import torch
 
 from attnwidget import Attention, AttentionStack, compare
 from attnwidget._engine import cost
-from attnwidget._messages import comparison
+from attnwidget._messages.pictures import comparison
 
 
 def layers(count: int, n: int = 6, heads: int = 3) -> AttentionStack:

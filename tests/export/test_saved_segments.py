@@ -11,8 +11,8 @@ import torch
 from front_end import decode
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
-from attnwidget._export import saved_segments, snapshot
-from attnwidget._export.snapshot import Snapshot, key_of
+from attnwidget._export.page import saved_segments, snapshot
+from attnwidget._export.page.snapshot import Snapshot, key_of
 from attnwidget._export.view import SavedHead
 
 N = 24
@@ -78,7 +78,7 @@ def test_the_strongest_keys_of_the_pinned_segment_are_answered_from_the_file() -
 
 
 def test_all_windows_of_a_long_answer_are_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnwidget._messages import segment_answers, segment_mass
+    from attnwidget._messages.segments import segment_answers, segment_mass
 
     monkeypatch.setattr(segment_mass, "MAX_COLUMN_NUMBERS", 8)
     monkeypatch.setattr(segment_answers, "MAX_WINDOW", 12)

@@ -17,8 +17,8 @@ from ipywidgets.widgets.widget import _put_buffers
 from attnwidget import AttentionStack, AttentionWidget
 from attnwidget._engine.cost import CostBudget
 from attnwidget._engine.level_cache import LevelCache
-from attnwidget._messages.long_answers import FilePart, LongAnswers
-from attnwidget._messages.tiles import TileQueue
+from attnwidget._messages.answers.long_answers import FilePart, LongAnswers
+from attnwidget._messages.pictures.tiles import TileQueue
 from attnwidget._tokens.search import TokenSearch
 from attnwidget._utils.scheduler import Scheduler
 

@@ -10,7 +10,7 @@ import torch
 
 def switched() -> dict[str, tuple[object, object]]:
     """Return how some settings of the process are, and how they are where nothing is switched."""
-    hooks: Any = sys.modules.get("attnwidget._capture.hooks")  # imported here, it would take long for tests without it
+    hooks: Any = sys.modules.get("attnwidget._capture.intercept.hooks")
     of_captures = (
         {}
         if hooks is None
@@ -31,7 +31,7 @@ def switched() -> dict[str, tuple[object, object]]:
 
 def put_right() -> None:
     """Switch all of it back."""
-    hooks: Any = sys.modules.get("attnwidget._capture.hooks")
+    hooks: Any = sys.modules.get("attnwidget._capture.intercept.hooks")
     if hooks is not None:
         for listener in list(hooks._listeners):
             hooks.remove_listener(listener)

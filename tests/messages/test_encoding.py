@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from attnwidget._messages import encoding
+from attnwidget._messages.codec import encoding
 
 BEYOND = (257, 256)  # the smallest picture that is quantised
 INTERACTION = 256 * 1024

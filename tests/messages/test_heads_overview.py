@@ -16,7 +16,7 @@ from attnwidget import Attention, AttentionStack, AttentionWidget, compare, find
 from attnwidget._analysis.head_sampling import HeadSampler, sample
 from attnwidget._analysis.metrics import NAMES, as_ids
 from attnwidget._engine import overview, pooling
-from attnwidget._messages import heads_overview
+from attnwidget._messages.pictures import heads_overview
 
 
 def stack_of(*layers: tuple[int, int, int], batches: int = 1, **rules: Any) -> AttentionStack:

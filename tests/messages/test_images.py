@@ -13,7 +13,7 @@ from PIL import Image
 from traitlets import TraitError
 
 from attnwidget import AttentionWidget
-from attnwidget._messages import images
+from attnwidget._messages.codec import images
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (12, 20, 3), dtype=np.uint8)
 

@@ -17,16 +17,10 @@ from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._analysis import all_heads, statistics
 from attnwidget._engine import combined_heads, cost, softmax
 from attnwidget._engine.level_cache import LevelCache, LevelKey
-from attnwidget._messages import (
-    heads_overview,
-    long_answers,
-    picture,
-    requests,
-    segment_mass,
-    stage_sections,
-    tiles,
-)
-from attnwidget._messages.stage_pictures import SmallMatrix
+from attnwidget._messages.answers import long_answers, requests, stage_sections
+from attnwidget._messages.pictures import heads_overview, picture, tiles
+from attnwidget._messages.pictures.stage_pictures import SmallMatrix
+from attnwidget._messages.segments import segment_mass
 
 MEGABYTE = 1_000_000
 HERE = {"layer": 0, "batch": 0, "head": 0, "stage": "weights", "pool": "max"}

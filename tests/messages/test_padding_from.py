@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnwidget import Attention, AttentionWidget, masks
-from attnwidget._messages.picture import padding_from
+from attnwidget._messages.pictures.picture import padding_from
 
 PADDED = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
 

@@ -15,7 +15,7 @@ from tolerance import rounding, sums, together
 
 from attnwidget import Attention
 from attnwidget._engine.level_cache import LevelCache
-from attnwidget._messages import ranking
+from attnwidget._messages.answers import ranking
 
 
 def check(values: list[float], blocked: list[bool], count: int) -> None:

@@ -20,7 +20,7 @@ from tolerance import approx, rounding, sums, together
 from attnwidget import Attention, AttentionStack
 from attnwidget._engine import cost
 from attnwidget._engine.logsumexp import LogSumExp
-from attnwidget._messages import requests
+from attnwidget._messages.answers import requests
 from examples import examples
 
 torch.manual_seed(0)

@@ -14,9 +14,9 @@ from tolerance import sums
 
 from attnwidget import Attention, AttentionStack
 from attnwidget._engine.cost import CostBudget
-from attnwidget._messages import segment_answers, segment_mass
-from attnwidget._messages.segment_mass import Columns, HeadMasses, MassPass, Rows, Wanted
-from attnwidget._messages.segment_reading import read
+from attnwidget._messages.segments import segment_answers, segment_mass
+from attnwidget._messages.segments.segment_mass import Columns, HeadMasses, MassPass, Rows, Wanted
+from attnwidget._messages.segments.segment_reading import read
 
 NAMES = ["first token", "doc 1", "doc 2", "question", "answer"]
 EDGES = [0, 1, 5, 9, 12, 16]

@@ -10,7 +10,7 @@ import torch
 from front_end import BLOCKED, decode_cells
 
 from attnwidget import Attention, masks
-from attnwidget._messages import stage_pictures
+from attnwidget._messages.pictures import stage_pictures
 
 NO_ROW = torch.ones(100, 90).bool().index_fill_(0, torch.tensor([0, 1, 2, 3, 40]), False)
 RULES: tuple[dict[str, Any], ...] = (

@@ -12,7 +12,7 @@ from front_end import Desk, attached, decode
 from tolerance import approx, rounding, sums, together
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, scaling
-from attnwidget._messages import requests, stage_sections
+from attnwidget._messages.answers import requests, stage_sections
 
 Q, K, D = 9, 7, 16
 HERE = {"layer": 0, "batch": 0, "head": 1}
@@ -156,7 +156,7 @@ def test_what_a_number_type_changes_is_said() -> None:
 
 
 def test_a_long_head_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch, front_end: Any) -> None:
-    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_CHECKED_AT_ONCE", 30)
+    monkeypatch.setattr("attnwidget._widget.derived.findings_cache.MAX_CHECKED_AT_ONCE", 30)
     w = AttentionWidget(*torch.randn(3, 2, 6, 8), mask=torch.ones(6, 6).triu(1).bool(), dims="hqd")
     assert (w.findings, w.deviation) == (None, None)
     (reply,) = front_end.ask(w, {"id": "a", "kind": "check", **HERE, "head": 0})
@@ -169,7 +169,7 @@ def test_a_long_head_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch, fron
 
 
 def test_a_longer_head_is_checked_a_moment_later(monkeypatch: pytest.MonkeyPatch, front_end: Any) -> None:
-    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_CHECKED_AT_ONCE", 30)
+    monkeypatch.setattr("attnwidget._widget.derived.findings_cache.MAX_CHECKED_AT_ONCE", 30)
 
     async def look() -> None:
         w = AttentionWidget(*torch.randn(3, 6, 8))
@@ -177,7 +177,7 @@ def test_a_longer_head_is_checked_a_moment_later(monkeypatch: pytest.MonkeyPatch
         while w._scheduler.names:
             await asyncio.sleep(0.01)
         assert front_end.state(w)["findings"] == []
-        monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_UNASKED_CELLS", 30)
+        monkeypatch.setattr("attnwidget._widget.derived.findings_cache.MAX_UNASKED_CELLS", 30)
         w.update(*torch.randn(3, 6, 8))
         for _ in range(500):
             if w.findings is None:

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from attnwidget import Attention
 from attnwidget._engine import overview
 from attnwidget._engine.level_cache import LevelCache, LevelKey
-from attnwidget._messages import tiles
-from attnwidget._messages.tiles import Address, TileRow
+from attnwidget._messages.pictures import tiles
+from attnwidget._messages.pictures.tiles import Address, TileRow
 
 RULES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -19,7 +19,7 @@ from tolerance import Bound, sums
 from torch import Tensor
 
 from attnwidget import Attention, AttentionStack, Capture, capture, masks, segments
-from attnwidget._capture import io
+from attnwidget._capture.files import capture_file
 from attnwidget._engine import parts
 from attnwidget._parallel import executors, kept_results
 from attnwidget._parallel.task import Subject
@@ -236,7 +236,7 @@ def recorded(n: int = 600) -> Capture:
 @pytest.fixture(params=[pytest.param("read", marks=pytest.mark.thorough), "mapped"])
 def saved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if request.param == "mapped":
-        monkeypatch.setattr(io, "READ_BYTES", 0)
+        monkeypatch.setattr(capture_file, "READ_BYTES", 0)
     recorded().save(tmp_path / "run.safetensors")
     return tmp_path / "run.safetensors"
 

@@ -151,7 +151,7 @@ def test_the_exact_picture_of_a_widget(executor: Executor, monkeypatch: pytest.M
     expected.finish()
     seen: list[Any] = []
     found.observe(lambda change: seen.append(change.new), "progress")
-    monkeypatch.setattr("attnwidget._messages.picture.LIMITS", _quick_reports())
+    monkeypatch.setattr("attnwidget._messages.pictures.picture.LIMITS", _quick_reports())
     found.finish(executor=executor)
     assert found.picture == expected.picture
     assert found.picture["sampled"] is None
@@ -159,7 +159,7 @@ def test_the_exact_picture_of_a_widget(executor: Executor, monkeypatch: pytest.M
 
 
 def _quick_reports() -> Any:
-    from attnwidget._messages import picture
+    from attnwidget._messages.pictures import picture
 
     return dataclasses.replace(picture.LIMITS, report=0.0)
 

@@ -17,7 +17,7 @@ from killed import KilledOnce
 
 from attnwidget import AttentionWidget, compare
 from attnwidget._engine import level_cache
-from attnwidget._messages import picture
+from attnwidget._messages.pictures import picture
 
 N = 9000
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnwidget._messages.requests import ANSWERS
+from attnwidget._messages.answers.requests import ANSWERS
 
 pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parents[2]

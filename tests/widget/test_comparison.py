@@ -20,7 +20,7 @@ from attnwidget import Attention, AttentionStack, AttentionWidget, compare, load
 from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelKey
 from attnwidget._engine.stages import MASKED
-from attnwidget._messages import comparison, picture
+from attnwidget._messages.pictures import comparison, picture
 from attnwidget.attention import STAGES
 from examples import examples
 

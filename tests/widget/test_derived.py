@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attnwidget._widget.derived import INTERRUPTED, Derived, DerivedTrait
+from attnwidget._widget.derived.derived_trait import INTERRUPTED, Derived, DerivedTrait
 
 
 class Box:

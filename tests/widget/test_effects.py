@@ -21,7 +21,7 @@ from front_end import FrontEnd
 
 from attnwidget import AttentionWidget, Capture, capture, effect
 from attnwidget._capture.interventions import runner as runner_module
-from attnwidget._widget import effects as effects_module
+from attnwidget._widget.passes import effects as effects_module
 
 transformers = pytest.importorskip("transformers")
 

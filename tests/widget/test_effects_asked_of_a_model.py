@@ -11,10 +11,10 @@ import torch
 from front_end import FrontEnd
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
-from attnwidget._messages.segment_mass import SINK
-from attnwidget._widget import effects as effects_module
+from attnwidget._messages.segments.segment_mass import SINK
 from attnwidget._widget.effect_source import EditedPart, Goal, PartEffect, PlainRun, TargetChoice
-from attnwidget._widget.named_stacks import LabeledStack
+from attnwidget._widget.passes import effects as effects_module
+from attnwidget._widget.stores.named_stacks import LabeledStack
 
 N = 8
 HEADS = (3, 2)  # of each layer

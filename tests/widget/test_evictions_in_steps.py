@@ -13,8 +13,8 @@ from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._engine import cache_policies
 from attnwidget._engine.cache_policies import Evicting, cells_to_evict
 from attnwidget._utils.scheduler import Scheduler
-from attnwidget._widget import eviction_pass
-from attnwidget._widget.eviction_pass import EVICTIONS, WAIT
+from attnwidget._widget.passes import eviction_pass
+from attnwidget._widget.passes.eviction_pass import EVICTIONS, WAIT
 
 AT_ONCE = eviction_pass.MAX_CELLS_AT_ONCE  # without the fixture
 N, HEADS = 300, 3

@@ -103,7 +103,7 @@ def test_another_head_on_the_way_begins_anew() -> None:
 
 
 def test_what_is_asked_of_a_long_head_comes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_UNASKED_CELLS", 1000)
+    monkeypatch.setattr("attnwidget._widget.derived.findings_cache.MAX_UNASKED_CELLS", 1000)
     att = Attention(*tensors())
 
     async def main() -> AttentionWidget:
@@ -128,7 +128,7 @@ def test_what_fails_on_the_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> AttentionWidget:
         w = AttentionWidget.from_attention(Attention(*tensors()))
         await settled(w)
-        monkeypatch.setattr("attnwidget._widget.findings_cache.examining", fails)
+        monkeypatch.setattr("attnwidget._widget.derived.findings_cache.examining", fails)
         w.set_state({"head": 1})
         await settled(w)
         return w
@@ -141,10 +141,10 @@ def test_in_a_script_a_longer_head_is_checked_only_when_it_is_asked_for(
     front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     att = Attention(*tensors(9, heads=4))
-    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_CHECKED_AT_ONCE", 81)
+    monkeypatch.setattr("attnwidget._widget.derived.findings_cache.MAX_CHECKED_AT_ONCE", 81)
     assert AttentionWidget.from_attention(att).findings is not None, "so many cells are checked at once"
-    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_CHECKED_AT_ONCE", 80)
-    monkeypatch.setattr("attnwidget._widget.findings_cache.MAX_KEPT_HEADS", 2)
+    monkeypatch.setattr("attnwidget._widget.derived.findings_cache.MAX_CHECKED_AT_ONCE", 80)
+    monkeypatch.setattr("attnwidget._widget.derived.findings_cache.MAX_KEPT_HEADS", 2)
     w = AttentionWidget.from_attention(att)
     assert (w.findings, w.deviation) == (None, None)
     at = {"kind": "check", "layer": 0, "batch": 0}

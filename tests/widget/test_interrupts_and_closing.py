@@ -20,12 +20,13 @@ from tolerance import rounding
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 from attnwidget._engine import cost, level_cache
 from attnwidget._engine.level_cache import LevelBuild
-from attnwidget._messages import picture, requests
-from attnwidget._messages.comparison import ExactComparison
+from attnwidget._messages.answers import requests
+from attnwidget._messages.pictures import picture
+from attnwidget._messages.pictures.comparison import ExactComparison
 from attnwidget._utils.scheduler import Scheduler
-from attnwidget._widget import comparison_pass, eviction_pass, exact_pass, recall_pass
-from attnwidget._widget.derived import INTERRUPTED
-from attnwidget._widget.eviction_pass import EVICTIONS
+from attnwidget._widget.derived.derived_trait import INTERRUPTED
+from attnwidget._widget.passes import comparison_pass, eviction_pass, exact_pass, recall_pass
+from attnwidget._widget.passes.eviction_pass import EVICTIONS
 
 LONG = 700  # tokens: where heads are long from a few cells on, the picture comes sampled first
 
@@ -257,7 +258,7 @@ def test_what_was_not_checked_yet_is_put_back_and_no_later_question_meets_it(
     sides = {name: Attention(*tensors(1, 2, 8, 4)) for name in ("a", "b", "c")}
     w = compare(sides)
     with monkeypatch.context() as patch:
-        patch.setattr("attnwidget._widget.comparison.nearest", stops(error))
+        patch.setattr("attnwidget._widget.comparison.comparison_widget.nearest", stops(error))
         taken(w, error, lambda: w.set_state({"palette": "viridis", "against": "nobody", "query": 1}))
     assert (w.against, w.palette, w.query) == ("b", "attnwidget", None)
     assert [front_end.state(w)[name] for name in ("against", "palette", "query")] == ["b", "attnwidget", None]

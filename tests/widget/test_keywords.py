@@ -10,7 +10,7 @@ import torch
 
 from attnwidget import Attention, AttentionWidget, Capture, ComparisonWidget, compare
 from attnwidget._rules.options import KEYWORDS
-from attnwidget._widget.keywords import ComparisonKeywords, ShowKeywords, WidgetKeywords, keywords_of
+from attnwidget._widget.traits.keywords import ComparisonKeywords, ShowKeywords, WidgetKeywords, keywords_of
 
 
 def words_of(hint: Any) -> list[Any]:

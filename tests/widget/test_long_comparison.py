@@ -15,9 +15,10 @@ from tolerance import approx, rounding, together
 from attnwidget import Attention, compare
 from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelKey
-from attnwidget._messages import comparison, requests
-from attnwidget._widget import comparison_pass
-from attnwidget._widget.comparison import ComparisonWidget
+from attnwidget._messages.answers import requests
+from attnwidget._messages.pictures import comparison
+from attnwidget._widget.comparison.comparison_widget import ComparisonWidget
+from attnwidget._widget.passes import comparison_pass
 
 KEY = LevelKey(0, 0, "weights", "max")
 

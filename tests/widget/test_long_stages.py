@@ -13,8 +13,8 @@ from tolerance import rounding, sums, together
 
 from attnwidget import Attention, AttentionWidget
 from attnwidget._engine import cost, softmax
-from attnwidget._messages import stage_pictures
-from attnwidget._widget.exact_pass import EXACT_STAGES
+from attnwidget._messages.pictures import stage_pictures
+from attnwidget._widget.passes.exact_pass import EXACT_STAGES
 
 N = 900
 

@@ -14,7 +14,7 @@ import torch
 from front_end import FrontEnd, decode_cells, decode_tokens
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, capture
-from attnwidget._widget.named_stacks import LabeledStack
+from attnwidget._widget.stores.named_stacks import LabeledStack
 
 
 def attention(queries: int, keys: int | None = None, heads: int = 2, seed: int = 0) -> Attention:

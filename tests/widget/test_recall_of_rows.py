@@ -13,8 +13,8 @@ from front_end import FrontEnd, decode
 from tolerance import eps, roundings
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
-from attnwidget._export import snapshot
-from attnwidget._widget import recall_pass
+from attnwidget._export.page import snapshot
+from attnwidget._widget.passes import recall_pass
 
 N = 90
 WINDOW = {"keep": {"policy": "window", "budget": 12}}

@@ -12,8 +12,8 @@ import torch
 
 from attnwidget import AttentionWidget
 from attnwidget._engine import cost
-from attnwidget._messages import requests
-from attnwidget._widget import requested_files
+from attnwidget._messages.answers import requests
+from attnwidget._widget.front_end import requested_files
 
 pytest.importorskip("matplotlib")
 

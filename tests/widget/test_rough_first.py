@@ -13,7 +13,7 @@ from tolerance import rounding, sums, together
 from attnwidget import Attention, AttentionWidget
 from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelCache, LevelKey
-from attnwidget._messages import picture
+from attnwidget._messages.pictures import picture
 
 KEY = LevelKey(0, 0, "weights", "max")
 

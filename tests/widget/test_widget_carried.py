@@ -12,11 +12,11 @@ from carrying import carrying
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionWidget, Capture, capture, compare
-from attnwidget._export import preview
-from attnwidget._export.glyphs import written
-from attnwidget._export.numbers import LEGENDS
-from attnwidget._messages.decoding import BLOCKED, decode_cells, of_picture
-from attnwidget._messages.ranking import line, rank
+from attnwidget._export.look.numbers import LEGENDS
+from attnwidget._export.still import preview
+from attnwidget._export.still.glyphs import written
+from attnwidget._messages.answers.ranking import line, rank
+from attnwidget._messages.codec.decoding import BLOCKED, decode_cells, of_picture
 
 CARRIED = ("value_norm", "logit", "saliency")
 

@@ -13,9 +13,9 @@ from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, segments
 from attnwidget._engine.softmax import run_to_end
-from attnwidget._export import snapshot
-from attnwidget._messages import requests
-from attnwidget._messages.decoding import decode, decode_cells
+from attnwidget._export.page import snapshot
+from attnwidget._messages.answers import requests
+from attnwidget._messages.codec.decoding import decode, decode_cells
 
 PARTS = segments({"one": (1, 4), "two": (4, 9)})
 STAGES = ("contribution", "value_norm", "logit", "saliency")
@@ -138,7 +138,7 @@ def test_a_layer_without_the_stage_shows_no_heads_of_it() -> None:
 
 
 def test_the_small_png_of_segments_names_the_sums() -> None:
-    from attnwidget._export.preview import preview_of
+    from attnwidget._export.still.preview import preview_of
 
     w = widget(view="segments", stage="logit")
     still = preview_of(w._export_view())

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
-from attnwidget._messages import encoding
+from attnwidget._messages.codec import encoding
 from attnwidget._utils import throttle
 
 

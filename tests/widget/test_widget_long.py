@@ -24,7 +24,8 @@ from attnwidget._engine import cost, overview
 from attnwidget._engine import level_cache as levels
 from attnwidget._engine.level_cache import LevelBuild
 from attnwidget._engine.regions import Region
-from attnwidget._messages import encoding, picture, tiles
+from attnwidget._messages.codec import encoding
+from attnwidget._messages.pictures import picture, tiles
 
 AT = {"layer": 0, "batch": 0, "head": 0, "stage": "weights"}
 Q, K = 5000, 3000  # levels 2 and 1 are kept, bins of 12 × 6 cells drawn

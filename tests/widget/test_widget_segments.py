@@ -13,8 +13,8 @@ from front_end import FrontEnd, decode
 from tolerance import sums
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare, segments
-from attnwidget._messages import segment_mass
-from attnwidget._widget import masses
+from attnwidget._messages.segments import segment_mass
+from attnwidget._widget.passes import masses
 
 N = 14
 NESTED = {"documents": {"doc 1": (1, 4), "doc 2": (4, 8)}, "question": (8, 10), "answer": (10, 14)}

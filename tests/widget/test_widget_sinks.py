@@ -12,7 +12,7 @@ from tolerance import eps, rounding
 
 from attnwidget import Attention, AttentionWidget, compare
 from attnwidget._engine import cost
-from attnwidget._messages import picture
+from attnwidget._messages.pictures import picture
 
 LOGITS = torch.tensor([0.5, -2.0, 3.0])
 WORDS = ["a", "em", "##bed", "ding", "end", "."]

@@ -13,7 +13,8 @@ from front_end import BLOCKED, FrontEnd, decode, decode_cells
 from tolerance import rounding
 
 from attnwidget import Attention, AttentionWidget
-from attnwidget._messages import pair_steps, stage_pictures
+from attnwidget._messages.answers import pair_steps
+from attnwidget._messages.pictures import stage_pictures
 
 
 def make(**show: Any) -> AttentionWidget:

@@ -15,11 +15,11 @@ from torch.utils.checkpoint import checkpoint
 
 from ..._engine.weights_block import WeightsBlock
 from ..._engine.what_if import round_to
-from ..output_edits import EditRefused
-from ..parts import take_part
-from ..verification import DroppedWeights, RowsOfOutput, rounding_of, sampled_rows
+from ..call.rule_slices import take_part
+from ..intercept.output_edits import EditRefused
+from ..verify.verification import DroppedWeights, RowsOfOutput, rounding_of, sampled_rows
 from .edits import Applied
-from .other_runs import OtherRun
+from .patching import OtherRun
 from .seen_call import SeenCall
 from .softmax_rules import SoftmaxRules
 

@@ -14,24 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import hooks
-from ..advice import WRAPPED, under_transform, with_way_on
-from ..context_parallel import refuse_keys_of_others, refuse_spread_positions
-from ..coverage import AttentionModules
-from ..kept_tensors import TensorKeeper
-from ..matching import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
-from ..model_calls import ModelCalls, calls_running, module_names, parts_of
-from ..observed_call import ObservedCall, ProcessHeads, Unreadable
-from ..output_edits import EditRefused, OutputEdit
-from ..own_places import keys_after, keys_before
-from ..positions import why_not_positions
-from ..process_parts import heads_of_process
-from ..provenance import ToldCross
-from ..selection import LayerSelection
-from ..traced_tensors import Caller
-from ..transformers import length_of_cache, read_call
-from ..verification import DroppedWeights, RowsOfOutput
-from ..watching import NOT_FOLLOWED, WatchedModules
+from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
+from ..call.query_offset import keys_after, keys_before
+from ..distributed.context_parallel import refuse_keys_of_others, refuse_spread_positions
+from ..distributed.head_shards import heads_of_process
+from ..intercept import hooks
+from ..intercept.output_edits import EditRefused, OutputEdit
+from ..intercept.transformers_calls import length_of_cache, read_call
+from ..intercept.watching import NOT_FOLLOWED, WatchedModules
+from ..modules.advice import WRAPPED, under_transform, with_way_on
+from ..modules.coverage import AttentionModules
+from ..modules.position_check import why_not_positions
+from ..modules.selection import LayerSelection
+from ..modules.self_or_cross import ToldCross
+from ..records.forward_passes import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
+from ..records.kept_tensors import TensorKeeper
+from ..session.callers import ModelCalls, calls_running, module_names, parts_of
+from ..tracing.traced_tensors import Caller
+from ..verify.verification import DroppedWeights, RowsOfOutput
 from .checkpoints import EditedCall, Repeated, surroundings
 from .edited_heads import Chain, EditedHeads, together
 from .edits import ByHead, EditPlan

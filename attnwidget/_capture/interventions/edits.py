@@ -15,11 +15,11 @@ from ..._engine.what_if import READERS
 from ..._segments.segments import Segments
 from ..._utils.choices import matches_name
 from ..._utils.validation import nearest, told
-from ..output_edits import EditRefused
+from ..intercept.output_edits import EditRefused
+from .added_mask import OwnMask
 from .kept_keys import read_keep
-from .other_runs import OtherRun
-from .own_masks import OwnMask
-from .places import Places
+from .named_positions import Places
+from .patching import OtherRun
 
 EVEN = ("mean", "uniform")
 PLAIN = ("scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "dtype")

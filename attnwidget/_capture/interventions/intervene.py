@@ -15,12 +15,12 @@ from ..._analysis.effect import Effect
 from ..._segments.segments import Segments
 from ..._utils.interrupts import interrupts_put_off, surely
 from ..._utils.validation import told
-from ..model_calls import module_of
+from ..session.callers import module_of
 from .comparing import TargetLike, effect_of_run, words_of_edits
 from .editor import Editor
 from .edits import EditPlan, EditRule, HeadEdit
 from .model_call import call_again
-from .other_runs import OtherRun
+from .patching import OtherRun
 from .refusals import refuse
 
 __all__ = ["Run", "intervene"]

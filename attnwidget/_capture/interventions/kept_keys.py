@@ -14,8 +14,8 @@ from ..._rules.row_spans import Spans, simplify
 from ..._utils.validation import as_choice, told
 from ...attention import Attention
 from ...masks import Mask, as_mask
-from ..output_edits import EditRefused
-from .own_masks import cells_of
+from ..intercept.output_edits import EditRefused
+from .added_mask import cells_of
 from .seen_call import SeenCall
 
 BEGUN = (

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..._utils.validation import told
-from ..labels import can_spell
-from ..model_calls import module_of
-from ..module_walk import device_of
+from ..modules.module_walk import device_of
+from ..session.callers import module_of
+from ..text.labels import can_spell
 
 IDS = ("decoder_input_ids", "input_ids")  # those whose positions the output has, if there are both, come first
 MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}

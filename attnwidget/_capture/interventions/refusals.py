@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ..._utils.choices import matches_name
-from ..coverage import SCRIPTED, is_scripted_attention
-from ..model_calls import module_names
-from ..selection import nearest_name, shown
+from ..modules.coverage import SCRIPTED, is_scripted_attention
+from ..modules.selection import nearest_name, shown
+from ..session.callers import module_names
 from .edits import EditPlan, EditRule
 
 COMPILED = (

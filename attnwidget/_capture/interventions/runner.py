@@ -10,11 +10,11 @@ import torch
 
 from ..._analysis.effect import log_probabilities, most_likely
 from ..._widget.effect_source import EditedPart, Goal, PartEffect, PlainRun, TargetChoice
-from ..stacks import NamedStack
+from ..text.stacks import NamedStack
 from .comparing import TargetLike
 from .model_call import RepeatableCall
-from .parts import SweptPart
 from .runs import EditedRuns, Found
+from .swept_part import SweptPart
 from .targets import ComparedTarget, is_masked_model, read_target, text_before, texts_of
 
 AFTER_THE_END = 8  # tokens that are offered as targets

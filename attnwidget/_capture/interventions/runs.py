@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..._analysis.effect import divergences, log_probabilities
 from ..._utils.interrupts import surely
-from ..limit import free_bytes
-from ..module_walk import device_of
-from ..options import read_options
-from ..recorder import Recorder
+from ..call.memory_limit import free_bytes
+from ..modules.module_walk import device_of
+from ..session.options import read_options
+from ..session.recorder import Recorder
 from .comparing import function_target
 from .edits import PerSample
 from .intervene import intervene

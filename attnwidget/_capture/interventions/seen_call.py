@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..observed_call import ObservedCall
+from ..call.observed_call import ObservedCall
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..._engine.what_if import round_to
 from ..._rules.row_spans import Spans
 from ..._utils.validation import FLOATS
-from ..flex_attention import ScoreMod
-from ..output_edits import EditRefused
+from ..call.flex_attention import ScoreMod
+from ..intercept.output_edits import EditRefused
 from .edits import REMOVING, HeadEdit
 from .kept_keys import KeptKeys
 from .seen_call import SeenCall

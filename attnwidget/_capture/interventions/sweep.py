@@ -16,12 +16,12 @@ from ..._segments.segments import Segments
 from ..._utils.progress_bars import progress_bar
 from ..._utils.time_left import TimeLeft
 from ..._utils.validation import as_choice, as_size, told
-from ..labels import can_spell
-from ..towers import Towers
+from ..modules.towers import Towers
+from ..text.labels import can_spell
 from .comparing import TargetLike, read_sample
 from .model_call import RepeatableCall, read_call
-from .parts import SweptPart, name_of_edit
 from .runs import EditedRuns
+from .swept_part import SweptPart, name_of_edit
 from .targets import ComparedTarget, texts_of
 
 Over = Literal["heads", "layers", "segments", "keys"]

@@ -14,7 +14,7 @@ from ..._tokens import running
 from ..._tokens.display import Style, spaced_text
 from ..._tokens.tokenizers import ids_of_text, spell, spelling_of
 from ..._utils.validation import told
-from ..labels import SavedWords, can_spell
+from ..text.labels import SavedWords, can_spell
 from .model_call import RepeatableCall
 
 FUNCTION = "target=lambda output: …, which returns one number"

@@ -6,11 +6,11 @@ from typing import Any
 
 from ..._engine.sources import Stage
 from ..._engine.stages import MASKED
-from ..._messages import decoding
+from ..._messages.codec import decoding
 from ..._utils.validation import as_choice
-from .. import colors
 from ..compared import is_comparison, names_of
-from ..numbers import head_words, in_model, status_number
+from ..look import colors
+from ..look.numbers import head_words, in_model, status_number
 from ..view import WidgetView
 from . import compare, graph, heads, heatmap, reading, segments, stages
 from .canvas import Canvas

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..._tokens.characters import clusters, one_line
 from ..._utils import files
-from ..colors import Look
+from ..look.colors import Look
 
 PIXEL = 1 / 96  # inches
 POINT = 0.75  # of a pixel

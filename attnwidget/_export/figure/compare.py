@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._messages.decoding import DecodedMatrix
-from .. import colors
+from ..._messages.codec.decoding import DecodedMatrix
 from ..compared import part_of, placed, places_of, range_of_change
+from ..look import colors
 from ..view import WidgetView
 from . import heatmap
 from .heatmap import Place, cells

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import colors
-from ..effects import (
+from ..look import colors
+from ..look.effects import (
     EffectScales,
     as_loss,
     disagreement,
@@ -20,7 +20,7 @@ from ..effects import (
     scales_of,
     without_words,
 )
-from ..numbers import brief_head
+from ..look.numbers import brief_head
 from . import segment_heads
 from .legend import ramp
 from .segment_heads import number

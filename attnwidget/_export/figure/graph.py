@@ -18,8 +18,8 @@ from ..._analysis.top_links import LINK_CELLS, LINKS, strongest
 from ..._engine.base import Head
 from ..._engine.softmax import sink_weights
 from ..._tokens.display import Label
-from .. import colors
-from ..numbers import head_words, list_number
+from ..look import colors
+from ..look.numbers import head_words, list_number
 from . import graph_geometry as geometry
 from .canvas import LEAST
 from .graph_geometry import APART_LABELS, Lane, Link, Side

@@ -16,12 +16,13 @@ import torch
 from ..._analysis.metrics import NAMES
 from ..._analysis.similar_heads import metric_distances, order_of, picture_distances
 from ..._engine.stages import SIGNED
-from ..._messages import decoding, heads_overview
-from ..._messages.decoding import BLOCKED, NAN
-from ..._messages.heads_of_stage import STAGE_SUMS, StageSurvey
-from .. import colors
-from ..effects import as_loss, loss_text
-from ..numbers import brief_head, numbers_of_all
+from ..._messages.codec import decoding
+from ..._messages.codec.decoding import BLOCKED, NAN
+from ..._messages.pictures import heads_overview
+from ..._messages.pictures.heads_of_stage import STAGE_SUMS, StageSurvey
+from ..look import colors
+from ..look.effects import as_loss, loss_text
+from ..look.numbers import brief_head, numbers_of_all
 from ..view import WidgetView
 from .canvas import LEAST
 from .legend import legend_name

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._messages import decoding
-from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
+from ..._messages.codec import decoding
+from ..._messages.codec.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from ..._tokens.display import Label
-from .. import colors
-from ..numbers import cell_number
-from ..ranges import with_range
+from ..look import colors
+from ..look.numbers import cell_number
+from ..look.ranges import with_range
 from . import recall, segment_names
 from .canvas import LEAST
 from .legend import RAMP, clipped_cells, legend

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..._engine.stages import BY_SIZE
-from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
-from .. import colors
-from ..numbers import legend_name as _legend_name
-from ..numbers import legend_ticks
-from ..ranges import range_words
+from ..._messages.codec.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
+from ..look import colors
+from ..look.numbers import legend_name as _legend_name
+from ..look.numbers import legend_ticks
+from ..look.ranges import range_words
 from .padding import veil
 from .sheet import FigureContext
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..._messages.decoding import DecodedMatrix
-from .. import padding
-from ..colors import rgb_of
+from ..._messages.codec.decoding import DecodedMatrix
+from ..look import padding
+from ..look.colors import rgb_of
 from .sheet import FigureContext
 
 VEIL = 0.62  # how much of the page's color is over them

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._engine.stages import MASKED, SIGNED
-from ..._messages.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF
-from ..._messages.images import Patches
+from ..._messages.codec.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF
+from ..._messages.codec.images import Patches
 from ..._tokens.running import Piece, pieces_of
-from .. import colors
+from ..look import colors
 from .legend import legend_name, ramp, scale_ticks
 from .sheet import FigureContext
 

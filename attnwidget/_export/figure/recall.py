@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._messages import decoding
-from ..colors import Array, hex_of
-from ..numbers import list_number
+from ..._messages.codec import decoding
+from ..look.colors import Array, hex_of
+from ..look.numbers import list_number
 from .legend import ramp
 from .sheet import FigureContext
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..._engine.stages import SIGNED
-from ..._messages import decoding
-from ..._messages.segment_reading import SELF, aside_columns, measure_of, read
-from .. import colors
-from ..numbers import brief_head, list_number
+from ..._messages.codec import decoding
+from ..._messages.segments.segment_reading import SELF, aside_columns, measure_of, read
+from ..look import colors
+from ..look.numbers import brief_head, list_number
 from .sheet import FigureContext
 
 ROW, MOST_ROWS = 20, 10

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from math import ceil
 from typing import Any, NamedTuple
 
-from ..._messages import decoding
-from ..._messages.decoding import DecodedMatrix
-from .. import colors
+from ..._messages.codec import decoding
+from ..._messages.codec.decoding import DecodedMatrix
+from ..look import colors
 from ..view import SavedHead
 from .sheet import FigureContext
 

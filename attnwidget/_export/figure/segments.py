@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..._engine.stages import SIGNED
-from ..._messages import decoding
-from ..._messages.segment_answers import spread
-from ..._messages.segment_mass import SINK
-from ..._messages.segment_reading import aside_columns, is_logarithmic, measure_name, measure_of, read
-from .. import colors
-from ..effects import is_shown
-from ..numbers import cell_number, legend_ticks, list_number
+from ..._messages.codec import decoding
+from ..._messages.segments.segment_answers import spread
+from ..._messages.segments.segment_mass import SINK
+from ..._messages.segments.segment_reading import aside_columns, is_logarithmic, measure_name, measure_of, read
+from ..look import colors
+from ..look.effects import is_shown
+from ..look.numbers import cell_number, legend_ticks, list_number
 from . import effects, segment_heads
 from .legend import legend_name, ramp
 from .segment_heads import number

@@ -11,7 +11,7 @@ from ..._engine.sources import Stage
 from ..._engine.stages import SIGNED
 from ..._tokens.display import Label, labels_of, patch_labels
 from ...attention import Attention
-from .. import colors
+from ..look import colors
 from ..view import WidgetView, linked_stage
 from .canvas import Canvas
 

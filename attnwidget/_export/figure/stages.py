@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._messages import decoding, stage_pictures
-from ..._messages.decoding import DecodedMatrix
-from .. import colors
-from ..numbers import list_number
+from ..._messages.codec import decoding
+from ..._messages.codec.decoding import DecodedMatrix
+from ..._messages.pictures import stage_pictures
+from ..look import colors
+from ..look.numbers import list_number
 from .heatmap import Place, cells, sink_column
 from .legend import scale_ticks, tick_labels
 from .sheet import FigureContext

@@ -1,0 +1,560 @@
+"""The public side of a capture: `capture`, and `Capture`, which reads what a `Recorder` has recorded."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+import torch
+
+from ..._utils.indexing import as_index
+from ..._utils.interrupts import surely
+from ...stack import AttentionStack
+from ..carried.target_token import token_of
+from ..files import capture_file
+from ..files.merge_processes import load_files
+from ..modules.self_or_cross import CrossLike
+from ..modules.towers import Towers
+from ..records.record import Record
+from ..session.options import Keep, read_options, read_tokenizer
+from ..session.recorder import Recorder
+from ..text.labels import Ids, Labels
+from ..text.stacks import NamedStack
+from .forward import Forward, RecordsByName
+from .reducing import reduce_records
+
+__all__ = ["Capture", "Forward", "capture"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+NumbersLike = int | slice | range | Sequence[int]
+HeadsLike = NumbersLike | Mapping[int | str | re.Pattern[str], NumbersLike]
+NO_READOUT = "no unembedding is known, so no token can be chosen: cap.output_path says why"
+NO_LOGITS_KEPT = (
+    "there are no logits to go back from: capture(model, gradients=True), run a model that gives logits with gradients "
+    "on, and call this once"
+)
+LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
+
+
+def capture(
+    model: Any = None,
+    *,
+    tokenizer: Any = None,
+    layers: LayersLike | None = None,
+    queries: NumbersLike | None = None,
+    heads: HeadsLike | None = None,
+    cross: CrossLike | None = None,
+    keep: Keep = "tensors",
+    values: bool = True,
+    gradients: bool = False,
+    clone: bool = True,
+    device: Any = None,
+    dtype: torch.dtype | None = None,
+    last: int | None = None,
+    every: int | None = None,
+    limit: int | str | None = None,
+    strict: bool = True,
+) -> Capture:
+    """Record the attention of a model in a `with` block: q, k, v, masks and scales of every call, never the weights.
+
+    Args:
+        model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; only its calls are recorded.
+            None: all calls of torch's attention functions in this thread; what q and k are made of is not seen then, so
+            that lengths decide what is cross-attention, of which a warning tells, and there is no text.
+        tokenizer: that has words for the ids that the model reads, as for `AttentionWidget`; they label `widget()`. Its
+            name and its words for these ids are written into a file; it is never loaded. None: that of the object, as
+            a pipeline has one; where there is none, ids are kept all the same, and named by `cap.tokenizer = …` or
+            `cap.widget(tokenizer=…)`.
+        layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them, from the end if it is
+            negative; a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of these
+            ("encoder.*"); a compiled regular expression; or a list of such. None: all.
+        queries: whose rows to keep, with all their keys: an int, a slice, a range or a list, counted over all that
+            continues, so that slice(-512, None) of a generated text is its last 512 tokens; until the end those are
+            kept that may be among them. `att.part.queries` has their positions. None: all.
+        heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where layers are named as
+            for `layers`, by numbers from 0, and others keep all; of grouped heads only the key heads that they use.
+            They are counted from 0 in what is kept, in `att.block(head=0)` and in the widget's `head`;
+            `att.part.heads` has their numbers in the model, which the widget names beside: "head 0 (5 in the model)".
+            None: all.
+        cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
+            name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
+            decided by whether q and k come from the same tensor.
+        keep: "tensors", or "overview": each call is reduced at once to an exact picture of at most 128 × 128 bins of
+            each head, log-normalizers and metrics, and q, k and v are dropped. What they would be needed for is then
+            refused: rows, single cells of a long text, stages, what-if; and the later calls of `generate`.
+        values: whether to keep v, without which there are no outputs and contributions.
+        gradients: whether to keep ∂L/∂O, the gradient of what each head gave, as `loss.backward()` or `cap.backward()`
+            comes to it: it takes as much memory as q, and gives the stage "saliency".
+        clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
+            place.
+        device: where to keep the tensors, e.g. "cpu"; None: where they are.
+        dtype: the type to keep them in, e.g. torch.float16; None: as they are.
+        last: how many forward passes to keep, the last ones; what continues one another, as `generate` does, is one.
+            None: all.
+        every: keep each n-th forward pass, from the first; the others are recorded while they run, then dropped.
+        limit: bytes to keep at most, or such as "2GB"; None: half of the memory that is free. A warning tells when half
+            of them are kept. Calls beyond are not kept but named in `cap.skipped`, and the model goes on.
+        strict: whether to raise at the end of the block where nothing was seen, or a layer is not there. False: a
+            warning tells it, and `cap.skipped`.
+
+    Returns:
+        `Capture`, to be entered; when the block ends it has `attention`, `cross`, `calls`, `widget()`, `save(path)`.
+        It can be called in place of the model, and decorates a function: see `Capture`.
+
+    Raises:
+        TypeError, ValueError: an argument that is none of these; at the end of the block: nothing was seen, or there is
+            no such layer; the message says what to try.
+
+    The model keeps its kernels (SDPA, FlashAttention, FlexAttention, eager) and computes the same, bit by bit, with two
+    exceptions: torch's own `nn.MultiheadAttention` and `nn.TransformerEncoder` take no short cut for inference inside
+    the block, and compiled models are run as they are written; both may change last bits.
+
+    Every call is verified by its output, of which three rows, or the one of a single token, are computed again from q,
+    k, v, mask and scale: of the first and the last sample, in all heads, or, of a very long text, in some of them.
+    What contradicts its output is not shown, but named in `skipped` with the reason, and so is attention that ran and
+    could not be followed.
+
+    In other threads than that which entered the block, calls of transformers' attention interface are recorded, each
+    forward pass by itself; others are named in `skipped`. Samples of beam search are the sequences that it returns; of
+    searches that are not followed, such as groups of beams, contrastive search (both `custom_generate` in transformers
+    5) or one of your own, a warning tells.
+
+    >>> import torch
+    >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = torch.randn(1, 5, 8)
+    >>> with capture(model) as cap:
+    ...     output, weights = model(x, x, x, average_attn_weights=False)
+    >>> bool(torch.allclose(cap.attention[0].block(head=1), weights[0, 1]))
+    True
+    """
+    options = read_options(
+        tokenizer=tokenizer,
+        layers=layers,
+        queries=queries,
+        heads=heads,
+        cross=cross,
+        keep=keep,
+        values=values,
+        gradients=gradients,
+        clone=clone,
+        device=device,
+        dtype=dtype,
+        last=last,
+        every=every,
+        limit=limit,
+        strict=strict,
+    )
+    return Capture(Recorder(model, options), model=model)
+
+
+class RecordedFunction(Protocol[P, R_co]):
+    """A function that `@capture(model)` decorates: called as before, with its capture as an attribute."""
+
+    capture: Capture
+
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R_co:
+        """Call the function in the block of its capture."""
+
+
+class Capture(Forward):
+    """The attention that `capture` recorded, and the block that records it; read it when the block has ended.
+
+    One forward pass, or one generated text, is in `attention`, `cross` and `calls`. Of several, `cap[0]`, `cap[1]`, …
+    are `Forward`s, each with the same names; `cap.attention` and the others then have all of them, told apart as
+    "forward 1: …"; `cap.numbers` says which of all forward passes each is, where not all are kept.
+
+    A block can also be written as a call: `capture(model).run(**inputs)` returns the capture, and `cap(**inputs)` what
+    the model returns. As a decorator it records each call of a function, and is found again as its `.capture`:
+
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> capture(model).run(torch.randn(1, 5, 8)).attention[0].shape.Q
+    5
+    >>> @capture(model, last=1)
+    ... def step(x):
+    ...     return model(x)
+    >>> for n in (3, 4):
+    ...     _ = step(torch.randn(1, n, 8))
+    >>> step.capture.attention[0].shape.Q, step.capture.numbers
+    (4, [1])
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        forwards: Sequence[RecordsByName] = (),
+        skipped: Mapping[str, str] | None = None,
+        *,
+        model: Any = None,
+        tokenizer: Any = None,
+        towers: Sequence[str] = (),
+    ) -> None:
+        self._recorder, self._model = recorder, model
+        self._skipped = recorder.skipped if recorder is not None else skipped or {}
+        self._forwards: Sequence[RecordsByName] = forwards if recorder is None else recorder.matcher.forwards
+        self._tokenizer = tokenizer if recorder is None else recorder.tokenizer
+        self._tower_names = tuple(towers)
+        self._source, self._number = self, 0
+        self._target: int | None = None
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Return the calls that were seen but cannot be shown: by the module's name, the reason."""
+        return dict(self._skipped)
+
+    @property
+    def _records(self) -> RecordsByName:  # type: ignore[override]
+        forwards = self._forwards
+        if len(forwards) == 1:
+            return forwards[0]
+        return {
+            f"forward {number}: {name}": record
+            for number, records in zip(self.numbers, forwards, strict=True)
+            for name, record in records.items()
+        }
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return of each forward pass that is kept which it was: 0, 1, … unless `last` or `every` left some out."""
+        return [getattr(records, "number", i) for i, records in enumerate(self._forwards)]
+
+    def _counts(self) -> list[str]:
+        return [*super()._counts(), *([f"{len(self._skipped)} skipped"] if self._skipped else [])]
+
+    def __len__(self) -> int:
+        return len(self._forwards)
+
+    @overload
+    def __getitem__(self, which: int) -> Forward: ...
+    @overload
+    def __getitem__(self, which: str) -> AttentionStack: ...
+    def __getitem__(self, which: int | str) -> Forward | AttentionStack:
+        """Return a forward pass by number, or a tower's self-attention by name.
+
+        Raises:
+            IndexError: there is no such forward pass.
+            KeyError: there is no such tower.
+            ValueError: a tower of several forward passes.
+        """
+        if isinstance(which, str):
+            if len(self) > 1 and which not in self.stacks():
+                self._refuse_several(f"[{which!r}]")
+            return super().__getitem__(which)
+        forwards = self._forwards
+        try:
+            return Forward(forwards[which], self, self.numbers[which])
+        except IndexError:
+            last = len(forwards) - 1
+            there = f"forwards 0 to {last}" if last > 0 else "forward 0 only" if last == 0 else "none"
+            raise IndexError(f"forward {which} is not there: this capture has {there}") from None
+
+    def __iter__(self) -> Iterator[Forward]:
+        return (self[i] for i in range(len(self)))
+
+    def _refuse_several(self, what: str) -> None:
+        raise ValueError(f"this capture has {len(self)} forward passes: ask one of them, such as cap[0]{what}")
+
+    # What weights carry.
+
+    @property
+    def target(self) -> int | None:
+        """The token whose logit the stage "logit" is of, by id; None: of each sample the one that was most likely next.
+
+        Assign its text, with the space before it, or its id; att.with_target(id) is of one attention alone.
+
+        Raises:
+            TypeError, ValueError, IndexError: no token; no unembedding is known: see `output_path`.
+        """
+        return self._target
+
+    @target.setter
+    def target(self, target: str | int | None) -> None:
+        records = [one for records in self._forwards for one in records.values()]
+        found = None
+        if target is not None:
+            known = [one.attention.carries for one in records]
+            readout = next((one.readout for one in known if one is not None and one.readout is not None), None)
+            if readout is None:
+                raise ValueError(
+                    next((why for one in known if one and (why := one.refusals.get("target"))), NO_READOUT)
+                )
+            found = token_of(target, self.tokenizer, readout.vocabulary)
+        self._target = found
+        for record in records:
+            if isinstance(record, Record):
+                record.target = found
+
+    def backward(self, target: str | int | None = None, at: int = -1) -> None:
+        """Run the model backwards from the logit of a token, of each sample by itself: gives the stage "saliency".
+
+        Args:
+            target: its text, or its id; None: of each sample the one that is most likely there.
+            at: the position whose next token it is; negative counts from the end.
+
+        Raises:
+            ValueError: no gradients were asked for, there are no logits, or it was run before.
+            TypeError, IndexError: no such token or position.
+
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> cap = capture(torch.nn.Sequential(layer, torch.nn.Linear(8, 20)), gradients=True).run(torch.randn(1, 5, 8))
+        >>> cap.backward(target=7)
+        >>> cap.attention[0].block("saliency").shape
+        torch.Size([5, 5])
+        """
+        steps = {id(call.step): call.step for record in self._kept_records() for call in record.calls[-1:]}
+        facts = [step.facts for step in steps.values() if step.facts is not None and step.facts.logits is not None]
+        if not facts:
+            raise ValueError(NO_LOGITS_KEPT)
+        for one in facts:
+            logits, one.logits = one.logits, None  # with the graph, which is used up
+            whole = logits if logits.ndim == 3 else logits[None]
+            row = whole[:, as_index(at, whole.shape[1], "at", "positions")]
+            chosen = None if target is None else token_of(target, self.tokenizer, row.shape[1])
+            tokens = row.argmax(-1) if chosen is None else torch.full(row.shape[:1], chosen, device=row.device)
+            row.gather(1, tokens[:, None]).sum().backward()
+
+    def _kept_records(self) -> Iterator[Record]:
+        for records in self._forwards:
+            yield from (one for one in records.values() if isinstance(one, Record))
+
+    # Its text, of all forward passes.
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that has words for the ids, or its name; None where none is known. Assign one to name them.
+
+        >>> model = torch.nn.MultiheadAttention(8, 2)
+        >>> capture(model, tokenizer="gpt2").tokenizer
+        'gpt2'
+        """
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        self._tokenizer = read_tokenizer(tokenizer)
+
+    def stacks(self) -> dict[str, NamedStack]:
+        """Return each tower's self-attention and cross-attention by name; of several forward passes each by itself.
+
+        >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> with capture(model) as cap:
+        ...     for n in (3, 4):
+        ...         x = torch.randn(1, n, 8)
+        ...         _ = model(x, x, x)
+        >>> [*cap.stacks()]
+        ['forward 0', 'forward 1']
+        """
+        if len(self) == 1:
+            return self[0].stacks()
+        found = {}
+        for forward in self:
+            own = forward.stacks()
+            for name, one in own.items():
+                numbered = f"forward {one.forward}" + (f", {name}" if len(own) > 1 else "")
+                found[numbered] = replace(one, name=numbered)
+        return found
+
+    def _towers(self) -> Towers:
+        names = [name for records in self._forwards for name in records]
+        watched = None if self._recorder is None else self._recorder.texts
+        return Towers([*(self._tower_names if watched is None else watched.towers.given), *names])
+
+    def _main_stack(self) -> NamedStack | None:
+        if len(self) > 1:
+            self._refuse_several("")
+        return super()._main_stack()
+
+    @property
+    def cross_tokens(self) -> Labels | Ids | None:
+        """As `tokens`, of the keys of the cross-attention, such as what the encoder read; None where there is none."""
+        if len(self) > 1:
+            self._refuse_several(".cross_tokens")
+        return super().cross_tokens
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """What the model was called with, as far as it is kept: ids and masks, by the names of transformers.
+
+        After `generate` they hold all that was read. Other arguments, such as images, are not kept.
+        """
+        if len(self) > 1:
+            self._refuse_several(".inputs")
+        return super().inputs
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a capture is not copied or pickled: cap.save(path) writes it, and Capture.load(path) reads it")
+
+    def save(self, path: str | Path) -> None:
+        """Write all that was recorded to a file in the safetensors format: tensors and text, nothing that runs.
+
+        Args:
+            path: where; by custom it ends in .safetensors. {rank} in it is the number of the process, where
+                torch.distributed runs several, each of which saves its own part.
+
+        Raises:
+            ValueError: a mask or score function that has no form but its code; a pipe or a device as the path.
+            OSError: a directory that is not there, a full disk, or anything else that keeps the file from being
+                written. A file that is there is replaced at the end, so one that is loaded stays as it was, and one
+                that cannot be replaced is left whole.
+
+        >>> import tempfile
+        >>> with capture() as cap:
+        ...     _ = torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 5, 8), is_causal=True)
+        >>> path = Path(tempfile.mkdtemp()) / "five.safetensors"
+        >>> cap.save(path)
+        >>> Capture.load(path).attention[0].is_causal
+        True
+        """
+        capture_file.save(self._forwards, self._skipped, path, tokenizer=self.tokenizer, towers=self._towers().given)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Capture:
+        """Open a file that `save` wrote, or those of several processes as one; the model's code is not needed.
+
+        A pattern such as "run-*.safetensors" stands for the parts of one model that ran on several processes: they are
+        laid together by layer, by head (tensor parallel) and by query (`capture(queries=…)`), in the order of these.
+
+        A file of more than 64 MiB is mapped into memory, and read as it is looked at: replace it, as `save` does, or
+        delete it, but do not cut it short or write into it, for then the system ends the process that looks at it.
+
+        Args:
+            path: of the file, or a pattern.
+
+        Returns:
+            A `Capture`, with what was saved.
+
+        Raises:
+            ValueError: it is not such a file, or cut short, or of a later version; of several: a part is missing or
+                there twice, or they are not of one run. The message names the files.
+            FileNotFoundError: no such file.
+
+        >>> import tempfile
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     capture(model).run(x, x, x).save(f"{folder}/run.safetensors")
+        ...     cap = Capture.load(f"{folder}/run.safetensors")
+        ...     cap.attention[0].block(head=1, queries=0)
+        tensor([[0.2000, 0.2000, 0.2000, 0.2000, 0.2000]])
+        """
+        loaded = load_files(path)
+        return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
+
+    def reduce(self, *, progress: bool = False, executor: Executor | None = None) -> Capture:
+        """Reduce all that was recorded to what `capture(model, keep="overview")` keeps; this capture stays as it is.
+
+        Args:
+            progress: draw a bar with the time left, if tqdm is installed.
+            executor: whose workers compute it: threads, processes, or those of a Dask cluster, `client.get_executor()`.
+                Of a capture that was loaded only the path goes to them; see docs/scale.md. Whoever computes it, the
+                numbers are the same.
+
+        Returns:
+            A capture of weights pooled by maximum to at most 128 × 128 bins, log-normalizers and metrics of all rows,
+            without q, k and v; of calls of up to 128 tokens all weights.
+
+        Raises:
+            TypeError, RuntimeError: of an executor, as `Attention.overview`.
+
+        >>> with capture() as cap:
+        ...     _ = torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 300, 8), is_causal=True)
+        >>> small = cap.reduce()
+        >>> small.attention[0].overview(size=100).values.shape, small.nbytes < cap.nbytes
+        (torch.Size([75, 75]), True)
+        """
+        found = reduce_records(self._forwards, executor, progress)
+        tokenizer = self.tokenizer
+        return Capture(None, found, self._skipped, tokenizer=tokenizer, towers=self._towers().given)
+
+    def run(self, *inputs: Any, **keywords: Any) -> Capture:
+        """Call the model in a block, and return the capture.
+
+        Args:
+            inputs: of the model.
+            keywords: of the model.
+
+        Returns:
+            This capture.
+
+        Raises:
+            TypeError: there is no model to call.
+            ValueError: as at the end of a block.
+
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).attention[0].shape.H
+        2
+        """
+        self(*inputs, **keywords)
+        return self
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> RecordedFunction[P, R]: ...
+    @overload
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any: ...
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        """Call the model in a block, and return its output; of a single function return one that is so recorded.
+
+        Raises:
+            TypeError: there is no model to call; a generator, which runs when its call has ended.
+            ValueError: as at the end of a block.
+        """
+        if len(inputs) == 1 and not keywords and callable(inputs[0]) and not isinstance(inputs[0], torch.nn.Module):
+            return self._decorated(inputs[0])
+        if not callable(self._model):
+            what = (
+                "capture() was given no model"
+                if self._model is None
+                else f"a {type(self._model).__name__} is not called"
+            )
+            raise TypeError(f"{what}: give capture(model) one that is, or run it in a block, with capture(…) as cap:")
+        with self:
+            return self._model(*inputs, **keywords)
+
+    def _decorated(self, function: Callable[..., Any]) -> Any:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__name__} is a generator, which runs when its call has long ended: write a block in it, "
+                "with capture(…) as cap:"
+            )
+
+        @functools.wraps(function)
+        def recorded(*arguments: Any, **keywords: Any) -> Any:
+            with self:
+                return function(*arguments, **keywords)
+
+        @functools.wraps(function)
+        async def awaited(*arguments: Any, **keywords: Any) -> Any:
+            with self:
+                return await function(*arguments, **keywords)
+
+        found: Any = awaited if inspect.iscoroutinefunction(function) else recorded
+        found.capture = self
+        return found
+
+    def __enter__(self) -> Capture:
+        if self._recorder is None:
+            raise ValueError("this capture was loaded from a file: enter a new one, capture(model), to record")
+        before = self._recorder.open_blocks
+        try:
+            self._recorder.begin()
+            return self
+        except KeyboardInterrupt:
+            if self._recorder.open_blocks > before:  # it came when all was open, and Python will not call `__exit__`
+                surely(self._recorder.stop)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        assert self._recorder is not None
+        surely(self._recorder.stop)
+        self._recorder.settle()
+        if kind is None:
+            self._recorder.check()

@@ -1,0 +1,409 @@
+"""`Forward`: what was recorded of one forward pass, its attention, its text and its widget."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..._analysis.head_kinds import KindsLike
+from ..._analysis.output_path import OutputPath
+from ..._segments.chat import is_chat
+from ..._segments.segments import Segments
+from ..._utils.indexing import as_index
+from ..._widget.traits.keywords import CaptureKeywords, Tokens, list_keywords
+from ..._widget.widget import AttentionWidget
+from ...attention import Attention
+from ...stack import AttentionStack
+from ..carried.paths import path_of
+from ..files.capture_file import LoadedRecord, tensors_of
+from ..interventions.comparing import TargetLike
+from ..modules.towers import Towers
+from ..records.record import Record
+from ..text.given_tokens import TokensOfStacks
+from ..text.labels import Ids, Labels, SavedWords, can_spell
+from ..text.stacks import NamedStack, find_stack, inputs_of, named_stacks
+from ..text.unpadded import has_padding, sample_named
+from .widgets import labeled, logit_token, picker_keys, runners_of, widget_by_sample
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+NOTHING_RECORDED = "nothing was recorded: enter the capture with `with`, and run the model inside the block"
+RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by the name of the module
+
+
+class Forward:
+    """The attention of one forward pass, or of several that continue one another, as while a text is generated.
+
+    `forward["decoder"]` is the self-attention of a tower as an `AttentionStack`, where a model has several: an encoder
+    and a decoder, a vision and a language model. `towers` names them, `stacks()` has all, with their labels.
+
+    >>> from attnwidget import capture
+    >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    >>> forward = capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8))[0]
+    >>> forward.towers, forward["encoder"][0].shape.Q, forward["decoder"][0].shape.Q
+    (('encoder', 'decoder'), 3, 2)
+    """
+
+    def __init__(self, records: RecordsByName, source: Forward | None = None, number: int = 0) -> None:
+        self._records, self._source, self._number = records, source, number
+
+    @property
+    def calls(self) -> dict[str, Attention]:
+        """Return all attention calls, by the name of their module."""
+        return {name: record.attention for name, record in self._records.items()}
+
+    @property
+    def attention(self) -> AttentionStack:
+        """Return the self-attention, in the order of layers.
+
+        Where some heads or queries are kept, each layer counts its own from 0, and `part` of a layer has their numbers
+        in the model: of heads=[5, 7] `cap.attention[0].block(head=1)` is of head 7.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return self._stack(cross=False)
+
+    @property
+    def cross(self) -> AttentionStack:
+        """Return the cross-attention, in the order of layers.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return self._stack(cross=True)
+
+    @property
+    def all(self) -> AttentionStack:
+        """Return self- and cross-attention, in the order in which they ran; `all.names` are those of their modules.
+
+        Raises:
+            ValueError: nothing was recorded.
+        """
+        if not self._records:
+            raise ValueError(NOTHING_RECORDED)
+        return AttentionStack([record.attention for record in self._records.values()], self._records)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all tensors that are kept, each counted once."""
+        kept = {id(x): x for record in self._records.values() for x in tensors_of(record.attention).values()}
+        return sum(x.numel() * x.element_size() for x in kept.values())
+
+    # Its text.
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer that has words for the ids, or its name; None where none is known."""
+        return None if self._source is None else self._source.tokenizer
+
+    @property
+    def output_path(self) -> OutputPath:
+        """Where the outputs of the heads go: output projections, final norm and unembedding, as they were found.
+
+        The stages "value_norm" and "logit" are made of these; what was not found is said with the reason. By
+        `att.carrying` they are given by hand.
+
+        >>> from attnwidget import capture
+        >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> x = torch.randn(1, 5, 8)
+        >>> capture(model).run(x, x, x).output_path.projections
+        {'MultiheadAttention': 'MultiheadAttention.out_proj'}
+        """
+        return path_of(self.calls)
+
+    @property
+    def towers(self) -> tuple[str, ...]:
+        """The names of the towers that ran, in their order: ("encoder", "decoder"), ("vision_model", "text_model")."""
+        return tuple(dict.fromkeys(one.tower for one in self.stacks().values()))
+
+    def stacks(self) -> dict[str, NamedStack]:
+        """Return each tower's self-attention and cross-attention by name, with what stands at its positions.
+
+        >>> from attnwidget import capture
+        >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+        >>> [*capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8)).stacks()]
+        ['encoder', 'decoder', 'decoder, cross-attention']
+        """
+        return named_stacks(self._records, self._towers(), self.tokenizer, self._number)
+
+    def _towers(self) -> Towers:
+        return Towers(self._records) if self._source is None else self._source._towers()  # noqa: SLF001
+
+    @property
+    def tokens(self) -> Labels | Ids | None:
+        """The text that the model read, a list for each sample: of the decoder where there is an encoder too.
+
+        The tokenizer's words, and "[PAD]" where there is padding, which keeps its places: all samples of a batch are as
+        long as the longest, and padding is blocked as the model blocks it; `widget(padding=False)` shows each without
+        it. Ids where there is no tokenizer, None in the place of one that is not known. None where nothing is known.
+        They are the queries of the self-attention: after `generate` all tokens but the last, which was never read.
+        """
+        main = self._main_stack()
+        return None if main is None else main.queries.tokens(self.tokenizer)
+
+    @property
+    def key_tokens(self) -> Labels | Ids | None:
+        """As `tokens`, of the keys: more where a cache held what was read before the block."""
+        main = self._main_stack()
+        return None if main is None else main.keys.tokens(self.tokenizer)
+
+    @property
+    def cross_tokens(self) -> Labels | Ids | None:
+        """As `tokens`, of the keys of the cross-attention, such as what the encoder read; None where there is none."""
+        found = next((one for one in self.stacks().values() if one.cross), None)
+        return None if found is None else found.keys.tokens(self.tokenizer)
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """What the model was called with, as far as it is kept: ids and masks, by the names of transformers.
+
+        After `generate` they hold all that was read. Other arguments, such as images, are not kept.
+        """
+        return inputs_of(self.stacks())
+
+    def _main_stack(self) -> NamedStack | None:
+        """Return the self-attention whose queries are the text: of the tower with cross-attention, else the last."""
+        stacks = list(self.stacks().values())
+        attending = {one.tower for one in stacks if one.cross}
+        known = [one for one in stacks if not one.cross and one.queries.tokens(None) is not None]
+        known.sort(key=lambda one: (one.tower in attending, one.queries.ids is not None))
+        return known[-1] if known else None
+
+    def __getitem__(self, name: str) -> AttentionStack:
+        """Return the self-attention of a tower, or any of `stacks()`, by name.
+
+        Raises:
+            KeyError: there is no such tower.
+        """
+        return find_stack(self.stacks(), name, self._towers()).attention
+
+    def widget(
+        self,
+        tokens: Tokens | None = None,
+        *,
+        cross: bool = False,
+        model: Any = None,
+        inputs: Any = None,
+        target: TargetLike = None,
+        padding: bool = True,
+        **show: Unpack[CaptureKeywords],
+    ) -> AttentionWidget:
+        """Return a widget with the self-attention of a tower, or its cross-attention; it is labeled by itself.
+
+        Args:
+            tokens: in the place of what the model read, as in `AttentionWidget`: for the tower that is shown. Those of
+                `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
+                Where some queries are kept, tokens of all or of these.
+            cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
+            model: that was captured, in evaluation mode, to be run again with edits: what is lost without a head, a
+                segment, a key or an edge (`segments_show="effect"`). The kernel answers between two runs.
+            inputs: what it is called with, as `attnwidget.effect` takes it; None: what was read, `cap.inputs`.
+            target: a token, by its id or its text, as in `attnwidget.effect`: whose log-probability is lost, and of
+                whose logit the stage "logit" is; of the former also a function of the output. None: the most likely
+                token after the last.
+            show: the other keywords of `AttentionWidget.from_attention`, of which `segments` are, unless given, prompt
+                and answer of a text that was generated token by token; `stack` is a tower or a name of
+                `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
+
+        Raises:
+            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read; a model in
+                training mode, or whose inputs are not known.
+            KeyError: there is no such stack.
+
+        A warning tells where one list is given for samples that have read different texts.
+
+        >>> from attnwidget import capture
+        >>> model = torch.nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
+        >>> with capture(model) as cap:
+        ...     _ = model(torch.randn(1, 3, 8), torch.randn(1, 2, 8))
+        >>> cap.widget(cross=True, tokens=["la", "banque"], key_tokens=["the", "bank", "."])
+        AttentionWidget(stack 'decoder, cross-attention', layer 0 of 2, head 0 of 2, 2 queries × 3 keys)
+        >>> cap.widget(stack="decoder", tokens=["la", "banque"])
+        AttentionWidget(stack 'decoder', layer 0 of 2, head 0 of 2, 2 queries × 2 keys)
+        """
+        stacks, tokenizer = self.stacks(), show.get("tokenizer", self.tokenizer)
+        stack, forward = show.pop("stack", None), show.pop("forward", None)
+        alone = not padding and has_padding(stacks.values())
+        stack, batch = sample_named(stack) if alone else (stack, None)
+        shown = self._shown(stacks, cross, stack, forward)
+        if tokenizer is not self.tokenizer:
+            stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
+        placed = TokensOfStacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
+        if stack is None and forward is None:  # the tokens may be those of another tower than the first
+            shown = placed.given_for
+        show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
+        keys = picker_keys(stacks)
+        runners = runners_of(stacks, keys, keys[shown][0], placed, (model, inputs, target))
+        sources: dict[Any, Any] = {
+            (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name, runners.get(name))
+            for name, key in keys.items()
+        }
+        if "grid" in show:  # one of the user's own, of which nothing else is known
+            show = {"grid_start": None, "grid_side": "auto", **show}
+        if is_chat(show.get("segments")):  # found by the capture's own ids
+            many = stacks[shown].attention[0].shape.B
+            show["segments"] = [stacks[shown].segments(show["segments"], batch) for batch in range(many)]
+        show["forward"], show["stack"] = keys[shown]
+        if alone:
+            return widget_by_sample(stacks, keys, placed, (shown, batch), model, {**show})
+        token = logit_token(target, stacks[shown].attention, tokenizer, needed=model is None)
+        return AttentionWidget.from_attention(sources, target=token, **show)
+
+    def _shown(self, stacks: dict[str, NamedStack], cross: bool, stack: str | None, forward: Any = None) -> str:
+        """Return the name of the stack that a widget shows first."""
+        if stack is None:
+            self._stack(cross=cross)  # raises where there is none
+        if forward is not None:
+            keys = picker_keys(stacks)
+            which = as_index(forward, max(keys.values(), default=(-1, ""))[0] + 1, "forward", "forwards")
+            stacks = {name: one for name, one in stacks.items() if keys[name][0] == which}
+        if stack is not None:
+            return find_stack(stacks, stack, self._towers(), cross=cross).name
+        found = (name for name, one in stacks.items() if one.cross == cross)
+        return next(found, next(iter(stacks)))
+
+    def segments(self, source: Any = None, *, batch: int = 0, cross: bool = False, unit: str = "tokens") -> Segments:
+        """Return the named parts of the text that the model read, in tokens: by its own ids and tokenizer.
+
+        Args:
+            source: as in `attnwidget.segments`; None: the prompt and the answer of a text that was generated token by
+                token, whose last token was never read.
+            batch: which sample.
+            cross: of what the cross-attention reads, such as the text of an encoder.
+            unit: of spans: "tokens", or "characters", which takes `attnwidget.segments` with the text.
+
+        Returns:
+            `Segments` of all positions, where only some queries were kept too.
+
+        Raises:
+            IndexError: there is no such sample.
+            TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
+
+        >>> from attnwidget import capture
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> cap = capture(model).run(x, x, x)
+        >>> found = cap.segments({"question": (1, 3), "answer": (3, 5)})
+        >>> cap.attention.by_segment("answer", found).shape
+        torch.Size([1, 2, 1, 3])
+        """
+        stacks = self.stacks()
+        main = None if cross else self._main_stack()
+        return (main or stacks[self._shown(stacks, cross, None)]).segments(source, batch, unit)
+
+    def metrics(
+        self,
+        batch: int | None = None,
+        *,
+        tokens: Any = None,
+        rows: int | None = None,
+        kinds: KindsLike = (),
+        cross: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
+
+        Args:
+            batch, rows, kinds: as in `AttentionStack.metrics`.
+            tokens: in the place of what the model read, of the tower that they are of: see `widget`.
+            cross: of the cross-attention.
+
+        Raises:
+            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
+            IndexError: there is no such sample.
+
+        >>> from attnwidget import capture
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> cap = capture(model).run(x, x, x)
+        >>> [(one["head"], round(one["entropy"], 3)) for one in cap.metrics()]
+        [(0, 2.322), (1, 2.322)]
+        """
+        stacks, number = self.stacks(), {name: i for i, name in enumerate(self._stack(cross=cross).names)}
+        shown = self._shown(stacks, cross, None)
+        placed = {} if tokens is None else TokensOfStacks(stacks, shown, tokens, None, self.tokenizer)
+        prefixed = len(number) > 0 and next(iter(number)) not in stacks[shown].records
+        found = []
+        for name, one in stacks.items():
+            if one.cross == cross:
+                own = placed[name].of_keys if name in placed else one.keys.as_words(self.tokenizer)
+                prefix = f"forward {one.forward}: " if prefixed else ""
+                for record in one.attention.metrics(batch, tokens=own, rows=rows, kinds=kinds):
+                    layer = f"{prefix}{record['name']}"
+                    found.append({**record, "layer": number[layer], "name": layer})
+        return sorted(found, key=lambda record: record["layer"])
+
+    def weights(
+        self, layer: int | str, batch: int | None = None, head: int | None = None, *, cross: bool = False
+    ) -> Tensor:
+        """Compute all weights of a layer as one tensor, where that is not too large.
+
+        Args:
+            layer: by number or name, as `attention` has it.
+            batch: only this sample; None for all.
+            head: only this head; None for all.
+            cross: of the cross-attention.
+
+        Returns:
+            (B, H, Q, K), without the axis of what was chosen.
+
+        Raises:
+            IndexError, KeyError: a layer, batch or head that is not there.
+            ValueError: nothing of this kind was recorded; or more than 2²⁸ weights, 1 GiB: ask for a block.
+
+        >>> from attnwidget import capture
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).weights(0, head=1).shape
+        torch.Size([1, 5, 5])
+        """
+        return (self.cross if cross else self.attention).weights(layer, batch, head)
+
+    def pair(self, query: int, key: int, batch: int = 0, *, cross: bool = False) -> Tensor:
+        """Compute the weight of one query on one key in all heads of all layers, exact.
+
+        Args:
+            query, key: the pair; negative counts from the end of each layer.
+            batch: which sample.
+            cross: of the cross-attention.
+
+        Returns:
+            (L, H); NaN where a layer has fewer heads than another.
+
+        Raises:
+            ValueError: nothing of this kind was recorded.
+            IndexError: a batch, query or key that a layer does not have.
+
+        >>> from attnwidget import capture
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).pair(query=-1, key=0)
+        tensor([[0.2000, 0.2000]])
+        """
+        return (self.cross if cross else self.attention).pair(query, key, batch)
+
+    def _stack(self, *, cross: bool) -> AttentionStack:
+        records = self._of_kind(cross)
+        if not self._records:
+            raise ValueError(NOTHING_RECORDED)
+        if not records:
+            kinds = ("cross", "attention has the self") if cross else ("self", "cross has the cross")
+            raise ValueError(f"no {kinds[0]}-attention was recorded: cap.{kinds[1]}-attention")
+        return AttentionStack([record.attention for record in records.values()], records)
+
+    def _of_kind(self, cross: bool) -> RecordsByName:
+        return {name: record for name, record in self._records.items() if record.cross == cross}
+
+    def __repr__(self) -> str:
+        size = self.nbytes
+        kept = f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
+        return f"{type(self).__name__}({', '.join([*self._counts(), kept])})"
+
+    def _counts(self) -> list[str]:
+        counts = {"self": len(self._of_kind(False)), "cross": len(self._of_kind(True))}
+        return [f"{n} × {kind}-attention" for kind, n in counts.items() if n] or ["nothing recorded"]
+
+
+list_keywords(Forward.widget, CaptureKeywords, AttentionWidget)

@@ -1,0 +1,1 @@
+"""One attention call, as it was observed, and its rules."""

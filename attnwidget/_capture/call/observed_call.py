@@ -1,0 +1,72 @@
+"""One attention call as it was observed, whose tensors are still the model's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from .cache_growth import GrownKeys
+from .call_text import CallText
+
+EAGER = (
+    "load the model with attn_implementation='eager', call it with output_attentions=True, and give "
+    "output.attentions to AttentionWidget.from_weights"
+)
+
+
+class Unreadable(Exception):
+    """An attention call that cannot be expressed as q, k, v and rules; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class ProcessHeads:
+    """The heads that one process computes: `count` of `total`, from `first` on."""
+
+    first: int
+    count: int
+    total: int
+
+    @property
+    def numbers(self) -> range:
+        """Their numbers in the model."""
+        return range(self.first, self.first + self.count)
+
+    def describe(self) -> str:
+        """Return them in words."""
+        return f"heads {self.first} to {self.first + self.count - 1} of {self.total}, in this process"
+
+
+@dataclass
+class ObservedCall:
+    """One attention call as it was observed: the model's own tensors."""
+
+    q: Tensor  # (B, H, Q, D)
+    k: Tensor  # (B, G, K, D)
+    v: Tensor | None  # (B, G, K, Dv)
+    scale: float | None = None
+    softcap: float | None = None
+    mask: Any = None  # (B or 1, H or 1, Q or 1, K) bool or floats to add, or a function
+    bias: Any = None  # the same, floats, or a function of the score
+    is_causal: bool = False  # key ≤ query from the upper left
+    cross: bool | None = None  # None: not known
+    inputs: tuple[Tensor, Tensor] | None = None  # what q and k were projected from; None: not known
+    cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
+    dropout: bool = False  # some of the weights were set to 0 before they met v
+    sinks: Tensor | None = None  # (H,) learned sink logits
+    grown: GrownKeys | None = None  # what is known of its keys from the cache that they are in
+    text: CallText | None = None  # what stands at its positions, as far as it is known
+    after: int = 0  # how many keys stand after those of its queries, as the module tells
+    heads: ProcessHeads | None = None  # where other processes have the model's other heads
+
+    def numbers_of(self, kept: Sequence[int] | None) -> Sequence[int] | None:
+        """Return the numbers in the model of the heads that are kept of this call; None where those are all.
+
+        Args:
+            kept: which, counted in this process; None for all.
+        """
+        if self.heads is None:
+            return kept
+        return [*self.heads.numbers] if kept is None else [self.heads.first + head for head in kept]

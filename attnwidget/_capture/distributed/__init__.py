@@ -1,0 +1,1 @@
+"""Attention that several processes share: shards of heads and of the context."""

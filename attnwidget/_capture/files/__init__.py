@@ -1,0 +1,1 @@
+"""Captures on disk: save, load, and merge the files of several processes."""

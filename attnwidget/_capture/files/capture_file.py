@@ -1,0 +1,308 @@
+"""A capture as a file: tensors in the safetensors format, rules as JSON in its header. Nothing in it is code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from reprlib import repr as short  # what is untrusted may be long or deep
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, deserialize, safe_open
+from torch import Tensor
+
+from ..._parallel import saved_tensors
+from ..._rules.row_spans import as_spans
+from ..._utils import files
+from ..._utils.tensor_file import DTYPES, write_tensors
+from ..._utils.validation import as_tensor
+from ...attention import Attention
+from ...masks import Mask, mask_from_json, mask_to_json
+from ..call.call_rules import CallRules, evaluate_mask
+from ..call.call_text import RecordText
+from ..carried.files import entry_of_carried, with_carried
+from ..distributed.head_shards import named_by_process, process_of
+from ..records import overview_record
+from ..records.overview_record import ReducedAttention
+from ..text.labels import SavedWords, saved_words
+from ..text.stacks import TextedRecord
+
+VERSION = 1
+HEADER = "attnwidget"
+READ_BYTES = 64 << 20  # of a file that is read whole; a longer one is mapped into memory
+EXAMPLE = "run.safetensors"
+ADVICE = "give a file that Capture.save wrote"
+SCALAR_RULES = ("is_causal", "scale", "softcap")
+# What reading raises where a file does not hold what it should: anything but a lack of memory or an interrupt.
+WRONG_CONTENT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+class OtherFileError(ValueError):
+    """A file that is well, but not one to read here."""
+
+
+@dataclass(frozen=True)
+class LoadedRecord:
+    """A record that was read from a file."""
+
+    name: str
+    cross: bool
+    attention: Attention
+    text: RecordText = field(default_factory=RecordText)
+
+
+class LoadedCapture(NamedTuple):
+    """What a file holds."""
+
+    forwards: list[dict[str, LoadedRecord]]
+    skipped: dict[str, str]
+    tokenizer: SavedWords | str | None = None
+    towers: tuple[str, ...] = ()
+    process: tuple[int, int] | None = None  # of how many processes it is which, the number first; None: of one alone
+
+
+def tensors_of(att: Attention) -> dict[str, Tensor]:
+    """Return all tensors that an attention holds, by name, such as "q" or "mask.starts"."""
+    if isinstance(att, ReducedAttention):
+        return att.source.tensors()
+    found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v), ("sinks", att.sinks)) if x is not None}
+    for name in ("mask", "bias"):
+        rule = getattr(att.options, name)
+        if isinstance(rule, Mask):
+            found |= {f"{name}.{part}": x for part, x in rule.tensors().items()}
+        elif isinstance(rule, Tensor):
+            found[name] = rule
+    carries = att.carries
+    kept = {} if carries is None else {"scale of the norm": carries.scale, "gradient": carries.grad_output}
+    return found | {name: x for name, x in kept.items() if x is not None}
+
+
+def save(
+    forwards: Sequence[Mapping[str, TextedRecord]],
+    skipped: Mapping[str, str],
+    path: str | Path,
+    *,
+    tokenizer: Any = None,
+    towers: Sequence[str] = (),
+) -> None:
+    """Write all records, the calls that were skipped, and what stands at the positions: see `Capture.save`."""
+    table = _TensorTable()
+    entries = [[_entry_of(name, record, table) for name, record in records.items()] for records in forwards]
+    texts = [x for records in forwards for record in records.values() for x in record.text.all_ids()]
+    metadata = {"version": VERSION, "forwards": entries, "skipped": dict(skipped), "towers": list(towers)}
+    if tokenizer is not None:
+        metadata["tokenizer"] = saved_words(tokenizer, texts)
+    process = process_of()
+    if process is not None:
+        metadata["process"] = process
+    _write(named_by_process(path, process), table.tensors, json.dumps(metadata))
+
+
+def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
+    """Write a safetensors file, its tensors aligned as torch's own are, so that last bits come out alike."""
+    with files.replacing(files.writable(path, EXAMPLE)) as file:  # what is there may be mapped, by this very capture
+        write_tensors(file, tensors, {HEADER: metadata})
+
+
+class _TensorTable:
+    """The tensors of a file, each once."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._names: dict[tuple[Any, ...], str] = {}
+        self._small: list[str] = []
+
+    def add(self, x: Tensor) -> str:
+        """Return the name of a tensor in the file."""
+        key = (x.data_ptr(), x.shape, x.stride(), x.dtype, x.device)
+        if key not in self._names:
+            self._names[key] = name = f"{len(self._names)}"
+            self.tensors[name] = x
+        return self._names[key]
+
+    def add_alike(self, x: Tensor) -> str:
+        """Return the name of a small tensor in the file, where one of the same numbers may be already."""
+        same = next((name for name in self._small if _are_equal(self.tensors[name], x)), None)
+        if same is None:
+            same = self.add(x)
+            self._small.append(same)
+        return same
+
+
+def _are_equal(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and x.dtype == y.dtype and torch.equal(x, y)
+
+
+def _entry_of(name: str, record: TextedRecord, table: _TensorTable) -> dict[str, Any]:
+    att = record.attention
+    found = {"name": name, "cross": record.cross, **_part_of(att), **_text_of(record, table)}
+    if isinstance(att, ReducedAttention):
+        return {**found, "overview": overview_record.entry_of(att, table.add)}
+    parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
+    options = att.options
+    entry = {**found, **parts}
+    entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
+    entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
+    carried = entry_of_carried(att, table.add)
+    entry |= {} if carried is None else {"carried": carried}
+    return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
+
+
+def _text_of(record: TextedRecord, table: _TensorTable) -> dict[str, Any]:
+    text = {part: table.add_alike(x) for part, x in record.text.tensors().items()}
+    return {"text": {**text, **record.text.facts()}} if text or record.text.facts() else {}
+
+
+def _part_of(att: Attention) -> dict[str, Any]:
+    part = {} if att.part is None else att.part._asdict()
+    given = {name: part[name] for name in ("heads", "queries", "keys_before") if part.get(name) is not None}
+    return {"part": given} if given else {}
+
+
+def _mask_entry(mask: Any, att: Attention, name: str, table: _TensorTable) -> Any:
+    if callable(mask) and not isinstance(mask, Mask | Tensor):
+        cells = evaluate_mask(mask, CallRules(att.shape.Q, att.shape.K, 0, False, None, None), att.device)
+        mask = as_spans(cells)
+        if mask is None:
+            raise ValueError(
+                f"the mask of {name!r} is a function whose rows are not runs of keys, and a file holds no code: run "
+                "the model with attn_implementation='sdpa', whose masks are tensors, or give it a mask tensor"
+            )
+    if mask is None:
+        return None
+    if not isinstance(mask, Mask):
+        return {"kind": "tensor", "tensor": table.add(as_tensor(mask, "mask"))}
+    try:
+        return mask_to_json(mask, table.add)
+    except ValueError as error:
+        raise ValueError(f"the mask of {name!r} cannot be saved: {error}") from error
+
+
+def _bias_entry(bias: Any, name: str, table: _TensorTable) -> str | None:
+    if bias is None or isinstance(bias, Tensor):
+        return None if bias is None else table.add(bias)
+    raise ValueError(
+        f"the score_mod of {name!r} is a function, and a file holds no code: have the model add its numbers "
+        "to the scores as a float mask, or record the others only, with layers="
+    )
+
+
+# Reading.
+
+
+def load(path: str | Path) -> LoadedCapture:
+    """Read all that a file holds: see `Capture.load`."""
+    found = files.as_path(path, EXAMPLE)
+    if not found.is_file():
+        what = "a directory" if found.is_dir() else "not a file" if found.exists() else "not there"
+        raise FileNotFoundError(f"{path} is {what}: {ADVICE}")
+    try:
+        header, tensors = _read(found) if found.stat().st_size <= READ_BYTES else _map(found)
+        saved_tensors.note(found, tensors)
+        metadata = _checked(header, path)
+        forwards = [{one["name"]: _record_of(one, tensors) for one in entries} for entries in metadata["forwards"]]
+        tokenizer = _tokenizer_of(metadata.get("tokenizer"))
+        towers = tuple(str(one) for one in metadata.get("towers", ()))
+        process = _process_in(metadata.get("process"))
+        return LoadedCapture(forwards, dict(metadata.get("skipped", {})), tokenizer, towers, process)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file ({error}): {ADVICE}") from error
+    except OtherFileError:
+        raise
+    except WRONG_CONTENT as error:
+        raise ValueError(f"{path} cannot be read ({str(error)[:200]}): {ADVICE}") from error
+
+
+def _map(path: Path) -> tuple[str | None, dict[str, Tensor]]:
+    """Return the header and the tensors of a long file, which are read as they are looked at."""
+    with safe_open(path, framework="pt") as file:
+        header = (file.metadata() or {}).get(HEADER)
+        return header, {} if header is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _read(path: Path) -> tuple[str | None, dict[str, Tensor]]:
+    """Return the same of a file that may be cut or written over afterwards: nothing of it is looked at again."""
+    raw = path.read_bytes()
+    parts: dict[str, Any] = dict(deserialize(raw))  # type: ignore[no-untyped-call]
+    size = int.from_bytes(raw[:8], "little")
+    header = (json.loads(raw[8 : 8 + size]).get("__metadata__") or {}).get(HEADER)
+    del raw
+    return header, {} if header is None else {name: _tensor_of(parts.pop(name)) for name in list(parts)}
+
+
+def _tensor_of(part: Mapping[str, Any]) -> Tensor:
+    """Return one tensor, in memory that torch has aligned."""
+    dtype = {name: dtype for dtype, name in DTYPES.items()}[part["dtype"]]
+    if not part["data"]:
+        return torch.empty(part["shape"], dtype=dtype, device="cpu")
+    return torch.frombuffer(part["data"], dtype=dtype).clone().view(part["shape"])
+
+
+def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
+    """Return the metadata of a file that this version can read."""
+    if header is None:
+        raise OtherFileError(f"{path} holds tensors, but no attention: {ADVICE}")
+    metadata = json.loads(header)
+    if metadata["version"] != VERSION:
+        version = short(metadata["version"])
+        raise OtherFileError(f"{path} is of version {version}, and this attnwidget reads {VERSION}: update it")
+    return dict(metadata)
+
+
+def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
+    att = _attention_of(entry, tensors)
+    text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
+    cross = bool(entry["cross"])
+    return LoadedRecord(entry["name"], cross, _as_part(att, entry.get("part", {}), cross=cross), text)
+
+
+def _as_part(att: Attention, part: Mapping[str, Any], *, cross: bool) -> Attention:
+    heads, queries, before = (part.get(name) for name in ("heads", "queries", "keys_before"))
+    given = [(heads, att.shape.H), (queries, att.shape.Q), (None if before is None else [before], 1)]
+    for places, length in given:
+        if places is not None and (len(places) != length or not all(_is_place(place) for place in places)):
+            raise ValueError(f"a part of {short(places)}")
+    return att.as_part(heads, queries, before, cross)
+
+
+def _is_place(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 53
+
+
+def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attention:
+    if "overview" in entry:
+        return overview_record.attention_from(entry["overview"], tensors)
+    given: list[Any] = [tensors[entry[name]] if name in entry else None for name in ("q", "k", "v")]
+    rules = {name: entry[name] for name in SCALAR_RULES}
+    bias = None if entry["bias"] is None else tensors[entry["bias"]]
+    sinks = tensors[entry["sinks"]] if "sinks" in entry else None
+    att = Attention(*given, **rules, sinks=sinks, mask=_mask_of(entry["mask"], tensors), bias=bias)
+    return with_carried(att, entry["carried"], tensors) if "carried" in entry else att
+
+
+def _tokenizer_of(entry: Any) -> SavedWords | str | None:
+    """Return the words that a file has for its ids; the tokenizer's name where it has none."""
+    if not isinstance(entry, dict):
+        return None
+    name = entry["name"] if isinstance(entry.get("name"), str) else None
+    words = entry.get("words")
+    if not words:
+        return name
+    return SavedWords(name, {int(one): str(word) for one, word in words.items()}, entry.get("spelling"))
+
+
+def _process_in(entry: Any) -> tuple[int, int] | None:
+    if entry is None:
+        return None
+    rank, size = entry
+    if not (_is_place(rank) and _is_place(size) and rank < size):
+        raise ValueError(f"a process {short(entry)}")
+    return rank, size
+
+
+def _mask_of(entry: Any, tensors: dict[str, Tensor]) -> Any:
+    if entry is None or entry["kind"] == "tensor":
+        return None if entry is None else tensors[entry["tensor"]]
+    return mask_from_json(entry, tensors)

@@ -1,0 +1,1 @@
+"""What a model's modules tell: their order, towers, coverage and advice."""

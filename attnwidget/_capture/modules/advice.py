@@ -1,0 +1,113 @@
+"""What to do where a capture cannot show a model's attention: the way on, in the words of the library at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..call.observed_call import EAGER
+from ..tracing.traced_tensors import USE_RETURNED_WEIGHTS
+
+RETURNED_WEIGHTS = (
+    "give its weights to AttentionWidget.from_weights, or its q, k and v to AttentionWidget, where its code has them"
+)
+OTHER_THREAD = (
+    "some of it was called in another thread than that of the block, in which alone torch's functions are watched: "
+    "call it in the thread that entered the block, or enter a capture of its own in each thread"
+)
+WRAPPED = (
+    "it runs under torch.vmap or another transform of torch.func, where tensors have no numbers to keep: call the "
+    "model on the whole batch, or in a loop, inside the block"
+)
+PYTHON_MODEL = "capture the Python model that it was made from"
+BY_LIBRARY = {
+    "transformers": EAGER,
+    "sentence_transformers": (
+        "load the model with model_kwargs={'attn_implementation': 'eager'}, call model[0].auto_model with "
+        "output_attentions=True, and give output.attentions to AttentionWidget.from_weights"
+    ),
+    "transformer_lens": (
+        "logits, cache = model.run_with_cache(tokens), then AttentionWidget.from_weights([cache['pattern', i] for i in "
+        "range(model.cfg.n_layers)])"
+    ),
+    "timm": (
+        "make the model after timm.layers.set_fused_attn(False), then weights = "
+        "timm.utils.AttentionExtract(model, method='fx')(images), and AttentionWidget.from_weights(weights[name]) "
+        "shows one of its layers"
+    ),
+    "torchvision": (
+        "from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names; names = "
+        "[name for name in get_graph_node_names(model)[1] if 'softmax' in name]; weights = "
+        "create_feature_extractor(model, names)(images); AttentionWidget.from_weights(weights[names[0]])"
+    ),
+    "x_transformers": ("logits, weights = model(tokens, return_attn=True), then AttentionWidget.from_weights(weights)"),
+    "esm": (
+        "weights = model(tokens, need_head_weights=True)['attentions'], then "
+        "AttentionWidget.from_weights(weights.unbind(1))"
+    ),
+}
+# What is no module of torch, by the package that its class is of: why, and the way on.
+NO_MODULES = {
+    "onnx": "ONNX runs outside of torch: capture the PyTorch model that it was exported from",
+    "onnxruntime": "ONNX runs outside of torch: capture the PyTorch model that it was exported from",
+    "openvino": "OpenVINO runs outside of torch: capture the PyTorch model that it was converted from",
+    "torch.export": f"an exported program is a graph, not a module: {PYTHON_MODEL}",
+    "torch._export": f"an exported program is a graph, not a module: {PYTHON_MODEL}",
+    "torch.jit": f"compiled code cannot be watched: {PYTHON_MODEL}",
+    "tensorflow": "only torch is watched: give q, k and v to AttentionWidget as arrays, or the weights to from_weights",
+    "keras": "only torch is watched: give q, k and v to AttentionWidget as arrays, or the weights to from_weights",
+    "jax": "only torch is watched: give q, k and v to AttentionWidget as arrays, or the weights to from_weights",
+    "flax": "only torch is watched: give q, k and v to AttentionWidget as arrays, or the weights to from_weights",
+    "mlx": "only torch is watched: give q, k and v to AttentionWidget as arrays, or the weights to from_weights",
+}
+
+
+def way_on(modules: Iterable[nn.Module]) -> str:
+    """Return what to do where a module's attention cannot be shown.
+
+    Args:
+        modules: that module, and those around it; the first of a known library decides.
+    """
+    for module in modules:
+        for kind in type(module).__mro__:
+            found = BY_LIBRARY.get(kind.__module__.split(".")[0])
+            if found is not None:
+                return found
+    return RETURNED_WEIGHTS
+
+
+def with_way_on(why: str, modules: Iterable[nn.Module]) -> str:
+    """Return a reason with the way on for these modules in the place of one for any model."""
+    modules = list(modules)
+    if any(isinstance(module, torch.fx.GraphModule) for module in modules):
+        return f"{why.partition(': ')[0]}: {PYTHON_MODEL}"
+    for general in (EAGER, USE_RETURNED_WEIGHTS):
+        if why.endswith(general):
+            return why.removesuffix(general) + way_on(modules)
+    return why
+
+
+def why_no_model(given: Any) -> str | None:
+    """Return why an object that is no module cannot be captured, and the way on; None if nothing is known of it."""
+    kind = type(given).__module__
+    return next((why for name, why in NO_MODULES.items() if f"{kind}.".startswith(f"{name}.")), None)
+
+
+def way_on_unseen(model: nn.Module | None) -> str:
+    """Return what to do where nothing was seen of a model, or, without one, of any."""
+    if isinstance(model, torch.jit.ScriptModule | torch.fx.GraphModule):
+        return f"nothing can be seen inside a graph: {PYTHON_MODEL}"
+    if model is not None:
+        return way_on([model])
+    return f"run the model inside the block, in the thread that entered it, or {RETURNED_WEIGHTS}"
+
+
+def under_transform() -> bool:
+    """Return whether a transform of `torch.func` is running this, such as vmap, whose tensors may not outlive it."""
+    return _innermost is not None and _innermost() is not None
+
+
+_innermost = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)

@@ -1,0 +1,814 @@
+"""Records: what a capture keeps of each attention of a model, growing while the model generates."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from ..._rules.row_spans import Spans, simplify
+from ...attention import Attention
+from ..call.cache_growth import GrownKeys, SeenKeys, grown_keys
+from ..call.call_rules import CallRules, join, rules_of_queries, rules_of_rows, shorten_rules
+from ..call.call_text import CallText, RecordText
+from ..call.lineage import ENDED, ChosenRows, Lineage, ModelCall, RecordedCall, is_unchanged, take_rows
+from ..call.observed_call import EAGER, ObservedCall
+from ..call.query_offset import keys_before
+from ..call.rule_slices import QUERIES, take_part
+from ..carried.carried_record import carry, gradients_of
+from ..verify.batched import WAITING, OutputCheck, verify
+from ..verify.pending_outputs import AT_ONCE, KeptOutputs
+from ..verify.verification import (
+    ComparedRows,
+    OutputSample,
+    differs,
+    is_changed_by_rounding,
+    rows_to_compare,
+    sample_output,
+)
+from .decode_steps import NotedCall, RepeatedStep, kinds_of
+from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
+
+CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
+UNVERIFIED = (
+    "its output was not seen, or has not the shape (batch, heads, queries, size) of its q and v, so that it could not "
+    f"be verified: {EAGER}"
+)
+CHANGED_IN_PLACE = (
+    "its {} changed in place after the call, and clone=False keeps the model's own: capture with clone=True"
+)
+KEYS_CHANGED = (
+    "keys in its cache were changed between two calls in a way that torch does not count, as through .data: change "
+    "them by operations of torch, or capture the whole text in one forward pass, without a cache"
+)
+TOO_COARSE = (
+    "its scores are so large that {} changes its weights to twice or half of what they are, or worse: capture it "
+    "without dtype="
+)
+
+
+T = TypeVar("T")
+OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
+
+
+# Keys (B, G, length or more, D) of a call that were not compared with those that are kept, how often they had been
+# changed in place, and how many of them are filled.
+UncomparedKeys = tuple[Tensor, int, int]
+
+
+@dataclass
+class Continuation:
+    """How a call continues a record."""
+
+    order: list[int]  # of each sample of the call, the sample of the record that it continues
+    dropped: int = 0  # positions of the record, from its end, that it does not continue
+
+
+class Joined(Generic[T]):
+    """An attribute of a record, to which calls that were only noted are joined before it is used."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, record: None, owner: type) -> Joined[T]: ...
+
+    @overload
+    def __get__(self, record: Record, owner: type) -> T: ...
+
+    def __get__(self, record: Record | None, owner: type) -> Any:
+        if record is None:
+            return self
+        own = vars(record)
+        if own["_noted"]:
+            record.join_noted()
+        return own[self._name]
+
+    def __set__(self, record: Record, x: T) -> None:
+        vars(record)[self._name] = x
+
+
+class Record:
+    """One attention of a model over all calls that continue one another: the prompt, then each new token.
+
+    Rows stay as the calls had them, whichever beam continues which: `settle` puts them in order when all is recorded.
+    """
+
+    q, k, v = Joined[GrowingTensor](), Joined[GrowingTensor](), Joined["GrowingTensor | None"]()
+    call_rules = Joined[list[CallRules]]()  # one for each call
+    text = Joined[RecordText]()
+    _lineage = Joined[Lineage]()
+    _outputs = Joined[KeptOutputs]()
+
+    def __init__(
+        self, name: str, call: ObservedCall, keeper: TensorKeeper, step: ModelCall, heads: Sequence[int] | None = None
+    ) -> None:
+        self.name, self.cross, self._keeper = name, bool(call.cross), keeper
+        self._noted: list[NotedCall] = []  # calls that are not joined to the rest yet
+        self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
+        self._head_numbers = call.numbers_of(heads)
+        self.scale, self.softcap = call.scale, call.softcap
+        self.sinks = None if call.sinks is None else keeper.parameter(call.sinks)
+        rows = None if self._queries is None else self._queries.add(call.q.shape[2])
+        q = call.q if rows is None else take_part(call.q, QUERIES, rows)
+        self.q, self.k = keeper.growing(q), keeper.growing(call.k)
+        self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
+        self.call_rules = []
+        self._add_rules(call, 0, rows)
+        more = not self.cross and call.k.shape[2] > call.q.shape[2]
+        self._before = keys_before(call, keeper.mask(call.mask)) if more else None  # the keys before its first query
+        self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
+        self.calls: list[RecordedCall] = []
+        self._lineage = Lineage(step, *call.q.shape[::2])
+        self._key_rows: Tensor | None = None  # (B, K): of the running samples, in which row each key is; None: its own
+        self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
+        self._checks: list[OutputCheck] = []  # of outputs that are verified later, with those of other layers
+        self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
+        self._rearranged = False  # whether rows of the calls have changed places
+        self._is_too_coarse = False  # whether the type in which it is kept changes its weights
+        self._outputs = KeptOutputs()
+        # Whether outputs of calls with one new token are kept until the end, to be verified there.
+        self.keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
+        self._repeats = _keeps_all(keeper) and heads is None  # whether its calls may be like those of other layers
+        self._versions = self._count_changes()
+        self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
+        self._grown = _what_is_known_of_keys(call)  # in the last call, by which those that continue them are known
+        self._is_confirmed = False  # whether keys that were known to continue others were compared once
+        self._unconfirmed: UncomparedKeys | None = None  # the last ones
+        self._lost_keys = False  # whether they turned out to be others
+        self._attention: Attention | None = None
+        self.target: int | None = None  # the token of its logits; None: the one that was most likely next
+        self._carried: tuple[Attention, tuple[int | None, ...], Attention] | None = None
+
+    @staticmethod
+    def needed(call: ObservedCall, keeper: TensorKeeper, how: Continuation | None) -> int:
+        """Return how many bytes a call will take."""
+        return keeper.size_of(call, None if how is None else call.q.shape[2])
+
+    @property
+    def queries(self) -> int:
+        """Return how many queries its calls had, those that are not kept too."""
+        return self.q.length if self._queries is None else self._queries.count
+
+    def _add_rules(self, call: ObservedCall, first: int, rows: Sequence[int] | None) -> None:
+        """Add the rules of a call, or of some of its queries."""
+        if rows is None:
+            self.call_rules.append(self._rules_of(call, first))
+        elif rows:
+            self.call_rules.append(rules_of_queries(self._rules_of(call, first), rows, self.k.device))
+
+    def _rules_of(self, call: ObservedCall, first: int) -> CallRules:
+        bias = self._keeper.tensor(call.bias) if isinstance(call.bias, Tensor) else call.bias
+        mask = self._keeper.mask(call.mask)
+        return CallRules(call.q.shape[2], call.k.shape[2], first, call.is_causal, mask, bias)
+
+    @property
+    def last_step(self) -> ModelCall:
+        """Return the model's call that it had last."""
+        return self._noted[-1].step.recorded.step if self._noted else self._lineage.last
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes q, k and v take."""
+        return self.q.nbytes + self.k.nbytes + (0 if self.v is None else self.v.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes it takes; a mask that layers share is counted by each."""
+        return self.size + sum(bytes_of_mask(one) for rules in self.call_rules for one in (rules.mask, rules.bias))
+
+    def continued_by(self, call: ObservedCall, wanted: Continuation | None = None) -> Continuation | None:
+        """Return how a call continues this record; None if it does not.
+
+        A decoder's keys are those of before and new ones, a cross-attention's are the same; beams change places; tokens
+        that were tried and rejected leave the cache again.
+
+        Args:
+            call: the call.
+            wanted: how the same forward pass continues another record.
+        """
+        (B, G, K, D), (_, H, Q, _) = call.k.shape, call.q.shape
+        kept, total = self.k.shape, self.k.length
+        if (kept[0], kept[1], kept[3], self.q.shape[1]) != (B, G, D, H) or call.scale != self.scale:
+            return None
+        dropped = 0 if wanted is None else wanted.dropped
+        past, stop = (K, total) if self.cross else (K - Q, total - dropped)
+        if not 0 < past <= stop or (self.cross and past != total) or dropped >= self.queries:
+            return None
+        known = not dropped and self._holds_first_keys_of(call)
+        if known and self._is_confirmed and past == total and not (call.grown and call.grown.cuts):
+            return Continuation(list(range(B)))
+        now = self._keeper.converted(call.k.narrow(2, 0, past))
+        order = _order_of(self._running_keys(stop - past, stop), now, None if wanted is None else wanted.order)
+        self._is_confirmed = known and order is not None and is_unchanged(order)
+        return None if order is None else Continuation(order, dropped)
+
+    def continues_but_for_samples(self, call: ObservedCall) -> bool:
+        """Return whether a call has as many keys before its own as this record has, of another number of samples."""
+        (B, G, K, D), Q = call.k.shape, call.q.shape[2]
+        kept = self.k.shape
+        return not self.cross and kept[0] != B and (kept[1], K - Q, kept[3]) == (G, self.k.length, D) and Q < K
+
+    def _holds_first_keys_of(self, call: ObservedCall) -> bool:
+        """Return whether the cache has put new keys after those of the last call, and done nothing else to them."""
+        last, now = self._grown, call.grown
+        if not isinstance(last, GrownKeys):
+            return last is not None and last.are(call.k)
+        if now is None or now.length != call.k.shape[2] or now.before != last.number:
+            return False
+        return now.kept == call.k.shape[2] - call.q.shape[2]
+
+    def confirm_keys(self) -> None:
+        """Compare the keys that were last with those that are kept, where the cache alone has told that they continue.
+
+        Torch counts no change that is made past it, as through `.data`.
+        """
+        last, self._unconfirmed = self._unconfirmed, None
+        if last is None or last[0]._version != last[1]:
+            return
+        keys, _, length = last
+        kept = self.k.trim() if self._key_rows is None else self._running_keys(0, self.k.length)
+        kept = kept if length == self.k.length else kept.narrow(2, self.k.length - length, length)
+        self._lost_keys |= not torch.equal(kept, self._keeper.converted(keys.narrow(2, 0, length)))
+
+    def continued_earlier(self, call: ObservedCall) -> Continuation | None:
+        """Return how a call continues this record from a place before its end; None if it does not."""
+        (B, G, K, D), (_, H, Q, _) = call.k.shape, call.q.shape
+        past, total = K - Q, self.k.length
+        if self.cross or past <= 0 or (*self.k.shape[:2], self.k.shape[3], self.q.shape[1]) != (B, G, D, H):
+            return None
+        last, keys = self._keeper.converted(call.k.narrow(2, past - 1, 1)), self._running_keys(0, total)
+        alike = (keys == last).all(-1).all(1).all(0).tolist()
+        for stop in range(total - 1, max(past, total - self.queries + 1) - 1, -1):
+            if alike[stop - 1] and (found := self.continued_by(call, Continuation(list(range(B)), total - stop))):
+                return found
+        return None
+
+    def _running_keys(self, start: int, stop: int) -> Tensor:
+        """Return keys as the samples that run now have them."""
+        keys = self.k.view(start).narrow(2, 0, stop - start)
+        return keys if self._key_rows is None else take_rows(keys, self._key_rows[:, start:stop])
+
+    def extend(self, call: ObservedCall, how: Continuation, step: ModelCall) -> None:
+        """Append a call that continues this record."""
+        if not self._keeper.clone:
+            self._changed.update(dict.fromkeys(self._changed_in_place()))
+        self.shorten(how.dropped)
+        K, new = call.k.shape[2], call.q.shape[2]
+        past = K if self.cross else K - new
+        first = self.k.length - past
+        is_cut = call.grown is not None and call.grown.cuts  # for which all keys were compared just now
+        is_uncompared = self._is_confirmed and not is_cut and self._holds_first_keys_of(call)
+        self._unconfirmed = (call.k, call.k._version, K) if is_uncompared else None
+        self._grown = _what_is_known_of_keys(call)
+        rows = None if self._queries is None else self._queries.add(call.q.shape[2])
+        self.q.append(self._keeper.converted(call.q if rows is None else take_part(call.q, QUERIES, rows)))
+        if not self.cross:
+            self._follow(how.order, new)
+            self.k.append(self._keeper.converted(call.k.narrow(2, past, new)))
+            if self.v is not None and call.v is not None:
+                self.v.append(self._keeper.converted(call.v.narrow(2, past, new)))
+        self.text.append(call.text, *call.q.shape[::2])
+        self._add_rules(call, first, rows)
+        self._lineage.append(step, new, how.order)
+        self._attention = None
+        if self._queries is not None:
+            self._drop_passed()
+        if not self._keeper.clone:
+            self._versions = self._count_changes()
+
+    def repeated_step(
+        self, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
+    ) -> RepeatedStep | None:
+        """Return the last call as one that other layers may repeat; None if they may not.
+
+        Args:
+            implementation, arguments, settings: with which transformers' interface was called.
+        """
+        last = self._grown
+        if not self._can_repeat or not isinstance(last, GrownKeys) or last.before is None or len(arguments) != 4:
+            return None
+        q, k, v, mask = arguments
+        rules, keys = self.call_rules[-1], self.k.length
+        told = mask is None or isinstance(mask, Tensor)
+        if not told or rules.queries != 1 or rules.first + rules.keys != keys or settings.get("dropout"):
+            return None
+        if rules.keys != last.length or (rules.first and not last.cuts):
+            return None
+        shapes, kinds = (q.shape, k.shape, v.shape), kinds_of(q, k, v)
+        how: tuple[Any, ...] = rules.first, rules.keys, self.queries - 1, self.scale, self.softcap, rules
+        how = *how, self._lineage.last_call
+        in_one = len(set(kinds)) == 2 and (q.shape[3] == v.shape[3] or self.v is None)  # one type, one device
+        given = (q, k, v) if self._keeper.values else (q, k, None)
+        kept = tuple(None if x is None else (*x.shape[:2], x.shape[3], x.dtype, x.device) for x in given)
+        size = self._keeper.size_of_positions(given, 1)
+        how = *how, kept, q.device.type, size, in_one, self._keeper.values, last.cuts
+        return RepeatedStep(implementation, mask, settings, shapes, kinds, *how)
+
+    @property
+    def _can_repeat(self) -> bool:
+        plain = self._repeats and self.sinks is None and not self.cross
+        return plain and self._key_rows is None and self._is_confirmed
+
+    def repeating(self, step: RepeatedStep, keys: Tensor) -> GrownKeys | None:
+        """Return what the cache tells of a call's keys, if the call continues this record as another layer's its own.
+
+        Args:
+            step: that of the other layer.
+            keys: of the call, which is like it as far as its arguments tell.
+        """
+        last, now = self._grown, grown_keys(keys)
+        if now is None or not isinstance(last, GrownKeys) or now.before != last.number or not self._can_repeat:
+            return None
+        own = vars(self)  # which does not join what is noted
+        q, k, v, noted = own["q"], own["k"], own["v"], len(self._noted)
+        continues = (
+            now.length == step.keys
+            and now.kept == step.keys - 1
+            and k.length + noted == step.first + step.keys - 1
+            and q.length + noted == step.queries
+            and now.cuts is step.cuts
+            and (self.scale, self.softcap) == (step.scale, step.softcap)
+            and (q.kind, k.kind, None if v is None else v.kind) == step.kept
+        )
+        return now if continues else None
+
+    def repeat(
+        self, step: RepeatedStep, text: CallText | None, given: Sequence[Tensor], grown: GrownKeys
+    ) -> OutputCallback:
+        """Note a call that is like that of another layer; return what takes its output.
+
+        Args:
+            step: which it repeats.
+            text: what stands at its position.
+            given: q, k and v, the latter two with all keys.
+            grown: as `repeating` returned it.
+        """
+        if len(self._noted) >= AT_ONCE:
+            self.join_noted()
+        call, keys = NotedCall(step, text, given), given[1]
+        if not step.keeps_values:
+            q = call.copies[0] if not step.in_one else call.copies[0][:, : step.shapes[0][1]]
+            call.verify = functools.partial(self.check_later, step, q, *given[1:])
+        self._grown, self._unconfirmed = grown, (keys, grown.version, grown.length)
+        self._noted.append(call)
+        self._attention = None
+        return call
+
+    def check_later(self, step: RepeatedStep, q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> bool:
+        """Have the output of a call whose values are not kept verified with those of other layers; False if it cannot.
+
+        Args:
+            step: of the call.
+            q: (B, H, 1, D), a copy.
+            k, v: with all keys, as the model has them, which change no more before the model's call has ended.
+            output: (B, H, 1, Dv).
+        """
+        sample = sample_output(output, q, k, v, [0])
+        if sample is None:
+            return False
+        self._checks.append(self._check(rows_to_compare(sample, q, k, v, slice(0, step.keys)), step.rules))
+        return True
+
+    def join_noted(self) -> None:
+        """Join the calls that were only noted so far."""
+        if not self._noted:
+            return
+        noted, self._noted = self._noted, []
+        first = self.queries
+        parts = iter(NotedCall.joined(noted))
+        for kept in (self.q, self.k, self.v):
+            if kept is not None:
+                kept.take_over(next(parts))
+        text, rules, lineage, outputs = self.text, self.call_rules, self._lineage, self._outputs
+        has_values = self.v is not None
+        for query, one in enumerate(noted, first):
+            text.append(one.text, one.step.shapes[0][0], 1)
+            rules.append(one.step.rules)
+            lineage.append_call(one.step.recorded)
+            if has_values or not one.has_output:
+                outputs.take_over(query, one.output)
+        if noted[0].step.cuts:
+            places = torch.tensor([one.step.first for one in noted], device=self.k.device)
+            self._lost_keys |= not torch.equal(self.k.view().index_select(2, places), next(parts))
+        if len(self._outputs) >= AT_ONCE and self._lineage.in_place:
+            self._verify_outputs()
+
+    def _drop_passed(self) -> None:
+        """Drop the first queries that cannot be among those that are wanted any more."""
+        passed = 0 if self._queries is None else self._queries.passed()
+        if not passed or self._queries is None:
+            return
+        self.q.keep(range(passed, self.q.length))
+        self._queries.positions = self._queries.positions[passed:]
+        while passed and self.call_rules[0].queries <= passed:
+            passed -= self.call_rules.pop(0).queries
+        if passed:
+            first = self.call_rules[0]
+            self.call_rules[0] = rules_of_queries(first, range(passed, first.queries), self.k.device)
+
+    def keep_queries(self) -> None:
+        """Keep the queries alone that are wanted in the end, now that it is known how many there are.
+
+        Raises:
+            Unreadable: they are not there.
+        """
+        if self._queries is None:
+            return
+        chosen = self._queries.chosen()
+        if len(chosen) == self.q.length:
+            return
+        rules = self._joined_rules()
+        self.call_rules = [rules_of_queries(rules, chosen, self.k.device)]
+        self.q.keep(chosen)
+        self._queries.positions = [self._queries.positions[i] for i in chosen]
+        self._attention = None
+
+    def _follow(self, order: list[int], new: int) -> None:
+        """Note in which rows the keys of the running samples are, when they have changed places and grow."""
+        rows, B = self._key_rows, len(order)
+        if rows is None and not is_unchanged(order):
+            rows = torch.arange(B, device=self.k.device)[:, None].expand(B, self.k.length)
+        if rows is not None:
+            own = torch.arange(B, device=rows.device)[:, None].expand(B, new)
+            self._key_rows = torch.cat([rows[order], own], 1)
+
+    def branch(self, dropped: int) -> Record:
+        """Return a record of all but the last positions, which goes on apart from this one."""
+        self.join_noted()
+        self._verify_checks()
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if name == "_samples":
+                setattr(other, name, [(first, copy.copy(sample)) for first, sample in value])
+            elif isinstance(value, list | dict):
+                setattr(other, name, {} if name == "_versions" else copy.copy(value))
+            elif isinstance(value, KeptQueries):
+                setattr(other, name, copy.deepcopy(value))
+            elif isinstance(value, GrowingTensor | Lineage | RecordText | KeptOutputs):
+                setattr(other, name, value.copy())
+        other.shorten(dropped)
+        return other
+
+    def settle(self, chosen: Mapping[int, ChosenRows] | None = None) -> None:
+        """Put the rows of all calls in order, such that each sample is one text.
+
+        Args:
+            chosen: as `Lineage.rows` takes it; without it samples are those that ran last.
+        """
+        self.confirm_keys()
+        self._drop_unfinished()
+        rows = self._lineage.rows(chosen)
+        while len(rows) > 1 and set(rows[-1]) == {ENDED}:  # no sample has these queries
+            self.shorten(self._lineage.sizes[-1])
+            rows.pop()
+        self.calls, self._attention = self._lineage.calls(rows), None
+        if rows.count(list(range(self.k.shape[0]))) == len(rows):
+            self.tensors()  # of their own size, before they are read
+            return
+        self._changed.update(dict.fromkeys(self._changed_in_place()))
+        self._rearranged = True
+        sizes = torch.tensor(self._lineage.sizes, device="cpu")
+        of_queries = torch.tensor(rows, device="cpu").T.repeat_interleave(sizes, 1)
+        self.text.take(of_queries)
+        self._outputs.take(of_queries.clamp(min=0))
+        of_first = of_queries[:, :1].expand(-1, self.k.length - (0 if self.cross else self.queries))
+        of_keys = of_first if self.cross else torch.cat([of_first, of_queries], 1)
+        of_queries = of_queries if self._queries is None else of_queries[:, self._queries.positions]
+        self.q, self.k = self.q.take(of_queries.clamp(min=0)), self.k.take(of_keys.clamp(min=0))
+        self.v, self._key_rows = None if self.v is None else self.v.take(of_keys.clamp(min=0)), None
+        first = 0
+        for i, rules in enumerate(self.call_rules):
+            own = of_queries[:, first].tolist()
+            self.call_rules[i] = rules_of_rows(rules, own, self.k.device)
+            for start, sample in self._samples:
+                if first <= start < first + rules.queries:
+                    sample.reorder(own)
+            first += rules.queries
+        self._lineage.merge(rows)
+
+    def _drop_unfinished(self) -> None:
+        """Drop the last call if it has given no output, as where the model was interrupted in it."""
+        expected = self._outputs.expected
+        if expected[:-1] or not expected or not expected[0]:
+            return
+        by = self.queries - expected[0]
+        if by == self._lineage.last_call.queries:
+            self.shorten(by)
+
+    def output_callback(self, call: ObservedCall, first: int, *, in_step: bool = False) -> OutputCallback:
+        """Return what takes the output of a call, by which it is verified: at once, or with others if it has one query.
+
+        Args:
+            call: the call.
+            first: the query of the record at which it begins.
+            in_step: whether a call of the model is running whose end verifies what waits for other layers, and until
+                which the keys and values of this one stay as they are.
+        """
+        self._outputs.expect(first)
+        if not first or call.q.shape[2] > 1 or call.dropout:
+            return functools.partial(self.add_output, call, first)
+        if self.keeps_outputs:
+            return functools.partial(self._keep_output, first)
+        return functools.partial(self.add_output, call, first, in_step=in_step)
+
+    def _keep_output(self, query: int, output: Any) -> None:
+        B, H, _, _ = self.q.shape
+        self._outputs.add(query, output, (B, H, 1, self.k.shape[3] if self.v is None else self.v.shape[3]))
+        if len(self._outputs) >= AT_ONCE and self._lineage.in_place:
+            self._verify_outputs()
+
+    def take_checks(self) -> list[OutputCheck]:
+        """Return what is to be compared of outputs that are not verified yet, and keep it no longer."""
+        checks, self._checks = self._checks, []
+        found = self._outputs.pop()
+        if found is None or self.v is None:
+            return checks
+        queries, output = found
+        starts = itertools.accumulate((one.queries for one in self.call_rules), initial=0)
+        of_query = dict(zip(starts, self.call_rules, strict=False))
+        rules = self._keeper.joined([of_query[query] for query in queries], self.k.length, self.k.device)
+        q, k, v = take_part(self.q.view(), QUERIES, queries), self.k.view(), self.v.view()
+        sample = sample_output(output, q, k, v, range(len(queries)), copied=False)
+        assert sample is not None
+        return [*checks, self._check(rows_to_compare(sample, q, k, v, copied=False), rules)]
+
+    def _check(self, rows: ComparedRows, rules: CallRules) -> OutputCheck:
+        return OutputCheck(rows, rules, self.scale, self.softcap, self.sinks, self._differences)
+
+    def pop_checks(self) -> list[OutputCheck]:
+        """Return what waits to be verified with other layers, and keep it no longer."""
+        checks, self._checks = self._checks, []
+        return checks
+
+    def _verify_checks(self) -> None:
+        """Verify what waits for other layers."""
+        with torch.no_grad():
+            verify(self.pop_checks())
+
+    def _verify_outputs(self) -> None:
+        """Verify calls by the outputs that were kept of them, against what is kept of q, k, v and their rules."""
+        with torch.no_grad():
+            verify(self.take_checks())
+
+    def add_output(self, call: ObservedCall, first: int, output: Any, *, in_step: bool = False) -> None:
+        """Verify a call by some rows of its output, before anything of it can change; if all of it is kept, later on.
+
+        Args:
+            call: the call.
+            first: the query of the record at which it begins.
+            output: as `verification.sample_output` takes it.
+            in_step: as `output_callback` takes it.
+        """
+        kept = self._as_kept(call)
+        sample = self._verify_with_step(call, output) if in_step else None
+        if kept is not call:
+            sample = self._verify_later(kept, output)
+        if sample is None:
+            found = compare_output(kept, output)
+            if found is None:
+                return
+            sample = found.sample
+            self._differences.append(found.differs)
+        self._outputs.has_seen(first)
+        if (kept_type := self._keeper.dtype) is not None:
+            self._is_too_coarse |= is_changed_by_rounding(call.q, call.k, call.scale, kept_type)
+        whole = self._heads is None and self._queries is None
+        if sample.dropout is None and self._keeper.dtype is None and whole:
+            self._samples.append((first, sample))
+
+    def _verify_later(self, kept: ObservedCall, output: Any) -> OutputSample | None:
+        """Keep some rows of the output of a short call, to be verified with those of other layers; None if it is not.
+
+        Args:
+            kept: the first call, with copies of q, k and v, which no one else changes.
+            output: of the call.
+        """
+        if kept.v is None or not isinstance(output, Tensor) or max(kept.k.numel(), kept.v.numel()) > WAITING:
+            return None
+        sample = sample_output(output, kept.q, kept.k, kept.v)
+        if sample is not None:
+            rows = rows_to_compare(replace(sample), kept.q, kept.k, kept.v)  # for samples follow reordered beams
+            self._checks.append(self._check(rows, self.call_rules[0]))
+        return sample
+
+    def _verify_with_step(self, call: ObservedCall, output: Any) -> OutputSample | None:
+        """Have a call of one query verified with those of other layers when the model's call ends; None if it is not.
+
+        Args:
+            call: the call, whose keys and values are the model's own.
+            output: of the call.
+        """
+        if call.v is None or not isinstance(output, Tensor) or isinstance(call.bias, Tensor):
+            return None  # a bias of many layers would be held
+        sample = sample_output(output, call.q, call.k, call.v)
+        if sample is not None:
+            rules = self._rules_of(call, 0)  # whose mask layers share, by which their outputs are computed together
+            self._checks.append(self._check(rows_to_compare(sample, call.q, call.k, call.v), rules))
+        return sample
+
+    def _as_kept(self, call: ObservedCall) -> ObservedCall:
+        """Return a first call with what is kept of it, where that is all: it lies side by side, and is read faster."""
+        keeper, v = self._keeper, self.v
+        as_it_is = keeper.clone and keeper.device is None and keeper.dtype is None
+        whole = self._heads is None and self._queries is None and len(self.call_rules) == 1
+        if not as_it_is or not whole or v is None:
+            return call
+        return replace(call, q=self.q.view(), k=self.k.view(), v=v.view())
+
+    def fault(self) -> str | None:
+        """Return why this record cannot be shown: it does not give the outputs of its calls; None if it does."""
+        self._verify_outputs()
+        if self._outputs.expected:
+            return UNVERIFIED
+        if self._lost_keys:
+            return KEYS_CHANGED
+        if changed := [*self._changed, *self._changed_in_place()]:  # so that its outputs may be other ones too
+            return CHANGED_IN_PLACE.format(" and ".join(changed))
+        if any(map(bool, self._differences)) or self._kept_is_contradicted():
+            return CONTRADICTED
+        return TOO_COARSE.format(f"keeping it in {self._keeper.dtype}") if self._is_too_coarse else None
+
+    def _kept(self) -> dict[str, GrowingTensor]:
+        return {"q": self.q, "k": self.k} | ({} if self.v is None else {"v": self.v})
+
+    def _count_changes(self) -> dict[str, int]:
+        """Return how often each of the model's own tensors that are kept was changed in place, where torch counts."""
+        if self._keeper.clone:
+            return {}
+        counts = {name: kept.version() for name, kept in self._kept().items()}
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def _changed_in_place(self) -> list[str]:
+        """Return the names of tensors that the model has changed since they were kept."""
+        now = self._count_changes()
+        return [name for name, count in self._versions.items() if now.get(name, count) != count]
+
+    def _kept_is_contradicted(self) -> bool:
+        """Return whether what was joined of several calls, or not copied, gives another output; drops the samples."""
+        samples, self._samples = self._samples, []
+        if self.v is None or (self._keeper.clone and not self._rearranged):
+            return False
+        q, k, v = (x.view() for x in (self.q, self.k, self.v))
+        for first, sample in samples:
+            row = 0
+            for rules in self.call_rules:
+                if first < row + rules.queries:
+                    break
+                row += rules.queries
+            sample.rows = [i + first - row for i in sample.rows]
+            how: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap, "rules": rules, "first": row}
+            if sample.samples and bool(differs(sample, q, k, v, **how, sinks=self.sinks)):
+                return True
+        return False
+
+    def shorten(self, by: int) -> None:
+        """Drop the last positions."""
+        self._attention = None
+        if not by:
+            return
+        self._grown = self._unconfirmed = None
+        self._verify_checks()  # before the memory that they read is written to again
+        self._lineage.shorten(by)
+        for kept in () if self.cross else (self.k, self.v):
+            if kept is not None:
+                kept.shorten(by)
+        self._key_rows = None if self._key_rows is None or self.cross else self._key_rows[:, : self.k.length]
+        self.text.shorten(self.queries - by)
+        self._outputs.shorten(self.queries - by)
+        by = by if self._queries is None else self._queries.remove(by)
+        self.q.shorten(by)
+        while by and self.call_rules[-1].queries <= by:
+            by -= self.call_rules.pop().queries
+        if by:
+            last = self.call_rules[-1]
+            self.call_rules[-1] = shorten_rules(last, last.queries - by, min(last.keys, self.k.length - last.first))
+        self._samples = [(first, one) for first, one in self._samples if first + max(one.rows) < self.queries]
+
+    @property
+    def positions(self) -> list[int] | None:
+        """Return the queries that are kept, among all; None where all are."""
+        if self._queries is None or len(self._queries.positions) == self._queries.count:
+            return None
+        return self._queries.positions
+
+    @property
+    def _keys_before(self) -> int | None:
+        """How many keys came before the first query, as of an earlier turn; None: none, or it is not known."""
+        more = self.k.length - self.queries
+        if self.cross or more < 0:
+            return None
+        return self._before if more else None if self.positions is None else 0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return q, k, and v if it is kept, each in memory of its own size."""
+        return {name: kept.trim() for name, kept in self._kept().items()}
+
+    def _joined_rules(self) -> CallRules:
+        """Return the rules of all calls as those of one, from now on kept so."""
+        if len(self.call_rules) > 1:
+            self._verify_outputs()
+            self._lineage.merge(self._lineage.rows())
+            self.call_rules = [join(self.call_rules, self.k.length, self.k.device)]
+        return self.call_rules[0]
+
+    def rules(self) -> dict[str, Any]:
+        """Return the keywords of its `Attention` beside q, k and v."""
+        rules = self._joined_rules()
+        B, mask = self.k.shape[0], rules.mask
+        return {
+            "mask": simplify(mask, B, rules.queries, rules.keys) if isinstance(mask, Spans) else mask,
+            "bias": rules.bias,
+            "is_causal": rules.is_causal,
+            "scale": self.scale,
+            "softcap": self.softcap,
+            "sinks": self.sinks,
+        }
+
+    @property
+    def attention(self) -> Attention:
+        """Return the attention of all calls so far."""
+        if not self._lineage.in_place:  # while the model still runs
+            so_far = self.branch(0)
+            so_far.settle()
+            return so_far.attention
+        if self._attention is None:
+            if changed := self._changed_in_place():
+                warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
+            kept = self.tensors()
+            att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
+            self._attention = att.as_part(self._head_numbers, self.positions, self._keys_before, self.cross)
+        return self._carrying(self._attention)
+
+    def _carrying(self, att: Attention) -> Attention:
+        """Return its attention with what the weights carry, made again where a gradient has come meanwhile."""
+        known = (self.target, *(id(one) for call in self.calls for one in gradients_of(call, self.name)))
+        if self._carried is None or self._carried[:2] != (att, known):
+            found = carry(att, self.name, self.calls, self._heads, self.positions, lambda: self.text.real)
+            chosen = self.target if found.carries is not None and found.carries.readout is not None else None
+            found = found if chosen is None else found.with_target(chosen)
+            self._carried = att, known, found
+        return self._carried[2]
+
+
+@dataclass
+class ComparedOutput:
+    """Some rows of a call's output, and whether they are other than its q, k, v and rules come to."""
+
+    sample: OutputSample
+    differs: Tensor  # (), bool
+
+
+def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
+    """Compare a call's output, as `verification.sample_output` takes it, with its q, k, v and rules; None if it cannot.
+
+    Args:
+        call: the call.
+        output: what it gave.
+    """
+    sample = None if call.v is None else sample_output(output, call.q, call.k, call.v)
+    if sample is None or call.v is None:
+        return None
+    rules = CallRules(call.q.shape[2], call.k.shape[2], 0, call.is_causal, call.mask, call.bias)
+    how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
+    with torch.no_grad():
+        return ComparedOutput(sample, differs(sample, call.q, call.k, call.v, **how, sinks=call.sinks))
+
+
+def _keeps_all(keeper: TensorKeeper) -> bool:
+    """Return whether all that is kept is whole, as it is; the model's own of a first call are copied when it grows."""
+    return keeper.device is None and keeper.dtype is None and keeper.queries is None
+
+
+def _what_is_known_of_keys(call: ObservedCall) -> GrownKeys | SeenKeys | None:
+    """Return what is known of a call's keys: of cross-attention the tensor, of others what their cache has done."""
+    if call.cross:
+        return None if call.k.is_inference() else SeenKeys(weakref.ref(call.k), call.k._version)
+    return call.grown if call.grown is not None and call.grown.length == call.k.shape[2] else None
+
+
+def _order_of(before: Tensor, now: Tensor, wanted: list[int] | None) -> list[int] | None:
+    """Return of each sample the one of before with the same keys (B, G, K, D), itself if it has; None: not all have.
+
+    `wanted` is taken where it fits: samples may be alike here and not in another layer.
+    """
+    B = len(now)
+    for order in (wanted, list(range(B))):
+        if order is not None and torch.equal(before if is_unchanged(order) else before[order], now):
+            return order
+    alike = (before[None, :, :, -1] == now[:, None, :, -1]).all(-1).all(-1).tolist()  # (now, before)
+    found = []
+    for b in range(B):
+        one = next((p for p in (b, *range(B)) if alike[b][p] and torch.equal(now[b], before[p])), None)
+        if one is None:
+            return None
+        found.append(one)
+    return found

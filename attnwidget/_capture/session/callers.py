@@ -1,0 +1,196 @@
+"""Whose calls those are that hooks report: which module of a model calls, and whether it attends across."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._utils.validation import kind_of
+from ..call.observed_call import ObservedCall, Unreadable
+from ..intercept import hooks
+from ..intercept.watching import WatchedModules
+from ..modules.advice import why_no_model
+from ..modules.module_walk import named_modules
+from ..modules.self_or_cross import Invocation, Provenance, ToldCross
+from ..tracing.traced_tensors import Caller
+
+NOT_WATCHED = (
+    "it was called in another way than while the text before it was generated, so that what its q and k are made of "
+    "was not seen: call it in a capture of its own, or say whether it is cross-attention, capture(cross=…)"
+)
+CALL = nn.Module._call_impl.__code__  # noqa: SLF001 - of each call of a module: torch has no public name for it
+HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
+
+
+class ModelCalls:
+    """Knows which module of a model calls an attention function, as far as hooks and the stack tell it.
+
+    Args:
+        model: the module whose calls are asked for, or None for all calls in this thread.
+        told: which modules are cross-attention, as the user says it.
+    """
+
+    def __init__(self, model: nn.Module | None, told: ToldCross) -> None:
+        self.model = model
+        self._told = told
+        self._provenance = Provenance()
+        self._names: dict[int, str] = {}  # of the model's modules, by identity
+        self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
+        self._watcher: hooks.FunctionWatcher | None = None
+        self._watched = WatchedModules(None)
+
+    def knows(self, module: nn.Module | None) -> bool:
+        """Return whether a module is one of the model's."""
+        return id(module) in self._names
+
+    def name_of(self, module: nn.Module) -> str | None:
+        """Return the name under which calls of a module are recorded; None if it is not of the model."""
+        if self.model is None:
+            return self._name_of_innermost(self._modules())
+        key, watched = id(module), self._watched
+        is_news = key not in watched.called and watched.called_interface(module)
+        if is_news and not watched and self._watcher is not None:
+            self._watcher.exit_early()
+        return self._names.get(key)
+
+    def caller(self) -> Caller:
+        """Return the calling module, or without a module the calling function."""
+        modules = self._modules()
+        name = self._name_of_innermost(modules)
+        return Caller(name, bool(modules) and "att" in f"{name} {type(modules[0]).__name__}".lower())
+
+    def head_count(self) -> int | None:
+        """Return how many heads the calling module says it has."""
+        for module in self._modules()[:1]:
+            for name in HEAD_COUNT_NAMES:
+                if isinstance(found := getattr(module, name, None), int):
+                    return found
+        return None
+
+    def _modules(self) -> list[nn.Module]:
+        """Return the modules on the stack of the caller's caller, the innermost first: those of the model, if given."""
+        modules = [one for one in modules_on_stack(sys._getframe(2)) if not isinstance(one, nn.Softmax | nn.Dropout)]
+        if self.model is None:
+            return modules
+        first = next((i for i, one in enumerate(modules) if id(one) in self._names), len(modules))
+        return modules[first:]
+
+    def _name_of_innermost(self, modules: list[nn.Module]) -> str | None:
+        if self.model is not None:
+            return self._names[id(modules[0])] if modules else None
+        if not modules:
+            return calling_function()
+        root = modules[-1]
+        if id(root) not in self._roots:
+            self._roots[id(root)] = (root, module_names(root))
+        return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
+
+    def _is_cross(self, name: str, call: ObservedCall) -> bool | None:
+        """Return whether a module's call is cross-attention; None where no evidence of `provenance` decides it."""
+        told = self._told.of(name)
+        if told is not None or call.cross is not None:
+            return call.cross if told is None else told
+        if self._provenance.rests(name):
+            self._provenance.wake()
+            raise Unreadable(NOT_WATCHED)
+        is_known = self._running(name) is not None or self._provenance.innermost() is None
+        return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
+
+    def _running(self, name: str) -> Invocation | None:
+        """Return the call that is running of a module, or of the one around it; None if those are not watched."""
+        if self._provenance.rests(name):
+            return None
+        running = self._provenance.innermost()
+        caller = None if running is None else self._names.get(id(running.module))
+        if running is not None and running.module is not self.model and not f"{name}.".startswith(f"{caller}."):
+            return None
+        return running
+
+
+def module_of(model: Any) -> nn.Module | None:
+    """Return the module that a user gives, or that what they give holds; None for None, and for a function.
+
+    Raises:
+        TypeError: something else.
+    """
+    if model is None or isinstance(model, nn.Module):
+        return model
+    inner = getattr(model, "model", None)
+    if isinstance(inner, nn.Module):
+        return inner
+    if isinstance(model, type):
+        raise TypeError(f"model is the class {model.__name__}: give a model of it, as it is called in the block")
+    why = why_no_model(model)
+    if why is not None:
+        raise TypeError(f"model is {kind_of(model)}: {why}")
+    if callable(model):
+        return None
+    raise TypeError(f"model is {kind_of(model)}: give an nn.Module, or None for all calls in the block")
+
+
+# Names of modules, and of who calls.
+
+
+def parts_of(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the parts of a model that may be called alone, such as its encoder, by name; layers in a list are none."""
+    for name, part in model.named_children():
+        if isinstance(part, nn.ModuleList | nn.ModuleDict | nn.Sequential | torch.jit.ScriptModule):
+            continue
+        if next(part.children(), None) is None:
+            continue
+        yield f"{prefix}{name}", part
+        yield from parts_of(part, f"{prefix}{name}.")
+
+
+def module_names(model: nn.Module) -> dict[int, str]:
+    """Return the names of a model's modules, by identity, without the prefix that `torch.compile` adds to them."""
+    plain = ((id(module), name.replace("_orig_mod.", "")) for name, module in named_modules(model))
+    own = type(getattr(model, "_orig_mod", model)).__name__
+    return {key: name if name not in ("", "_orig_mod") else own for key, name in plain}
+
+
+def modules_on_stack(frame: FrameType | None) -> Iterator[nn.Module]:
+    """Yield the modules in whose methods a frame is, the innermost first."""
+    while frame is not None:
+        names = frame.f_code.co_varnames
+        if names and names[0] == "self":
+            found = frame.f_locals.get("self")
+            if isinstance(found, nn.Module):
+                yield found
+        frame = frame.f_back
+
+
+def calls_running(modules: Collection[int]) -> int:
+    """Return how many calls of modules, given by identity, are running within one another in this thread."""
+    frame, count = sys._getframe(1).f_back, 0
+    while frame is not None:
+        count += frame.f_code is CALL and id(frame.f_locals.get("self")) in modules
+        frame = frame.f_back
+    return count
+
+
+def calling_function() -> str:
+    """Return the name of the innermost function that is being run outside of torch and of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not module.startswith(("torch.", __package__.rpartition(".")[0] + ".")):
+            name = frame.f_code.co_name
+            return "attention" if name.startswith("<") else name
+        frame = frame.f_back
+    return "attention"
+
+
+@contextlib.contextmanager
+def forward_hooks(model: nn.Module, begins: Callable[[], None], ends: Callable[[], None]) -> Iterator[None]:
+    """Call `begins` and `ends` where the model's forward passes do."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(lambda *_: begins(), prepend=True).remove)
+        stack.callback(model.register_forward_hook(lambda *_: ends(), always_call=True).remove)
+        yield

@@ -1,0 +1,124 @@
+"""What a capture is asked to record and to keep: the arguments of `capture`, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+
+from ..._tokens.tokenizers import spell
+from ..._utils.choices import Numbers
+from ..._utils.validation import FLOATS, as_choice, as_size
+from ..call.memory_limit import read_limit
+from ..modules.selection import Heads, Layer, read_heads, read_layers
+from ..modules.self_or_cross import ToldCross
+
+Keep = Literal["tensors", "overview"]
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """The arguments of `capture`, beside the model, as `read_options` has checked them.
+
+    Attributes:
+        layers: which layers to record; None: all.
+        queries: which queries of each record to keep; None: all.
+        heads: which heads to keep, of all layers or by layer; None: all.
+        cross: what is said of which modules are cross-attention.
+        keep: "tensors", or "overview", what is computed of them at once.
+        values: whether to keep v.
+        gradients: whether to keep the gradients of the outputs of heads.
+        clone: whether to copy tensors.
+        device: where to keep tensors; None: where they are.
+        dtype: the type to keep them in; None: as they are.
+        last: how many forward passes to keep, the last ones; None: all.
+        every: which forward passes to keep, each n-th; None: all.
+        limit: bytes to keep at most; None: a share of the memory that is free.
+        strict: whether what cannot be shown is refused when the block ends; else a warning tells it.
+        tokenizer: that has words for the ids that the model reads, or its name; None: they stay ids.
+    """
+
+    layers: tuple[Layer, ...] | None = None
+    queries: Numbers | None = None
+    heads: Heads | None = None
+    cross: ToldCross = field(default_factory=ToldCross)
+    keep: Keep = "tensors"
+    values: bool = True
+    gradients: bool = False
+    clone: bool = True
+    device: torch.device | None = None
+    dtype: torch.dtype | None = None
+    last: int | None = None
+    every: int | None = None
+    limit: int | None = None
+    strict: bool = True
+    tokenizer: Any = None
+
+
+def read_options(
+    *,
+    layers: Any = None,
+    queries: Any = None,
+    heads: Any = None,
+    cross: Any = None,
+    keep: Any = "tensors",
+    values: Any = True,
+    gradients: Any = False,
+    clone: Any = True,
+    device: Any = None,
+    dtype: Any = None,
+    last: Any = None,
+    every: Any = None,
+    limit: Any = None,
+    strict: Any = True,
+    tokenizer: Any = None,
+) -> CaptureOptions:
+    """Check the arguments of `capture` and return them; raise TypeError or ValueError with what to give instead."""
+    if dtype is not None and dtype not in FLOATS:
+        raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
+    as_choice(keep, get_args(Keep), "keep")
+    if keep == "overview" and queries is not None:
+        raise ValueError("keep is 'overview', which is of all queries: leave queries= out, or give keep='tensors'")
+    return CaptureOptions(
+        layers=read_layers(layers),
+        queries=None if queries is None else Numbers(queries, "queries"),
+        heads=read_heads(heads),
+        cross=ToldCross(cross),
+        keep=keep,
+        values=bool(values),
+        gradients=_read_gradients(gradients, keep, values),
+        clone=bool(clone),
+        device=_read_device(device),
+        dtype=dtype,
+        last=None if last is None else as_size(last, "last"),
+        every=None if every is None else as_size(every, "every"),
+        limit=read_limit(limit),
+        strict=bool(strict),
+        tokenizer=read_tokenizer(tokenizer),
+    )
+
+
+def _read_gradients(gradients: Any, keep: str, values: Any) -> bool:
+    if not isinstance(gradients, bool):
+        raise TypeError(f"gradients is {gradients!r}: give True to keep those of the outputs of heads, or False")
+    if gradients and (keep != "tensors" or not values):
+        given = "values=False" if keep == "tensors" else "keep='overview'"
+        raise ValueError(f"gradients are kept beside q, k and v: leave {given} out")
+    return gradients
+
+
+def _read_device(device: Any) -> torch.device | None:
+    try:
+        return None if device is None else torch.empty(0, device=device).device
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device is {device!r}, which this torch does not have: give one that it has, as 'cpu' or 'cuda:0', or None"
+        ) from error
+
+
+def read_tokenizer(tokenizer: Any) -> Any:
+    """Return a tokenizer, or its name; raise TypeError for anything that has no words for ids."""
+    if tokenizer is not None and not isinstance(tokenizer, str):
+        spell([], tokenizer, "ids")
+    return tokenizer

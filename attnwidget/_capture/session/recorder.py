@@ -1,0 +1,435 @@
+"""Recorder: collects attention calls while the block of a capture is open, under the names of their modules."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._utils.interrupts import interrupts_put_off
+from ..call.memory_limit import MemoryLimit, OverLimit
+from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
+from ..call.query_offset import keys_after
+from ..carried.output_watcher import CallFacts, OutputWatcher
+from ..distributed.context_parallel import refuse_spread_positions
+from ..distributed.head_shards import heads_of_process
+from ..intercept import hooks
+from ..intercept.transformers_calls import read_call
+from ..intercept.watched_modules import INTERRUPTED, UnwatchedParts
+from ..intercept.watching import NOT_FOLLOWED, WatchedModules
+from ..modules.advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, with_way_on
+from ..modules.coverage import AttentionModules
+from ..modules.module_walk import walked_once
+from ..modules.position_check import why_not_positions
+from ..modules.selection import HeadSelection, LayerSelection
+from ..records.forward_passes import BY_LENGTH, RecordMatcher
+from ..records.kept_tensors import TensorKeeper
+from ..records.overview_record import ReducedRecord
+from ..records.record import OutputCallback, Record
+from ..text.text_watcher import TextWatcher
+from ..tracing.traced_tensors import Caller
+from .callers import ModelCalls, calls_running, forward_hooks, module_names, module_of, modules_on_stack, parts_of
+from .options import CaptureOptions, read_tokenizer
+
+
+class Recorder(ModelCalls):
+    """The records of one capture, and the hooks that fill them while its block is open.
+
+    Attributes:
+        model: the module whose calls are recorded, or None for all calls in this thread.
+        matcher: the records so far.
+        skipped: calls that cannot be shown: by the module's name, the reason.
+    """
+
+    def __init__(self, model: Any, options: CaptureOptions) -> None:
+        super().__init__(module_of(model), options.cross)
+        self._options = options
+        self.tokenizer = _tokenizer_of(model) if options.tokenizer is None else options.tokenizer
+        self._layers = LayerSelection(options.layers)
+        self._memory = MemoryLimit(options.limit)
+        keeper = TensorKeeper(
+            options.device, options.dtype, options.values, options.clone, options.queries, self._memory
+        )
+        kept_as = ReducedRecord if options.keep == "overview" else Record
+        self._heads = HeadSelection(options.heads, self._layers.number_of)
+        how = options.last, options.every, kept_as, self._provenance.wake
+        self.matcher = RecordMatcher(keeper, self._is_selected, self._heads.of, self._is_cross, *how)
+        self.skipped: dict[str, str] = {}
+        self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
+        self._attention_modules: AttentionModules | None = None
+        self._called: set[str] = set()  # names of modules whose calls were seen
+        self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
+        self._open: list[contextlib.ExitStack] = []
+        self._follows_outputs = options.keep == "tensors" and options.values and model is not None
+        self._outputs = OutputWatcher(
+            gradients=options.gradients, memory=self._memory, device=options.device, dtype=options.dtype
+        )
+        self.texts: TextWatcher | None = None  # reads what the model reads
+        self._begins: set[int] = set()  # the model and its parts, by identity, whose calls begin a forward pass
+        self._parts: UnwatchedParts | None = None  # of the model, that need not be watched
+        self._thread: int | None = None  # in which it watches
+        self._ran_elsewhere = False  # whether the model was called in another thread
+
+    @property
+    def open_blocks(self) -> int:
+        """How many blocks, within one another, are recording."""
+        return len(self._open)
+
+    def begin(self) -> None:
+        """Start recording; a recorder may be entered several times."""
+        with walked_once(self.model), contextlib.ExitStack() as stack:
+            if self.model is not None:
+                self._names = module_names(self.model)
+                self._refuse_unknown_names(self.model)
+            if not self._open:
+                with interrupts_put_off():
+                    self._start_watching(stack)
+            self._open.append(stack.pop_all())
+
+    def _start_watching(self, stack: contextlib.ExitStack) -> None:
+        if self.model is not None:
+            stack.enter_context(self._provenance.watching(self.model))
+            self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
+            stack.enter_context(self.texts.open())
+            stack.enter_context(self._outputs.watching(self.model, self._names))
+            stack.enter_context(forward_hooks(self.model, self._forward_began, self._forward_ended))
+            self._begins = {id(self.model)}
+            for name, part in parts_of(self.model):
+                self._begins.add(id(part))
+                stack.enter_context(forward_hooks(part, functools.partial(self._begin, name), self.matcher.end))
+        self._thread = threading.get_ident()
+        self._watched = WatchedModules(self.model)
+        hooks.add_listener(self)
+        stack.callback(hooks.remove_listener, self)
+        if self.model is not None:
+            self._attention_modules = AttentionModules(self.model, self._names)
+            stack.enter_context(self._attention_modules.watched())
+        if self.model is None or self._watched:
+            self._watcher = stack.enter_context(hooks.watch_functions(self))
+            self._watch_parts(stack)
+        self._outputs.is_ready()
+
+    def _watch_parts(self, stack: contextlib.ExitStack) -> None:
+        """Prepare to stop watching torch's functions in parts of the model that call transformers' interface."""
+        if self.model is not None and self._watcher is not None:
+            self._parts = UnwatchedParts(self._watcher, self.model)
+            stack.callback(self._forget_parts, self._parts)
+
+    def _forget_parts(self, parts: UnwatchedParts) -> None:
+        parts.remove()
+        self._parts = None
+
+    def _refuse_unknown_names(self, model: nn.Module) -> None:
+        """Refuse a layer's name that no module has, before the model has run, which may take long."""
+        layers, heads = (one.unknown_name(self._names.values()) for one in (self._layers, self._heads))
+        cross = self._options.cross.unknown_name(self._names.values())
+        if cross is not None:
+            raise ValueError(
+                f"no module of {type(model).__name__} is {cross}, as cross names it: give names that "
+                "model.named_modules() lists, or parts of them"
+            )
+        for found, told in ((layers, ""), (heads, ", as heads names it")):
+            if found is None:
+                continue
+            name, advice = found
+            self._refuse(
+                name,
+                f"no layer is {name}{told}: {advice}no module of {type(model).__name__} has that name, or a part of "
+                "it; model.named_modules() lists them",
+            )
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Raise ValueError with the reason; if the capture is not strict, warn, and note it under a name."""
+        if self._options.strict:
+            raise ValueError(why)
+        self.skipped.setdefault(name, why)
+        warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
+
+    def _forward_began(self) -> None:
+        if threading.get_ident() != self._thread:
+            self._ran_elsewhere = True
+            self._provenance.wake(for_good=True)
+        if self._parts is not None:
+            self._parts.begin_anew()
+        self._begin()
+        step = self.matcher.running_step
+        if step is not None and self._follows_outputs:
+            step.facts = step.facts or CallFacts()
+            self._outputs.begin(step.facts)
+
+    def _begin(self, part: str = "") -> None:
+        """Begin a forward pass; forget one that an interrupt has ended, for which torch has run no hooks."""
+        if self.matcher.running_step is not None and calls_running(self._begins) == 1:
+            self._forget_interrupted()
+        self.matcher.begin(part=part)
+
+    def _forget_interrupted(self) -> None:
+        hooks.forget_interrupted()
+        self.matcher.end_interrupted()
+        self._outputs.end()
+        self._provenance.forget_running()
+        if self.texts is not None:
+            self.texts.forget_running()
+
+    def _forward_ended(self) -> None:
+        """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
+        self.matcher.end()
+        if self.matcher.running_step is None:
+            self._outputs.end()
+        for key in self._watched.missed(self._provenance.forward_ended()):
+            self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
+        if self._watcher is not None and not self._watched:  # where another mode was above it when that turned out
+            self._watcher.exit_early()
+        elif self._parts is not None and self.matcher.running_step is None:
+            self._parts.find(self._watched)
+
+    def stop(self) -> None:
+        """Stop recording: take all hooks off the model, when the outermost block ends."""
+        self._outputs.end()  # where the model was interrupted, which runs no hooks
+        if self._parts is not None and self._parts.is_interrupted and sys.exc_info()[0] is None:
+            self.skipped.setdefault(type(self.model).__name__, INTERRUPTED)
+        self._open.pop().close()
+
+    def settle(self) -> None:
+        """Verify the records, when the outermost block has ended."""
+        if not self._open:
+            self.matcher.settle()
+            self.matcher.drop_unwanted()
+            if self._layers.is_open:
+                self._drop_layers(self._layers.holds)
+            self._settle_queries()
+            for records in self.matcher.forwards:
+                for record in records.values():
+                    record.tensors()  # frees the memory for further growth
+            self.skipped.update(self.matcher.remove_faulty())
+            recorded = {name for records in self.matcher.forwards for name in records}
+            unseen = self._unseen([*recorded, *self._called, *self._unreadable])
+            for name, why in {**self._unreadable, **unseen}.items():
+                part = f"only a part of it could be read; of the rest, {why}"
+                self.skipped.setdefault(name, part if name in recorded else why)
+            if self._ran_elsewhere and self._watched:  # by modules that do not call transformers' interface
+                self.skipped.setdefault(type(self.model).__name__, OTHER_THREAD)
+            self._advise()
+            self._roots.clear()
+            self._tell_remarks()
+
+    def _tell_remarks(self) -> None:
+        """Warn of what is shown in another way than one may expect."""
+        remarks, self.matcher.remarks = [*self.matcher.remarks], {}
+        by_length, self.matcher.by_length = [*self.matcher.by_length], {}
+        if self.model is None and by_length and self.matcher.forwards:
+            several = f" and {len(by_length) - 1} more" if len(by_length) > 1 else ""
+            remarks.append(BY_LENGTH.format(f"{by_length[0]!r}{several}"))
+        if self.texts is not None and self.matcher.forwards:
+            remarks += self.texts.pop_remarks()
+        for remark in remarks:
+            with contextlib.suppress(UserWarning):  # where warnings are errors: what was recorded is there all the same
+                warnings.warn(remark, stacklevel=4)
+
+    def _advise(self) -> None:
+        """Give each reason the way on for the library of its module."""
+        if not self.skipped:
+            return
+        roots = [self.model] if self.model is not None else self._outermost()
+        by_name = {
+            name: module
+            for root in roots
+            for module, name in zip(root.modules(), module_names(root).values(), strict=True)
+        }
+        for name, why in self.skipped.items():
+            own = name.partition(" #")[0]
+            around = [own, *(own[: i.start()] for i in reversed(list(re.finditer(r"\.", own))))]
+            self.skipped[name] = with_way_on(why, [*(by_name[one] for one in around if one in by_name), *roots])
+
+    def _outermost(self) -> list[nn.Module]:
+        """Return the outermost modules that have called, where no model was given."""
+        return [root for root, _ in self._roots.values()]
+
+    def _settle_queries(self) -> None:
+        """Keep of each record the queries alone that are wanted; one that has none of them is skipped."""
+        if self._options.queries is None:
+            return
+        for records in self.matcher.forwards:
+            for name, record in list(records.items()):
+                try:
+                    record.keep_queries()
+                except (Unreadable, ValueError) as error:  # the latter of rules that cannot be joined
+                    self.skipped[name] = str(error)
+                    del records[name]
+        self.matcher.forwards[:] = [records for records in self.matcher.forwards if records]
+
+    def _unseen(self, seen: Collection[str]) -> dict[str, str]:
+        """Return modules that compute attention by their names, and of which nothing was seen, with the reason."""
+        if self._attention_modules is None:
+            return {}
+        return {name: why for name, why in self._attention_modules.unseen(seen).items() if self._layers.wants(name)}
+
+    def check(self) -> None:
+        """Refuse where there is nothing to show, with what to try: see `_refuse`."""
+        if self._open:
+            return
+        missing, of_heads = self._layers.missing(), self._layers.missing(self._heads.not_among(self.skipped))
+        for found, told in ((missing, ""), (of_heads, ", as heads names it")):
+            if found is not None and found.seen:
+                there = ", ".join(map(repr, found.seen))
+                self._refuse(found.layer, f"no layer is {found.layer}{told}: {found.advice}there are {there}")
+        if missing is not None and missing.seen:
+            return
+        if not self.matcher.forwards:
+            self._refuse_nothing()
+
+    def _refuse_nothing(self) -> None:
+        """Refuse a capture that has recorded nothing."""
+        kind = "the calls in the block" if self.model is None else type(self.model).__name__
+        if self.skipped:
+            name, why = next(iter(self.skipped.items()))
+            self._refuse(
+                name, f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}"
+            )
+        elif self.model is not None and not self.matcher.begun:
+            self._refuse(
+                kind,
+                f"no attention call was seen in {kind}, whose forward was not called in the block: run the model "
+                "inside it, the very object that capture was given",
+            )
+        else:
+            self._refuse(kind, f"no attention call was seen{self._where()}: {way_on_unseen(self.model)}")
+
+    def _where(self) -> str:
+        if self.model is None:
+            return ""
+        kinds = dict.fromkeys(type(m).__name__ for m in self.model.modules() if "attention" in type(m).__name__.lower())
+        inside = f", whose {' and '.join(list(kinds)[:3])} may compute it without a function of torch" if kinds else ""
+        return f" in {type(self.model).__name__}{inside}"
+
+    # What `hooks.Listener` promises.
+
+    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | None:
+        """Record a call if it is wanted; a call that cannot be read is skipped, and the model goes on."""
+        name = self._name_of_innermost(self._modules()) if name is None else name
+        if name is None:
+            return None
+        self._called.add(name)
+        if under_transform():
+            self.skipped[name] = WRAPPED
+            return None
+        try:
+            with torch._C.DisableTorchFunction(), _without_gradients():
+                callback = self.matcher.add(name, functools.partial(self._read_with_text, name, read))
+                return callback and self._followed(callback)
+        except OverLimit:
+            self._over_limit[name] += 1
+            self.skipped[name] = self._memory.reason(self._over_limit[name])
+        except Unreadable as error:
+            self.skipped[name] = str(error)
+        except (TypeError, ValueError, IndexError, RuntimeError) as error:
+            self.skipped[name] = f"it cannot be read as q, k and v ({error})"
+        return None
+
+    def record_interface_call(
+        self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
+    ) -> OutputCallback | None:
+        """Record a call of transformers' attention interface, as `record_call` does any."""
+        if not under_transform():
+            text_of = None if self.texts is None else self.texts.text_of
+            with torch._C.DisableTorchFunction():
+                found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
+            if found is not None:
+                if not self.matcher.has_opened(name):  # the first stays watched: it tells of a new text
+                    self._provenance.rest(name, module)
+                return found if self._goes_as_before(name) else self._followed(found)
+        read = functools.partial(read_call, implementation, module, *arguments, **settings)
+        callback = self.record_call(name, read)
+        if callback is not None:
+            self.matcher.note_step(name, implementation, arguments, settings)
+        return callback
+
+    def _followed(self, callback: OutputCallback) -> OutputCallback:
+        """Return what takes the output of the call that was added last, and follows it too."""
+        record = self.matcher.last_added
+        if record is None or not self._follows_outputs:
+            return callback
+        step = self.matcher.running_step or record.last_step
+        step.facts = step.facts or CallFacts()
+        return self._outputs.follow(record.name, step.facts, callback)
+
+    def _goes_as_before(self, name: str) -> bool:
+        """Return whether the output of a call that repeats another's step need not be followed."""
+        if not self._follows_outputs:
+            return True
+        step = self.matcher.running_step
+        return step is not None and self._outputs.goes_as_before(name, step.facts)
+
+    def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
+        """Read a call, and what stands at its positions."""
+        call = read()
+        running = self._running(name)
+        refuse_spread_positions(call, running)
+        why = why_not_positions(call, running)
+        if why is not None:
+            raise Unreadable(why)
+        (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
+        call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
+        call.heads = self._heads_of_process(name, call)
+        call.after = keys_after(None if running is None else running.module)
+        return call
+
+    def _heads_of_process(self, name: str, call: ObservedCall) -> ProcessHeads | None:
+        running = self._running(name)
+        return heads_of_process(None if running is None else running.module, call)
+
+    def report_unreadable(
+        self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False
+    ) -> None:
+        """Note that a module, by default the calling one, may compute attention that cannot be read."""
+        caller = self.caller() if caller is None else caller
+        if unused and caller.name in self._called:
+            return
+        if caller.name is not None and (certain or caller.is_attention) and self._layers.wants(caller.name):
+            self._unreadable.setdefault(caller.name, why)
+
+    def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
+        """Return what matches calls of a model that generates; None if it is not recorded."""
+        return self.matcher if self.model is None or id(model) in self._names else None
+
+    def _is_selected(self, name: str, cross: bool) -> bool:
+        """Return whether a layer may be among those to keep; drop those that cannot be any more."""
+        held = self._layers.may_hold(name, cross)
+        if self._layers.is_open:
+            self._drop_layers(self._layers.may_hold)
+        return held
+
+    def _drop_layers(self, holds: Callable[[str, bool], bool]) -> None:
+        for records in self.matcher.forwards:
+            for name in [name for name, record in records.items() if not holds(name, record.cross)]:
+                self._memory.add(-records.pop(name).nbytes)
+
+
+def _without_gradients() -> contextlib.AbstractContextManager[Any]:
+    """Switch gradients off, and inference mode, for what is kept may be used outside of it."""
+    if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return _no_grad_no_inference()
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _no_grad_no_inference() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _tokenizer_of(model: Any) -> Any:
+    """Return the tokenizer that comes with a pipeline or a model of sentences; None where there is none."""
+    try:
+        return read_tokenizer(getattr(model, "tokenizer", None))
+    except Exception:  # something else of that name
+        return None

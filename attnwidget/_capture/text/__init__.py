@@ -1,0 +1,1 @@
+"""Tokens, labels and padding of captured calls."""

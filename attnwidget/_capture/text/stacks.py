@@ -1,0 +1,356 @@
+"""Named stacks: what a forward pass holds, tower by tower, each with the labels of its own positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..._segments.reading import segments
+from ..._segments.segments import Segments
+from ..._tokens.unread import Unread
+from ..._utils.choices import matches_name
+from ..._utils.indexing import as_index
+from ...attention import Attention
+from ...stack import AttentionStack
+from ..call.call_text import UNKNOWN, ImageTokens, PatchGrid, RecordText
+from ..modules.towers import Towers
+from .labels import PADDING, Ids, Labels, can_spell, grid_of, ids_of, image_labels, labels_of, patch_labels
+
+ONLY = "self-attention"
+CROSS = "cross-attention"
+
+
+class TextedRecord(Protocol):
+    """A record, recorded or loaded, with what stands at its positions."""
+
+    @property
+    def cross(self) -> bool: ...
+    @property
+    def attention(self) -> Attention: ...
+    @property
+    def text(self) -> RecordText: ...
+
+
+@dataclass(frozen=True)
+class Side:
+    """What stands at the queries, or at the keys, of a stack.
+
+    Attributes:
+        batches: how many samples there are.
+        length: how many positions are shown.
+        ids: (B, length); None where none is known.
+        real: (B, length), False where there is padding; None where that is not known.
+        text: of a record of the stack.
+        key: whether these are keys of another tower.
+        rows: where only some queries are kept, which they are.
+        total: how many queries there were.
+    """
+
+    batches: int
+    length: int
+    ids: Tensor | None
+    real: Tensor | None
+    text: RecordText
+    key: bool = False
+    rows: tuple[int, ...] | None = None
+    total: int = 0
+
+    @property
+    def patches(self) -> PatchGrid | None:
+        """The patches of an image, where they and the tokens before them are all positions."""
+        found = self.text.key_patches if self.key else self.text.patches
+        fits = self.ids is None and found is not None and found.block > 0 and found.length == self.total
+        return found if fits else None
+
+    @property
+    def _images(self) -> list[ImageTokens]:
+        """Which ids stand for patches of images and of videos."""
+        of_text = () if self.key else (self.text.images, self.text.videos)
+        return [one for one in of_text if one is not None]
+
+    def labels(self, tokenizer: Any) -> Labels | None:
+        """Return a label for each position of each sample; None where nothing is known, or no tokenizer is there."""
+        found: Labels | None = None
+        if self.ids is not None and can_spell(tokenizer):
+            found = labels_of(self.ids, self.real, tokenizer, self._images, self.rows)
+        elif self.patches is not None:
+            names = patch_labels(self.patches)
+            found = [names if self.rows is None else [names[row] for row in self.rows]] * self.batches
+        elif self.rows is not None:
+            found = [[f"{row:,}" for row in self.rows]] * self.batches
+        return found
+
+    def tokens(self, tokenizer: Any) -> Labels | Ids | None:
+        """Return labels; where no tokenizer is there, ids."""
+        if self.ids is not None and not can_spell(tokenizer):
+            return ids_of(self.ids)
+        return self.labels(tokenizer)
+
+    def as_words(self, tokenizer: Any) -> Labels | None:
+        """Return a string for each position, the same for the same id, for what compares tokens."""
+        if self.ids is None or can_spell(tokenizer):
+            return None if self.ids is None else self.labels(tokenizer)
+        ids = ids_of(self.ids) or []
+        words = [[Unread(i) if one is None else str(one) for i, one in enumerate(sample)] for sample in ids]
+        if self.rows is None:
+            for sample, named in zip(words, image_labels(self.ids, self._images), strict=True):
+                for at, name in named.items():  # the same id stands for all patches
+                    sample[at] = name
+        return words
+
+    def grid(self) -> tuple[tuple[int, int], int] | None:
+        """Return rows and columns of the only image, and the position of its first patch; None where there is none."""
+        if self.rows is not None:
+            return None
+        if self.ids is not None:
+            return None if self.key else grid_of(self.ids, self.text.images)
+        found = self.patches
+        by_rows = found is not None and found.block == 1
+        return ((found.rows, found.columns), len(found.before)) if found is not None and by_rows else None
+
+
+@dataclass(frozen=True)
+class NamedStack:
+    """A tower's self-attention, or its cross-attention, of a forward pass.
+
+    Attributes:
+        name: under which it is chosen, such as "decoder, cross-attention".
+        label: the same within its forward pass.
+        attention: its layers.
+        queries: what stands at its queries.
+        keys: what stands at its keys.
+        tower: the name of its tower, such as "decoder".
+        cross: whether it is cross-attention.
+        forward: the number of its forward pass.
+        tokenizer: that has words for its ids, or None.
+    """
+
+    name: str
+    label: str
+    records: Mapping[str, TextedRecord] = field(repr=False)
+    queries: Side = field(repr=False)
+    keys: Side = field(repr=False)
+    tower: str
+    cross: bool
+    forward: int = 0
+    tokenizer: Any = field(default=None, repr=False)
+
+    @property
+    def attention(self) -> AttentionStack:
+        """Its layers."""
+        return AttentionStack([record.attention for record in self.records.values()], self.records)
+
+    @property
+    def tokens(self) -> Labels | None:
+        """The label of each query, of each sample; None where nothing is known of them."""
+        return self.queries.labels(self.tokenizer)
+
+    @property
+    def key_tokens(self) -> Labels | None:
+        """The label of each key, of each sample; None where nothing is known of them."""
+        return self.keys.labels(self.tokenizer)
+
+    @property
+    def is_labeled(self) -> bool:
+        """Whether anything is known of its queries that can be shown."""
+        side = self.queries
+        return (side.ids is not None and can_spell(self.tokenizer)) or side.patches is not None or side.rows is not None
+
+    def segments(self, source: Any = None, batch: int = 0, unit: str = "tokens") -> Segments:
+        """Return the named parts of what stands at its keys, of one sample: see `Forward.segments`.
+
+        Raises:
+            IndexError: there is no such sample.
+            TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
+        """
+        side = self.keys
+        at = as_index(batch, side.batches, "batch", "batches")
+        source = self._prompt_and_answer() if source is None else source
+        found = ids_of(side.ids)
+        ids = None if found is None or None in found[at] else found[at]
+        labels = side.labels(self.tokenizer)
+        own: list[str] | None
+        if labels is None and ids is not None and isinstance(source, Mapping):
+            real = [True] * len(ids) if side.real is None else side.real[at].tolist()
+            own = [str(one) if is_real else PADDING for one, is_real in zip(ids, real, strict=True)]
+        else:
+            own = None if labels is None else labels[at]
+        known: dict[str, Any] = {} if own is None else {"tokens": own}
+        return segments(source, tokenizer=self.tokenizer, ids=ids, **known, unit=unit, length=side.length)
+
+    def _prompt_and_answer(self) -> dict[str, tuple[int, int]]:
+        prompt, before = self.queries.text.prompt, first_key_of(self)
+        if self.cross:
+            raise ValueError(
+                'the keys are those of another text, without an answer: give a source, such as "sentences"'
+            )
+        if prompt is None or before is None:
+            raise ValueError(
+                "what was generated is not told apart from its prompt, for the model did not read first the one and "
+                'then each token of the other: give the messages, spans, or "sentences"'
+            )
+        start = before + prompt
+        return {"prompt": (0, start), "answer": (start, before + sum(self.queries.text.calls))}
+
+    def grids(self) -> dict[str, Any]:
+        """Return the keywords of a widget that tell where an image's patches are."""
+        for name, side in (("query", self.queries), ("key", self.keys)):
+            found = side.grid()
+            if found is not None:
+                same = name == "query" and not self.cross and self.queries.length == self.keys.length
+                return {"grid": found[0], "grid_start": found[1], "grid_side": "both" if same else name}
+        return {}
+
+
+def first_key_of(stack: NamedStack) -> int | None:
+    """Return at which key the first query of a stack's text stands, after those of an earlier call; None: not known."""
+    att = next(iter(stack.records.values())).attention
+    own = att.own_keys(range(1))
+    first = 0 if att.part is None or att.part.queries is None else att.part.queries[0]
+    return None if own is None else own[0] - first
+
+
+def named_stacks(
+    records: Mapping[str, TextedRecord], towers: Towers, tokenizer: Any = None, forward: int = 0
+) -> dict[str, NamedStack]:
+    """Return the stacks of a forward pass by name, in the order in which their towers ran, each self then cross.
+
+    Args:
+        records: of the forward pass, by the name of the module.
+        towers: of the model.
+        tokenizer: that has words for ids, or None.
+        forward: the number of the forward pass.
+    """
+    groups: dict[tuple[str, int, bool], dict[str, TextedRecord]] = {}
+    for name, record in records.items():
+        tower = towers.name_of(name)
+        groups.setdefault((tower, _which(groups, tower, record), record.cross), {})[name] = record
+    order = list(dict.fromkeys(tower for tower, _, _ in groups))
+    keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1], key[2]))
+    only = len(keys) == 1
+    found = {}
+    for tower, which, cross in keys:
+        held = groups[tower, which, cross]
+        name = _name(tower, which, cross, only=only, one_tower=len(order) == 1)
+        queries, side = _sides(next(iter(held.values())))
+        found[name] = NamedStack(name, name, held, queries, side, tower, cross, forward, tokenizer)
+    return found
+
+
+def _name(tower: str, which: int, cross: bool, *, only: bool, one_tower: bool) -> str:
+    if only:
+        return CROSS if cross else ONLY
+    kind = CROSS if cross else ONLY
+    if one_tower and not which:
+        return kind
+    numbered = f"{tower} #{which + 1}" if which else tower
+    return f"{numbered}, {kind}" if cross else numbered
+
+
+def _which(groups: Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]], tower: str, record: TextedRecord) -> int:
+    """Return which of a tower's texts, or images, a record is of: a tower may read several in one forward pass."""
+    patches = record.text.patches
+    if patches is not None and patches.picture is not None:
+        return patches.picture
+    which = 0
+    while (tower, which, record.cross) in groups:
+        if _may_join(record, next(iter(groups[tower, which, record.cross].values()))):
+            return which
+        which += 1
+    return which
+
+
+def _may_join(one: TextedRecord, first: TextedRecord) -> bool:
+    """Return whether a record may join a stack, which has the labels of its first: none is another's, none is lost."""
+    for axis, mine, theirs in (("Q", one.text.ids, first.text.ids), ("K", one.text.key_ids, first.text.key_ids)):
+        if mine is None:
+            alike = getattr(one.attention.shape, axis) == getattr(first.attention.shape, axis)
+            fits = theirs is None or not alike
+        else:
+            fits = theirs is not None and _begin_alike(mine, theirs)
+        if not fits:
+            return False
+    return True
+
+
+def _begin_alike(ids: Tensor, others: Tensor) -> bool:
+    """Return whether ids are the same, but that there are fewer, as of a layer whose last calls were not kept."""
+    n = min(ids.shape[1], others.shape[1])
+    return len(ids) != len(others) or torch.equal(ids[:, :n], others[:, :n])
+
+
+def _sides(record: TextedRecord) -> tuple[Side, Side]:
+    """Return what stands at the queries and at the keys of a record."""
+    att, text = record.attention, record.text
+    B, Q, K = att.shape.B, att.shape.Q, att.shape.K
+    rows = None if att.part is None else att.part.queries
+    ids, real = (x if x is not None and x.shape[0] == B else None for x in (text.ids, text.real))
+    total = ids.shape[1] if ids is not None else Q if rows is None else K
+    kept = [x if x is None or rows is None else x[:, list(rows)] for x in (ids, real)]
+    own_ids, own_real = (x if x is not None and x.shape[1] == Q else None for x in kept)
+    queries = Side(B, Q, own_ids, own_real, text, rows=rows, total=total)
+    if record.cross:
+        ids, real = (x if x is not None and x.shape == (B, K) else None for x in (text.key_ids, text.key_real))
+        return queries, Side(B, K, ids, real, text, key=True, total=K)
+    if Q == K and rows is None:
+        return queries, queries
+    if real is not None and real.shape[1] != K:
+        real = None
+    before = None if att.part is None else att.part.keys_before
+    return queries, Side(B, K, None if before is None else _among_unknown(ids, before, K), real, text, total=K)
+
+
+def _among_unknown(ids: Tensor | None, before: int, length: int) -> Tensor | None:
+    """Return ids (B, n) among so many, after some that are not known, as those of a cache."""
+    if ids is None or before + ids.shape[1] > length:
+        return None
+    found = ids.new_full((ids.shape[0], length), UNKNOWN)
+    found[:, before : before + ids.shape[1]] = ids
+    return found
+
+
+def find_stack(stacks: Mapping[str, NamedStack], name: str, towers: Towers, *, cross: bool = False) -> NamedStack:
+    """Return a stack by its name, or by that of its tower.
+
+    Args:
+        stacks: by name.
+        name: of a stack; of a tower, or a dotted part of its path, for its self-attention.
+        towers: of the model.
+        cross: whether the cross-attention of a tower is meant.
+
+    Raises:
+        KeyError: there is no such stack.
+    """
+    if name in stacks and stacks[name].cross >= cross:
+        return stacks[name]
+    paths = {of: path for path, of in towers.names.items()}
+    rules = (
+        lambda one: one.label == name and one.cross >= cross,
+        lambda one: one.tower == name,
+        lambda one: matches_name(name, paths.get(one.tower, "")),
+    )
+    for fits in rules:
+        found = [one for one in stacks.values() if fits(one)]
+        found.sort(key=lambda one: one.cross != cross)
+        if found:
+            return found[0]
+    there = [*stacks, *(one.tower for one in stacks.values())]
+    raise KeyError(f"no tower or stack is called {name!r}: there are {', '.join(map(repr, dict.fromkeys(there)))}")
+
+
+def inputs_of(stacks: Mapping[str, NamedStack]) -> dict[str, Tensor]:
+    """Return ids and masks by the names of transformers' arguments; those of a decoder apart from its encoder's."""
+    attended = {one.tower for one in stacks.values() if one.cross}
+    found: dict[str, Tensor] = {}
+    for one in stacks.values():
+        if one.cross or one.queries.ids is None or bool((one.queries.ids == UNKNOWN).any()):
+            continue
+        prefix = "decoder_" if one.tower in attended and len({other.tower for other in stacks.values()}) > 1 else ""
+        found.setdefault(f"{prefix}input_ids", one.queries.ids)
+        if one.queries.real is not None:
+            found.setdefault(f"{prefix}attention_mask", one.queries.real.to(torch.int64))
+    return found

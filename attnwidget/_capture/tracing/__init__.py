@@ -1,0 +1,1 @@
+"""Follow tensors through hand-written attention."""

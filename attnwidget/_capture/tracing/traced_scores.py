@@ -1,0 +1,302 @@
+"""What is known of scores and weights that a model writes out itself, and how it becomes q, k, v and rules."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._utils.validation import FLOATS
+from ..call.observed_call import ObservedCall, Unreadable
+from .heads_axis import HeadsAxis
+
+BLOCKING = -9e3  # models add -10,000 or less to a score to block it
+Sizes = tuple[int, ...]
+Index = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class AddedTensor:
+    """A tensor that was added to the scores, or masked or multiplied them, when they had these sizes."""
+
+    tensor: Tensor  # its last two axes are queries and keys, as in the sizes
+    sizes: Sizes
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class TracedScores:
+    """A tensor of scores: their q and k, and what was done to the product."""
+
+    q: Tensor  # (…, Q, D)
+    k: Tensor  # (…, K, D)
+    dtype: torch.dtype  # of their product
+    sizes: Sizes  # (…, Q, K)
+    order: Sizes | None = None  # of each axis of the tensor, which one of `sizes` it is; None: they are the same
+    four_axes: Sizes | None = None  # the sizes (B, H, Q, K), if it has had four axes
+    scale: float = 1.0
+    softcap: float | None = None
+    added: tuple[AddedTensor, ...] = ()
+    blocked: tuple[AddedTensor, ...] = ()  # True where a key is blocked
+    factors: tuple[AddedTensor, ...] = ()  # 0 where a key is blocked, else 1
+    heads: HeadsAxis | None = None  # where the axis of heads is known
+
+    @property
+    def shape(self) -> Sizes:
+        """Return the sizes of the tensor as it is."""
+        return self.sizes if self.order is None else tuple(self.sizes[i] for i in self.order)
+
+    def is_product(self) -> bool:
+        """Return whether nothing but a scale was applied to it yet."""
+        return not (self.added or self.blocked or self.factors or self.softcap)
+
+    def given(self, x: Tensor, factor: float = 1.0) -> AddedTensor:
+        """Return a tensor that broadcasts to this one, with its axes in the order of `sizes`."""
+        if self.order is not None:
+            x = x[(None,) * (len(self.order) - x.ndim)].permute(inverse(self.order))
+        return AddedTensor(x, self.sizes, factor)
+
+
+@dataclass(eq=False)
+class SeenSoftmax:
+    """One softmax of scores that were followed, until its weights have met their values."""
+
+    caller: Any  # who computed it
+    why: str | None = None  # the first thing that was done to its weights and is not followed
+    parts: list[tuple[Index, Tensor, Tensor]] = field(default_factory=list)  # of weights, their values, their output
+    seen: Tensor | None = None  # which rows have met values, where they meet them part by part
+
+
+@dataclass(frozen=True)
+class TracedWeights:
+    """A tensor of weights: a softmax of scores."""
+
+    scores: TracedScores
+    sizes: Sizes
+    softmax: SeenSoftmax
+    order: Sizes | None = None
+    is_normalized: bool = True  # each row adds up to 1
+    dropout: float = 0.0  # the share that was set to 0
+    part: Index | None = None  # which part of the weights of these scores it is; None: all
+
+    @property
+    def shape(self) -> Sizes:
+        """Return the sizes of the tensor as it is."""
+        return self.sizes if self.order is None else tuple(self.sizes[i] for i in self.order)
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """The sums of the rows of weights, which these may be divided by."""
+
+    of: TracedWeights
+
+
+@dataclass(frozen=True)
+class Unfollowed:
+    """A tensor that was made of scores by something that is not followed."""
+
+    shape: Sizes
+    why: str
+
+
+Traced = TracedScores | TracedWeights | RowSums | Unfollowed
+
+
+def inverse(order: Sizes) -> Sizes:
+    """Return the order that undoes an order of axes."""
+    return tuple(order.index(i) for i in range(len(order)))
+
+
+def with_sizes(known: TracedScores | TracedWeights, sizes: Sizes) -> TracedScores | TracedWeights:
+    """Return scores or weights that are seen in another shape, with the same rows."""
+    if isinstance(known, TracedWeights):
+        return replace(known, sizes=sizes)
+    return replace(known, sizes=sizes, four_axes=sizes if len(sizes) == 4 else known.four_axes)
+
+
+def scaled(known: TracedScores, factor: float) -> TracedScores:
+    """Return scores times a number."""
+    added = tuple(replace(one, factor=one.factor * factor) for one in known.added)
+    softcap = None if known.softcap is None else known.softcap * factor
+    return replace(known, scale=known.scale * factor, softcap=softcap, added=added)
+
+
+def with_queries_last(known: TracedScores) -> TracedScores:
+    """Return the same scores with queries and keys in each other's place, as k · q."""
+    *batch, Q, K = known.sizes
+    axes = known.order or tuple(range(len(known.sizes)))
+    n = len(axes)
+    swapped = {n - 2: n - 1, n - 1: n - 2}
+    added, blocked, factors = (
+        tuple(AddedTensor(_wide(one).mT, (*one.sizes[:-2], one.sizes[-1], one.sizes[-2]), one.factor) for one in given)
+        for given in (known.added, known.blocked, known.factors)
+    )
+    return replace(
+        known, q=known.k, k=known.q, sizes=(*batch, K, Q), order=tuple(swapped.get(i, i) for i in axes),
+        four_axes=None, added=added, blocked=blocked, factors=factors,
+    )  # fmt: skip
+
+
+def _wide(one: AddedTensor) -> Tensor:
+    return one.tensor[(None,) * (len(one.sizes) - one.tensor.ndim)]
+
+
+def expanded(known: TracedScores, batch: Sizes) -> TracedScores:
+    """Return scores whose axes before queries and keys are broadcast."""
+    return replace(
+        known, q=known.q.expand(*batch, *known.q.shape[-2:]), sizes=(*batch, *known.sizes[-2:]), four_axes=None
+    )
+
+
+def part_of(known: TracedScores, index: Index) -> TracedScores | None:
+    """Return a part of scores, for an index of slices and numbers, one for each axis; None if it is not followed."""
+    *batch, rows, columns = index
+    if not isinstance(rows, slice) or not isinstance(columns, slice):
+        return None
+    given = (*known.added, *known.blocked, *known.factors)
+    if any(one.sizes != known.sizes for one in given):
+        return None
+    sizes = known.sizes[:-2]
+    of_queries, of_keys = (*batch, rows), (*batch, columns)
+    q = known.q.expand(*sizes, *known.q.shape[-2:])[of_queries]
+    k = known.k.expand(*sizes, *known.k.shape[-2:])[of_keys]
+    left = tuple(torch.empty(known.sizes, device="meta")[index].shape)
+    added, blocked, factors = (
+        tuple(AddedTensor(one.tensor.expand(one.sizes)[index], left, one.factor) for one in group)
+        for group in (known.added, known.blocked, known.factors)
+    )
+    whole = all(one == slice(None) for one in batch)
+    return replace(
+        known, q=q, k=k, sizes=left, four_axes=None, added=added, blocked=blocked, factors=factors,
+        heads=known.heads if whole else None,
+    )  # fmt: skip
+
+
+# From traced weights to q, k, v and rules.
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which of the axes of scores before queries and keys is that of heads; all others are samples."""
+
+    batch: Sizes  # as many numbers as those axes have in all
+    axis: int  # of `batch`
+
+    @property
+    def heads(self) -> int:
+        """Return how many heads there are."""
+        return self.batch[self.axis]
+
+    @property
+    def samples(self) -> int:
+        """Return how many samples there are."""
+        return math.prod(self.batch) // max(1, self.heads)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether they are samples and heads, in this order."""
+        return math.prod(self.batch[self.axis + 1 :]) == 1
+
+    def unmerge(self, x: Tensor) -> Tensor:
+        """Return x (…, rows, size), whose axes before the last two have `batch` in all, as (B, H, rows, size)."""
+        rows = x.shape[-2:]
+        return x.reshape(*self.batch, *rows).movedim(self.axis, -3).reshape(self.samples, self.heads, *rows)
+
+
+def layout_of(scores: TracedScores, heads: HeadsAxis | None, head_count: int | None) -> Layout:
+    """Return how the axes of scores are samples and heads, without guessing: what cannot be told are samples.
+
+    Args:
+        scores: of two axes or more.
+        heads: where q, k or v have their heads, if it is known.
+        head_count: how many heads the module says it has.
+    """
+    *batch, _, _ = scores.sizes
+    n = math.prod(batch)
+    if heads is not None and heads.axis < len(batch):
+        each, rest = divmod(batch[heads.axis], heads.heads * heads.inside)
+        if not rest and each:
+            split = (each, heads.heads, heads.inside)
+            return Layout((*batch[: heads.axis], *split, *batch[heads.axis + 1 :]), heads.axis + 1)
+    four = scores.sizes if len(scores.sizes) == 4 else scores.four_axes
+    if four is not None:
+        return Layout(four[:2], 1)
+    if len(batch) > 1:
+        return Layout(tuple(batch), len(batch) - 1)
+    return Layout((1, n), 1) if n == head_count else Layout((n, 1), 1)
+
+
+def observed_call(known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCall:
+    """Return the call whose weights these are.
+
+    Raises:
+        Unreadable: q, k and v do not fit together, or what was done to the scores is no mask and no bias.
+    """
+    scores, B, H = known.scores, layout.samples, layout.heads
+    batch = torch.broadcast_shapes(scores.q.shape[:-2], scores.k.shape[:-2])
+    try:
+        q, k = (_as_heads(x.to(scores.dtype), batch, layout) for x in (scores.q, scores.k))
+        v = _as_heads(v, known.sizes[:-2], layout)
+        q = q.expand(B, H, -1, -1)
+        if k.shape[1] != v.shape[1]:
+            k, v = k.expand(B, H, -1, -1), v.expand(B, H, -1, -1)
+    except RuntimeError as error:
+        raise Unreadable(f"its q, k and v do not fit together ({error})") from None
+    mask, bias = _rules(scores, layout)
+    first, last = (None, None) if mask is None else (mask[:, :, :1], mask[:, :, -1:])
+    grows = first is not None and last is not None and not torch.equal(first, last)
+    return ObservedCall(q, k, v, scores.scale, scores.softcap, mask, bias, cached=grows, dropout=known.dropout > 0)
+
+
+def _as_heads(x: Tensor, batch: Sizes, layout: Layout) -> Tensor:
+    """Return x (…, n, size) as (B, H or 1, n, size)."""
+    if tuple(batch) == (layout.samples, layout.heads) and x.ndim == 4 and x.shape[1] == 1 and layout.is_plain:
+        return x.expand(layout.samples, -1, -1, -1)
+    return layout.unmerge(x.expand(*batch, *x.shape[-2:]))
+
+
+def _rules(scores: TracedScores, layout: Layout) -> tuple[Tensor | None, Tensor | None]:
+    """Return the mask and the bias, each (B or 1, H or 1, Q or 1, K) or None, that amount to all that was traced."""
+    blocked = [_as_four_axes(one, layout).bool() for one in scores.blocked]
+    for one in scores.factors:
+        factors = _as_four_axes(one, layout)
+        if not bool(((factors == 0) | (factors == 1)).all()):
+            raise Unreadable("its scores are multiplied by a tensor, which is no scale and no mask")
+        blocked.append(factors == 0)
+    masks, biases = [], []
+    for one in scores.added:
+        x = _as_four_axes(one, layout)
+        if x.shape[-1] == 1 and scores.sizes[-1] > 1:
+            continue  # the same number to all keys of a row changes no weight
+        if x.dtype not in FLOATS:
+            x = x.to(scores.dtype)
+        low = x <= BLOCKING
+        if bool((low | (x == 0)).all()):
+            masks.append(x)
+            blocked.append(low)
+        else:
+            biases.append(x)
+    bias = sum(biases[1:], biases[0]) if biases else None
+    if len(blocked) == len(masks) == 1 and bool((masks[0][blocked[0]] <= torch.finfo(masks[0].dtype).min).all()):
+        return masks[0], bias  # the same object in all layers
+    if not blocked:
+        return None, bias
+    found = blocked[0]
+    for more in blocked[1:]:
+        found = found | more
+    return ~found, bias
+
+
+def _as_four_axes(one: AddedTensor, layout: Layout) -> Tensor:
+    """Return an added tensor as (B or 1, H or 1, Q or 1, K or 1)."""
+    x = one.tensor if one.factor == 1 else one.tensor * one.factor
+    x = x[(None,) * (len(one.sizes) - x.ndim)]
+    if layout.is_plain and x.ndim == 4 and x.shape[0] in (1, layout.samples) and x.shape[1] in (1, layout.heads):
+        return x
+    if math.prod(x.shape[:-2]) == 1:
+        return x.reshape(1, 1, *x.shape[-2:])
+    return layout.unmerge(x.expand(*one.sizes[:-2], *x.shape[-2:]))

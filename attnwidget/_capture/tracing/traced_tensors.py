@@ -1,0 +1,170 @@
+"""Which living tensors of a model are scores and weights, and what is reported of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..._utils.validation import FLOATS
+from ..call.observed_call import ObservedCall
+from ..verify.verification import DroppedWeights
+from .heads_axis import HeadsAxes, functions
+from .traced_scores import SeenSoftmax, Sizes, Traced, TracedScores, TracedWeights, Unfollowed
+
+USE_RETURNED_WEIGHTS = (
+    "call it with output_attentions=True, if it has that, and give output.attentions to AttentionWidget.from_weights"
+)
+UNTRACED_SOFTMAX = (
+    "its softmax is not of a product of q and k with a scale, a mask and a bias (it may be sparse): "
+    f"{USE_RETURNED_WEIGHTS}"
+)
+BLOCKED_QUERIES = f"its queries and keys are taken in blocks, which are no places in the text: {USE_RETURNED_WEIGHTS}"
+CHANGED_SCORES = "its scores go through {}, which is no scale, mask or bias: " + USE_RETURNED_WEIGHTS
+CHANGED_WEIGHTS = "its weights go through {} before they meet v: " + USE_RETURNED_WEIGHTS
+NO_VALUES = f"its weights were not seen to meet v, or only a part of them: {USE_RETURNED_WEIGHTS}"
+NOT_NORMALIZED = f"the rows of its weights do not add up to 1: {USE_RETURNED_WEIGHTS}"
+NO_SOFTMAX = (
+    "between its scores and v there is no softmax that can be followed (the last step that was seen is {}): "
+    + USE_RETURNED_WEIGHTS
+)
+MIN_AXES = 3  # of what is taken for attention wherever it is computed
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The module, or function, that calls a function of torch.
+
+    Attributes:
+        name: under which its calls are recorded; None if it is not of the model.
+        is_attention: whether its name, or that of its class, says so.
+    """
+
+    name: str | None
+    is_attention: bool
+
+
+class Reports(Protocol):
+    """Takes what a tracer finds."""
+
+    def record_traced(
+        self, read: Callable[[], ObservedCall], seen: Tensor | DroppedWeights, written: Tensor | None
+    ) -> None:
+        """Record a call.
+
+        Args:
+            read: returns it.
+            seen: its output (B, H, Q, Dv), by which it is verified.
+            written: the result of the function that is traced as (B, H, Q, Dv); None if it is only a part of that.
+        """
+
+    def report_unreadable(
+        self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False
+    ) -> None:
+        """Note that a module, by default the calling one, may compute attention that cannot be read.
+
+        Args:
+            why: the reason.
+            caller: the module.
+            certain: it is attention; otherwise only a module that is named so computes it.
+            unused: these are weights of which nothing was made, as where another call gives the output.
+        """
+
+    def caller(self) -> Caller:
+        """Return the module that calls."""
+
+    def head_count(self) -> int | None:
+        """Return how many heads the calling module says it has."""
+
+
+class TracedTensors:
+    """Knows which of a model's living tensors are scores or weights, or made of them."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports, self._heads = reports, HeadsAxes()
+        self._traced: Any = WeakIdKeyDictionary()  # what is known of each tensor, and its version then
+        self._waiting: dict[SeenSoftmax, None] = {}  # whose weights have not met their values yet
+
+    def _follow_change(self, x: Tensor) -> bool:
+        """Note that a tensor was changed in place by the function that is traced; return whether it was not before."""
+        entry = self._traced.get(x)
+        if entry is None or _version(x) - entry[1] not in (0, 1):
+            return False
+        self._traced[x] = entry[0], _version(x)
+        return True
+
+    def _note(self, x: Tensor, found: Traced) -> None:
+        self._traced[x] = found, _version(x)
+
+    @property
+    def follows_any(self) -> bool:
+        """Whether there are scores or weights that have not met values yet."""
+        return bool(self._traced) or bool(self._waiting)
+
+    def of(self, x: Any) -> Traced | None:
+        """Return what is known of a tensor; None if it is neither scores nor weights nor made of them."""
+        found = self._traced.get(x) if isinstance(x, Tensor) and self._traced else None
+        if found is None:
+            return None
+        known, version = found
+        if version == _version(x):
+            return known
+        if isinstance(known, TracedWeights):
+            self._give_up(known, "a change in place")
+            return None
+        return Unfollowed(tuple(x.shape), "a change in place") if isinstance(known, TracedScores) else None
+
+    def _lose(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that something was made of scores or weights that is not followed."""
+        if not isinstance(result, Tensor) or result.dtype not in FLOATS or result.ndim < 2:
+            return
+        name = getattr(func, "__name__", str(func))
+        if name in FRESH:
+            return
+        for x in _tensors((*args, *kwargs.values())):
+            known = self._traced.get(x)
+            known = None if known is None else known[0]
+            if isinstance(known, TracedWeights):
+                self._give_up(known, name)
+            elif isinstance(known, TracedScores | Unfollowed) and (func in JOINS or _is_alike(result, known.shape)):
+                why = known.why if isinstance(known, Unfollowed) else name
+                self._note(result, Unfollowed(tuple(result.shape), why))
+
+    def _give_up(self, known: TracedWeights, name: str) -> None:
+        known.softmax.why = known.softmax.why or CHANGED_WEIGHTS.format(name)
+
+    def finish(self) -> None:
+        """Report weights that have met no values."""
+        waiting, self._waiting = self._waiting, {}
+        for softmax in waiting:
+            unused = softmax.why is None and not softmax.parts
+            self._reports.report_unreadable(softmax.why or NO_VALUES, softmax.caller, certain=True, unused=unused)
+
+
+def _version(x: Tensor) -> int:
+    return -1 if x.is_inference() else x._version
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    for x in given:
+        if isinstance(x, Tensor):
+            yield x
+        elif isinstance(x, tuple | list):
+            yield from (one for one in x if isinstance(one, Tensor))
+
+
+def _is_alike(result: Tensor, shape: Sizes) -> bool:
+    """Return whether a tensor may hold scores of the same queries and keys."""
+    return tuple(result.shape[-2:]) == shape[-2:] or result.numel() == math.prod(shape)
+
+
+# Functions that make new numbers in the shape of scores.
+FRESH = {f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn")} | {
+    "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor",
+}  # fmt: skip
+JOINS = functions("cat", "concat", "stack") | {F.pad}

@@ -1,0 +1,1 @@
+"""Compare a layer's output with the attention that was read from it."""

@@ -1,0 +1,69 @@
+"""Verify the outputs of many calls in few products: those of layers that are alike are computed again together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..call.call_rules import CallRules
+from .verification import ComparedRows, differ
+
+WAITING = 1 << 21  # numbers of a call's keys, up to which it waits for other layers: so much may be held for longer
+SCORES = 1 << 20  # that are computed at once
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OutputCheck:
+    """Rows of a call's output that are to be verified.
+
+    Attributes:
+        rows: and what they are computed from again.
+        rules: of the call.
+        scale, softcap, sinks: of its scores.
+        found: where to add whether the output is another, (), bool.
+    """
+
+    rows: ComparedRows
+    rules: CallRules
+    scale: float | None
+    softcap: float | None
+    sinks: Tensor | None
+    found: list[Tensor]
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What those have in common that can be verified together."""
+        rules = self.rules
+        of_rules = rules.queries, rules.keys, rules.is_causal, id(rules.mask), id(rules.bias), id(self.sinks)
+        return *self.rows.kind, *of_rules, self.scale, self.softcap
+
+
+def verify(checks: Iterable[OutputCheck]) -> None:
+    """Compare all outputs with what their q, k, v and rules come to."""
+    alike: dict[Any, list[OutputCheck]] = {}
+    for one in checks:
+        alike.setdefault(one.kind, []).append(one)
+    for of_kind in alike.values():
+        for some in _together(of_kind):
+            one = some[0]
+            how: dict[str, Any] = {"scale": one.scale, "softcap": one.softcap, "sinks": one.sinks, "rules": one.rules}
+            for check, found in zip(some, differ([check.rows for check in some], **how), strict=True):
+                check.found.append(found)
+
+
+def verify_aside(checks: Iterable[OutputCheck]) -> None:
+    """Compare outputs as `verify` does, beside a model that runs: without gradients, and modes that watch."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        verify(checks)
+
+
+def _together(checks: list[OutputCheck]) -> Iterator[list[OutputCheck]]:
+    """Yield checks of one kind, as many as may be computed at once."""
+    rows = checks[0].rows
+    at_once = max(1, SCORES // max(1, rows.queries.shape[:3].numel() * rows.keys.shape[2]))
+    for first in range(0, len(checks), at_once):
+        yield checks[first : first + at_once]

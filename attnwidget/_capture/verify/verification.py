@@ -1,0 +1,326 @@
+"""Verify calls: compute some rows of a call's output again from q, k, v and the rules, and compare.
+
+A model may do more than its arguments say: a sink, a gate, a mask that its kernel makes by itself. Its output shows it.
+Where dropout has changed the output, it is that of the same attention without, or the weights that were left show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._rules.row_spans import Spans
+from ..._utils.validation import FLOATS
+from ..call.flex_attention import ScoreMod
+
+SOME_KEYS = 32  # whose values say how large values are: more matter only if their weight, and so the output, is large
+KEY_NUMBERS = 1 << 19  # of k, that a sample may need at most
+ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+LARGEST_CHANGE = math.log(2)  # of a score, by the type that it is kept in: its weight is then twice what it was
+ALL = slice(None)
+KEPT_INDICES, LARGEST_INDEX = 64, 64  # how many indices are kept, of so many rows at most
+COARSE_ROUNDING = 8e-3  # of products that torch may compute in a shorter type than that of their factors
+
+
+@dataclass(frozen=True)
+class DroppedWeights:
+    """A call's weights after dropout: some are 0, the others 1 / (1 − p) times what they were."""
+
+    weights: Tensor  # (B, H, Q, K)
+    p: float
+
+
+@dataclass(frozen=True)
+class RowsOfOutput:
+    """The rows of a call's output that are sampled, (B, H, rows, Dv): see `sampled_rows`."""
+
+    output: Tensor
+
+
+@dataclass
+class OutputSample:
+    """Some rows of a call's output, or of its weights."""
+
+    rows: list[int]  # among the call's queries
+    samples: list[int]
+    heads: list[int]
+    output: Tensor  # (samples, heads, rows, Dv), or K in place of Dv
+    rounding: float  # relative error of numbers of the types in which it was computed
+    dropout: float | None = None  # of weights: the share that was set to 0; None: this is a part of the output
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Follow samples that change places: sample b is now what sample `order[b]` was; others are dropped."""
+        left = [i for i, sample in enumerate(self.samples) if sample in order]
+        self.samples, self.output = [order.index(self.samples[i]) for i in left], self.output[left]
+
+
+def sampled_rows(queries: int) -> list[int]:
+    """Return which of so many queries are verified."""
+    return sorted({0, queries // 2, queries - 1})
+
+
+def sample_output(
+    output: Any, q: Tensor, k: Tensor, v: Tensor, rows: Sequence[int] | None = None, *, copied: bool = True
+) -> OutputSample | None:
+    """Return a few rows of a call's output, to be compared with what q, k, v and its rules come to.
+
+    Args:
+        output: (B, H, Q, Dv); or `RowsOfOutput`, or `DroppedWeights`.
+        q: (B, H, Q, D).
+        k: (B, G, K, D).
+        v: (B, G, K, Dv).
+        rows: which; None: `sampled_rows`.
+        copied: whether they are copied, as of an output that is another's; False: a view does where there is one.
+
+    Returns:
+        None if the output is not of this shape.
+    """
+    (B, H, Q, _), Dv, K = q.shape, v.shape[-1], k.shape[2]
+    rows, samples, dropout = sampled_rows(Q) if rows is None else list(rows), sorted({0, B - 1}), None
+    places, wanted = rows, (B, H, Q, Dv)
+    if isinstance(output, RowsOfOutput):
+        output, places, wanted = output.output, list(range(len(rows))), (B, H, len(rows), Dv)
+    elif isinstance(output, DroppedWeights):
+        output, dropout, wanted = output.weights, output.p, (B, H, Q, K)
+    if not isinstance(output, Tensor) or output.shape != wanted or not Q:
+        return None
+    share = H // k.shape[1]
+    groups = _evenly(k.shape[1], max(1, KEY_NUMBERS // max(1, 2 * k.shape[2] * k.shape[3])))
+    heads = [group * share + i for group in groups for i in range(share)]
+    with torch.no_grad():
+        found = _rows_of(output.detach(), samples, heads, places, copied=copied)
+    return OutputSample(rows, samples, heads, found, rounding_of(output, q, v), dropout)
+
+
+def rounding_of(*tensors: Tensor) -> float:
+    """Return the relative error of numbers that are computed in the types of some tensors, the first their result."""
+    rounding = max(ROUNDING[x.dtype] for x in tensors if x.dtype in FLOATS)
+    is_plain = torch.get_float32_matmul_precision() == "highest" and tensors[0].device.type == "cpu"
+    return rounding if is_plain else max(rounding, COARSE_ROUNDING)
+
+
+def _index(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:
+    """Return the index of these rows of these heads of these samples, which broadcasts to (samples, heads, rows)."""
+    key = tuple(samples), tuple(heads), tuple(rows), device
+    known = _indices.get(key)
+    if known is None:
+        with torch.inference_mode(False):  # for it is used again
+            b, h, row = (torch.tensor(x, device=device) for x in (samples, heads, rows))
+            known = b[:, None, None], h[:, None], row
+        if type(row) is Tensor and len(rows) <= LARGEST_INDEX:  # and none of a mode that makes kinds of its own
+            if len(_indices) >= KEPT_INDICES:
+                _indices.clear()
+            _indices[key] = known
+    return known
+
+
+_indices: dict[tuple[Any, ...], tuple[Tensor, Tensor, Tensor]] = {}  # layers ask for the same
+
+
+def _rows_of(x: Tensor, samples: list[int], heads: list[int], rows: list[int], *, copied: bool) -> Tensor:
+    """Return some rows of x (B, H, rows, size); if they need not be copied, a view of rows that follow one another."""
+    if not copied and rows == list(range(rows[0], rows[-1] + 1)):
+        return _select(x, samples, heads).narrow(2, rows[0], len(rows))
+    return x[_index(samples, heads, rows, x.device)]
+
+
+def _select(x: Tensor, samples: list[int], groups: list[int]) -> Tensor:
+    """Return some samples and heads of x (B, G, K, size), without a copy where they are evenly spread."""
+    return _spread(_spread(x, 0, samples), 1, groups)
+
+
+def _spread(x: Tensor, axis: int, places: list[int]) -> Tensor:
+    if places == list(range(x.shape[axis])):
+        return x
+    step = places[1] - places[0] if len(places) > 1 else 1
+    evenly = range(places[0], places[-1] + 1, step) if step > 0 else range(0)
+    if places != list(evenly):
+        return x.index_select(axis, torch.tensor(places, device=x.device))
+    return x[(slice(None),) * axis + (slice(evenly.start, evenly.stop, step),)]
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    """Return at most so many of the numbers below `count`, evenly spread."""
+    step = -(-count // most)
+    return list(range(0, count, step))
+
+
+def differs(
+    sample: OutputSample,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Tensor | None = None,
+    rules: Any,
+    first: int,
+) -> Tensor:
+    """Compare a call's output with softmax(scale · q kᵀ under its rules) · v.
+
+    Args:
+        sample: of the call's output.
+        q: of the call, or of a record that holds it, (B, H, Q, D).
+        k: the same, (B, G, K, D).
+        v: the same, (B, G, K, Dv).
+        scale: of the scores; None: 1/√D.
+        softcap: of the scaled scores, or None.
+        sinks: (H,) logits of one more column that has no value, or None.
+        rules: of the call, `call_rules.CallRules`.
+        first: the query of the record at which the call begins.
+
+    Returns:
+        Whether they differ beyond rounding, a tensor () which nobody has to wait for yet.
+    """
+    compared = rows_to_compare(sample, q, k, v, slice(rules.first, rules.first + rules.keys), first)
+    return differ([compared], scale=scale, softcap=softcap, sinks=sinks, rules=rules)[0]
+
+
+@dataclass(frozen=True)
+class ComparedRows:
+    """Some rows of a call's output, and what they are computed from again.
+
+    Attributes:
+        sample: of the call's output.
+        queries: (samples, heads, rows, D).
+        keys: (samples, key heads, K, D).
+        values: (samples, key heads, K, Dv).
+    """
+
+    sample: OutputSample
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What those have in common that can be computed together."""
+        one = self.sample
+        tensors = ((x.shape, x.dtype, x.device) for x in (self.queries, self.keys, self.values, one.output))
+        return *tensors, tuple(one.rows), tuple(one.samples), tuple(one.heads), one.rounding, one.dropout
+
+
+def rows_to_compare(
+    sample: OutputSample, q: Tensor, k: Tensor, v: Tensor, keys: slice = ALL, first: int = 0, *, copied: bool = True
+) -> ComparedRows:
+    """Return the rows of a sample with their queries, and the keys and values, which are views where they can be.
+
+    Args:
+        sample: of a call's output.
+        q, k, v: as `differs` takes them.
+        keys: those of the call, among all.
+        first: the query of the record at which the call begins.
+        copied: whether the queries are copied, as of a q that is the model's; False: a view does where there is one.
+    """
+    share = q.shape[1] // k.shape[1]
+    groups = [head // share for head in sample.heads[::share]]
+    near, values = (_select(x, sample.samples, groups) for x in (k, v))
+    if (keys.start or 0, keys.stop) not in ((0, None), (0, k.shape[2])):
+        near, values = near[:, :, keys], values[:, :, keys]
+    rows = [row + first for row in sample.rows] if first else sample.rows
+    return ComparedRows(sample, _rows_of(q, sample.samples, sample.heads, rows, copied=copied), near, values)
+
+
+def differ(
+    calls: Sequence[ComparedRows],
+    *,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Tensor | None = None,
+    rules: Any,
+) -> Tensor:
+    """Compare the outputs of calls, of one `kind` and with the same rules, as `differs` does that of one.
+
+    Args:
+        calls: rows of their outputs, and what they are computed from.
+        scale, softcap, sinks, rules: as `differs` takes them.
+
+    Returns:
+        Of each call whether its output differs beyond rounding, (calls,) bool.
+    """
+    one, n = calls[0], len(calls)
+    device, wide = one.queries.device, torch.promote_types(one.queries.dtype, torch.float32)
+    (S, heads, Q, D), (groups, K), Dv = one.queries.shape, one.keys.shape[1:3], one.values.shape[3]
+    share = heads // groups
+    scores = torch.empty(n, S, groups, share * Q, K, dtype=wide, device=device)
+    for own, call in zip(scores, calls, strict=True):  # none of the keys and values is copied
+        queries = call.queries.to(wide).unflatten(1, (groups, share)).flatten(2, 3)
+        torch.matmul(queries, call.keys.to(wide).mT, out=own)
+    scores = scores.unflatten(3, (share, Q)).flatten(2, 3).flatten(0, 1)  # (n * S, heads, Q, K)
+    scores *= D**-0.5 if scale is None else scale
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    size = _largest(scores, n)
+    index = _index(one.sample.samples * n, one.sample.heads, one.sample.rows, device)
+    indices = (*(x[..., None] for x in index), torch.arange(K, device=device))
+    for rule in (rules.bias, rules.mask):
+        scores = _apply(rule, scores, indices)
+    if rules.is_causal:
+        scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
+    filled = scores.amax(-1) > torch.finfo(wide).min / 2
+    if sinks is not None:
+        column = sinks.to(device, wide)[index[1]][..., None]  # (heads, 1, 1)
+        scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], -1)
+    weights = scores.softmax(-1).nan_to_num_()[..., :K]
+    expected = torch.cat([x.sample.output for x in calls]).to(device, wide)
+    largest: Tensor
+    if one.sample.dropout is not None:
+        difference = (expected * (1 - one.sample.dropout) - weights).masked_fill(expected == 0, 0)
+        largest = weights.amax(-1).reshape(n, -1)
+    else:
+        again = torch.empty(n, S, groups, share * Q, Dv, dtype=wide, device=device)
+        factors = weights.unflatten(0, (n, S)).unflatten(2, (groups, share)).flatten(3, 4)
+        for own, call, factor in zip(again, calls, factors, strict=True):
+            torch.matmul(factor, call.values.to(wide), out=own)
+        some = [_largest(x.values[:, :, :: max(1, K // SOME_KEYS)].to(wide), 1) for x in calls]
+        difference, largest = again.view_as(expected) - expected, torch.maximum(_largest(again, n), torch.cat(some))
+    bound = 4 * one.sample.rounding * (4 + size) * largest
+    found = difference.abs_().amax(-1).reshape(n, -1)
+    return ((found > bound) & filled.reshape(n, -1)).any(1)
+
+
+def _largest(x: Tensor, calls: int) -> Tensor:
+    """Return the largest absolute number of each of some calls, whose samples are one after the other, (calls, 1)."""
+    apart = x.unflatten(0, (calls, -1))
+    axes = tuple(range(1, apart.ndim))
+    return torch.maximum(apart.amax(axes), -apart.amin(axes))[:, None]  # no other tensor of its size is made
+
+
+def _apply(rule: Any, scores: Tensor, indices: Sequence[Tensor]) -> Tensor:
+    """Return scores (samples, heads, rows, K) under a mask or a bias, a tensor or a function."""
+    if rule is None:
+        return scores
+    if isinstance(rule, Spans):
+        rule = Spans(rule.starts.to(scores.device), rule.stops.to(scores.device))
+    if not isinstance(rule, Tensor):
+        return rule(scores, *indices) if isinstance(rule, ScoreMod) else scores.masked_fill(~rule(*indices), -torch.inf)
+    own = tuple(i * (n > 1) for i, n in zip(indices, rule.shape, strict=True))  # of axes that broadcast, 0
+    cells = rule.to(scores.device)[own]
+    return scores.masked_fill(~cells, -torch.inf) if cells.dtype is torch.bool else scores + cells
+
+
+def is_changed_by_rounding(q: Tensor, k: Tensor, scale: float | None, kept: torch.dtype) -> bool:
+    """Return whether weights of q and k, kept in a shorter type, are twice or half of what they are, or worse.
+
+    Some rows of scores are computed from q and k as they are and as they are kept.
+
+    Args:
+        q: of a call, (B, H, Q, D).
+        k: of the same call, (B, G, K, D).
+        scale: of the scores; None: 1/√D.
+        kept: the type that they are kept in.
+    """
+    own, shorter = torch.finfo(q.dtype), torch.finfo(kept)
+    if (shorter.eps <= own.eps and shorter.max >= own.max) or not q.numel() or not k.numel():
+        return False
+    rows = sorted({0, q.shape[2] // 2, q.shape[2] - 1})
+    near = q[:, :, rows].unflatten(1, (k.shape[1], -1)).flatten(2, 3)
+    scores, rounded = ((x @ y.mT).double() for x, y in ((near, k), (near.to(kept).to(q.dtype), k.to(kept).to(k.dtype))))
+    change = (rounded - scores).abs().max() * (q.shape[-1] ** -0.5 if scale is None else abs(scale))
+    return bool(scores.isfinite().all()) and not bool(change <= LARGEST_CHANGE)

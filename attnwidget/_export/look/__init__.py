@@ -1,0 +1,1 @@
+"""Colors, numbers and ranges, as the front-end draws them."""

@@ -1,0 +1,1 @@
+"""A page that works without a kernel."""

@@ -1,0 +1,552 @@
+"""What a saved file holds of a widget, so that it can be looked at without a kernel.
+
+That is the traits of every selection that can be made there, and answers to what the front-end asks.
+
+Everything is computed here, when it is saved; js/src/kernel/snapshot.ts only finds it again.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import product, starmap
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._analysis.top_links import LINK_CELLS, LINKS, strongest
+from ..._engine import overview
+from ..._engine.cache_policies import kept_keys
+from ..._engine.kept_levels import only_overviews
+from ..._engine.level_cache import LevelKey
+from ..._engine.softmax import sink_weights
+from ..._engine.sources import Stage
+from ..._engine.stages import MASKED
+from ..._messages.codec import encoding
+from ..._messages.pictures import heads_of_stage, heads_overview, picture, sinks, stage_pictures
+from ...attention import Attention
+from ..view import SavedHead, SavedTrait, WidgetView, linked_stage
+from . import saved_segments
+
+DEFAULT_LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
+MAX_AUTOMATIC_BYTES = 4 << 20  # bytes up to which all heads are saved where nobody said which
+MAX_EXACT_LENGTH = 512  # tokens along a side, up to which every number of a head is saved
+MAX_PAIR_CELLS = 1024  # cells of a head, up to which each of them is saved with all its steps
+MAX_RANKED_LENGTH = 4096  # queries and keys, up to which the strongest of each are saved
+MAX_PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
+MAX_RECALL_CELLS = 1 << 28  # of a head, up to which what its rows keep is computed for the file
+MAX_JACOBIANS = 32  # queries, of which each has its own
+MAX_SUMMED_CELLS = 1 << 24  # of all heads, up to which the sums of a stage are saved of each query
+MAX_SUMS_BYTES = 256 << 10  # that these take at most
+SMALL_STAGES_BYTES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
+
+Known = dict[str, Any]
+
+
+class Snapshot:
+    """Everything that a saved file holds of a widget.
+
+    Args:
+        widget: what is saved.
+        choices: the heads that can be selected.
+    """
+
+    def __init__(self, widget: WidgetView, choices: Sequence[SavedHead]) -> None:
+        self.widget = widget
+        self.choices = choices
+        self.derived: dict[str, Any] = {}
+        self.links: Known = {}
+        self.peaks: Known = {}
+        self.replies: Known = {}
+
+    def add(self, trait: SavedTrait, over: str | None = None) -> None:
+        """Add a trait that follows from others, with its values.
+
+        Args:
+            trait: the trait.
+            over: one of those others: a value is laid over that of None there, field by field; None: each is whole.
+        """
+        known = {key_of(of): value for of, value in trait.values}
+        self.derived[trait.name] = {"by": list(trait.by), "values": known, **({} if over is None else {"over": over})}
+
+    def whole(self, script: str) -> Known:
+        """Return all of it, with the script that draws it."""
+        now = self.widget.state()  # with traits that follow from others, which others follow from
+        state = {name: value for name, value in now.items() if name not in self.derived}
+        for name, known in self.derived.items():
+            state[name] = _value(known, now)
+        return {
+            "state": {**state, "uid": "saved", "progress": None},
+            "derived": self.derived,
+            "links": self.links,
+            "peaks": self.peaks,
+            "replies": self.replies,
+            "script": script,
+        }
+
+
+def _value(known: Known, now: Known) -> Any:
+    """Return what a trait is for the traits that it follows from, as js/src/kernel/snapshot.ts finds it."""
+    of = [now.get(by) for by in known["by"]]
+    found, over = known["values"].get(key_of(of)), known.get("over")
+    if over is None:
+        return found
+    rest = known["values"].get(key_of([None if by == over else one for by, one in zip(known["by"], of, strict=True)]))
+    return rest and {**rest, **(found or {})}
+
+
+def choices_of(
+    widget: WidgetView, layers: Any = None, heads: Any = None, samples: Any = None, limit: int = DEFAULT_LIMIT
+) -> list[SavedHead]:
+    """Return the heads that a file is to hold, those that are shown among them.
+
+    Args:
+        layers, heads, samples: "selected", "all" or a list of numbers; where layers or heads are None, as many as take
+            4 MiB at most.
+        limit: bytes of the file.
+
+    Raises:
+        ValueError, TypeError, IndexError: what was asked for is not there, or takes more than `limit`.
+    """
+    taken = _numbers(
+        "samples", "selected" if samples is None else samples, [widget.traits.batch], widget.selected.shape.B
+    )
+    wanted = [(a, b) for a in (["all", "selected"] if layers is None else [layers]) for b in _of_heads(heads)]
+    made: list[SavedHead] = []
+    for some_layers, some_heads in wanted:
+        made = _product(widget, some_layers, some_heads, taken)
+        if layers is not None and heads is not None:
+            break
+        if _bytes(widget, made) <= MAX_AUTOMATIC_BYTES and not any(_is_long(widget, choice) for choice in made):
+            break
+    if (needed := _bytes(widget, made)) > limit:
+        raise ValueError(
+            f"{len(made):,} heads take about {needed / (1 << 20):,.0f} MiB, more than {limit / (1 << 20):,.0f} MiB: "
+            "save fewer (layers=[…], heads=[…]), or say limit=… in bytes"
+        )
+    return made
+
+
+def left_out(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
+    """Return a sentence that says why other heads are not in a file, and how to keep more of them; "" where all are."""
+    stack = widget.shown.stack
+    every = _product(widget, "all", "all", sorted({choice.batch for choice in choices}))
+    if len(choices) >= len(every):
+        return ""
+    size, own = _bytes(widget, every), [choice for choice in every if choice.layer == widget.traits.layer]
+    asked = 'layers="all", heads="all"' if len(stack) > 1 else 'heads="all"'
+    limit = f", limit={-(-size // (1 << 20))} << 20" if size > DEFAULT_LIMIT else ""
+    most = f"{len(choices):,} of {len(every):,} heads {'is' if len(choices) == 1 else 'are'} in this file"
+    few = (
+        "" if len(own) == len(every) else f' (of this layer: layers="selected", heads="all", {_mebibytes(widget, own)})'
+    )
+    takes = f"all of them take up to {_mebibytes(widget, every)}"
+    return f'{most}: {takes}, and w.to_html("attention.html", {asked}{limit}) keeps them{few}.'
+
+
+def _mebibytes(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
+    return f"{max(0.1, _bytes(widget, choices) / (1 << 20)):,.1f} MiB"
+
+
+def _of_heads(heads: Any) -> list[Any]:
+    return ["all", "selected"] if heads is None else [heads]
+
+
+def _product(widget: WidgetView, layers: Any, heads: Any, samples: Sequence[int]) -> list[SavedHead]:
+    found = []
+    for layer in _numbers("layers", layers, [widget.traits.layer], len(widget.shown.stack)):
+        shape = widget.shown.stack[layer].shape
+        chosen = [head for head in widget.traits.heads if head < shape.H] or [0]
+        own = heads if layer == widget.traits.layer or isinstance(heads, str) else [h for h in heads if h < shape.H]
+        batches = [batch for batch in samples if batch < shape.B]
+        found += [SavedHead(layer, *one) for one in product(batches, _numbers("heads", own, chosen, shape.H))]
+    return found
+
+
+def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> list[int]:
+    """Return which of `count` layers, heads or samples are wanted; the selected ones are always among them."""
+    if wanted == "all":
+        return list(range(count))
+    if wanted == "selected":
+        return sorted(selected)
+    if isinstance(wanted, str) or not hasattr(wanted, "__iter__"):
+        raise TypeError(f'{name} is {wanted!r}: give "selected", "all" or a list of numbers')
+    found = set(selected)
+    for number in wanted:
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
+            raise TypeError(f"{name} holds {number!r}: give numbers")
+        number = number.__index__()
+        if not -count <= number < count:
+            raise IndexError(f"{name} holds {number}, which is not there: there are 0 to {count - 1}")
+        found.add(number % count)
+    return sorted(found)
+
+
+def _stages_of(widget: WidgetView, choice: SavedHead, every: bool) -> list[Stage]:
+    """Return the stages whose pictures are saved: of heads that are not shown only the present one and the weights.
+
+    Where `every` is true, as all pictures are small, they are all stages of every head.
+    """
+    if not every and choice != (widget.traits.layer, widget.traits.batch, widget.traits.head):
+        return list(dict.fromkeys([widget.traits.stage, "weights"]))
+    return list(dict.fromkeys([widget.traits.stage, *widget.shown.layers[choice.layer].stages]))
+
+
+def _bytes(widget: WidgetView, choices: Sequence[SavedHead]) -> int:
+    """Return how many bytes heads take at most, as base64 that is not deflated; with every stage, if that is little."""
+    most = _sum(widget, choices, every=True)
+    return most if most <= MAX_AUTOMATIC_BYTES else _sum(widget, choices, every=False)
+
+
+def _sum(widget: WidgetView, choices: Sequence[SavedHead], *, every: bool) -> int:
+    total = 0
+    for choice in choices:
+        shape = widget.shown.stack[choice.layer].shape
+        rows, columns = min(shape.Q, picture.PICTURE_SIZE), min(shape.K, picture.PICTURE_SIZE)
+        each = 4 if max(shape.Q, shape.K) <= MAX_EXACT_LENGTH else 1
+        pictures = len(_stages_of(widget, choice, every)) * (1 if each == 4 else 2)
+        links = 2 * 8 * LINKS * max(shape.Q, shape.K) if shape.Q * shape.K <= LINK_CELLS else 0
+        small = min(SMALL_STAGES_BYTES, 6 * 4 * rows * columns)
+        total += pictures * rows * columns * each + links + small
+    return total * 4 // 3
+
+
+def _is_long(widget: WidgetView, choice: SavedHead) -> bool:
+    att = widget.shown.layers[choice.layer]
+    return picture.is_long(att, LevelKey(choice.batch, choice.head, "weights", "max"))
+
+
+def saving(widget: WidgetView, choices: Sequence[SavedHead]) -> Generator[float, None, Snapshot]:
+    """Compute all that can be looked at of these heads without a kernel, in steps; yields the share that is done."""
+    saved = Snapshot(widget, choices)
+    parts = (_facts, _tokens, _pictures, _recalls, _peaks, _links, _stages, _survey, _segments, _answers, _more)
+    for at, part in enumerate(parts):
+        for _ in part(saved):
+            yield at / len(parts)
+    return saved
+
+
+Steps = Iterator[None]
+
+
+def _add(saved: Snapshot, name: str, by: Sequence[str], values: Iterable[tuple[Sequence[Any], Any]]) -> Steps:
+    """Add a trait; after each of its values a step ends."""
+    found = []
+    for value in values:
+        found.append(value)
+        yield
+    saved.add(SavedTrait(name, by, found))
+
+
+def _more(saved: Snapshot) -> Steps:
+    for name, by, values in saved.widget.more_traits(saved.choices):
+        yield from _add(saved, name, by, values)
+
+
+def _facts(saved: Snapshot) -> Steps:
+    widget = saved.widget
+    layers: dict[int, list[SavedHead]] = {}
+    for choice in saved.choices:
+        layers.setdefault(choice.layer, []).append(choice)
+    others = left_out(widget, saved.choices)
+    there = {
+        layer: {
+            **({"others": others} if others else {}),
+            "layers": sorted(layers),
+            "heads": sorted({choice.head for choice in choices}),
+            "samples": sorted({choice.batch for choice in choices}),
+        }
+        for layer, choices in layers.items()
+    }
+    of_layers = ((layer, widget.derived("facts", layer) | {"saved": known}) for layer, known in there.items())
+    yield from _add(saved, "facts", ["layer"], (([layer], facts) for layer, facts in of_layers))
+    samples = sorted({choice[:2] for choice in saved.choices})
+    stages = dict.fromkeys((linked_stage(widget.traits), "weights"))
+    each = [(*of, stage) for of in samples for stage in stages]
+    small = ((of, widget.derived("thumbnails", *of)) for of in each)
+    yield from _add(saved, "thumbnails", ["layer", "batch", "stage"], small)
+    for name in ("findings", "deviation"):
+        make = functools.partial(widget.derived, name)
+        yield from _add(saved, name, SavedHead._fields, zip(saved.choices, starmap(make, saved.choices), strict=True))
+
+
+def _tokens(saved: Snapshot) -> Steps:
+    widget = saved.widget
+    samples = sorted({choice[:2] for choice in saved.choices})
+    spelling = widget.shown.spelling
+    for name, side in (("tokens", "query"), ("key_tokens", "key")):
+        lists = [(of, widget.shown.tokens(side, *of)) for of in samples]
+        encoded = ((of, encoding.encode_all_tokens(tokens, spelling)) for of, tokens in lists)
+        yield from _add(saved, name, ["layer", "batch"], encoded)
+
+
+def _pictures(saved: Snapshot) -> Steps:
+    yield from _add(saved, "picture", picture.OF, _all_pictures(saved))
+
+
+def _all_pictures(saved: Snapshot) -> Iterator[tuple[Sequence[Any], Known]]:
+    widget = saved.widget
+    every = _sum(widget, saved.choices, every=True) <= MAX_AUTOMATIC_BYTES
+    for choice in saved.choices:
+        att = widget.shown.layers[choice.layer]
+        pooled = max(att.shape.Q, att.shape.K) > picture.PICTURE_SIZE
+        for stage in _stages_of(widget, choice, every):
+            for pool in _pools(att) if pooled else (widget.traits.pool,):
+                of = (*choice, stage, pool)
+                yield of, picture.labeled(_picture(widget, choice, stage, pool), of, att.shape)
+
+
+def _pools(att: Attention) -> Sequence[str]:
+    """Return how pictures can be pooled; where only overviews were kept, they are as they are."""
+    return overview.POOLS if only_overviews(att) is None else ("max",)
+
+
+def _picture(widget: WidgetView, choice: SavedHead, stage: Stage, pool: str) -> Known:
+    """Return every number where there are few, else the picture as drawn; of a long head what is known of it by now."""
+    att, key = widget.shown.layers[choice.layer], LevelKey(choice.batch, choice.head, stage, pool)
+    if max(att.shape.Q, att.shape.K) <= MAX_EXACT_LENGTH:
+        return exact_picture(att, key)
+    if tuple(widget.traits.picture.get(name) for name in picture.OF) == (*choice, stage, pool):
+        return widget.picture
+    if not picture.is_long(att, key):
+        return picture.exact_now(att, key)
+    levels = widget.shown.levels(choice.layer)
+    kept = levels.find(key)
+    if kept is not None:
+        return picture.from_level(levels, key, kept)
+    return picture.sampled_picture(levels, key)
+
+
+def exact_picture(att: Attention, key: LevelKey) -> Known:
+    """Compute the picture of a short head, all its numbers as float32."""
+    seen = overview.overview(att, key.batch, key.head, size=MAX_EXACT_LENGTH, pool=key.pool, stage=key.stage)
+    made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
+    values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
+    made |= {"padding": picture.padding_from(att, key.batch), "sink": sinks.column(att, key, seen.query_bin)}
+    return made | {"values": values, "blocked": blocked}
+
+
+def _recalls(saved: Snapshot) -> Steps:
+    """Add what the rows of each head keep under a cache, where one is looked at."""
+    found = []
+    for choice in saved.choices:
+        found.append((choice, _recall(saved.widget, choice)))
+        yield
+    if any(recall is not None for _, recall in found):
+        saved.add(SavedTrait("recall", SavedHead._fields, found))
+
+
+def _recall(widget: WidgetView, choice: SavedHead) -> Known | None:
+    """Return what the rows of a head keep: what is known, or all of it where that is quick, or why there is none."""
+    att = widget.shown.layers[choice.layer]
+    if kept_keys(getattr(att.source, "pieces", att)) is None:
+        return None
+    known, of, shape = widget.traits.recall, choice._asdict(), att.shape
+    is_known = known is not None and all(known[name] == value for name, value in of.items())
+    if known is not None and is_known and known["share"] == 1:
+        return known
+    if shape.Q * shape.K <= MAX_RECALL_CELLS:
+        return widget.recall(choice)
+    if is_known:
+        return known
+    why = "this head is long, and was not computed for this file: select it in the notebook, w.finish(), and save again"
+    return {
+        **of,
+        "values": encoding.encode(encoding.to_numpy(torch.zeros(0, device="cpu"))),
+        "every": 1,
+        "share": 1.0,
+        "error": why,
+    }
+
+
+def _peaks(saved: Snapshot) -> Steps:
+    """Add, for a picture that is pooled, the greatest number of each bin, exact, and where it is."""
+    widget = saved.widget
+    att, key = widget.selected, LevelKey(widget.traits.batch, widget.traits.head, widget.traits.stage, "max")
+    (Q, K), shown = (att.shape.Q, att.shape.K), widget.picture
+    down, across = shown["query_bin"], shown["key_bin"]
+    if only_overviews(att) is not None:
+        return
+    if shown["sampled"] is not None or down * across == 1 or Q * K > MAX_PEAK_CELLS:
+        return
+    found = []
+    for at in range(0, Q, down):
+        found.append(_greatest(att, key, range(at, min(at + down, Q)), across))
+        yield
+    values, places = (torch.stack(part) for part in zip(*found, strict=True))
+    made = {"values": encoding.to_numpy(values), "places": places.cpu().numpy().astype("uint32")}
+    of = (widget.traits.layer, *key[:3])
+    saved.peaks[key_of(of)] = {name: encoding.encode(array) for name, array in made.items()}
+
+
+def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tuple[Tensor, Tensor]:
+    """Compute the greatest number of some queries and each bin of keys, and its place among them, row by row."""
+    where: dict[str, Any] = {"batch": key.batch, "head": key.head, "queries": queries}
+    values = att.block(key.stage, **where)
+    if key.stage in MASKED:
+        values = values.masked_fill(~att.block("allowed", **where), -torch.inf)
+    K, whole = values.shape[1], values.shape[1] // key_bin * key_bin
+    parts = [values[:, :whole].unflatten(1, (-1, key_bin))] if whole else []
+    parts += [values[:, None, whole:]] if whole < K else []
+    found = [part.swapaxes(0, 1).flatten(1).max(1) for part in parts]
+    return torch.cat([one.values for one in found]), torch.cat([one.indices for one in found])
+
+
+def _links(saved: Snapshot) -> Steps:
+    for choice in saved.choices:
+        att = saved.widget.shown.layers[choice.layer]
+        if att.shape.Q * att.shape.K > LINK_CELLS or only_overviews(att) is not None:
+            continue
+        linked = linked_stage(saved.widget.traits)
+        stages = dict.fromkeys(("weights", linked if linked in att.stages else "weights"))
+        for side, stage in product(("query", "key"), stages):
+            head = att.head(choice.batch, choice.head)
+            found = strongest(head, count=LINKS, side=side, stage=stage)
+            sinks_of = [sink_weights(head, range(att.shape.Q))] if stage == "weights" else []
+            made = encoding.encode_links([found], sinks_of)
+            parts = {
+                name: None if envelope is None else {**envelope, "shape": envelope["shape"][1:]}
+                for name, envelope in made.items()
+            }
+            saved.links[key_of([*choice, side, stage])] = parts
+            yield
+
+
+def _stages(saved: Snapshot) -> Steps:
+    widget = saved.widget
+    if any(only_overviews(widget.shown.layers[choice.layer]) is not None for choice in saved.choices):
+        return
+    shown = SavedHead(widget.traits.layer, widget.traits.batch, widget.traits.head)
+    where = shown._asdict()
+    of_heads = ((c, stage_pictures.stages(widget.shown.layers[c.layer], c.batch, c.head)) for c in saved.choices)
+    messages = ((c, {**c._asdict(), **made}) for c, made in of_heads)
+    yield from _add(saved, "stages", SavedHead._fields, messages)
+    shape = widget.selected.shape
+    pairs: list[tuple[int, int]] = []
+    if shape.Q * shape.K <= MAX_PAIR_CELLS:
+        pairs = list(product(range(shape.Q), range(shape.K)))
+    elif widget.traits.query is not None and widget.traits.key is not None:
+        pairs = [(widget.traits.query, widget.traits.key)]
+    steps = (((*shown, *at), {**where, **(widget.derived("pair", *shown, *at) or {})}) for at in pairs)
+    yield from _add(saved, "pair", [*SavedHead._fields, "query", "key"], steps)
+
+
+def _survey(saved: Snapshot) -> Steps:
+    """Add small pictures and metrics of all heads, also of those that a reader cannot open."""
+    shown, whole = saved.widget.shown, []
+    for batch in sorted({choice.batch for choice in saved.choices}):
+        ids = functools.partial(shown.ids, batch=batch)
+        survey = heads_overview.Survey(shown.layers, batch, ids, shown.kinds, shown.text)
+        for _ in survey:
+            yield
+        whole.append(((batch,), survey.message()))
+    saved.add(SavedTrait("survey", ["batch"], whole))
+    yield from _stage_heads(saved)
+
+
+def _stage_heads(saved: Snapshot) -> Steps:
+    """Add small pictures and sums of all heads in the chosen stage, where weights are multiplied to it.
+
+    Sums are the mean over the queries, and those of each query where they are few, else of those that are pinned.
+    """
+    stage, whole = linked_stage(saved.widget.traits), list[tuple[Sequence[Any], Any]]()
+    for batch in sorted({choice.batch for choice in saved.choices}) if stage != "weights" else ():
+        survey = heads_of_stage.StageSurvey(saved.widget.shown.layers, batch, stage)
+        for _ in survey:
+            yield
+        whole.append(((batch, stage, None), survey.message()))
+        bytes_ = heads_of_stage.NUMBER_BYTES * sum(survey.heads) * len(survey.queries)
+        few = survey.cells <= MAX_SUMMED_CELLS and bytes_ <= MAX_SUMS_BYTES
+        if few:
+            yield from survey.look_at_each_query()
+        pinned = (query for query, _ in saved.widget.traits.pins if query is not None)
+        for query in sorted({*(survey.queries if few else ()), *pinned}):
+            whole.append(((batch, stage, query), survey.numbers(query)))
+            yield
+    saved.add(SavedTrait("stage_heads", ["batch", "stage", "query"], whole), over="query")
+
+
+def _segments(saved: Snapshot) -> Steps:
+    for name, by, values in saved_segments.traits(saved.widget, saved.choices):
+        yield from _add(saved, name, by, values)
+
+
+def _answers(saved: Snapshot) -> Steps:
+    """Add answers to what the front-end would ask about the head that is shown, where they are quick."""
+    widget, shape = saved.widget, saved.widget.selected.shape
+    of = {"layer": widget.traits.layer, "batch": widget.traits.batch, "head": widget.traits.head}
+    asked: list[Known] = []
+    if max(shape.Q, shape.K) <= MAX_EXACT_LENGTH:
+        asked += [{"kind": "spread", **of}, {"kind": "gradients", **of}]
+        asked += [{"kind": "sweep", "own": own, **of} for own in (True, False)]
+        asked += [{"kind": "jacobian", "query": query, **of} for query in range(shape.Q) if shape.Q <= MAX_JACOBIANS]
+    else:
+        weights = {**of, "stage": "weights"}
+        asked += [{"kind": "strongest", "count": 8, "skip_first": True, **weights}]
+        if shape.Q + shape.K <= MAX_RANKED_LENGTH:
+            for side, count in (("queries", shape.Q), ("keys", shape.K)):
+                asked += [{"kind": "ranked", side: [at], "count": 12, **weights} for at in range(count)]
+        for query, key in widget.traits.pins:
+            asked += [] if query is None else [{"kind": "ranked", "queries": [query], "count": 12, **weights}]
+            asked += [] if key is None else [{"kind": "ranked", "keys": [key], "count": 12, **weights}]
+            if query is not None and key is not None:
+                cell = {"queries": [query, query + 1], "keys": [key, key + 1]}
+                asked += [{"kind": "peak", **cell, **weights}]
+    for request in (*asked, *saved_segments.requests(widget)):
+        reply = answered(widget, request)
+        if reply is not None:
+            saved.replies[json.dumps(request, sort_keys=True, separators=(",", ":"))] = reply
+        yield
+
+
+def answered(widget: WidgetView, request: Known) -> Known | None:
+    """Return the reply to a request, its bytes in it; None where there is only a sentence that says why not."""
+    reply, buffers = widget.answer(request)
+    if not reply.pop("ok"):
+        return None
+    del reply["id"]
+    return {name: _attached(part, buffers) for name, part in reply.items()}
+
+
+def _attached(part: Any, buffers: Sequence[bytes]) -> Any:
+    if isinstance(part, dict):
+        if isinstance(part.get("data"), int):
+            return {**part, "data": buffers[part["data"]]}
+        return {name: _attached(inner, buffers) for name, inner in part.items()}
+    return [_attached(inner, buffers) for inner in part] if isinstance(part, list) else part
+
+
+def key_of(values: Sequence[Any]) -> str:
+    """Return a selection as a key, as js/src/kernel/snapshot.ts writes it."""
+    return json.dumps(list(values), separators=(",", ":"))
+
+
+def packed(value: Any) -> bytes:
+    """Return a value as deflated JSON, its bytes behind it where `{"$bytes": [offset, length]}` points."""
+    parts: list[bytes] = []
+    at = 0
+
+    def place(raw: bytes) -> Known:
+        nonlocal at
+        start = at
+        parts.append(bytes(raw) + b"\0" * (-len(raw) % 4))
+        at += len(parts[-1])
+        return {"$bytes": [start, len(raw)]}
+
+    text = json.dumps(_portable(value, place), separators=(",", ":"), allow_nan=False).encode("utf-8", "surrogatepass")
+    text += b" " * (-len(text) % 4)
+    return zlib.compress(b"".join([struct.pack("<I", len(text)), text, *parts]), 6)
+
+
+def _portable(value: Any, place: Callable[[bytes], Known]) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return place(bytes(value))
+    if isinstance(value, dict):
+        return {name: _portable(inner, place) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_portable(inner, place) for inner in value]
+    return value

@@ -1,0 +1,1 @@
+"""A picture without a browser."""

@@ -1,0 +1,1 @@
+"""Answers to the front-end's requests."""

@@ -1,0 +1,1 @@
+"""Arrays and pictures as bytes."""

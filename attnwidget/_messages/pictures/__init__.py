@@ -1,0 +1,1 @@
+"""Pictures of stages, heads and comparisons, in tiles where they are large."""

@@ -1,0 +1,106 @@
+"""Mass, mass per token and lift, with some segments set aside: js/src/data/segments.ts takes the same readings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..._segments.named import FIRST
+from .segment_mass import SINK
+from .segment_rows import Numbers
+
+MEASURES = ("mass", "per_token", "lift")
+SINKS, SELF = "sink", "self"  # words of `aside`
+MOST_LINEAR = 40  # segments of a side, beyond which most numbers are small beside a few
+
+
+SUMS = {
+    "contribution": "‖v‖ carried",
+    "value_norm": "‖v W_O‖ carried",
+    "logit": "logit added",
+    "saliency": "saliency",
+}  # what sums of a stage by segment are called, as js/src/contract/stages.ts has it
+
+
+def measure_of(measure: str, stage: str) -> str:
+    """Return how numbers of a stage are read: only masses have a lift.
+
+    >>> measure_of("lift", "logit"), measure_of("lift", "weights")
+    ('mass', 'lift')
+    """
+    return "mass" if measure == "lift" and stage != "weights" else measure
+
+
+def measure_name(measure: str, stage: str) -> str:
+    """Return what a reading is called.
+
+    >>> measure_name("per_token", "weights"), measure_name("mass", "logit")
+    ('Mass per token', 'Logit added')
+    """
+    name = "lift" if measure == "lift" else SUMS.get(stage, "mass")
+    return (name[:1].upper() + name[1:]) + (" per token" if measure == "per_token" else "")
+
+
+def is_logarithmic(rows: int, columns: int, *, signed: bool) -> bool:
+    """Return whether the colors of segments × segments are on a log scale.
+
+    >>> is_logarithmic(6, 40, signed=False), is_logarithmic(6, 41, signed=False), is_logarithmic(41, 41, signed=True)
+    (False, True, False)
+    """
+    return not signed and max(rows, columns) > MOST_LINEAR
+
+
+def aside_columns(names: Sequence[str], aside: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which columns are set aside.
+
+    >>> aside_columns(["first token", "doc 1", "learned sink"], ["sink", "self"])
+    array([ True, False,  True])
+    """
+    wanted = {*aside, *((FIRST, SINK) if SINKS in aside else ())}
+    return np.array([name in wanted for name in names], bool)
+
+
+def read(
+    parts: Mapping[str, np.ndarray[Any, Any]],
+    names: Sequence[str],
+    sizes: Sequence[int],
+    aside: Sequence[str],
+    measure: str,
+    stage: str = "weights",
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Take a reading of masses; both mass and even attention are shares of what is not set aside.
+
+    So are the largest masses of several heads, which do not sum to 1. Sums of another stage than the weights are no
+    shares: they stay as they are.
+
+    Args:
+        parts: "mass", "even" and, of both, the part of the own keys, "self" and "self_even": (rows, columns).
+        names, sizes: of the columns.
+        aside: names of columns, "sink" and "self".
+        measure: "mass", "per_token" or "lift"; of another stage "mass" is its sum, and there is no lift.
+        stage: what was summed.
+
+    Returns:
+        (rows, columns), NaN where a column is set aside; what even attention gives, the same; and (rows,) the mass
+        that is set aside.
+    """
+    gone = aside_columns(names, aside)
+    own = SELF in aside
+    mass, even = (
+        np.asarray(parts[name], np.float64) - (np.asarray(parts[own_part], np.float64) if own else 0.0)
+        for name, own_part in (("mass", "self"), ("even", "self_even"))
+    )
+    left = np.where(gone, 0.0, mass).sum(1)
+    set_aside = np.asarray(parts["mass"], np.float64).sum(1) - left
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mass = mass / np.where(left > 0, left, np.nan)[:, None] if stage == "weights" else mass
+        total = np.where(gone, 0.0, even).sum(1)
+        even = even / np.where(total > 0, total, np.nan)[:, None]
+        found = mass
+        if measure == "per_token":
+            found = mass / np.where(np.array(sizes) > 0, sizes, np.nan)
+        elif measure == "lift":
+            found = np.where(even > 0, mass / even, np.nan) if stage == "weights" else np.full_like(mass, np.nan)
+    return np.where(gone, np.nan, found), np.where(gone, np.nan, even), set_aside

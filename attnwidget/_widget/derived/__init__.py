@@ -1,0 +1,1 @@
+"""Traits that follow from others, and what computes them."""

@@ -1,0 +1,1 @@
+"""Work over all heads, done in steps between messages."""

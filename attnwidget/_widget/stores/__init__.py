@@ -1,0 +1,1 @@
+"""What a widget holds: layers, tokens and segments."""
