@@ -46,6 +46,7 @@ STRYKER_RESULT = ROOT / "test-artifacts" / "mutants.json"
 # What numba compiles runs only with its own tests, and no line of it in Python.
 OMITTED = ("_engine/fused_kernels.py",)
 LANE = "not (thorough or browser or notebook or packaging)"
+SIGNATURES = "tests/project/test_interface.py"
 WANTED = 85  # percent
 PROCESSES = 2
 PATIENCE = 30.0  # seconds of tests for one mutant, by the time that they took
@@ -280,7 +281,8 @@ def tests_of(contexts: Iterable[str], by_file: Mapping[str, Sequence[str]]) -> s
 def tests_for(mutant: Mutant, lane: Lane) -> list[str]:
     """Return the tests that meet a mutant, the quickest first, for half a minute in all.
 
-    What runs when the module is imported, as a constant, belongs to all tests that run a line of the module.
+    What runs when the module is imported, such as a constant or a default, belongs to all tests that run a line of the
+    module, and to those that read the public signatures.
     """
     lines = lane.lines.get(mutant.path, {})
     code = (ROOT / mutant.path).read_text(encoding="utf-8")
@@ -288,6 +290,7 @@ def tests_for(mutant: Mutant, lane: Lane) -> list[str]:
     names = {test for line in own for test in lines.get(line, ())}
     if not names and any(line in lines for line in own):
         names = {test for tests in lines.values() for test in tests}
+        names |= {test for test in lane.seconds if test.startswith(SIGNATURES)}
     chosen, left = [], PATIENCE
     for test in sorted(names, key=lambda test: (lane.seconds.get(test, 0.0), test)):
         left -= lane.seconds.get(test, 0.0)
