@@ -282,7 +282,7 @@ def tests_of(contexts: Iterable[str], by_file: Mapping[str, Sequence[str]]) -> s
     return found
 
 
-def tests_for(mutant: Mutant, lane: Lane, patience: float = PATIENCE) -> list[str]:
+def tests_for(mutant: Mutant, lane: Lane, patience: float) -> list[str]:
     """Return the tests that meet a mutant, the quickest first, for so many seconds in all.
 
     What runs when the module is imported, as a constant, belongs to all tests that run a line of the module.
