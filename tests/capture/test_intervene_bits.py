@@ -25,7 +25,6 @@ from attnwidget._capture.interventions.edits import EditPlan
 from attnwidget._capture.interventions.seen_call import SeenCall
 from attnwidget._capture.output_edits import OutputEdit
 
-pytestmark = pytest.mark.slow
 IDS = batch()["input_ids"]
 
 
