@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import comm
 import pytest
@@ -23,6 +24,17 @@ torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
 # Without the fused pass of numba: whether it is compiled already would otherwise change last bits from run to run.
 # `tests/engine/test_fused.py` turns it on.
 os.environ.setdefault("ATTNWIDGET_FAST", "0")
+
+
+SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split("\n"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that took long when `tools/minutes.py keep after` was last run: `make quick` leaves them out."""
+    for item in items:
+        if item.nodeid.partition("[")[0] in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_report_header() -> str:

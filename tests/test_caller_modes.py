@@ -390,7 +390,6 @@ def answers(asked: Iterator[Any], *modes: Callable[[], AbstractContextManager[An
     raise AssertionError("there are no modes")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_modes_of_the_caller_change_nothing(name: str, tmp_path: Path) -> None:
     """Each question is asked once in either mode, the one before it in the other, so that what it leaves is used."""
@@ -400,7 +399,6 @@ def test_modes_of_the_caller_change_nothing(name: str, tmp_path: Path) -> None:
         assert_same(answers(ask(THEIRS), *modes), expected)
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
@@ -411,7 +409,6 @@ def test_a_mode_of_the_caller_changes_nothing(name: str, mode: str, tmp_path: Pa
         assert_same(answers(ask(THEIRS), *modes), expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=OUTSIDE.get(name, ())) for name in NAMES])
 def test_tensors_of_inference_mode_are_shown_inside_and_outside_of_it(name: str, tmp_path: Path) -> None:
     ask = questions(tmp_path)[name]

@@ -125,7 +125,6 @@ def test_file_is_small_dated_alike_and_without_pickle(name: str) -> None:
     # that nothing is pickled is what loading shows: it refuses pickles
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 @needs_model
 def test_model_gives_the_bundled_samples_again(tmp_path: Path) -> None:

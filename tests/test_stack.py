@@ -11,6 +11,8 @@ from tolerance import approx, rounding
 from torch.testing import assert_close
 
 from attnwidget import masks
+from attnwidget._analysis import all_heads
+from attnwidget._engine.base import Shape
 from attnwidget.attention import Attention
 from attnwidget.stack import AttentionStack, stack_layers
 
@@ -294,3 +296,10 @@ def test_arrays_by_name_take_dims_of_all_or_their_own() -> None:
 def test_arrays_that_are_no_layers_are_refused_with_what_is_wanted(arrays: Any, kind: type, why: str) -> None:
     with pytest.raises(kind, match=re.escape(why)):
         AttentionStack.from_arrays(arrays)
+
+
+def test_all_rows_are_measured_up_to_the_limit_and_some_beyond_it() -> None:
+    most = all_heads.MAX_EXACT_CELLS // (16 * 2048)
+    for keys, is_whole in ((most, True), (most + 1, False)):
+        plan = all_heads.RowPlan([Shape(1, 16, 4, 2048, keys, 64, 32)], 0)
+        assert (plan.whole, len(plan.queries[0]) == 2048) == (is_whole, is_whole)

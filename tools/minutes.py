@@ -2,7 +2,8 @@
 
     python tools/minutes.py run NAME COMMAND…   run a command, and note the time by the clock under this name
     python tools/minutes.py report              print what the last lane took, by part
-    python tools/minutes.py keep after          keep it as `after` (or `before`), and write CONTRIBUTING.md's tables
+    python tools/minutes.py keep after          keep it as `after` (or `before`), and write CONTRIBUTING.md's tables and
+                                                tests/slow.txt, what `make quick` leaves out
 
 `make test` and the other lanes note their steps in test-artifacts/minutes.json, and pytest writes beside it what each
 test took. Seconds of tests are those of the workers: two workers spend two in one second by the clock.
@@ -27,6 +28,8 @@ TESTS = ROOT / "test-artifacts" / "tests.xml"
 KEPT = ROOT / "tests" / "minutes.json"
 PAGE = ROOT / "CONTRIBUTING.md"
 SLOWEST = 20
+SLOW = ROOT / "tests" / "slow.txt"
+SLOW_SECONDS = 0.1  # of all cases of a test together
 # What a file belongs to; the first that fits. All other tests of Python are "unit".
 PARTS = {
     "JupyterLab, from make demo to a click": "tests/browser/test_from_demo_to_click",
@@ -43,6 +46,18 @@ def seconds_of_files(report: Path) -> dict[str, float]:
     for case in ElementTree.parse(report).iter("testcase"):
         found[file_of(case.get("classname") or case.get("name") or "")] += float(case.get("time", 0))
     return found
+
+
+def slow_tests(report: Path) -> list[str]:
+    """Return the tests that took long, all their cases together, by the names that pytest gives them."""
+    found: dict[str, float] = defaultdict(float)
+    for case in ElementTree.parse(report).iter("testcase"):
+        dotted = case.get("classname") or ""
+        path = file_of(dotted)
+        classes = dotted.removeprefix(path[:-3].replace("/", ".")).strip(".").split(".")
+        name = (case.get("name") or "").partition("[")[0]
+        found["::".join([path, *filter(None, classes), name])] += float(case.get("time", 0))
+    return sorted(name for name, seconds in found.items() if seconds > SLOW_SECONDS and "/browser/" not in name)
 
 
 def file_of(dotted: str) -> str:
@@ -155,6 +170,7 @@ def keep(name: str) -> None:
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     kept[name] = measured()
     KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    SLOW.write_text("\n".join(slow_tests(TESTS)) + "\n", encoding="utf-8")
     write_between(PAGE, "tools/minutes.py", table(kept))
 
 

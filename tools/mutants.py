@@ -3,7 +3,7 @@
     python tools/mutants.py                      all parts: the table, and the mutants that no test found
     python tools/mutants.py _rules js/src/data   only these parts
     python tools/mutants.py --count=60           more mutants of each Python part (--seed=2: others)
-    python tools/mutants.py --again              only those that the last run did not find
+    python tools/mutants.py --again              only those that the last run did not find, with more tests
     python tools/mutants.py --keep               write the table of the last runs into CONTRIBUTING.md
 
 The faults in Python are those of Cosmic Ray: another operator, another number, a condition turned round, a loop that
@@ -172,7 +172,10 @@ def definitions(code: str) -> dict[int, str]:
 
 
 def statement_lines(code: str, line: int) -> range:
-    """Return the lines of the smallest statement around a line; of a compound one only its head."""
+    """Return the lines of the smallest statement around a line; of a compound one only its head.
+
+    The head of a function, with its defaults, counts as its body: it runs when the module is imported.
+    """
     found = range(line, line + 1)
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -180,6 +183,8 @@ def statement_lines(code: str, line: int) -> range:
             end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
             if line <= end:
                 found = range(node.lineno, max(node.lineno, end) + 1)
+                if body and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    found = range(body[0].lineno, (node.end_lineno or node.lineno) + 1)
     return found
 
 
@@ -277,8 +282,8 @@ def tests_of(contexts: Iterable[str], by_file: Mapping[str, Sequence[str]]) -> s
     return found
 
 
-def tests_for(mutant: Mutant, lane: Lane) -> list[str]:
-    """Return the tests that meet a mutant, the quickest first, for half a minute in all.
+def tests_for(mutant: Mutant, lane: Lane, patience: float) -> list[str]:
+    """Return the tests that meet a mutant, the quickest first, for so many seconds in all.
 
     What runs when the module is imported, as a constant, belongs to all tests that run a line of the module.
     """
@@ -288,7 +293,7 @@ def tests_for(mutant: Mutant, lane: Lane) -> list[str]:
     names = {test for line in own for test in lines.get(line, ())}
     if not names and any(line in lines for line in own):
         names = {test for tests in lines.values() for test in tests}
-    chosen, left = [], PATIENCE
+    chosen, left = [], patience
     for test in sorted(names, key=lambda test: (lane.seconds.get(test, 0.0), test)):
         left -= lane.seconds.get(test, 0.0)
         if left < 0:
@@ -311,7 +316,7 @@ def is_found(mutant: Mutant, tests: Sequence[str], checkout: Path) -> str:
     try:
         path.write_text(mutant.code, encoding="utf-8")
         done = subprocess.run(
-            command, cwd=checkout, env=settings, capture_output=True, text=True, timeout=STARTING + 3 * PATIENCE
+            command, cwd=checkout, env=settings, capture_output=True, text=True, timeout=STARTING + 12 * PATIENCE
         )
     except subprocess.TimeoutExpired:
         return "no end"
@@ -355,7 +360,7 @@ def identity(one: Mapping[str, Any]) -> tuple[str, ...]:
     return one["path"], one["within"], one["before"], one["after"]
 
 
-def run_python(mutants: Sequence[Mutant]) -> list[dict[str, Any]]:
+def run_python(mutants: Sequence[Mutant], patience: float = PATIENCE) -> list[dict[str, Any]]:
     """Run the tests on each mutant, two at a time, and return what became of each."""
     copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for number in range(PROCESSES):
@@ -365,7 +370,7 @@ def run_python(mutants: Sequence[Mutant]) -> list[dict[str, Any]]:
     def try_one(mutant: Mutant) -> dict[str, Any]:
         checkout = copies.get()
         try:
-            tests = [] if identity(mutant._asdict()) in reasons else tests_for(mutant, lane)
+            tests = [] if identity(mutant._asdict()) in reasons else tests_for(mutant, lane, patience)
             found = is_found(mutant, tests, checkout)
         finally:
             copies.put(checkout)
@@ -492,7 +497,8 @@ def main(arguments: Sequence[str]) -> int:
         mutants = [one for part in in_python for one in sampled(part, given.count, given.seed)]
         known = {identity(one): one for one in results if given.again and one["found"]}
         new += [known[identity(one._asdict())] for one in mutants if identity(one._asdict()) in known]
-        new += run_python([one for one in mutants if identity(one._asdict()) not in known])
+        left = [one for one in mutants if identity(one._asdict()) not in known]
+        new += run_python(left, PATIENCE * (4 if given.again else 1))
     if in_javascript := [part for part in parts if part in JS_PARTS]:
         new += run_javascript(in_javascript)
     FOLDER.mkdir(exist_ok=True)

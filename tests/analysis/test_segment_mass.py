@@ -209,7 +209,6 @@ def dense_mass(att: Attention, queries: list[list[int]], labels: Tensor, count: 
     return torch.stack([by_group[rows].mean(0) for rows in queries])
 
 
-@pytest.mark.slow
 class TestLongHeads:
     """Several blocks of keys and of queries, in each of the ways that they are computed."""
 

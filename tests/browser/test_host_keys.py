@@ -82,7 +82,6 @@ def open_view(notebook: LabNotebook, shown: View, view: str) -> None:
     raise AssertionError(f"{view} is not shown")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lab", "notebook"])
 def test_no_key_in_the_widget_changes_the_notebook(opened: Any, kind: Kind) -> None:
     notebook, shown = opened(kind)

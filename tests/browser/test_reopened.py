@@ -26,7 +26,6 @@ def notebook(path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_a_notebook_from_elsewhere_shows_the_still_in_jupyterlab(lab: Lab) -> None:
     shown = lab.open_file(notebook(Path(tempfile.mkdtemp(dir=lab.server.root)) / "again.ipynb"))
     area = shown.page.locator(".jp-OutputArea-output").first

@@ -82,7 +82,6 @@ def assert_decoder(cap: Capture, model: Any, sequences: Tensor, mask: Tensor, eo
             assert_sample(att, sample, wanted, first=int((mask[sample // share] == 0).sum()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count", "beams", "returned"),
     [
@@ -121,7 +120,6 @@ SEARCHES: list[dict[str, Any]] = [
 EVERYDAY = ("cache_implementation", "length_penalty")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("padded", "how"),
     [
@@ -148,7 +146,6 @@ def test_however_it_is_searched(padded: bool, how: dict[str, Any]) -> None:
         assert len(set(ends)) > 1, ends
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "returned", "eos"),
     [

@@ -50,7 +50,6 @@ def minilm() -> Any:
 # Models of transformers.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("padded", [None, "left", "right"])
 @pytest.mark.parametrize(("name", "implementation"), [(n, i) for n, kind in DECODERS.items() for i in kind[2]])
 def test_weights_of_a_decoder_are_those_of_eager(name: str, implementation: str, padded: str | None) -> None:
@@ -61,7 +60,6 @@ def test_weights_of_a_decoder_are_those_of_eager(name: str, implementation: str,
     assert cap.skipped == {}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_of_transformers_is_recorded_with_its_mask_as_a_function(
@@ -96,7 +94,6 @@ def test_layers_are_named_as_the_model_names_them_and_keep_what_they_are() -> No
     assert second.block("allowed").sum(1).tolist() == list(range(1, 13))
 
 
-@pytest.mark.slow
 def test_a_real_sentence_model_on_a_padded_batch(minilm: Any) -> None:
     model, tokenizer = minilm
     inputs = tokenizer(
@@ -119,7 +116,6 @@ def test_an_image_model() -> None:
     assert cap.attention[0].shape.Q == 17
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_self_and_cross_attention_are_told_apart(name: str, implementation: str) -> None:
@@ -146,7 +142,6 @@ GENERATED = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "implementation", "cache", "padded"),
     [
@@ -206,7 +201,6 @@ def test_beams_that_change_places_take_their_past_with_them() -> None:
         assert any(is_near(beam, returned) for beam in range(6))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_a_generated_translation_has_encoder_decoder_and_cross(name: str, cache: str) -> None:
@@ -611,7 +605,6 @@ def test_a_call_that_cannot_be_read_is_skipped_and_the_model_goes_on() -> None:
     assert list(cap.skipped.values()) == ["it has nested tensors: give a padded batch"]
 
 
-@pytest.mark.slow
 def test_compiled_models_are_run_as_they_are_written() -> None:
     model = ByHand().eval()
     x = torch.randn(1, 5, 16)
@@ -814,7 +807,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         Capture.load(tmp_path / "none.safetensors")
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_loaded_file_is_not_read_before_it_is_looked_at(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")

@@ -78,7 +78,6 @@ def leaves_nothing(act: Callable[[nn.Module], object], model: nn.Module, lines: 
         assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
-@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("act", [captured, edited])
 @pytest.mark.parametrize("places", [10, pytest.param(60, marks=pytest.mark.thorough)])
@@ -90,7 +89,6 @@ def test_an_interrupt_at_any_line_leaves_nothing_on_the_model(act: Callable[[nn.
     leaves_nothing(act, model, range(1, lines, lines // places))
 
 
-@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("act", "files"), [(captured, ["hooks.py", "capture.py"]), (edited, ["hooks.py", "intervene.py"])]

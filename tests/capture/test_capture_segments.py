@@ -36,7 +36,6 @@ def prompted() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
 class TestPromptAndAnswer:
     def test_they_are_told_apart(self, prompted: Any) -> None:
         found = prompted["all"].segments()
@@ -73,7 +72,6 @@ class TestPromptAndAnswer:
         assert named.positions("four").tolist() == [2, 3, 4, 5]
 
 
-@pytest.mark.slow
 def test_padding_is_known_without_a_tokenizer() -> None:
     model: Any = build(GPT2, "sdpa")
     ids = torch.tensor([[0, 0, 3, 4, 5], [6, 7, 8, 9, 10]])

@@ -182,7 +182,6 @@ def run(do: Callable[[int, Any, Path], None], path: Path) -> None:
 
 
 @two_processes
-@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="context_parallel came with torch 2.6")
 def test_some_positions_are_never_shown_as_all(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from torch.testing import assert_close
 
 from attnwidget import capture, effect, segments, sweep
 
-pytestmark = pytest.mark.slow
 IDS = batch()["input_ids"]
 NEAR = {"rtol": 1e-3, "atol": 1e-4}
 VIT = transformers.ViTConfig(**COMMON, image_size=16, patch_size=4, num_labels=5)

@@ -89,7 +89,6 @@ def test_a_step_whose_output_is_another_is_not_shown(keeping: str, search: str) 
     assert list(cap.calls) == ["model.layers.0.self_attn"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("keeping", "search"), KEPT_AND_SEARCHED)
 def test_steps_that_are_what_they_tell_are_shown(keeping: str, search: str) -> None:
     cap = kept(changed_from(keys=10**6), keeping=KEEPING[keeping], **SEARCHES[search])

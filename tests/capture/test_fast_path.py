@@ -31,7 +31,6 @@ def encoder(layers: int, norm: bool, nested: bool, **how: bool) -> nn.Transforme
     return nn.TransformerEncoder(layer, layers, last, enable_nested_tensor=nested)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", LENGTHS)
 @pytest.mark.parametrize(

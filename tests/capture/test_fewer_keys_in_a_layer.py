@@ -33,7 +33,6 @@ def of_transformers() -> Capture:
     return cap
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [of_torch, of_transformers])
 @pytest.mark.parametrize("view", ["heatmap", "graph", "stages", "text"])
 @pytest.mark.parametrize("together", [False, True], ids=["one after the other", "in one message"])

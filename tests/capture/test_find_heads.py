@@ -26,7 +26,6 @@ def places(records: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(one["layer"], one["head"]) for one in records]
 
 
-@pytest.mark.slow
 def test_a_model_that_copies_shows_its_induction_heads_first(model: CopyModel, texts: list[torch.Tensor]) -> None:
     found = find_heads(model, texts, kind=["induction", "previous_token"], top=None)
     induction, previous = ([one for one in found if one["kind"] == kind] for kind in ("induction", "previous_token"))
@@ -37,7 +36,6 @@ def test_a_model_that_copies_shows_its_induction_heads_first(model: CopyModel, t
     assert all(one["n"] == 6 and one["std"] > 0 and one["rows"] == 6 * LONGEST for one in found)
 
 
-@pytest.mark.slow
 def test_its_retrieval_heads_are_those_that_copy_a_needle(model: CopyModel) -> None:
     """The needle is the only place where the words of the answer were: a head that writes them looks there."""
     make = torch.Generator().manual_seed(3)
@@ -55,7 +53,6 @@ def test_its_retrieval_heads_are_those_that_copy_a_needle(model: CopyModel) -> N
     assert float((after == torch.stack(texts)[:, 21:26]).float().mean()) > 0.7  # and the model does copy it
 
 
-@pytest.mark.slow
 def test_captures_stacks_and_models_give_the_same(model: CopyModel, texts: list[torch.Tensor]) -> None:
     keywords: dict[str, Any] = {"kind": ["induction", "sink", "entropy"], "top": None}
     of_model = find_heads(model, texts, **keywords)
@@ -78,7 +75,6 @@ def test_captures_stacks_and_models_give_the_same(model: CopyModel, texts: list[
             assert means[one["kind"], one["layer"], one["head"]] == pytest.approx(one["mean"], rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.slow
 def test_models_are_compared(model: CopyModel, texts: list[torch.Tensor]) -> None:
     torch.manual_seed(1)
     untrained = CopyModel()

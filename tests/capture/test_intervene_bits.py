@@ -25,7 +25,6 @@ from attnwidget._capture.interventions.editor import Editor
 from attnwidget._capture.interventions.edits import EditPlan
 from attnwidget._capture.interventions.seen_call import SeenCall
 
-pytestmark = pytest.mark.slow
 IDS = batch()["input_ids"]
 
 

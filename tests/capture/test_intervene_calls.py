@@ -248,7 +248,6 @@ def test_cross_attention_and_self_attention_are_counted_apart() -> None:
     assert not torch.equal(one, both)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_flex_attention() -> None:

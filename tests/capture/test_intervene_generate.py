@@ -16,7 +16,6 @@ from torch import Tensor
 from attnwidget import capture, intervene
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.slow
 NEW = 6
 HOW = {"do_sample": False, "pad_token_id": 0, "max_new_tokens": NEW, "min_new_tokens": NEW}
 TOLD = {"output_logits": True, "return_dict_in_generate": True}

@@ -173,7 +173,6 @@ def masked(mask: Tensor) -> Callable[[Tensor], Tensor]:
 SOME = ("GPT-2 eager", "Gemma 2, softcap and window", "gpt-oss, sinks", "BART, cross-attention")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", left_to_thorough(CASES, SOME))
 def test_a_mask_is_that_of_an_edited_eager_copy(name: str) -> None:
     case = CASES[name]
@@ -196,7 +195,6 @@ PADDED = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "padded"),
     left_to_thorough(PADDED, [("GPT-2", "left"), ("Mistral, window", "left"), ("gpt-oss, sinks", None)]),
@@ -256,7 +254,6 @@ def greedy(policy: str, budget: int, recent: int, gaps: list[float]) -> Callable
     return weigh
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "policy"),
     left_to_thorough(
@@ -306,7 +303,6 @@ ROWS: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "cache", "padded"),
     left_to_thorough(

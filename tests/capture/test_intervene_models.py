@@ -147,7 +147,6 @@ EACH_COMMIT = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "edit"), left_to_thorough([(name, edit) for name in CASES for edit in EDITS], EACH_COMMIT)
 )

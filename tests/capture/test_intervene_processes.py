@@ -15,7 +15,7 @@ from attnwidget import capture, intervene
 from attnwidget.results import WeightsBlock
 
 # On each commit test_intervene_words.py has a process of three without the others.
-pytestmark = [two_processes, pytest.mark.slow, pytest.mark.thorough, pytest.mark.processes]
+pytestmark = [two_processes, pytest.mark.thorough, pytest.mark.processes]
 FIRST_KEYS = torch.zeros(2, 9, 9).index_fill(-1, torch.tensor([0]), 1.0) * torch.tensor([1.0, 2.0])[:, None, None]
 
 

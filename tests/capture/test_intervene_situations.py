@@ -57,7 +57,6 @@ def test_autocast(implementation: str) -> None:
     assert_as_near(ours, theirs, copies.run_in_float64(eager, inputs, SAME).logits)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +265,6 @@ LONG: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", left_to_thorough(LONG, ["block", "mask", "window of a cache"]))
 def test_no_tensor_of_all_queries_and_keys_is_made(name: str) -> None:
     """Of 4,096 tokens, the weights of one head take 64 MiB in float32."""

@@ -75,7 +75,6 @@ def test_weights_are_those_of_the_models_eager_attention(padded: str | None) -> 
         assert_close(weights(att).where(real, 0), theirs.where(real, 0), rtol=near["rtol"], atol=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Flint", "MiMo", "HY", "DeepSeek-V4", "Granite"])
 def test_other_architectures_are_read_as_well(name: str) -> None:
     model, ids = model_of(name), batch()["input_ids"]

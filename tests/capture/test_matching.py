@@ -37,7 +37,6 @@ def text(length: int, seed: int) -> Tensor:
 # One cache, several answers.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Mistral"])
 @pytest.mark.parametrize("crops", [False, True], ids=["copied", "cropped"])
 def test_answers_that_are_scored_from_one_cache_are_a_map_each(crops: bool, name: str) -> None:
@@ -319,7 +318,6 @@ class Whisper(nn.Module):
         return tokens
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("length", [12, 6])  # of the audio; that of the text at the end is 6
 @pytest.mark.parametrize("fused", [True, False])
 def test_whisper_that_decodes_by_itself(fused: bool, length: int) -> None:

@@ -63,7 +63,6 @@ def assert_rows(shown: Attention, raw: Attention, sample: int, queries: slice, k
         torch.testing.assert_close(shown.block("contribution", head=head), outputs, **rounding(raw).contribution)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(("name", "implementation"), [(n, i) for n, kind in DECODERS.items() for i in kind[2]])
 def test_a_decoder_shows_each_sample_without_its_padding(side: str, name: str, implementation: str) -> None:
@@ -285,7 +284,6 @@ def test_queries_of_a_part_keep_their_own_places_among_its_keys(part: Any, own: 
     assert (found.part and found.part.heads) == part[0]
 
 
-@pytest.mark.slow
 def test_padding_before_an_image_moves_its_grid() -> None:
     """An image of two rows and four columns, at the same places of two samples; one has padding before it."""
     model, grids = qwen(), torch.tensor([[1, 4, 8], [1, 4, 8]])

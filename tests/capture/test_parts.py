@@ -206,7 +206,6 @@ def test_nonsense_is_refused_before_the_model_runs(how: Any, error: type[Excepti
 # Queries.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "implementation", "queries", "padded"),
     [
@@ -271,7 +270,6 @@ def test_heads_and_queries_of_beams_that_change_places() -> None:
         assert_is_part(ours, theirs, [1, 2], list(range(theirs.shape.Q - 4, theirs.shape.Q)))
 
 
-@pytest.mark.slow
 def test_memory_of_the_last_queries_is_bounded_while_a_text_grows() -> None:
     """Rows that cannot be among the last ones are dropped on the way; keys are all kept."""
     config = transformers.LlamaConfig(**{**GROUPED, "max_position_embeddings": 512})

@@ -115,7 +115,6 @@ def read(path: Path) -> AttentionStack:
 
 
 @two_processes
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_parts_by_position_are_the_attention_of_one_process(parts: Path) -> None:
     model = RingModel()

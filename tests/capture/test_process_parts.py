@@ -54,7 +54,6 @@ def some_heads(rank: int, mesh: Any, _: Path) -> None:
 
 
 @two_processes
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_heads_whose_numbers_are_not_known_are_refused(tmp_path: Path) -> None:
     run(some_heads, tmp_path)

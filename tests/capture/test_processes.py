@@ -212,7 +212,6 @@ def test_heads_with_masks_sinks_and_biases_of_their_own_are_laid_together(tmp_pa
         assert joined.part.heads == tuple(range(8))  # whether a third file has more is not known
 
 
-@pytest.mark.slow
 def test_files_that_are_not_parts_of_one_are_refused(tmp_path: Path) -> None:
     def both(one: Capture, other: Capture) -> Capture:
         for i, cap in enumerate((one, other)):

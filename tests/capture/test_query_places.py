@@ -172,7 +172,6 @@ PLACED = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("make", "first"), PLACED)
 @pytest.mark.parametrize("how", [{}, {"queries": slice(-4, None)}, {"keep": "overview"}])
 def test_a_query_has_its_own_place_whether_more_keys_come_before_it_or_after(

@@ -165,7 +165,6 @@ def test_several_forward_passes_are_reduced_each() -> None:
     assert (cap.numbers, [one.attention[0].shape.Q for one in cap]) == ([1, 2], [6, 7])
 
 
-@pytest.mark.slow
 def test_memory_is_a_small_part_of_that_of_q_and_k() -> None:
     """Of a level at most 128 × 128, whatever the length: at 2,048 tokens a tenth, and it grows with the rows alone."""
     how = {"n_embd": 128, "n_head": 2, "n_layer": 1, "vocab_size": 50, "n_positions": 4096}
@@ -243,7 +242,6 @@ def test_metrics_of_all_heads_are_those_of_the_whole(long: tuple[Capture, Captur
             assert ours[name] == near(value, long[0].attention[0]), name
 
 
-@pytest.mark.slow
 def test_the_widget_shows_it_and_says_what_it_is(long: tuple[Capture, Capture], tmp_path: Path) -> None:
     whole, kept = (cap.widget() for cap in long)
     assert kept.title == (

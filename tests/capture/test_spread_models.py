@@ -14,7 +14,7 @@ from torch import nn
 
 from attnwidget import Capture, capture
 
-pytestmark = [two_processes, pytest.mark.slow, pytest.mark.processes, pytest.mark.thorough]
+pytestmark = [two_processes, pytest.mark.processes, pytest.mark.thorough]
 
 
 class Stage(nn.Module):

@@ -72,7 +72,6 @@ def in_parallel(rank: int, mesh: Any, path: Path) -> None:
 
 
 @two_processes
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_heads_of_a_tensor_parallel_plan_have_the_models_numbers(tmp_path: Path) -> None:
     for kind in MODELS:

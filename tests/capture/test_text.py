@@ -371,7 +371,6 @@ class Flat(nn.Module):
         return x
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(50, 60), (60, 50)])
 @pytest.mark.parametrize("length", [12, 9])
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ def generated() -> tuple[Capture, list[str]]:
     return cap, [f"t{i}" for i in written[0].tolist()]
 
 
-@pytest.mark.slow
 def test_a_capture_cuts_what_was_never_read(generated: tuple[Capture, list[str]]) -> None:
     cap, words = generated
     with pytest.warns(UserWarning, match="what generate\\(\\) writes last is never read"):
@@ -32,7 +31,6 @@ def test_a_capture_cuts_what_was_never_read(generated: tuple[Capture, list[str]]
     assert shown._tokens_of("query") == words[:-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "give",
     [
@@ -53,7 +51,6 @@ def test_elsewhere_one_token_too_many_is_told_to_be_that(
         give(cap, [*words, "more"])
 
 
-@pytest.mark.slow
 def test_two_forward_passes_are_two_and_not_twice_as_many_layers() -> None:
     model: Any = build(GPT2, "sdpa")
     with torch.no_grad(), capture(model) as cap:

@@ -175,7 +175,6 @@ def test_each_of_two_threads_has_its_own_capture(kind: str, alone: bool) -> None
         assert elsewhere == (0 if alone else 1)  # the other thread's call is there as a forward pass, or told
 
 
-@pytest.mark.slow
 def test_a_thread_waits_until_all_that_tells_self_from_cross_attention_is_watched(monkeypatch: Any) -> None:
     opened, begun, done = (threading.Event() for _ in range(3))
     children = self_or_cross._light_children

@@ -73,7 +73,6 @@ def test_a_generated_text_is_one_map(name: str, cache: str) -> None:
     assert_equal(cap.attention, expected, real)
 
 
-@pytest.mark.slow
 def test_windows_with_biases_and_a_scale_for_each_head() -> None:
     for name in ("Swin", "Swinv2"):
         config = getattr(transformers, f"{name}Config")(

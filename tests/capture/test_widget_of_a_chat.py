@@ -48,7 +48,6 @@ def ids(tokenizer: Any) -> list[int]:
     return list(tokenizer(tokenizer.apply_chat_template(MESSAGES, tokenize=False), add_special_tokens=False).input_ids)
 
 
-@pytest.mark.slow
 def test_a_capture_finds_the_turns_by_its_own_ids(tokenizer: Any, ids: list[int]) -> None:
     config = transformers.GPT2Config(vocab_size=400, n_layer=1, n_head=2, n_embd=8, n_positions=len(ids))
     model = transformers.GPT2Model(config).eval()

@@ -29,7 +29,6 @@ def cap(request: Any) -> Capture:
     return found
 
 
-@pytest.mark.slow
 class TestPromptAndAnswerInTheWidget:
     def test_they_are_there_by_themselves(self, cap: Capture) -> None:
         w = cap.widget(view="segments")

@@ -166,7 +166,6 @@ print(float(cap.attention[0].q.sum()), float(cap.attention[0].block('weights', b
 """
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_small_file_may_be_cut_while_it_is_looked_at(saved: Path) -> None:
     with capture() as cap:  # q, k and v of many pages of memory: what follows within the last one would be read as 0

@@ -201,7 +201,6 @@ def test_questions_about_them_are_answered(front_end: FrontEnd) -> None:
     assert refused[3]["ok"], "what weights alone tell"
 
 
-@pytest.mark.slow
 def test_a_long_one_comes_sampled_and_then_exact(front_end: FrontEnd) -> None:
     async def explore() -> None:
         w = show(6000, heads=[0, 1, 2, 3], combine="max")

@@ -486,7 +486,6 @@ NO_FOLDER = (
 
 @needs_numba
 @pytest.mark.thorough
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "said"),
     [
@@ -506,7 +505,6 @@ def test_where_numba_keeps_or_compiles_nothing(before: str, said: str) -> None:
 
 @needs_numba
 @pytest.mark.thorough
-@pytest.mark.slow
 def test_what_one_process_has_compiled_the_next_one_reads(tmp_path: Path) -> None:
     program = (
         "from attnwidget._engine.fused import ACCELERATOR\n"
@@ -525,7 +523,6 @@ def test_what_one_process_has_compiled_the_next_one_reads(tmp_path: Path) -> Non
 
 @needs_numba
 @pytest.mark.thorough
-@pytest.mark.slow
 def test_a_program_that_ends_soon_ends_well() -> None:
     """It does not wait for a compiler that nobody has use for, nor is one killed in its midst."""
     program = (

@@ -153,7 +153,7 @@ def test_the_column_of_each_stage(stage: str) -> None:
     nothing = dict.fromkeys(("contribution", *CARRIED), torch.zeros(2))
     wanted = {"weights": weights, **nothing}.get(stage, torch.full((2,), -1.5))
     assert_close(found, wanted[:, None], **sums(8))  # two rows, or all: a product of another shape
-    assert att.block("allowed", keys="sink").all()
+    assert att.block("allowed", keys="sink").tolist() == [[True]] * 5
 
 
 def test_what_is_no_sink_is_refused() -> None:

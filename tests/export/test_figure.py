@@ -121,7 +121,6 @@ def test_a_figure_is_as_wide_as_was_asked_for_or_as_what_is_drawn() -> None:
     assert narrow.get_size_inches()[0] < 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n", [20, 600, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 60, 200))])
 @pytest.mark.parametrize("view", ["heatmap", "graph", "stages", "text", "heads"])
 def test_nothing_sticks_out_and_no_labels_collide(n: int, view: str) -> None:

@@ -46,7 +46,6 @@ def image_of(figure: Any) -> np.ndarray[Any, Any]:
     return np.asarray(canvas.buffer_rgba())[:, :, :3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize(
     ("width", "tokens"),
@@ -64,7 +63,6 @@ def test_nothing_sticks_out_of_any_view(view: str, width: float, tokens: Any) ->
         assert text.get_fontsize() >= LEAST * POINT - 1e-9, text.get_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_page_ends_where_what_is_drawn_ends(view: str) -> None:
     figure = widget(4, layers=1, view=view, theme="light").figure(width=20, dpi=50)
@@ -178,7 +176,6 @@ def test_an_image_is_drawn_with_its_patches() -> None:
     assert images[0].get_array()[0, 0, :3].tolist() == [200, 20, 20]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("combine", ["mean", "max"])
 @pytest.mark.parametrize("view", ["heatmap", "graph", "text"])
 def test_several_heads_as_one_are_what_is_drawn_and_said(view: str, combine: str) -> None:
@@ -201,7 +198,6 @@ def test_clipped_cells_are_counted_as_in_the_widget() -> None:
     assert any(re.fullmatch(r"beyond ±1(\.0+)?: 9 cells", word) for word in texts(w))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "theme", ["dark", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("light", "contrast"))]
 )
@@ -232,7 +228,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
 def test_texts_of_all_kinds_together_make_files_that_open(kind: str) -> None:
     every = [*HOSTILE.values()]
@@ -263,7 +258,6 @@ def assert_opens(w: AttentionWidget, kind: str) -> None:
     assert into.getvalue().startswith({"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[kind])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "long",
     [

@@ -221,7 +221,6 @@ def test_a_long_head_is_saved_as_it_is_known(tmp_path: Path, monkeypatch: pytest
     assert read(w.to_html(tmp_path / "a.html"))["state"]["picture"]["sampled"] is None
 
 
-@pytest.mark.slow
 def test_of_a_pooled_head_every_bin_has_its_greatest_number_and_every_token_its_strongest(tmp_path: Path) -> None:
     (q, _, _), (_, k, _) = tensors(601, 1), tensors(31, 1)
     w = AttentionWidget(q, k, is_causal=True)

@@ -82,6 +82,14 @@ def test_every_mass_is_that_of_the_whole_matrix(case: str) -> None:
     np.testing.assert_allclose(whole[decode(message["looked"]) > 0], 1, **sums(N))
 
 
+def test_at_first_a_long_asking_segment_has_only_the_queries_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_mass, "MAX_COLUMNS", 3)
+    one = MassPass(attention(), wanted(edges=[0, 2, 12, 16], asking="b", names=["a", "b", "c"]), 1)
+    looked = next(decode(one.message()["looked"]).tolist() for _ in one if one.sampled)
+    assert looked[1] == one.window == 3
+    assert looked[0] > 0 < looked[2]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_columns_are_the_tokens_of_the_asking_segment(case: str) -> None:
     att = attention(**CASES[case])

@@ -137,7 +137,6 @@ def pooled_keys(matrix: dict, queries: Tensor, stage: str, pool: str, key_bin: i
     return torch.stack([some.sum(1) / c.sum(1) for some, c in parts], 1).nan_to_num(-torch.inf), opened
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keywords", "pool"),
     [

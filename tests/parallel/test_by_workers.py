@@ -154,7 +154,6 @@ def test_overviews_of_a_stack(pools: dict[str, Executor]) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.slow
 def test_processes_that_are_started_anew_find_the_same() -> None:
     att = ATTENTIONS["function"]()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -25,7 +25,7 @@ from attnwidget._parallel.task import Subject, Task
 from attnwidget._parallel.work import gather
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'attnwidget[dask]'")
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.thorough]
+pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,6 @@ def test_rows_that_workers_had_are_not_computed_again(pools: dict[str, Executor]
     assert done * build._width <= build.finished_queries == N
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are not killed by a signal here")
 def test_a_worker_that_is_killed_in_the_midst_of_a_picture_loses_nothing(

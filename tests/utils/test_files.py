@@ -36,7 +36,6 @@ def writer(kind: str) -> Callable[[Any], Any]:
     return w.to_html if kind == "html" else w.figure().savefig
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 class TestEveryWriter:
     def test_a_file_that_is_there_is_replaced_and_keeps_its_mode(self, tmp_path: Path, kind: str) -> None:
@@ -151,7 +150,6 @@ for write, name in ((w.to_html, "a.html"), (figure.savefig, "a.svg"), (figure.sa
 """
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_limit_of_the_system_leaves_nothing_half_written(tmp_path: Path) -> None:
     for name in ("a.html", "a.svg", "a.png", "a.st"):

@@ -44,7 +44,6 @@ def test_imports_nothing_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> N
     assert not {*HEAVY} & {*sys.modules}
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_imports_nothing_in_a_process_of_its_own() -> None:
     program = (

@@ -106,7 +106,6 @@ def test_a_model_of_two_towers_is_shown_as_two_stacks(weights: Tensor) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.slow
 def test_the_stacks_of_bart_are_called_as_a_capture_calls_them() -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}

@@ -35,7 +35,6 @@ def load() -> ModuleType:
 ATTACK = load()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("messages", [20, pytest.param(300, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("target", ATTACK.SHORT)
 def test_random_messages_and_states_leave_a_whole_widget(target: str, messages: int) -> None:
@@ -77,7 +76,6 @@ class FrontEndOfAnyKind(RuleBasedStateMachine):
         self.victim.close()
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_no_order_of_clicks_messages_and_questions_breaks_it() -> None:
     few = settings(
@@ -101,7 +99,6 @@ def test_every_odd_value_of_every_trait_is_taken_or_refused(front_end: FrontEnd)
     victim.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [12, pytest.param(240, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_what_is_stopped_at_any_line_leaves_a_whole_widget(error: type[BaseException], count: int) -> None:

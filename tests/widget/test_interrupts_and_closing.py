@@ -99,7 +99,6 @@ def two_layers() -> AttentionWidget:
     return AttentionWidget.from_attention(AttentionStack([Attention(q, k, v), fewer]), pins=[(3, 9)])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("act", [head, rules, tensors_of_another_step, another_layer, several_heads, all_heads, stages])
 def test_whatever_is_interrupted_is_whole_after_finish(act: Callable[[AttentionWidget], None], times: int) -> None:

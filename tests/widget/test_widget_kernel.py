@@ -97,7 +97,6 @@ def kernel() -> Iterator[Kernel]:
     kernel.close()
 
 
-@pytest.mark.slow
 def test_cells_and_questions_get_in_while_a_pass_runs(kernel: Kernel) -> None:
     comm = kernel.run(OPEN)
     assert kernel.errors == []
@@ -149,7 +148,6 @@ ended.append({0})
 """
 
 
-@pytest.mark.slow
 def test_what_is_asked_in_subshells_while_a_cell_runs_is_answered_right(kernel: Kernel) -> None:
     """The cell runs until all subshells have asked. Where a message goes, ipykernel decides by its version."""
     comm = kernel.run(SMALL)

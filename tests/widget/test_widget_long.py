@@ -515,7 +515,6 @@ def test_levels_of_all_layers_share_one_budget(front_end: FrontEnd) -> None:
 # Bytes, and tokens.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n", [65_537, *(pytest.param(n, marks=pytest.mark.thorough) for n in (131_072, 1_048_576))])
 def test_the_opening_state_is_small_at_any_length(n: int, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
