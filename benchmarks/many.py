@@ -36,16 +36,16 @@ MAKE = """
 import torch
 from IPython.display import display
 from attnwidget import AttentionWidget
-from attnwidget._widget import front_end
+from attnwidget._widget.front_end import front_ends
 if {alone}:
-    front_end.shares_models = lambda: False
+    front_ends.shares_models = lambda: False
 text = "The bank refused to lend the man any money because it had lost its own on the bank of".split()
 def make(seed):
     torch.manual_seed(seed)
     return AttentionWidget(*torch.randn(3, 1, 12, len(text), 64), tokens=text, is_causal=True)
 make(0).close()
-if front_end.FrontEnd._shared is not None:
-    front_end.FrontEnd._shared.close()  # so that it is sent again
+if front_ends.FrontEnd._shared is not None:
+    front_ends.FrontEnd._shared.close()  # so that it is sent again
 """
 SHOW = "for seed in range({count}): display(make(seed))"
 DRAWN = """(count) => {
