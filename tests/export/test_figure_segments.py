@@ -64,7 +64,7 @@ def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> No
 
 @pytest.mark.parametrize("measure", [pytest.param("mass", marks=pytest.mark.thorough), "lift"])
 def test_among_many_segments_the_cells_have_the_pages_log_scale(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `placing` of js/src/views/segments/matrix.tsx: of more than 40 segments most numbers are small."""
+    """As `placing` of js/src/views/segments/matrix/matrix.tsx: of more than 40 segments most numbers are small."""
     from attnwidget._export.figure import segments as drawn
     from attnwidget._export.look import colors
 

@@ -41,7 +41,7 @@ import {
   showsEffect,
   targetSection,
   targetWord,
-} from "../views/segments/menus";
+} from "../views/segments/words/menus";
 import { savingSections } from "./saving";
 
 const COMPARE = { value: "compare", name: "Compare" } as const;

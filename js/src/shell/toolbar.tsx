@@ -9,7 +9,7 @@ import { NumberField, typedIn } from "../components/number-field";
 import { WhatIfMenu } from "../components/what-if";
 import type { ColorRange, ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
-import { MeasureWords, ShowWords } from "../views/segments/measure";
+import { MeasureWords, ShowWords } from "../views/segments/words/measure";
 import { HeadStepper, LayerStepper } from "./head-picker";
 import { ABOVE, MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf } from "./toolbar-menus";
 

@@ -11,8 +11,8 @@ import {
   linesWithin,
   tokenAt,
   tokenBeyond,
-} from "../../src/views/segments/layout";
-import { layMatrix } from "../../src/views/segments/matrix-layout";
+} from "../../src/views/segments/drawing/layout";
+import { layMatrix } from "../../src/views/segments/matrix/layout";
 
 const texts = (words: string) => {
   const tokens = words.split(" ");

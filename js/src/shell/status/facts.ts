@@ -5,7 +5,7 @@ import { leftOf, levelsOf } from "../../data/segments";
 import { axisSegments } from "../../state/segment-axes";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
-import { showsEffect } from "../../views/segments/menus";
+import { showsEffect } from "../../views/segments/words/menus";
 
 export function facts(ui: Ui, picture: Picture): string {
   const { store } = ui;

@@ -10,7 +10,7 @@ import { blockNumber, blockReading, type PinnedSegment, pinnedSegment } from "..
 import type { Removal, SegmentReading, Ui } from "../../state/ui";
 import { listNumber, statusNumber } from "../../text/format";
 import { tokenName } from "../../text/tokens";
-import { showsEffect } from "../../views/segments/menus";
+import { showsEffect } from "../../views/segments/words/menus";
 import { Place, SegmentPlace } from "./place";
 
 /** What of segments is to be said in the heatmap: the one that is pointed at, or those that are pinned while no cell is. */

@@ -11,20 +11,20 @@ import { blockNumber } from "../../state/segment-axes";
 import { askSegmentsBy } from "../../state/segment-queries";
 import type { SegmentReading, Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
-import { effectBody } from "./effect";
-import { HeadsCaption, headsPart } from "./heads";
-import { keepSecond } from "./left";
+import { keepSecond } from "./drawing/left";
+import { styleOf } from "./drawing/style";
+import { effectBody } from "./effect/effect";
+import { HeadsCaption, headsPart } from "./heads/heads";
+import { goUp } from "./input/pins";
 import { listPart, subjectOf } from "./list";
-import { MatrixHead, matrixPart } from "./matrix";
-import { WordsAbove } from "./measure";
-import { askingSection, showsEffect } from "./menus";
+import { MatrixHead, matrixPart } from "./matrix/matrix";
 import { type RestRow, type SegmentsModel, segmentsModel } from "./model";
-import { inWords, spokenNumbers } from "./numbers";
 import { Folding, layPairs, type Rooms, roomsOf, section } from "./parts";
-import { goUp } from "./pins";
-import type { HeadsState } from "./states";
-import { styleOf } from "./style";
 import { TokensLegend, tokensPart } from "./tokens";
+import { WordsAbove } from "./words/measure";
+import { askingSection, showsEffect } from "./words/menus";
+import { inWords, spokenNumbers } from "./words/numbers";
+import type { HeadsState } from "./words/states";
 
 /** Return the segments view. */
 export function segments(ui: Ui): View {

@@ -12,10 +12,10 @@ import { stableComputed } from "../../state/queries";
 import { askKeys, type SegmentKeys } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
+import { pinColumn } from "./input/pins";
 import type { RestRow, SegmentsModel } from "./model";
-import { asideNames, listNames } from "./names";
-import { inWords, liftText, measureWord, readingText } from "./numbers";
-import { pinColumn } from "./pins";
+import { asideNames, listNames } from "./words/names";
+import { inWords, liftText, measureWord, readingText } from "./words/numbers";
 
 const MOST = { narrow: 5, other: 12 } as const;
 const MOST_KEYS = 64;

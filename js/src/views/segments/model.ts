@@ -15,7 +15,7 @@ import { byLargest, evenAt, type Left, leftOf, measureOf, type Rest, readingAt, 
 import type { HeadOf } from "../../data/survey";
 import { askColumns, askHeads, askRow, windowOf } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
-import { COLORED_COLUMNS } from "./layout";
+import { COLORED_COLUMNS } from "./drawing/layout";
 
 /** Where the pointer is, or the keyboard: a column, of a token of the answer, a row of the matrix, or a head. */
 export interface Spot {

@@ -7,11 +7,11 @@ import { largest, largestSize, roundUp } from "../../data/segments";
 import { askLine, type MassLine } from "../../state/segment-queries";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
-import { linesWithin } from "./layout";
+import { linesWithin } from "./drawing/layout";
+import { zeroOf } from "./drawing/stacks";
+import { cleared, styleOf } from "./drawing/style";
 import type { SegmentsModel } from "./model";
-import { zeroOf } from "./stacks";
-import type { TokensState } from "./states";
-import { cleared, styleOf } from "./style";
+import type { TokensState } from "./words/states";
 
 const TALL = 24;
 

@@ -9,7 +9,6 @@ import { textMeasure } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 import { type Placed, placed } from "../../text/lines";
-import { watchTokenKeys } from "./keys";
 import {
   type Band,
   bandsOf,
@@ -20,16 +19,17 @@ import {
   PILL_SLACK,
   tokenAt,
   withPill,
-} from "./layout";
-import { keepScroll } from "./left";
+} from "./drawing/layout";
+import { keepScroll } from "./drawing/left";
+import { bandAt, evenOf, paintStacks, stackOf, type TokenScene } from "./drawing/stacks";
+import { type Style, styleOf } from "./drawing/style";
+import { watchTokenKeys } from "./input/keys";
+import { pinStack } from "./input/pins";
+import { watchSpots } from "./input/pointing";
 import type { SegmentsModel, Spot } from "./model";
-import { axisText, inWords, shareText } from "./numbers";
 import { overview } from "./overview";
-import { pinStack } from "./pins";
-import { watchSpots } from "./pointing";
-import { bandAt, evenOf, paintStacks, stackOf, type TokenScene } from "./stacks";
-import type { TokensState } from "./states";
-import { type Style, styleOf } from "./style";
+import { axisText, inWords, shareText } from "./words/numbers";
+import type { TokensState } from "./words/states";
 
 const AXIS = 38; // left of the lines, for the numbers of their axis
 const FONT = 15;

@@ -1,11 +1,11 @@
 /** Mass and loss on one zero: a bar for what was looked at, a dot for what is lost without it, words where they disagree. */
 
 import type { ComponentChildren } from "preact";
-import { disagreement, placeOn, type Scales } from "../../data/effects";
-import { largest } from "../../data/segments";
-import { count, listNumber } from "../../text/format";
-import type { EffectRow } from "./effect-model";
-import { axisText } from "./numbers";
+import { disagreement, placeOn, type Scales } from "../../../data/effects";
+import { largest } from "../../../data/segments";
+import { count, listNumber } from "../../../text/format";
+import { axisText } from "../words/numbers";
+import type { EffectRow } from "./model";
 
 interface BarsProps {
   readonly rows: readonly EffectRow[];

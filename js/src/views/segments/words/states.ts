@@ -1,9 +1,9 @@
 /** Where the tokens and the heads stand, and what of them is in view: what their pictures, keys and overviews share. */
 
 import type { ReadonlySignal } from "@preact/signals-core";
-import type { Placed } from "../../text/lines";
-import type { HeadsLayout } from "./heads-layout";
-import type { Band, LineBox, TokenLayout } from "./layout";
+import type { Placed } from "../../../text/lines";
+import type { Band, LineBox, TokenLayout } from "../drawing/layout";
+import type { HeadsLayout } from "../heads/layout";
 
 /** Where the tokens stand, and what of them is in view. */
 export interface TokensState {

@@ -1,9 +1,9 @@
 /** Numbers and words of this view, as the reader sees and hears them. */
 
-import { sumWord } from "../../contract/stages";
-import type { Measure, Stage } from "../../contract/values";
-import { MEASURE_WORDS } from "../../data/segments";
-import { cellNumber, listNumber } from "../../text/format";
+import { sumWord } from "../../../contract/stages";
+import type { Measure, Stage } from "../../../contract/values";
+import { MEASURE_WORDS } from "../../../data/segments";
+import { cellNumber, listNumber } from "../../../text/format";
 
 const TIMES = "×";
 

@@ -1,10 +1,10 @@
 /** What a click pins, and where the next one leads: to the segments inside, or to the cells, and back. */
 
-import type { Mass } from "../../data/segment-data";
-import { type Piece, piecesBelow } from "../../data/segments";
-import { askedOf, askingFor } from "../../state/segment-axes";
-import type { Ui } from "../../state/ui";
-import type { SegmentsModel } from "./model";
+import type { Mass } from "../../../data/segment-data";
+import { type Piece, piecesBelow } from "../../../data/segments";
+import { askedOf, askingFor } from "../../../state/segment-axes";
+import type { Ui } from "../../../state/ui";
+import type { SegmentsModel } from "../model";
 
 /** Whether another level was asked for since: what is drawn until it comes can be neither pinned nor opened. */
 const isOutdated = ({ store }: Ui, { path }: Mass) => path.join("\n") !== (store.segment_path.value ?? []).join("\n");

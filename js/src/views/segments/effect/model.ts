@@ -1,12 +1,12 @@
 /** What of effects this view shows, as signals: each segment and each head with its mass and what is lost without it. */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
-import type { EffectsMessage } from "../../contract/messages";
-import { type EffectOrder, LEAST_LOST, lossesIn, ordered, type Scales, scalesOf } from "../../data/effects";
-import { meanOf } from "../../data/segments";
-import { nameOf } from "../../data/survey";
-import type { Removal, Ui } from "../../state/ui";
-import type { HeadTable, SegmentsModel } from "./model";
+import type { EffectsMessage } from "../../../contract/messages";
+import { type EffectOrder, LEAST_LOST, lossesIn, ordered, type Scales, scalesOf } from "../../../data/effects";
+import { meanOf } from "../../../data/segments";
+import { nameOf } from "../../../data/survey";
+import type { Removal, Ui } from "../../../state/ui";
+import type { HeadTable, SegmentsModel } from "../model";
 
 /** A segment, by its column of the mass, or a head, by its row of the table. */
 export interface EffectRow {

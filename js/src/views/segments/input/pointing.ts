@@ -1,7 +1,7 @@
 /** The pointer over any of the three pictures: what it is over is the model's hover, and a click is the picture's own. */
 
-import type { Ui } from "../../state/ui";
-import type { SegmentsModel, Spot } from "./model";
+import type { Ui } from "../../../state/ui";
+import type { SegmentsModel, Spot } from "../model";
 
 /** Watch a canvas, or what is in its place; `spotAt` says what is at a place, and `clicked` is called with it. */
 export function watchSpots(

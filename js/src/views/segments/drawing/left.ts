@@ -1,8 +1,8 @@
 /** Where the view was left to look at cells: on the way back it is found there again. */
 
 import { effect, type ReadonlySignal } from "@preact/signals-core";
-import type { LeftSegments, Ui } from "../../state/ui";
-import type { SegmentsModel } from "./model";
+import type { LeftSegments, Ui } from "../../../state/ui";
+import type { SegmentsModel } from "../model";
 
 const NOWHERE: LeftSegments = { second: null, tokens: 0, heads: 0 };
 

@@ -1,18 +1,18 @@
 /** What is lost without each head, as a grid: a row for each layer. Heads that are not yet run are outlines. */
 
 import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
-import { mount, part, px, type View } from "../../components/dom";
-import { pointIn } from "../../components/gestures";
-import { Ramp } from "../../components/legend";
-import { largest } from "../../data/segments";
-import type { Paints } from "../../draw/color-mapper";
-import type { Ui } from "../../state/ui";
-import { lossText } from "./effect-bars";
-import { type EffectModel, isShown } from "./effect-model";
-import { watchRowKeys } from "./keys";
-import type { SegmentsModel, Spot } from "./model";
-import { watchSpots } from "./pointing";
-import { cleared, type Style, styleOf } from "./style";
+import { mount, part, px, type View } from "../../../components/dom";
+import { pointIn } from "../../../components/gestures";
+import { Ramp } from "../../../components/legend";
+import { largest } from "../../../data/segments";
+import type { Paints } from "../../../draw/color-mapper";
+import type { Ui } from "../../../state/ui";
+import { cleared, type Style, styleOf } from "../drawing/style";
+import { watchRowKeys } from "../input/keys";
+import { watchSpots } from "../input/pointing";
+import type { SegmentsModel, Spot } from "../model";
+import { lossText } from "./bars";
+import { type EffectModel, isShown } from "./model";
 
 const CELL = { wide: 28, tall: 24 } as const;
 const LEFT = 26; // for the layers' numbers

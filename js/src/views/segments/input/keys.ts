@@ -1,15 +1,15 @@
 /** The keyboard on the three pictures: arrows point, Enter pins and leads down, Backspace and Esc lead up. */
 
-import { headLines, pressKey } from "../../components/keyboard";
-import { type EffectOrder, ORDERS } from "../../data/effects";
-import { MEASURES } from "../../data/segments";
-import { askRuns } from "../../state/effects";
-import { askedOf } from "../../state/segment-axes";
-import type { KeyLine, Ui } from "../../state/ui";
-import { tokenBeyond } from "./layout";
-import type { SegmentsModel, Spot } from "./model";
+import { headLines, pressKey } from "../../../components/keyboard";
+import { type EffectOrder, ORDERS } from "../../../data/effects";
+import { MEASURES } from "../../../data/segments";
+import { askRuns } from "../../../state/effects";
+import { askedOf } from "../../../state/segment-axes";
+import type { KeyLine, Ui } from "../../../state/ui";
+import { tokenBeyond } from "../drawing/layout";
+import type { SegmentsModel, Spot } from "../model";
+import type { HeadsState, TokensState } from "../words/states";
 import { goUp, pinCell, pinColumn, pinHead, pinStack } from "./pins";
-import type { HeadsState, TokensState } from "./states";
 
 type LinesOf = (step: number) => readonly KeyLine[];
 

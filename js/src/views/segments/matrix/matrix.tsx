@@ -1,26 +1,26 @@
 /** Segments × segments of the selected head: rows attend to columns. */
 
 import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
-import { mount, part, px, type View } from "../../components/dom";
-import { pointIn } from "../../components/gestures";
-import { Ramp } from "../../components/legend";
-import { nodesBelow } from "../../data/segment-axis";
-import { isLogarithmic, largestSize } from "../../data/segments";
-import { scaleOf } from "../../draw/color";
-import type { Paints } from "../../draw/color-mapper";
-import { segmentStyle } from "../../draw/segment-colors";
-import { type Measure as TextMeasure, textMeasure } from "../../state/plot";
-import { axisSegments } from "../../state/segment-axes";
-import type { Ui } from "../../state/ui";
-import { legendTicks } from "../../text/format";
-import { shorten } from "../../text/tokens";
-import { watchMatrixKeys } from "./keys";
-import { layMatrix, type MatrixLayout } from "./matrix-layout";
-import type { SegmentsModel, Spot } from "./model";
-import { axisText, cellText, inWords, measureWord, shareText } from "./numbers";
-import { openRow, pinCell, pinColumn } from "./pins";
-import { watchSpots } from "./pointing";
-import { cleared, styleOf } from "./style";
+import { mount, part, px, type View } from "../../../components/dom";
+import { pointIn } from "../../../components/gestures";
+import { Ramp } from "../../../components/legend";
+import { nodesBelow } from "../../../data/segment-axis";
+import { isLogarithmic, largestSize } from "../../../data/segments";
+import { scaleOf } from "../../../draw/color";
+import type { Paints } from "../../../draw/color-mapper";
+import { segmentStyle } from "../../../draw/segment-colors";
+import { type Measure as TextMeasure, textMeasure } from "../../../state/plot";
+import { axisSegments } from "../../../state/segment-axes";
+import type { Ui } from "../../../state/ui";
+import { legendTicks } from "../../../text/format";
+import { shorten } from "../../../text/tokens";
+import { cleared, styleOf } from "../drawing/style";
+import { watchMatrixKeys } from "../input/keys";
+import { openRow, pinCell, pinColumn } from "../input/pins";
+import { watchSpots } from "../input/pointing";
+import type { SegmentsModel, Spot } from "../model";
+import { axisText, cellText, inWords, measureWord, shareText } from "../words/numbers";
+import { layMatrix, type MatrixLayout } from "./layout";
 
 const FONT = 12;
 /** From a pinned name, which is a pill, to the next that stands: aslant it is as far across, and so farther along. */

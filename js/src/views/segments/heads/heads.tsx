@@ -1,29 +1,29 @@
 /** Which heads read a segment: a row for each head, with its small picture and a bar in the column of each segment. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
-import { mount, part, px, type View } from "../../components/dom";
-import { pointIn } from "../../components/gestures";
-import type { Grid } from "../../contract/decode";
-import { largestSize, roundUp } from "../../data/segments";
-import { nameOf } from "../../data/survey";
-import { drawRaster } from "../../draw/cells";
-import { ownRange, type Paints } from "../../draw/color-mapper";
-import { segmentStyle } from "../../draw/segment-colors";
-import { textMeasure } from "../../state/plot";
+import { mount, part, px, type View } from "../../../components/dom";
+import { pointIn } from "../../../components/gestures";
+import type { Grid } from "../../../contract/decode";
+import { largestSize, roundUp } from "../../../data/segments";
+import { nameOf } from "../../../data/survey";
+import { drawRaster } from "../../../draw/cells";
+import { ownRange, type Paints } from "../../../draw/color-mapper";
+import { segmentStyle } from "../../../draw/segment-colors";
+import { textMeasure } from "../../../state/plot";
 
-import type { Ui } from "../../state/ui";
-import { count } from "../../text/format";
-import { type HeadsLayout, layHeads } from "./heads-layout";
-import { watchHeadKeys } from "./keys";
-import { keepScroll } from "./left";
-import type { HeadTable, SegmentsModel, Spot } from "./model";
-import { asideNames, type HeaderNames, headerNames } from "./names";
-import { axisText, inWords, measureWord, readingText, shareText } from "./numbers";
-import { headPictures } from "./pictures";
-import { pinColumn, pinHead } from "./pins";
-import { watchSpots } from "./pointing";
-import type { HeadsState } from "./states";
-import { cleared, type Style, styleOf, whole } from "./style";
+import type { Ui } from "../../../state/ui";
+import { count } from "../../../text/format";
+import { keepScroll } from "../drawing/left";
+import { headPictures } from "../drawing/pictures";
+import { cleared, type Style, styleOf, whole } from "../drawing/style";
+import { watchHeadKeys } from "../input/keys";
+import { pinColumn, pinHead } from "../input/pins";
+import { watchSpots } from "../input/pointing";
+import type { HeadTable, SegmentsModel, Spot } from "../model";
+import { asideNames, type HeaderNames, headerNames } from "../words/names";
+import { axisText, inWords, measureWord, readingText, shareText } from "../words/numbers";
+import type { HeadsState } from "../words/states";
+import { type HeadsLayout, layHeads } from "./layout";
 
 /** Return the table of heads; `room` is how wide it may be. */
 export function headsPart(

@@ -1,10 +1,10 @@
 /** The small pictures of heads: those that were sent, or of the layers in view those that are asked for. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
-import type { Grid } from "../../contract/decode";
-import { picturesOf } from "../../data/survey";
-import type { Ui } from "../../state/ui";
-import type { SegmentsModel } from "./model";
+import type { Grid } from "../../../contract/decode";
+import { picturesOf } from "../../../data/survey";
+import type { Ui } from "../../../state/ui";
+import type { SegmentsModel } from "../model";
 
 const MOST = 200; // heads of one request
 

@@ -1,8 +1,8 @@
 /** The colors and the type that the canvases of this view need, as the page has them. */
 
-import type { Theme } from "../../contract/values";
-import { palerIn, segmentColor } from "../../draw/segment-colors";
-import type { Ui } from "../../state/ui";
+import type { Theme } from "../../../contract/values";
+import { palerIn, segmentColor } from "../../../draw/segment-colors";
+import type { Ui } from "../../../state/ui";
 
 export interface Style {
   readonly theme: Theme;

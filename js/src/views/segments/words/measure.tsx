@@ -1,9 +1,9 @@
 /** What chooses what this view shows and how it is read; in the toolbar, or where that has no room above the view. */
 
-import { Menu } from "../../components/menu";
-import { RadioWords } from "../../components/radio-words";
-import { MEASURE_WORDS, measureOf } from "../../data/segments";
-import type { Ui } from "../../state/ui";
+import { Menu } from "../../../components/menu";
+import { RadioWords } from "../../../components/radio-words";
+import { MEASURE_WORDS, measureOf } from "../../../data/segments";
+import type { Ui } from "../../../state/ui";
 import { editSection, editWord, showsEffect, targetSection, targetWord } from "./menus";
 
 /** Choose how the attention to a segment is read: in all three pictures. */

@@ -1,6 +1,6 @@
 /** Where the answer's tokens stand: lines of text, above each token a stack as wide as its word. Pure functions. */
 
-import { lineOf, type Placed } from "../../text/lines";
+import { lineOf, type Placed } from "../../../text/lines";
 
 /** Pixels between two words, and between the pieces of one. */
 const GAP = 4;

@@ -1,10 +1,10 @@
 /** Names of segments where they have little room: short, told apart from one another; and what is set aside. */
 
-import type { Measure as TextMeasure } from "../../state/plot";
-import type { Ui } from "../../state/ui";
-import { shortenApart } from "../../text/tokens";
-import type { HeadsLayout } from "./heads-layout";
-import type { SegmentsModel } from "./model";
+import type { Measure as TextMeasure } from "../../../state/plot";
+import type { Ui } from "../../../state/ui";
+import { shortenApart } from "../../../text/tokens";
+import type { HeadsLayout } from "../heads/layout";
+import type { SegmentsModel } from "../model";
 
 /** Return the names that are set aside, as all parts of the view say them. */
 export function asideNames({ mass, left }: SegmentsModel): string[] {

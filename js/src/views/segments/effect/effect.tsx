@@ -1,27 +1,27 @@
 /** Did it matter that the answer looked there? Each segment and each head: its mass, and what is lost without it. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
-import { mount, part, type View } from "../../components/dom";
-import { EffectRuns } from "../../components/effect-runs";
-import { sentence } from "../../components/phrases";
-import { Thumbnail } from "../../components/thumbnail";
-import { Removed } from "../../components/without";
-import { editWords } from "../../data/effects";
-import { segmentStyle } from "../../draw/segment-colors";
-import { askEffect } from "../../state/effects";
-import type { Ui } from "../../state/ui";
-import { count } from "../../text/format";
-import { BarsKey, EffectBars, listedRows } from "./effect-bars";
-import { effectGrid } from "./effect-grid";
-import { type EffectModel, type EffectRow, effectModel, isShown } from "./effect-model";
-import { watchRowKeys } from "./keys";
-import { WordsAbove } from "./measure";
-import type { SegmentsModel, Spot } from "./model";
-import { inWords } from "./numbers";
-import { Folding, layPairs, type Rooms, section } from "./parts";
-import { headPictures } from "./pictures";
-import { goUp, pinColumn } from "./pins";
-import { watchSpots } from "./pointing";
+import { mount, part, type View } from "../../../components/dom";
+import { EffectRuns } from "../../../components/effect-runs";
+import { sentence } from "../../../components/phrases";
+import { Thumbnail } from "../../../components/thumbnail";
+import { Removed } from "../../../components/without";
+import { editWords } from "../../../data/effects";
+import { segmentStyle } from "../../../draw/segment-colors";
+import { askEffect } from "../../../state/effects";
+import type { Ui } from "../../../state/ui";
+import { count } from "../../../text/format";
+import { headPictures } from "../drawing/pictures";
+import { watchRowKeys } from "../input/keys";
+import { goUp, pinColumn } from "../input/pins";
+import { watchSpots } from "../input/pointing";
+import type { SegmentsModel, Spot } from "../model";
+import { Folding, layPairs, type Rooms, section } from "../parts";
+import { WordsAbove } from "../words/measure";
+import { inWords } from "../words/numbers";
+import { BarsKey, EffectBars, listedRows } from "./bars";
+import { effectGrid } from "./grid";
+import { type EffectModel, type EffectRow, effectModel, isShown } from "./model";
 
 const MOST = { segments: 12, heads: 8, narrow: 5 } as const;
 

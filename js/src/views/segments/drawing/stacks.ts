@@ -1,8 +1,8 @@
 /** How tall the bands of each token's stack are, and how they are painted. */
 
-import type { Measure } from "../../contract/values";
+import type { Measure } from "../../../contract/values";
+import type { RestRow, SegmentsModel } from "../model";
 import { type Band, type LineBox, linesWithin, type TokenLayout } from "./layout";
-import type { RestRow, SegmentsModel } from "./model";
 import { cleared, type Style, whole } from "./style";
 
 /** Between two bands, and between the strip of what is set aside and the stack, in pixels. */

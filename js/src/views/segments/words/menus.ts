@@ -1,9 +1,9 @@
 /** What the toolbar shows in the segments view: how attention is read, what is set aside, whose it is. */
 
-import type { Section } from "../../components/menu";
-import { sumWord } from "../../contract/stages";
-import type { Measure } from "../../contract/values";
-import { type EffectOrder, ORDERS } from "../../data/effects";
+import type { Section } from "../../../components/menu";
+import { sumWord } from "../../../contract/stages";
+import type { Measure } from "../../../contract/values";
+import { type EffectOrder, ORDERS } from "../../../data/effects";
 import {
   LEARNED_SINK,
   leftOf,
@@ -13,10 +13,10 @@ import {
   piecesBelow,
   SELF,
   SINKS,
-} from "../../data/segments";
-import type { Ui } from "../../state/ui";
-import { tokenName } from "../../text/tokens";
-import { ask, askAround, askInside } from "./pins";
+} from "../../../data/segments";
+import type { Ui } from "../../../state/ui";
+import { tokenName } from "../../../text/tokens";
+import { ask, askAround, askInside } from "../input/pins";
 
 const NOTES: Readonly<Record<Measure, string>> = {
   mass: "mean weight on a segment's keys",
