@@ -1,6 +1,6 @@
 """Tokens as running text: where a space stands before one, and where a line ends.
 
-The same rules as `js/src/text/tokens.ts` and `js/src/views/text/lines.ts`.
+The same rules as `js/src/text/tokens.ts` and `js/src/text/lines.ts`.
 """
 
 from __future__ import annotations
