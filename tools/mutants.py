@@ -489,7 +489,15 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no part is called {unknown.pop()!r}: give some of {', '.join((*PARTS, *JS_PARTS))}")
     results = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else []
     if given.keep:
-        write_between(ROOT / "CONTRIBUTING.md", "tools/mutants.py", [*table(results), "", *survivors(results)])
+        listed = [
+            "",
+            "<details><summary>Those that were not found</summary>",
+            "",
+            *survivors(results),
+            "",
+            "</details>",
+        ]
+        write_between(ROOT / "CONTRIBUTING.md", "tools/mutants.py", [*table(results), *listed])
         return 0
     parts = given.parts or (PARTS if given.again else [*PARTS, *JS_PARTS])
     new = []
