@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -158,3 +159,17 @@ def test_what_is_given_beside_sample_and_head_is_heard() -> None:
     same(att.overview(size=2, pool="mean", **at).values[1, 0], weights[6:, :6].mean())
     row = weights[8]
     same(att.jacobian(8, **at), row.diag() - row[:, None] * row)
+
+
+def test_what_is_not_said_is_the_first_sample_ten_keys_and_no_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = q.clone()
+    bad[1, 0, 3] = torch.nan
+    kinds = [finding.kind for finding in Attention(bad, k, v).check()]
+    assert ("nan" in kinds, kinds) == (False, [found.kind for found in Attention(bad, k, v).check(batch=0)])
+    assert kinds != [finding.kind for finding in Attention(bad, k, v).check(batch=1)]
+    assert Attention(q, k, v).top_keys(8)[0].shape == (10,)
+    att = made()
+    with ThreadPoolExecutor(1) as workers:
+        att.overview(size=2, executor=workers)
+    att.by_segment(PARTS)
+    assert capsys.readouterr().err == ""

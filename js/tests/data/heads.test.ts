@@ -81,6 +81,16 @@ describe("metrics", () => {
     expect(kinds.filter(below)).toEqual(["nats", "stage", "own"]);
   });
 
+  test("of a layer after one without heads stand in the places of their own layer", async () => {
+    const message = surveyOf([0, 2], { entropy: [1, 2] });
+    const { heads, pictures } = await decodeSurvey({ ...message, pictures: [null, message.pictures[1]!] });
+    expect(heads.map(({ layer, head }) => [layer, head])).toEqual([
+      [1, 0],
+      [1, 1],
+    ]);
+    expect(pictures.map((picture) => picture?.values.length)).toEqual([16, 16]);
+  });
+
   test("that all are nothing have a bar of one all the same", async () => {
     const survey = await decodeSurvey(surveyOf([2], { mean_distance: [0, 0], entropy: [NAN, NAN] }));
     expect(survey.metrics.map(({ name, high, median }) => [name, high, median])).toEqual([

@@ -121,5 +121,6 @@ describe("a character in parts", () => {
 
 test("a text that only looks like bytes is shown as it is; of two spaces as bytes both are seen", () => {
   const shown = (token: string) => partly((position) => (position === 0 ? token : null), 0, token, "text");
-  expect([shown("é<0x41>"), shown("<0x20><0x20>"), shown("<0x20><0x41>")]).toEqual(["é<0x41>", "··", "A"]);
+  expect([shown("é<0x41>"), shown("<0x41>é")]).toEqual(["é<0x41>", "<0x41>é"]);
+  expect([shown("<0x20><0x20>"), shown("<0x20><0x41>")]).toEqual(["··", "A"]);
 });
