@@ -50,8 +50,8 @@ from attnwidget import Attention, AttentionStack, AttentionWidget, capture, comp
 from attnwidget._engine import fused
 from attnwidget._messages.answers.requests import ANSWERS, FILES, MAX_NAME, MAX_REFUSED
 from attnwidget._utils.validation import told
+from attnwidget._widget.derived.selection import Selection
 from attnwidget._widget.traits.keywords import WRITABLE, names_of
-from attnwidget._widget.traits.selection import Selection
 
 SECONDS, BYTES = 1.0, 64e6  # of one core, and of memory, that a message may take
 GOOD_EVERY = 25  # messages from one good question to the next

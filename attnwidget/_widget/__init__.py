@@ -1,8 +1,7 @@
-"""The widget: traits, selection and what is derived from them.
+"""The widget: its traits, the selection, and what is derived from them.
 
-A change goes one way. A trait is set, by a user or a front-end, and checked against the layers that are shown; other
-tensors, rules or words make another `ShownLayers`. `AttentionWidget._refresh` then reads the `Selection`, asks
-`TraitBuilders` what each derived trait follows from, and `Derived` makes those again for which that has changed; each
-goes into its trait, and from there to the front-end. `ComparisonWidget` adds derived traits of its own. Only the exact
-pass, tiles, the survey of all heads and findings send later, from the event loop.
+A change goes one way. A user or a front-end sets a trait, and the part that owns it (`parts`) checks it. Other tensors,
+rules or words make another `ShownLayers` (`stores`). `Refreshing._refresh` reads the `Selection` and asks each part for
+its rules; `Derived` computes the derived traits whose inputs changed, and ipywidgets sends them. Only the passes
+(`passes`) send later, from the event loop.
 """

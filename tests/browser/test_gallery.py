@@ -19,6 +19,7 @@ from lanes import mostly_thorough
 
 from attnwidget import AttentionWidget
 from attnwidget._widget.derived.derived_trait import DerivedTrait
+from attnwidget._widget.derived.selection import Selection
 from attnwidget.samples import load_sample
 
 Show = Callable[..., Gallery]
@@ -391,11 +392,11 @@ def failing(**more: Any) -> AttentionWidget:
     """One head of it runs out of memory."""
 
     class Failing(AttentionWidget):
-        def _rules(self) -> dict[str, DerivedTrait]:
-            rules = super()._rules()
-            return {**rules, "picture": rules["picture"]._replace(make=self._make)} if self.head == 3 else rules
+        def _rules(self, at: Selection) -> dict[str, DerivedTrait]:
+            rules = super()._rules(at)
+            return {**rules, "picture": rules["picture"]._replace(make=self._fail)} if self.head == 3 else rules
 
-        def _make(self, *of: Any) -> None:
+        def _fail(self, *of: Any) -> None:
             raise RuntimeError(
                 "CUDA out of memory while reading k of layer 5. Tried to allocate 20.00 GiB, 1.16 GiB are free."
             )

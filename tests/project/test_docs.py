@@ -132,7 +132,7 @@ SHOWN = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", 
 
 def typed(document: str) -> str:
     """Return the lines and words of a document that may be commands: code in a line, in blocks, and indented."""
-    text = read(document)
+    text = re.sub(r"<details>.*?</details>", "", read(document), flags=re.S)  # planted faults are no commands
     fenced = r"^```([^\n]*)\n(.*?)^```"
     blocks = [code for kind, code in re.findall(fenced, text, re.M | re.S) if kind in ("", "console", "bash")]
     text = re.sub(fenced, "", text, flags=re.M | re.S)

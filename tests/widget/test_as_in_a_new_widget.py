@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attnwidget._messages.decoding import decode
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
+from attnwidget._messages.codec.decoding import decode
 
 B, H, G, Q, K, D, DV = 3, 4, 2, 5, 7, 6, 8
 WORDS = ["Ġa", "b", "Ġc", "d", "Ġa"]

@@ -31,11 +31,12 @@ from ..._utils.weak import weakly
 from ...attention import Attention
 from ...stack import AttentionStack
 from ..derived.derived_trait import DerivedTrait
+from ..derived.selection import Selection
 from ..front_end.request_context import RequestContext
+from ..parts.rules import as_in_json, try_rules
 from ..passes.comparison_pass import ComparisonPass
 from ..stores.token_store import GivenTokens
 from ..traits.keywords import ComparisonKeywords, View, keywords_of, list_keywords
-from ..traits.stack_traits import as_in_json, try_rules
 from ..traits.trait_types import Choice as OneOf
 from ..traits.trait_types import HeadPlace, Place, Text, WrongValue, derived, refusing
 from ..widget import AttentionWidget
@@ -181,10 +182,13 @@ class ComparisonWidget(AttentionWidget):
 
     def open(self) -> None:
         """Check that there is something to compare, and open."""
-        self._both(self.layer, self.batch)  # raises where there is nothing to bring together
+        self._both(self.layer, self.batch)  # raises if nothing can be aligned
+        super().open()
+
+    def _watch(self) -> None:
+        super()._watch()
         self.observe(self._when_changed(self._refresh), ["against", "against_at"])
         self.observe(self._when_changed(self._compare_anew), [*TOKENS])
-        super().open()
 
     # The selection is one for all sides, but for the layer, sample and head of B where it has its own.
 
@@ -276,12 +280,12 @@ class ComparisonWidget(AttentionWidget):
         return [layers[self._layer_of(name, layer)] for name, layers in self._all_layers.items()]
 
     def _facts(self, layer: int) -> dict[str, Any]:
-        return {**self._builders.facts(layer), "stages": self._common_stages(layer)}
+        return {**super()._facts(layer), "stages": self._common_stages(layer)}
 
     # What is compared.
 
-    def _rules(self) -> dict[str, DerivedTrait]:
-        rules = super()._rules()
+    def _rules(self, at: Selection) -> dict[str, DerivedTrait]:
+        rules = super()._rules(at)
         of = tuple(getattr(self, name) for name in picture.OF)
         shown = self.view == "compare"
         pinned = self.query is not None or self.key is not None
@@ -321,12 +325,9 @@ class ComparisonWidget(AttentionWidget):
             self._derived.forget("comparison")
         super()._bring_what_is_missing()
 
-    def close(self) -> None:
-        """Take the widget off the page, and compute nothing more: see `AttentionWidget.close`."""
-        if hasattr(self, "_lock"):
-            with self._lock:
-                self._pass.forget()
-        super().close()
+    def _end(self) -> None:
+        super()._end()
+        self._pass.forget()
 
     def finish(self, progress: bool = False, *, executor: Executor | None = None) -> None:
         """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`.

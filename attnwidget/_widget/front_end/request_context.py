@@ -17,13 +17,13 @@ from ..._tokens.search import TokenSearch
 from ...attention import Attention
 from ..derived.derived_trait import Derived
 from ..derived.findings_cache import FindingsCache
+from ..derived.selection import Selection
 from ..passes.effects import Effects
 from ..passes.eviction_pass import WAIT, EvictionPass
 from ..passes.exact_pass import ExactPass
 from ..passes.masses import Masses
 from ..stores.layers import ShownLayers
 from ..stores.token_store import TokenStore
-from ..traits.selection import Selection
 from .requested_files import RequestedFiles
 
 

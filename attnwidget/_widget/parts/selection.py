@@ -1,93 +1,25 @@
-"""What is selected: traits that are checked against the layers, whoever sets them, and their values at one moment.
-
-Two pairs of traits tell the same, of one and of several: `head` is one of `heads`, and (`query`, `key`) is the last of
-`pins`. `heads_with`, `pins_with` and `last_of` say how one follows from the other; js/src/state/store.ts (`shownHeads`,
-`shownPins`) and js/src/kernel/snapshot.ts (`fitted`) do the same where no Python answers.
-"""
+"""The traits that select a layer, a sample, heads, queries, keys and a stage, checked against the layers."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import traitlets
 
 from ..._engine.base import OnlyWeightsError, find_head
 from ..._engine.sources import Stage
-from ..._engine.stages import NORMALIZED
 from ..._utils.indexing import as_index
 from ...attention import Attention
-from ..stores.layers import ShownLayers
-from .taken_whole import TakenWhole
-from .trait_types import Choice, Heads, Index, Pin, Pins, Whole, WholeOrNone, refusing
+from ..derived.selection import heads_with, last_of, pins_with
+from ..traits.trait_types import Choice, Heads, Index, Pin, Pins, Whole, WholeOrNone, refusing
+from .part import WidgetPart
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
-SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # how to ask for single heads and pieces
+SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # shows single heads and single tokens
 
 
-class Selection(NamedTuple):
-    """What is selected at one moment, and how it is looked at, as far as other traits follow from it."""
-
-    layer: int
-    batch: int
-    head: int
-    stage: str
-    pool: str
-    view: str
-    heads: list[int]
-    combine: str
-    query: int | None
-    key: int | None
-    direction: str
-    top_k: int | None
-    asking: str | list[str] | None
-    segment: str | None
-    segment_path: list[str]
-    segments_show: str
-
-    @classmethod
-    def of(cls, widget: Any) -> Selection:
-        """Read the selection of a widget: each trait once, for another thread may set one meanwhile."""
-        return cls(*(getattr(widget, name) for name in cls._fields))
-
-    @property
-    def shown_head(self) -> int | str:
-        """The head that is shown; of several as one, their name, such as "mean 0 4"."""
-        alone = len(self.heads) < 2 or self.stage != "weights" or self.view == "stages"
-        return self.head if self.combine == "none" or alone else " ".join([self.combine, *map(str, sorted(self.heads))])
-
-    @property
-    def linked_stage(self) -> str:
-        """The stage of which links, small pictures and sums by segment are: weights, where it has no such."""
-        return self.stage if self.stage in NORMALIZED else "weights"
-
-    @property
-    def summed_stage(self) -> str:
-        """What is summed by segment: beside effects, and where a block of the heatmap is looked at, the weights."""
-        is_beside = self.view != "segments" or self.segments_show == "effect"
-        return "weights" if is_beside else self.linked_stage
-
-
-def heads_with(head: int, heads: list[int]) -> list[int]:
-    """Return the heads that are shown when `head` was set: as before if it is one of them, else it alone."""
-    return heads if head in heads else [head]
-
-
-def pins_with(query: int | None, key: int | None, pins: list[Pin]) -> list[Pin]:
-    """Return the pins when `query` or `key` was set: as before if it is the last of them, else it alone."""
-    if last_of(pins) == (query, key):
-        return pins
-    return [] if query is None and key is None else [(query, key)]
-
-
-def last_of(pins: list[Pin]) -> Pin:
-    """Return the pinned query and key when `pins` was set."""
-    return pins[-1] if pins else (None, None)
-
-
-class SelectionTraits(TakenWhole):
-    """The traits of a layer, a sample, heads, queries, keys and a stage; none that is not there can be set."""
-
-    _shown: ShownLayers
+class SelectionPart(WidgetPart):
+    """The selection: a trait cannot be set to what the layers do not have."""
 
     layer: Whole = Index(help="The selected layer.").tag(sync=True, role="selection")
     batch: Whole = Index(help="The selected sample of the batch.").tag(sync=True, role="selection")
@@ -146,7 +78,7 @@ class SelectionTraits(TakenWhole):
 
     @traitlets.observe("head", "heads")
     def _keep_heads_together(self, change: Any) -> None:
-        """Let `head` be one of `heads`: whichever was set last decides."""
+        """Keep `head` among `heads`: the trait that was set last decides."""
         if change["name"] == "head":
             self.heads = heads_with(self.head, self.heads)
         elif self.head not in self.heads:
@@ -154,7 +86,7 @@ class SelectionTraits(TakenWhole):
 
     @traitlets.observe("query", "key", "pins")
     def _keep_pins_together(self, change: Any) -> None:
-        """Let (`query`, `key`) be the last of `pins`: whichever was set last decides."""
+        """Keep (`query`, `key`) the last of `pins`: the trait that was set last decides."""
         if change["name"] != "pins":
             self.pins = pins_with(self.query, self.key, self.pins)
         elif (self.query, self.key) != last_of(self.pins):
@@ -162,7 +94,7 @@ class SelectionTraits(TakenWhole):
                 self.query, self.key = last_of(self.pins)
 
     def _select(self, show: dict[str, Any]) -> dict[str, Any]:
-        """Select what a new widget was given, and return its other keywords.
+        """Set the selection of a new widget, and return its other keywords.
 
         Raises:
             ValueError: `head` is none of `heads`, or (`query`, `key`) is not the last of `pins`.
@@ -182,15 +114,15 @@ class SelectionTraits(TakenWhole):
         return {name: value for name, value in show.items() if name not in ("head", "query", "key", "heads", "pins")}
 
     def _drop_what_is_gone(self) -> None:
-        """Select what is still there, all of it at once: another layer, or other tensors, may have less."""
+        """Drop everything from the selection that the layer on display does not have, in one change."""
         fitting = self._what_is_there()
-        with self.hold_trait_notifications():  # else each would be checked beside others that are gone
+        with self.hold_trait_notifications():  # else each is checked against others that are gone
             for name, value in fitting.items():
                 if getattr(self, name) != value:
                     setattr(self, name, value)
 
     def _what_is_there(self) -> dict[str, Any]:
-        """Return the selection without what is not there."""
+        """Return the selection that the layers have."""
         layer = min(self.layer, len(self._shown.stack) - 1)
         shape = self._shown.stack[layer].shape
         head = self.head if self.head < shape.H else 0
@@ -209,7 +141,7 @@ class SelectionTraits(TakenWhole):
         }
 
     def _drop_a_stage_that_is_gone(self) -> None:
-        """Show weights where the selected layer has no such stage."""
+        """Show weights if the selected layer does not have the stage."""
         try:
             self._check_stage(self.stage)
         except ValueError:

@@ -1,4 +1,4 @@
-"""The traits of what is at the positions, tokens or image patches: checked against the layers, and as they are sent."""
+"""The traits of the positions: tokens, single or merged into words, and image patches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import traitlets
 
 from ..._messages.codec import images
 from ..._messages.codec.images import Illustration, Patches
-from ..stores.token_store import TokenStore
-from .keywords import GridSide, Pieces
-from .selection import SelectionTraits
-from .trait_types import Choice, Index, WholeOrNone, WrongValue, refusing
+from ..._utils.weak import weakly
+from ..stores.token_store import GivenTokens, TokenStore
+from ..traits.keywords import GridSide, Pieces
+from ..traits.trait_types import Choice, Index, WholeOrNone, WrongValue, refusing
+from .selection import SelectionPart
 
 
-class TokenTraits(SelectionTraits):
-    """The traits of tokens, one by one or merged into words, and of image patches; those of the selection are sent."""
+class TokensPart(SelectionPart):
+    """Tokens and image patches; those of the selected sample are sent."""
 
     _token_store: TokenStore
     _illustration: Illustration
-    _merges = True  # whether pieces can be merged; those of a comparison cannot
+    _merges = True  # whether subwords can be merged into words: not in a comparison
 
     tokens = traitlets.Any(None, help="The queries' tokens: one list, or one for each sample.").tag(
         sync=True, role="given", to_json=lambda value, self: self._token_store.message(self._tokens_of("query"))
@@ -28,7 +29,7 @@ class TokenTraits(SelectionTraits):
     key_tokens = traitlets.Any(None, help="The keys' tokens; None: as the queries'.").tag(
         sync=True, role="given", to_json=lambda value, self: self._token_store.message(self._tokens_of("key"))
     )
-    tokenizer = traitlets.Any(None, help="Whose ids the tokens are, where they are ids.").tag(role="given")
+    tokenizer = traitlets.Any(None, help="The tokenizer of token ids.").tag(role="given")
     pieces: Choice[Pieces] = Choice(
         *get_args(Pieces), help="Whether tokens are shown one by one or merged into words."
     ).tag(sync=True, role="numbers")
@@ -42,9 +43,54 @@ class TokenTraits(SelectionTraits):
     grid_start: WholeOrNone = Index(
         None, allow_none=True, help="The position of the first patch; None: they are the last ones."
     ).tag(role="given")
-    image = traitlets.Any(None, help="The image that the patches are of: one, or one for each sample.").tag(
+    image = traitlets.Any(None, help="The image that was cut into patches: one, or one for each sample.").tag(
         sync=True, role="given", to_json=lambda value, self: self._image_message()
     )
+
+    def _make(self) -> None:
+        super()._make()
+        self._token_store, self._illustration = TokenStore(weakly(self._given_tokens)), Illustration()
+
+    def _given_tokens(self) -> GivenTokens:
+        return GivenTokens(self.tokens, self.key_tokens, self.tokenizer)
+
+    def _forget_layers(self) -> None:
+        super()._forget_layers()
+        self._token_store.forget_ids()
+
+    def _forget_tokens(self) -> None:
+        super()._forget_tokens()
+        self._token_store.forget()
+        self._forget_segments()
+
+    def _watch(self) -> None:
+        super()._watch()
+        self.observe(self._when_changed(self._send_soon, "key_tokens"), "tokens")  # they may be the same
+        self.observe(self._when_changed(self._on_tokens), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
+
+    def _on_tokens(self) -> None:
+        """Compute again what depends on tokens: where padding is, and which tokens are equal."""
+        if self._is_changing:
+            return
+        self._forget_tokens()
+        if self.pieces == "words":
+            self._replace_layers(self._shown.attention)
+        self._refresh()
+
+    @traitlets.observe("pieces")
+    def _on_pieces(self, change: Any) -> None:
+        """Show words or subwords; a pinned subword becomes its word, a pinned word its first subword."""
+        if self._is_changing:
+            return
+        with self._lock:
+            self._cancel()
+            held, where = self._shown, {"layer": self.layer, "batch": self.batch, "to_words": change["new"] == "words"}
+            pins = [
+                (held.across("query", query, **where), held.across("key", key, **where)) for query, key in self.pins
+            ]
+            self._replace_layers(held.attention)
+            self.pins = pins
 
     @traitlets.validate("tokens", "key_tokens")
     def _fits(self, proposal: Any) -> Any:
@@ -80,14 +126,14 @@ class TokenTraits(SelectionTraits):
         return proposal["value"]
 
     def as_strings(self, name: str) -> Any:
-        """Return `tokens` or `key_tokens` as they were given; of ids the tokenizer's strings for them."""
+        """Return `tokens` or `key_tokens` as given; for ids, the tokenizer's strings."""
         return self._token_store.as_strings(name, self._shown.given[self.layer].shape)
 
     def _tokens_of(self, side: str) -> list[str] | None:
         return self._shown.tokens(side, self.layer, self.batch)
 
     def _patches(self) -> Patches | None:
-        """Return where the selected layer has patches; None where they do not fit it, or tokens are merged."""
+        """Return where the selected layer has patches; None if they do not fit, or if tokens are merged."""
         if self.grid is None or self.pieces == "words":
             return None
         shape = self._shown.given[self.layer].shape
@@ -102,7 +148,7 @@ class TokenTraits(SelectionTraits):
         return self._illustration.message(image, self.batch, self._there_are("batch"))
 
     def _to_send_again(self) -> Iterator[str]:
-        """Yield the traits that are to be sent again, as another sample or layer is selected."""
+        yield from super()._to_send_again()
         for name, side in (("tokens", "query"), ("key_tokens", "key")):
             if self._token_store.is_new(name, self._tokens_of(side)):
                 yield name

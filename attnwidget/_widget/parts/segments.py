@@ -1,4 +1,4 @@
-"""The traits of segments: which there are, which are looked at, and how; checked against the selected sample."""
+"""The traits of segments, checked against the selected sample, and the attention between segments."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from ..._messages.segments.segment_mass import SINK
 from ..._segments.named import FIRST, TEMPLATE
 from ..._segments.segments import Segments
 from ..._utils.validation import nearest, told
-from ..stores.segment_store import SegmentStore, asked_in, columns_of, path_of, rows_of
-from .keywords import Measure
-from .token_traits import TokenTraits
-from .trait_types import Choice, Names, Text, WrongType, WrongValue, refusing
+from ..._utils.weak import weakly
+from ..derived.derived_trait import DerivedTrait
+from ..derived.selection import Selection
+from ..passes.exact_pass import SEGMENTS, SEGMENTS_OF_HEADS
+from ..passes.masses import Masses, MassPlace
+from ..stores.segment_store import GivenSegments, SegmentStore, asked_in, columns_of, path_of, rows_of
+from ..traits.keywords import Measure
+from ..traits.trait_types import Choice, Names, Text, WrongType, WrongValue, derived, refusing
+from .tokens import TokensPart
 
 NO_SEGMENTS = 'there are no segments: give segments= as well, such as "sentences"'
 
 
 class NameOrPath(traitlets.TraitType[Any, Any]):
-    """The name of a segment, or the names that lead to a nested one, outermost first; or None."""
+    """The name of a segment, or the path of names to a nested one, outermost first; or None."""
 
     default_value: Any = None
 
@@ -44,11 +49,14 @@ class TextOrNone(Text):
         return None if value is None else super().validate(obj, value)
 
 
-class SegmentTraits(TokenTraits):
-    """The traits of segments; those of the selected sample are sent."""
+Made = dict[str, Any]
+
+
+class SegmentsPart(TokensPart):
+    """Segments, and the attention between them; those of the selected sample are sent."""
 
     _segment_store: SegmentStore
-    _is_changing: bool
+    _masses: Masses
 
     segments = traitlets.Any(None, help="The named parts of the text: one for all samples, or one for each.").tag(
         sync=True, role="given", to_json=lambda value, self: self._segments_message("query")
@@ -59,26 +67,105 @@ class SegmentTraits(TokenTraits):
     measure: Choice[Measure] = Choice(*get_args(Measure), help="How the attention to a segment is read.").tag(
         sync=True, role="look"
     )
-    aside = Names((FIRST, TEMPLATE), help="Segments that are set aside; also 'sink' and 'self'.").tag(
+    aside = Names((FIRST, TEMPLATE), help="Segments that are left out of the shares; also 'sink' and 'self'.").tag(
         sync=True, role="look"
     )
     asking = NameOrPath(help="The segment whose attention is looked at, by name or path; None: the answer.").tag(
         sync=True, role="numbers"
     )
     segment = TextOrNone(help="The pinned segment, or None.").tag(sync=True, role="selection")
-    segment_path = Names((), help="The segments that are gone down into, outermost first.").tag(
+    segment_path = Names((), help="The segments whose inner segments are shown, outermost first.").tag(
         sync=True, role="numbers"
     )
 
+    mass = derived("The attention between segments in the selected head.")
+    head_mass = derived("The attention from one segment to each segment, in all heads.")
+
+    def _make(self) -> None:
+        super()._make()
+        self._segment_store = SegmentStore(weakly(self._given_segments))
+        put_again, recolored = weakly(self.set_trait), weakly(self._send_segments)
+        self._masses = Masses(self._segment_store, self._scheduler, put_again, recolored)
+
+    def _rules(self, at: Selection) -> dict[str, DerivedTrait]:
+        asking = tuple(at.asking) if isinstance(at.asking, list) else at.asking
+        place = (asking, tuple(at.segment_path), at.summed_stage) if self._masses.has_segments else ()
+        is_shown = place and at.view == "segments"
+        in_block = place and at.view == "heatmap" and at.segment is not None  # a pinned block of two segments
+        of_head, of_heads = (*at.sample, at.shown_head, *place), (*at.sample, *place)
+        return super()._rules(at) | {
+            "mass": DerivedTrait(
+                of_head if is_shown or in_block else (), self._mass, self._no_mass, leave=self._leave_mass
+            ),
+            "head_mass": DerivedTrait(
+                of_heads if is_shown else (), self._head_mass, self._no_head_mass, leave=self._leave_head_mass
+            ),
+        }
+
+    def _forget_layers(self) -> None:
+        super()._forget_layers()
+        self._masses.forget()
+
+    def _forget_segments(self) -> None:
+        super()._forget_segments()
+        self._segment_store.forget()
+        self._masses.forget()
+        self._derived.forget("mass", "head_mass")
+
+    def _finish(self) -> None:
+        super()._finish()
+        self._masses.finish()
+
+    def _end(self) -> None:
+        super()._end()
+        self._masses.forget()
+
+    def _watch(self) -> None:
+        super()._watch()
+        self.observe(self._when_changed(self._on_segments), ["segments", "key_segments"])
+
+    def _on_segments(self) -> None:
+        if not self._is_changing:
+            self._forget_segments()
+            self._refresh()
+
+    def _send_segments(self) -> None:
+        self._send_soon("segments", "key_segments")
+
+    def _given_segments(self) -> GivenSegments:
+        return GivenSegments(self.segments, self.key_segments, self.tokenizer)
+
+    # The attention between segments.
+
+    def _mass(self, layer: int, batch: int, head: int | str, *place: Any) -> Made:
+        return self._masses.of_head(self._shown, (layer, batch, head), MassPlace(*place))
+
+    def _no_mass(self, error: Exception, layer: int, batch: int, head: int | str, *place: Any) -> Made:
+        return self._masses.failed(error, {"layer": layer, "batch": batch, "head": head, **MassPlace(*place).of()})
+
+    def _leave_mass(self) -> None:
+        self._masses.leave(SEGMENTS)
+
+    def _head_mass(self, layer: int, batch: int, *place: Any) -> Made:
+        return self._masses.of_heads(self._shown, (layer, batch), MassPlace(*place))
+
+    def _no_head_mass(self, error: Exception, layer: int, batch: int, *place: Any) -> Made:
+        return self._masses.failed(error, {"batch": batch, **MassPlace(*place).of()})
+
+    def _leave_head_mass(self) -> None:
+        self._masses.leave(SEGMENTS_OF_HEADS)
+
+    # Which segments there are.
+
     def _segments_of(self, side: str, at: tuple[int, int] | None = None) -> Segments | None:
-        """Return the segments of the selected layer and sample, or of others; None where there are none that fit."""
+        """Return the segments of a layer and sample, the selected ones by default; None if none fit."""
         try:
             return self._segment_store.of(side, self._shown, *(at or (self.layer, self.batch)))
-        except Exception:  # whatever a source raises: the message says it
+        except Exception:  # the message of the segments says why
             return None
 
     def _known_segments(self, layer: int, batch: int) -> tuple[Segments | None, bool]:
-        """Return the segments of the keys of a layer and sample, and whether a rule found them: for own metrics."""
+        """Return a sample's key segments, and whether a rule such as "sentences" made them: for custom metrics."""
         given = self.segments if self.key_segments is None else self.key_segments
         return self._segments_of("key", (layer, batch)), isinstance(given, str)
 
@@ -90,7 +177,7 @@ class SegmentTraits(TokenTraits):
         value, name = proposal["value"], proposal["trait"].name
         if value is None:
             return None
-        if self._is_changing:  # another stack, of whose segments the message says what is wrong
+        if self._is_changing:  # another stack: the message of its segments says what is wrong
             return value
         with refusing():  # also a layer set at the same time, that is not there
             side = "key" if name == "key_segments" else "query"
@@ -124,10 +211,10 @@ class SegmentTraits(TokenTraits):
         return found
 
     def _column_names(self, path: Sequence[str], at: tuple[int, int] | None = None) -> list[str]:
-        """Return the names of the columns of a place, of the selected layer and sample or of others.
+        """Return the names of the columns under a path, in the selected layer and sample by default.
 
         Raises:
-            WrongValue: there is no such place.
+            WrongValue: there is no such path.
         """
         found, layer = self._needed("key", at), self.layer if at is None else at[0]
         try:
@@ -137,7 +224,7 @@ class SegmentTraits(TokenTraits):
         return [*columns.names, *([SINK] if self._shown.layers[layer].has_sinks else [])]
 
     def _row_names(self, path: Sequence[str]) -> list[str]:
-        """Return the names of the segments of the queries inside a path.
+        """Return the names of the query segments inside a path.
 
         Raises:
             WrongValue: there is nothing inside.
@@ -161,12 +248,12 @@ class SegmentTraits(TokenTraits):
 
     @traitlets.observe("segment_path")
     def _leave_the_segment(self, change: Any) -> None:
-        """Pin no segment that is not among the columns of another place."""
+        """Unpin the segment if it is not a column under the new path."""
         if not self._is_column(self.segment, self.segment_path):
             self.segment = None
 
     def _segments_that_are_there(self, at: tuple[int, int]) -> dict[str, Any]:
-        """Return the traits of segments without what is not there: another sample or layer may have others."""
+        """Return the segment traits that a sample has: another sample or layer may have other segments."""
         queries, path = self._segments_of("query", at), [*self.segment_path]
         if path and not self._has_place(path, at):
             path = []
@@ -182,12 +269,10 @@ class SegmentTraits(TokenTraits):
             return False
 
     def _what_is_there(self) -> dict[str, Any]:
-        """Return the selection without what is not there."""
         found = super()._what_is_there()
         return found | self._segments_that_are_there((found["layer"], found["batch"]))
 
     def _to_send_again(self) -> Iterator[str]:
-        """Yield the traits that are to be sent again, as another sample or layer is selected."""
         yield from super()._to_send_again()
         if self.segments is not None or self.key_segments is not None or self._segment_store.has_told:
             for name, side in (("segments", "query"), ("key_segments", "key")):

@@ -1,0 +1,46 @@
+"""How things are drawn: the view, colors and limits of links."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import traitlets
+
+from ..traits.keywords import ColorScale, Direction, Palette, Pool, Theme, View
+from ..traits.trait_types import Choice, ColorRange, Count, Threshold, WholeOrNone, WrongValue
+from .tokens import TokensPart
+
+
+class LookPart(TokensPart):
+    """The view and its colors."""
+
+    view: Choice[View] = Choice(*get_args(View), help="How the attention is drawn.").tag(sync=True, role="look")
+    pool: Choice[Pool] = Choice(*get_args(Pool), help="How a cell of the picture sums up several weights.").tag(
+        sync=True, role="numbers"
+    )
+    color_scale: Choice[ColorScale] = Choice(*get_args(ColorScale), help="From number to color.").tag(
+        sync=True, role="look"
+    )
+    color_range = ColorRange(help="The range of numbers that the colors span.").tag(sync=True, role="look")
+    palette: Choice[Palette] = Choice(*get_args(Palette), help="The colors.").tag(sync=True, role="look")
+    theme: Choice[Theme] = Choice(*get_args(Theme), help="The page's theme, or another one.").tag(
+        sync=True, role="look"
+    )
+    top_k: WholeOrNone = Count(
+        None, allow_none=True, help="The number of links to draw for each token; None: all."
+    ).tag(sync=True, role="look")
+    threshold = Threshold(help="The weakest link to draw.").tag(sync=True, role="look")
+    direction: Choice[Direction] = Choice(
+        *get_args(Direction), help="Whether links are chosen by query or by key."
+    ).tag(sync=True, role="look")
+
+    @traitlets.validate("view")
+    def _view_is_there(self, proposal: Any) -> str:
+        if proposal["value"] == "image" and self.grid is None:
+            raise WrongValue("view is 'image' but no positions are patches: give grid=(rows, columns) as well")
+        return str(proposal["value"])
+
+    @traitlets.observe("grid")
+    def _leave_the_image(self, change: Any) -> None:
+        if change["new"] is None and self.view == "image":
+            self.view = "heatmap"
