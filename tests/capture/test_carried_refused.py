@@ -320,7 +320,7 @@ def test_a_target_is_chosen_for_all_layers_or_one() -> None:
     assert list(cap.attention[0].carries.targets) == likely
     for wrong, error, told in (
         (50, IndexError, "token 50 is not there"),
-        ("nail", ValueError, "no tokenizer is there: set cap.tokenizer"),
+        ("nail", ValueError, "there is no tokenizer: set cap.tokenizer"),
         (1.5, TypeError, "give a token's text, or its id"),
     ):
         with pytest.raises(error, match=told):

@@ -30,7 +30,7 @@ def token_of(target: Any, tokenizer: Any, vocabulary: int, name: str = "target")
             raise TypeError(f"{name} is {told(target)}: give a token's text, or its id")
         return as_index(target, vocabulary, "token", "tokens")
     if not can_spell(tokenizer) or isinstance(tokenizer, SavedWords):
-        raise ValueError(f"{name} is a text, {target!r}, and no tokenizer is there: set cap.tokenizer, or give its id")
+        raise ValueError(f"{name} is a text, {target!r}, but there is no tokenizer: set cap.tokenizer, or give its id")
     pieces = ids_of_text(target, tokenizer)
     if len(pieces) != 1:
         words = [f"{word!r} ({one})" for word, one in zip(spell(pieces, tokenizer, "ids"), pieces, strict=True)]
