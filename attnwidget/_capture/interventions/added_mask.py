@@ -82,7 +82,7 @@ class CustomMask:
         keys = torch.arange(seen.keys.start, seen.keys.stop, device=rows.device)
         places, numbers = rows + seen.queries.start, [head + seen.first_head for head in heads]
         if self._function is not None:
-            return cells_of(self._ask, samples, numbers, places, keys)
+            return cells_of(self._call_function, samples, numbers, places, keys)
         found = self._fitting(seen).to(rows.device)
         index = (samples, numbers, places.tolist(), keys.tolist())
         for axis, one in enumerate(index):
@@ -105,7 +105,7 @@ class CustomMask:
         self._sizes[seen.name] = found.shape[2], found.shape[3]
         return found
 
-    def _ask(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    def _call_function(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         assert self._function is not None
         try:
             found = self._function(b, h, q_idx, kv_idx)

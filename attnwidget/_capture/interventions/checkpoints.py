@@ -75,7 +75,7 @@ class Recomputation:
 
 
 @dataclass
-class Surroundings:
+class CheckpointsAround:
     """The checkpoints around a call.
 
     Attributes:
@@ -87,9 +87,9 @@ class Surroundings:
     is_unknown: bool = False
 
 
-def surroundings() -> Surroundings:
+def checkpoints_around() -> CheckpointsAround:
     """Return the functions on the calling stack that a backward pass will run again."""
-    found = Surroundings([])
+    found = CheckpointsAround([])
     for frame in _frames():
         is_torchs = frame.f_globals.get("__name__") == checkpoint.__name__
         kept = _kept_by_torch(frame) if is_torchs else None

@@ -233,7 +233,7 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
     return (x.flatten(1, 2)[:, None] @ y).squeeze(1).unflatten(1, x.shape[1:3])
 
 
-def together(heads: Sequence[int], share: int) -> Iterator[list[int]]:
+def by_key_head(heads: Sequence[int], share: int) -> Iterator[list[int]]:
     """Yield groups of heads that can be computed together: those that share a key head, or all if none do."""
     groups: dict[int, list[int]] = {}
     for head in heads:

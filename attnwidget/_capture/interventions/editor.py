@@ -32,8 +32,8 @@ from ..records.kept_tensors import TensorKeeper
 from ..session.callers import ModelCalls, calls_running, module_names, parts_of
 from ..tracing.traced_tensors import Caller
 from ..verify.verification import DroppedWeights, RowsOfOutput
-from .checkpoints import EditedCall, Repeated, surroundings
-from .edited_heads import Chain, EditedHeads, together
+from .checkpoints import EditedCall, Repeated, checkpoints_around
+from .edited_heads import Chain, EditedHeads, by_key_head
 from .edits import ByHead, EditPlan
 from .refusals import DROPS
 from .seen_call import SeenCall
@@ -166,10 +166,11 @@ class Editor(ModelCalls):
         """
         if not self._past:
             return
+        has_one_stack = not getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
         for rule in self.plan.rules:
             for edit in rule.edits:
                 given = None if edit is None else edit.keep
-                if given is None or not (rule.met or self._has_one_stack):
+                if given is None or not (rule.met or has_one_stack):
                     continue
                 if given["policy"] != "window":
                     what = f"policy {given['policy']!r} depends on all queries from the first key on"
@@ -177,11 +178,6 @@ class Editor(ModelCalls):
                 if isinstance(given["budget"], float):
                     what = f"budget {given['budget']} is a fraction of all keys"
                     raise EditRefused(GROWS.format(rule.key, what, self._past, "a number of keys, such as budget=8"))
-
-    @property
-    def _has_one_stack(self) -> bool:
-        config = getattr(self.model, "config", None)
-        return not getattr(config, "is_encoder_decoder", False)
 
     def _forget_interrupted(self) -> None:
         """Forget a call of the model that an interrupt ended without running torch's hooks."""
@@ -255,7 +251,7 @@ class Editor(ModelCalls):
         self._counts[name] += 1
         module = name
         name = name if self._counts[name] == 1 else f"{name} #{self._counts[name]}"
-        around = surroundings()
+        around = checkpoints_around()
         found = self._edit_or_refusal(module, name, read)
         if found is not None and (around.is_unknown or (in_backward() and not self.is_repeating)):
             raise EditRefused(CHECKPOINTED.format(name))
@@ -448,7 +444,7 @@ class CallEdit(OutputEdit):
         try:
             with torch._C.DisableTorchFunction(), torch.autocast(device, enabled=False):
                 for samples, heads, chain in self._groups(earlier):
-                    made = self._made(kernel, samples, heads, chain)
+                    made = self._verified(kernel, samples, heads, chain)
                     made.write_output(output)
                     if weights is not None:
                         made.write_weights(weights)
@@ -483,10 +479,10 @@ class CallEdit(OutputEdit):
             groups.setdefault((key, tuple(samples)), []).append(head)
         share = self.seen.call.q.shape[1] // self.seen.call.k.shape[1]
         for (key, own_samples), heads in groups.items():
-            for some in together(heads, share):
+            for some in by_key_head(heads, share):
                 yield list(own_samples), some, chains[key]
 
-    def _made(self, kernel: Any, samples: list[int], heads: list[int], chain: Chain) -> EditedHeads:
+    def _verified(self, kernel: Any, samples: list[int], heads: list[int], chain: Chain) -> EditedHeads:
         """Return edited heads, after verifying that the call is understood."""
         name = self.seen.name
         differs = EditedHeads(self.seen, samples, heads, ()).differs(kernel)

@@ -18,14 +18,14 @@ from ..._utils.validation import nearest, told
 from ..intercept.output_edits import EditRefused
 from .added_mask import CustomMask
 from .kept_keys import read_keep
-from .named_positions import Places
+from .named_positions import NamedPositions
 from .patching import OtherRun
 
 EVEN = ("mean", "uniform")
 PLAIN = ("scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "dtype")
-WORDS = (*PLAIN, "drop_keys", "keep", "block")
-BESIDE = {"renormalize": "block", "mask_dims": "mask"}  # words that only refine another
-OWN = ("from", "output")
+KEYWORDS = (*PLAIN, "drop_keys", "keep", "block")
+REFINING = {"renormalize": "block", "mask_dims": "mask"}  # keywords that refine another one
+ALONE = ("from", "output")
 TAKE = ("weights", "outputs")
 EDIT_ADVICE = (
     "give 'zero', 'mean', 'uniform', a dict such as {'drop_keys': [3]} or {'block': (queries, keys)}, "
@@ -47,8 +47,8 @@ REMOVED = {
 class BlockedKeys:
     """Keys that some queries must not attend to."""
 
-    queries: Places
-    keys: Places
+    queries: NamedPositions
+    keys: NamedPositions
     renormalize: bool
 
 
@@ -72,7 +72,7 @@ class HeadEdit:
 
     text: str
     changes: dict[str, Any] = field(default_factory=dict)
-    dropped: Places | None = None
+    dropped: NamedPositions | None = None
     blocks: tuple[BlockedKeys, ...] = ()
     mask: CustomMask | None = None
     keep: Mapping[str, Any] | None = None
@@ -95,7 +95,7 @@ class HeadEdit:
             if isinstance(one, OtherRun):
                 one.ends.clear()
 
-    def unused_word(self) -> str | None:
+    def unused_keyword(self) -> str | None:
         """Return the rule that no call had although the edit was to remove it, as "has …"; None if there is none."""
         given = (name for name, value in REMOVING.items() if name in self.changes and self.changes[name] is value)
         return next((f"has {REMOVED[name]}" for name in given if name not in self.changed), None)
@@ -209,11 +209,6 @@ class EditPlan(Mapping[Any, str]):
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{key!r}: {text}" for key, text in self.items()) + "}"
 
-    @property
-    def has_numbers(self) -> bool:
-        """Whether an entry names a layer by number, or all layers."""
-        return any(rule.layer is None or isinstance(rule.layer, int) for rule in self.rules)
-
     def reset(self) -> None:
         """Forget the calls of an earlier run."""
         for rule in self.rules:
@@ -224,7 +219,7 @@ class EditPlan(Mapping[Any, str]):
 
     def may_edit(self, name: str) -> bool:
         """Return whether a module of this name may be edited."""
-        return self.has_numbers or any(rule.names(name, None) for rule in self.rules)
+        return any(isinstance(rule.layer, int) or rule.names(name, None) for rule in self.rules)
 
     def edits_of(self, name: str, number: int, cross: bool, heads: int, samples: int) -> ByHead:
         """Return the edits of one call.
@@ -318,7 +313,7 @@ def read_edit(given: Any, segments: Segments | None = None) -> HeadEdit:
             raise ValueError(f"{given!r} is not an edit: {nearest(given, ('zero', *EVEN))}{EDIT_ADVICE}")
         return HeadEdit(repr(given), output=0.0) if given == "zero" else HeadEdit(repr(given), even=True)
     if isinstance(given, Mapping):
-        return _read_words(given, segments)
+        return _read_keywords(given, segments)
     if isinstance(given, Tensor | np.ndarray):
         weights = _numbers(given, "weights")
         if weights.ndim not in (2, 3, 4):
@@ -344,7 +339,7 @@ def _numbers(given: Any, what: str) -> Tensor:
     return found if found.is_floating_point() else found.float()
 
 
-def _read_words(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit:
+def _read_keywords(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit:
     if "from" in given:
         return _read_from(given)
     if "output" in given:
@@ -352,31 +347,33 @@ def _read_words(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit
             raise ValueError("'output' replaces everything that other keywords would change: give it alone")
         output = _numbers(given["output"], "output")
         return HeadEdit(f"{{'output': {tuple(output.shape)}}}", output=output)
-    alone = next((name for name, other in BESIDE.items() if name in given and other not in given), None)
+    alone = next((name for name, other in REFINING.items() if name in given and other not in given), None)
     if alone is not None:
-        raise ValueError(f"{alone!r} only works together with {BESIDE[alone]!r}: give both")
-    words = {name: value for name, value in given.items() if name not in BESIDE}
+        raise ValueError(f"{alone!r} only works together with {REFINING[alone]!r}: give both")
+    words = {name: value for name, value in given.items() if name not in REFINING}
     if not words:
         raise ValueError(f"{dict(given)!r} is not an edit: {EDIT_ADVICE}")
     for name in words:
-        if name not in WORDS:
-            raise ValueError(f"an edit has {told(name)}: {nearest(name, (*WORDS, *OWN))}there are {', '.join(WORDS)}")
+        if name not in KEYWORDS:
+            raise ValueError(
+                f"an edit has {told(name)}: {nearest(name, (*KEYWORDS, *ALONE))}there are {', '.join(KEYWORDS)}"
+            )
     own = None
     if not isinstance(words.get("mask", True), bool):
         own = CustomMask(words["mask"], given.get("mask_dims"))
     elif "mask_dims" in given:
         raise ValueError(f"mask_dims names the axes of a mask, but mask is {words['mask']}: give a tensor")
     return HeadEdit(
-        _text_of_words(given, own),
+        _text_of_keywords(given, own),
         {name: READERS[name](None, words[name]) for name in words if name in PLAIN and not (own and name == "mask")},
-        Places(_keys(words["drop_keys"]), "drop_keys", segments) if "drop_keys" in words else None,
+        NamedPositions(_keys(words["drop_keys"]), "drop_keys", segments) if "drop_keys" in words else None,
         _read_block(words["block"], given.get("renormalize", True), segments) if "block" in words else (),
         own,
         read_keep(words["keep"]) if "keep" in words else None,
     )
 
 
-def _text_of_words(given: Mapping[str, Any], mask: CustomMask | None) -> str:
+def _text_of_keywords(given: Mapping[str, Any], mask: CustomMask | None) -> str:
     """Return keywords as text, with the shape of a mask."""
     if mask is None:
         return repr(dict(given))
@@ -395,7 +392,7 @@ def _read_block(given: Any, renormalize: Any, segments: Segments | None) -> tupl
     if not isinstance(renormalize, bool):
         raise TypeError(f"renormalize is {told(renormalize)}: give True or False")
     queries, keys = (
-        Places(one, f"block's {side}", segments) for one, side in zip(given, ("queries", "keys"), strict=True)
+        NamedPositions(one, f"block's {side}", segments) for one, side in zip(given, ("queries", "keys"), strict=True)
     )
     return (BlockedKeys(queries, keys, renormalize),)
 

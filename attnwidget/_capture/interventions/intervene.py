@@ -189,7 +189,7 @@ class Run:
         call = call_again(self.model, inputs, self._tokenizer if tokenizer is None else tokenizer)
         choice = TargetArguments(target, at, batch, first_piece)
         try:
-            with self._without_edits():
+            with contextlib.nullcontext() if self._editor is None else self._editor.paused():
                 plain = call()
             return compare_outputs(call, plain, output, text_of_edits(self._plan), choice, self._sizes)
         finally:
@@ -199,9 +199,6 @@ class Run:
     def _sizes(self) -> set[tuple[int, int]]:
         """The numbers of samples and queries of self-attention calls."""
         return set() if self._editor is None else self._editor.sizes
-
-    def _without_edits(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._editor is None else self._editor.paused()
 
     def __enter__(self) -> Run:
         before = len(self._open)
@@ -286,7 +283,7 @@ def _why_no_change(rule: EditRule, editor: Editor) -> str | None:
     """Return which part of an entry changed nothing in any call; None if each had an effect."""
     found = [edit for edit in rule.edits if edit is not None]
     for edit in found:
-        unused = edit.unused_word()
+        unused = edit.unused_keyword()
         if unused is not None:
             return f"{rule.key!r}: {edit.text} changed nothing, because no matching call {unused}"
         missing = _missing_place(edit, rule, editor)

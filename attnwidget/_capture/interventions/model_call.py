@@ -54,7 +54,7 @@ class RepeatableCall:
         with torch.inference_mode(False), torch.no_grad():
             if self.function is not None:
                 return self.function()
-            saving = self._unsaid() if self.lean else {}
+            saving = {"use_cache": False} if self.lean and self.takes("use_cache") else {}
             return self.model(*self.args, **{**saving, **self.kwargs, **more})
 
     @property
@@ -121,10 +121,6 @@ class RepeatableCall:
             return self.function is None and name in inspect.signature(self.model.forward).parameters
         except (TypeError, ValueError):
             return False
-
-    def _unsaid(self) -> dict[str, Any]:
-        """Return arguments that save memory and change no numbers."""
-        return {"use_cache": False} if self.takes("use_cache") else {}
 
 
 def read_call(model: Any, inputs: Any, tokenizer: Any = None) -> RepeatableCall:

@@ -15,7 +15,7 @@ from ..._utils.validation import nearest, told
 ADVICE = "give numbers, ranges or slices of positions, or names of segments with segments="
 
 
-class Places:
+class NamedPositions:
     """Positions of a text, from its first token; negative ones count from the end of what was read first.
 
     Args:
@@ -26,7 +26,7 @@ class Places:
     Raises:
         TypeError, ValueError: anything else; no positions; a name that no segment has.
 
-    >>> Places([0, slice(-2, None)], "drop_keys").mask(0, 6, 5).tolist()
+    >>> NamedPositions([0, slice(-2, None)], "drop_keys").mask(0, 6, 5).tolist()
     [True, False, False, True, True, True]
     """
 

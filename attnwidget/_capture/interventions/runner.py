@@ -13,7 +13,7 @@ from ..._widget.effect_source import EditedPart, Goal, PartEffect, PlainRun, Tar
 from ..text.stacks import NamedStack
 from .comparing import TargetLike
 from .model_call import RepeatableCall
-from .runs import EditedRuns, Found
+from .runs import EditedRuns, RunEffect
 from .swept_part import SweptPart
 from .targets import ComparedTarget, is_masked_model, read_target, text_before, texts_of
 
@@ -175,7 +175,7 @@ class EffectRunner:
         target, more = self._targeted(batch, goal), self._before(batch, answer)
         edits = [self._edits(part, edit) for part in parts]
         size = 1 if len(parts) == 1 else sample.runs.size(len(parts), SLICE_SECONDS)
-        return [self._told(one, target) for one in sample.runs.run(edits, target, more, max(size, len(parts)))]
+        return [self._part_effect(one, target) for one in sample.runs.run(edits, target, more, max(size, len(parts)))]
 
     def _edits(self, part: EditedPart, edit: str) -> dict[Any, Any]:
         if part.layer is not None and part.layer >= len(self._numbers):
@@ -206,7 +206,7 @@ class EffectRunner:
         shift = 0 if is_masked_model(call.model) else 1
         return sorted({at - shift for at in own if 0 <= at - shift < len(logits)})
 
-    def _told(self, found: Found, target: ComparedTarget) -> PartEffect:
+    def _part_effect(self, found: RunEffect, target: ComparedTarget) -> PartEffect:
         if found.rows is None or target.token is None:
             return PartEffect(found.before, found.after, None, None, 0, ())
         p, q = log_probabilities(found.rows[0]), log_probabilities(found.rows[1])

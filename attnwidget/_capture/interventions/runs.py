@@ -48,7 +48,7 @@ class LayerFacts(NamedTuple):
 
 
 @dataclass
-class Found:
+class RunEffect:
     """The effect of one edit.
 
     Attributes:
@@ -167,7 +167,7 @@ class EditedRuns:
 
     def run(
         self, edits: Sequence[Edits], target: ComparedTarget, more: Sequence[int] = (), size: int = 1
-    ) -> list[Found]:
+    ) -> list[RunEffect]:
         """Run the model once, with one edit per sample.
 
         Args:
@@ -181,22 +181,22 @@ class EditedRuns:
         """
         if target.function is not None:
             number = target.number(self.output)
-            return [Found(number, target.number(self._edited(self._one, one))) for one in edits]
+            return [RunEffect(number, target.number(self._edited(self._one, one))) for one in edits]
         places = self._places(target, more)
         if size == 1 or self.is_alone:
             before = self._alone(places)
-            return [_found(before, self._edited_rows(self._one, one, places)[0], places, target) for one in edits]
+            return [_effect_of(before, self._edited_rows(self._one, one, places)[0], places, target) for one in edits]
         copies = self._call.copies(self._batch, size)
         fresh = (places, size) not in self._compared
         slots = [*([{}] if fresh else []), *edits]
         rows = self._edited_rows(copies, joined([*slots, *([{}] * (size - len(slots)))]), places)
         if fresh:
-            if self._is_far(rows[0], places):
+            if self._differs(rows[0], places):
                 self.is_alone = True  # samples of a batch influence each other
                 return self.run(edits, target, more)
             self._compared[places, size] = rows[0].clone()
         before = self._compared[places, size]
-        return [_found(before, x, places, target) for x in rows[fresh : len(slots)]]
+        return [_effect_of(before, x, places, target) for x in rows[fresh : len(slots)]]
 
     @staticmethod
     def _places(target: ComparedTarget, more: Sequence[int]) -> tuple[int, ...]:
@@ -205,14 +205,14 @@ class EditedRuns:
     def _alone(self, places: tuple[int, ...]) -> Tensor:
         """Return rows without edits from a run of one sample."""
         if (places, 1) not in self._compared:
-            rows = self._rows(self._one(**self._kept(places)), places)
-            if self._keeps and self._is_far(rows[self._sample], places):
+            rows = self._rows(self._one(**self._logits_to_keep(places)), places)
+            if self._keeps and self._differs(rows[self._sample], places):
                 self._keeps = False
                 rows = self._rows(self._one(), places)
             self._compared[places, 1] = rows[self._sample].clone()
         return self._compared[places, 1]
 
-    def _is_far(self, rows: Tensor, places: tuple[int, ...]) -> bool:
+    def _differs(self, rows: Tensor, places: tuple[int, ...]) -> bool:
         """Return whether rows without edits differ from the first run by more than rounding."""
         assert self.logits is not None
         first = self.logits[list(places)]
@@ -221,7 +221,7 @@ class EditedRuns:
             ((rows - first).abs().nan_to_num(nan=0.0) <= ROUNDING * torch.finfo(rows.dtype).eps * largest).all()
         )
 
-    def _kept(self, places: tuple[int, ...]) -> dict[str, Any]:
+    def _logits_to_keep(self, places: tuple[int, ...]) -> dict[str, Any]:
         """Return the argument that makes a transformers model compute logits only at these positions."""
         return {"logits_to_keep": torch.tensor(places, device=device_of(self._call.model))} if self._keeps else {}
 
@@ -236,7 +236,7 @@ class EditedRuns:
 
     def _edited_rows(self, call: RepeatableCall, edits: Edits, places: tuple[int, ...]) -> Tensor:
         """Return the logits (samples, n, V) of a run with edits at n positions."""
-        return self._rows(self._edited(call, edits, **self._kept(places)), places)[
+        return self._rows(self._edited(call, edits, **self._logits_to_keep(places)), places)[
             [self._sample] if call is self._one else slice(None)
         ]
 
@@ -251,14 +251,14 @@ def joined(edits: Sequence[Edits]) -> dict[Any, Any]:
     return {key: PerSample([one.get(key) for one in edits]) for key in keys}
 
 
-def _found(before: Tensor, after: Tensor, places: tuple[int, ...], target: ComparedTarget) -> Found:
+def _effect_of(before: Tensor, after: Tensor, places: tuple[int, ...], target: ComparedTarget) -> RunEffect:
     """Return the effect of an edit, from the logits (n, V) at n positions without and with it."""
     assert target.token is not None
     here = places.index(int(target.at or 0))
     p, q = (float(log_probabilities(x[here])[target.token]) for x in (before, after))
     kl = divergences(before, after)
     more = [i for i in range(len(places)) if i != here or len(places) == 1]
-    return Found(
+    return RunEffect(
         p,
         q,
         float(kl[here]),

@@ -125,7 +125,7 @@ def read_at(at: Any, call: RepeatableCall, batch: int, length: int) -> int:
         TypeError, IndexError: not a position, or one that does not exist.
         ValueError: −1 in a masked model without a mask; the output has only some positions.
     """
-    kept = next((name for name in KEPT if _keeps_some(call.kwargs.get(name))), None)
+    kept = next((name for name in KEPT if isinstance(given := call.kwargs.get(name), Tensor) or given), None)
     if kept is not None:
         raise ValueError(
             f"inputs have {kept}, so the output has other positions than the text: leave it out, and choose the "
@@ -150,11 +150,6 @@ def read_at(at: Any, call: RepeatableCall, batch: int, length: int) -> int:
     if not 0 <= place < length:
         raise IndexError(f"at is {place}, which does not exist: the output has the positions 0 to {length - 1}")
     return place
-
-
-def _keeps_some(given: Any) -> bool:
-    """Return whether an argument limits logits to some positions: a number from the end, or indices."""
-    return isinstance(given, Tensor) or bool(given)
 
 
 def _last_mask(call: RepeatableCall, batch: int) -> int:
