@@ -69,8 +69,8 @@ def intervene(
             - a function: takes an `attnwidget.results.WeightsBlock` and returns weights of the same shape.
         segments: where names of segments are looked up. Queries and keys are ints, slices, ranges, entries of
             `Segments`, names, or lists of these. Negative ints count from the end of the text that is read first. All
-            positions must exist, except those of a slice beyond the end. While a model generates, positions count
-            from the start of the whole text with its padding at every step, and a range may extend beyond the end.
+            positions must exist, except those of a slice beyond the end. While a model generates, positions refer to
+            the whole text at every step, including padding, and a range may extend beyond the end.
         cross: True edits only cross-attention, with layers numbered as in `cap.cross`; False edits only
             self-attention. With None, "all" and names match both, and numbers refer to self-attention.
 
@@ -94,9 +94,9 @@ def intervene(
     - Threads: only calls in the thread that entered the block are edited.
     - Compilation: inside the block torch's own modules skip their inference fast path, and compiled functions run
       uncompiled. This may change last bits.
-    - Weights that transformers' eager attention and torch's own module return with the output are edited too, and are
-      NaN where the edit replaces the output. Weights that a model's own code returns, and heads that a `capture`
-      records at the same time, stay as before the edit.
+    - Weights that transformers' eager attention and torch's own module return with the output are edited too. They
+      are 0 for "zero", and NaN where an edit gives the output itself. Weights that a model's own code returns, and
+      heads that a `capture` records at the same time, stay as before the edit.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)

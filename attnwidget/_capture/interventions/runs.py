@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -110,14 +110,18 @@ class EditedRuns:
             finally:
                 surely(recorder.stop)
             recorder.settle()
-        self.layers = tuple(_layers(recorder, self._cross))
-        self._sizes = _sizes(recorder)
+        forwards = recorder.matcher.forwards
+        records = forwards[-1] if forwards else {}
+        shapes = {name: one.attention.shape for name, one in records.items() if one.cross == self._cross}
+        self.layers = tuple(LayerFacts(name, shape.H, shape.Q, shape.K) for name, shape in shapes.items())
+        own = [one.attention.shape for one in records.values() if not one.cross]
+        self._sizes = {(shape.B, shape.Q) for shape in own}
         if not self.layers:
             kind = "cross-attention" if self._cross else "self-attention"
             why = "; ".join(f"{name}: {reason}" for name, reason in recorder.skipped.items())
             raise ValueError(f"no {kind} was captured, so nothing can be edited{': ' + why if why else ''}")
         self._bytes = sum(4 * one.heads * (one.queries + one.keys) * 64 for one in self.layers)
-        del recorder
+        del recorder, forwards, records
         begun = time.perf_counter()
         self.output = output = self._one()
         self.seconds = time.perf_counter() - begun
@@ -265,17 +269,3 @@ def _effect_of(before: Tensor, after: Tensor, places: tuple[int, ...], target: C
         torch.stack([before[here], after[here]]),
         float(kl[more].mean()) if len(places) > 1 else None,
     )
-
-
-def _sizes(recorder: Recorder) -> set[tuple[int, int]]:
-    forwards = recorder.matcher.forwards
-    records = forwards[-1].values() if forwards else ()
-    return {(one.attention.shape.B, one.attention.shape.Q) for one in records if not one.cross}
-
-
-def _layers(recorder: Recorder, cross: bool) -> Iterator[LayerFacts]:
-    forwards = recorder.matcher.forwards
-    for name, record in forwards[-1].items() if forwards else ():
-        if record.cross == cross:
-            shape = record.attention.shape
-            yield LayerFacts(name, shape.H, shape.Q, shape.K)
