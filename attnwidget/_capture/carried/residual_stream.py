@@ -248,7 +248,7 @@ class StreamWatcher(WatchingMode):
         )
 
     def _bend(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
-        """Record a softcap c · tanh(x / c); the readout gives x, so later factors cancel the earlier ones."""
+        """Record a softcap c · tanh(x / c); the readout gives x, so factors before and after tanh are multiplied."""
         product = before.product
         self._set(result, Known(product=product and replace(product, softcap=True)))
 

@@ -40,7 +40,7 @@ def token_of(target: Any, tokenizer: Any, vocabulary: int, name: str = "target")
 
 
 def with_words(stack: AttentionStack, tokenizer: Any) -> AttentionStack:
-    """Return a stack whose tokens to choose from have texts from a tokenizer."""
+    """Return a stack in which the tokens that may be chosen have their texts from a tokenizer."""
     known = [att.carries for att in stack]
     ids = sorted({one for x in known if x is not None for row in (*x.choices, x.targets or ()) for one in row})
     if not ids or not can_spell(tokenizer) or isinstance(tokenizer, SavedWords):

@@ -234,7 +234,7 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def by_key_head(heads: Sequence[int], share: int) -> Iterator[list[int]]:
-    """Yield groups of heads that can be computed together: those that share a key head, or all if none do."""
+    """Yield groups of heads that can be computed together: those of one key head, or all if each has its own."""
     groups: dict[int, list[int]] = {}
     for head in heads:
         groups.setdefault(head // share if share > 1 else 0, []).append(head)

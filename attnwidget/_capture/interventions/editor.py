@@ -39,8 +39,8 @@ from .refusals import DROPS
 from .seen_call import SeenCall
 
 NOT_UNDERSTOOD = (
-    "{} gives another output than its q, k, v, mask and scale, so it does more than they tell, and an edit would undo "
-    "that: leave this layer out, or load the model with attn_implementation='eager'"
+    "{} gives another output than its q, k, v, mask and scale alone would, so it does more than they tell, and an edit "
+    "would undo that: leave this layer out, or load the model with attn_implementation='eager'"
 )
 NOT_SEEN = (
     "the output of {} does not have the shape (batch, heads, queries, size), so nothing can be written into it: leave "

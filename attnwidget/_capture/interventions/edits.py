@@ -96,7 +96,7 @@ class HeadEdit:
                 one.ends.clear()
 
     def unused_keyword(self) -> str | None:
-        """Return the rule that no call had although the edit was to remove it, as "has …"; None if there is none."""
+        """Return "has …" for a rule that the edit removes but no call had; None if there is none."""
         given = (name for name, value in REMOVING.items() if name in self.changes and self.changes[name] is value)
         return next((f"has {REMOVED[name]}" for name in given if name not in self.changed), None)
 
