@@ -16,7 +16,7 @@ from attnwidget import Capture, capture
 from attnwidget._capture.carried.residual_stream import StreamWatcher
 
 STAGES = "value_norm", "logit"
-OTHER_WAY = "it went another way than in an earlier forward pass of this model"
+OTHER_WAY = "its output took another path than in an earlier forward pass of this model"
 SETTING = {"gate": 1.0, "skips": False}
 
 

@@ -294,7 +294,7 @@ def test_it_is_said_what_is_between() -> None:
     with torch.no_grad():
         told = str(capture(build(named.kind, "eager")).run(input_ids=IDS).output_path)
     assert "the stage logit is the logit before the cap" in told
-    assert "it goes through model.layers.0.post_attention_layernorm (RMSNorm, 1 + weight) and 1 more" in told
+    assert "it passes model.layers.0.post_attention_layernorm (RMSNorm, 1 + weight) and 1 more" in told
 
 
 def loss_of(logits: Tensor) -> Tensor:

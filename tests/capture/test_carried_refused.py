@@ -118,9 +118,7 @@ def test_logits_that_are_a_product_are_read_as_those_of_a_module() -> None:
 
 def test_a_softcap_on_logits_is_said_and_read_before() -> None:
     plain, cap = captured(Own()), captured(Own(after=lambda x: 3.0 * torch.tanh(x / 3.0)))
-    assert "logits are bent by a softcap afterwards: the stage logit is the logit before the cap" in str(
-        cap.output_path
-    )
+    assert "a softcap follows: the stage logit is the logit before the cap" in str(cap.output_path)
     assert torch.equal(*(x.attention[0].with_target(4).block("logit") for x in (plain, cap)))
     half = captured(Own(after=lambda x: x / 2))
     assert "logits are multiplied by 0.5" in str(half.output_path)
@@ -130,7 +128,7 @@ def test_a_softcap_on_logits_is_said_and_read_before() -> None:
 
 def test_a_gate_between_is_refused() -> None:
     told = why(captured(Own(between=torch.sigmoid)).attention[0], "value_norm")
-    assert "no module was seen that reads the outputs of the heads as they are" in told
+    assert "no module was found that reads the outputs of the heads directly" in told
 
 
 class TwoWays(Own):
@@ -232,7 +230,7 @@ def test_an_adapter_beside_the_projection_is_refused() -> None:
 def test_a_projection_that_does_more_than_its_weight_is_refused() -> None:
     model = Own()
     model.out = Doubling(H * DV, E)
-    assert "out reads the outputs of the heads, and gives something else" in why(
+    assert "out reads the outputs of the heads, but its output is not these times its weight" in why(
         captured(model).attention[0], "value_norm"
     )
 
@@ -320,7 +318,7 @@ def test_a_target_is_chosen_for_all_layers_or_one() -> None:
     assert list(cap.attention[0].carries.targets) == likely
     for wrong, error, told in (
         (50, IndexError, "token 50 is not there"),
-        ("nail", ValueError, "no tokenizer is there: set cap.tokenizer"),
+        ("nail", ValueError, "there is no tokenizer: set cap.tokenizer"),
         (1.5, TypeError, "give a token's text, or its id"),
     ):
         with pytest.raises(error, match=told):
@@ -350,9 +348,9 @@ def test_a_file_keeps_the_stages_and_no_other_token(tmp_path: Path) -> None:
         for stage in ("value_norm", "logit", "saliency"):
             found, wanted = (x.block(stage, batch=1, head=2) for x in (other, one))
             assert_close(found, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
-    with pytest.raises(ValueError, match="a file has the logit of the token that was chosen when it was saved"):
+    with pytest.raises(ValueError, match="a file has only the logit of the token that was chosen when it was saved"):
         loaded.target = 9
-    with pytest.raises(ValueError, match="a file has the logit of the token"):
+    with pytest.raises(ValueError, match="a file has only the logit of the token"):
         loaded.attention[0].with_target(9)
     assert loaded.output_path.projections == cap.output_path.projections
 
@@ -445,6 +443,6 @@ def test_a_text_that_a_tokenizer_does_not_know_is_no_target() -> None:
     with pytest.raises(ValueError, match=r"which is 2 tokens, 'nail' \(1\), 'hook' \(2\): give one of them"):
         cap.target = "nail hook"
     for text in ("peg", "nail peg"):
-        with pytest.raises(ValueError, match="no token of it: give an id"):
+        with pytest.raises(ValueError, match="which is not a token: give an id"):
             cap.target = text
     assert cap.target == 2

@@ -228,7 +228,7 @@ def test_a_masked_model_is_asked_at_its_mask() -> None:
     ids[0, 4] = 4
     found = effect(model, ids, {(1, 2): "zero"}, tokenizer=Words())
     assert found.at == 4
-    with pytest.raises(ValueError, match="no tokenizer tells which is the mask: give at="):
+    with pytest.raises(ValueError, match="there is no tokenizer to identify it: give the position as at="):
         effect(model, ids, {(1, 2): "zero"})
     assert effect(model, ids, {(1, 2): "zero"}, at=4).before == found.before
     ids[0, 4] = 9
@@ -287,8 +287,8 @@ def test_a_text_of_several_tokens_is_refused_with_its_pieces() -> None:
 @pytest.mark.parametrize(
     ("target", "more", "error", "match"),
     [
-        (" Paris", {}, ValueError, "no tokenizer is there: give tokenizer="),
-        ("?", {"tokenizer": Words()}, ValueError, "for which the tokenizer has no token"),
+        (" Paris", {}, ValueError, "there is no tokenizer: give tokenizer="),
+        ("?", {"tokenizer": Words()}, ValueError, "the tokenizer has no token for it"),
         (VOCABULARY, {}, IndexError, "there are 0 to 96"),
         (-1, {}, IndexError, "there are 0 to 96"),
         (1.5, {}, TypeError, "give a token's text, its id, None"),
@@ -316,7 +316,7 @@ def test_a_model_without_a_head_is_compared_by_a_function() -> None:
         one, other = output.last_hidden_state[:, 3]
         return nn.functional.cosine_similarity(one, other, dim=0)
 
-    with pytest.raises(ValueError, match="has no logits of a next token: give what is to be compared as target=lambda"):
+    with pytest.raises(ValueError, match="has no logits of a next token: give the number to compare as target=lambda"):
         effect(model, {"input_ids": ids}, {0: "zero"}, batch=0)
     found = effect(model, {"input_ids": ids}, {(1, 2): "zero"}, target=cosine)
     with torch.no_grad():
@@ -454,7 +454,7 @@ def test_classes_are_named() -> None:
     assert (found.token, found.target, found.at) == (1, "bad", 0)
     assert found.before == effect(model, ids, {(1, 2): "zero"}, target=1).before
     assert {one.text for one in found.tokens} == set(names.values())
-    with pytest.raises(ValueError, match=r"target is 'worse', which is no class: there are .*good, bad, neither"):
+    with pytest.raises(ValueError, match=r"target is 'worse', which is not a class: there are .*good, bad, neither"):
         effect(model, ids, {0: "zero"}, target="worse")
 
 
@@ -659,7 +659,7 @@ def test_records_are_rows_of_plain_values(over: Any) -> None:
     [
         ({"over": "head"}, ValueError, "heads"),
         ({"over": "segments"}, ValueError, "give segments="),
-        ({"over": "keys", "edit": "mean"}, ValueError, "keys and segments have 'zero', 'cut' and 'uniform'"),
+        ({"over": "keys", "edit": "mean"}, ValueError, "keys and segments take 'zero', 'cut' and 'uniform'"),
         ({"over": "keys", "edit": "uniform"}, ValueError, "is even already"),
         ({"layers": [2]}, IndexError, "there are 0 to 1"),
         ({"layers": 0}, TypeError, r"layers is 0: give numbers of layers, such as \[0, 1\]"),
@@ -668,7 +668,7 @@ def test_records_are_rows_of_plain_values(over: Any) -> None:
         ({"layers": []}, ValueError, "layers is empty: name one or more"),
         ({"layers": [], "over": "keys"}, ValueError, "layers is empty: name one or more"),
         ({"progress": "yes"}, TypeError, "progress is 'yes': give True for a bar"),
-        ({"cross": True}, ValueError, "no cross-attention was seen"),
+        ({"cross": True}, ValueError, "no cross-attention was captured"),
         ({"at_once": 0}, ValueError, "at_once"),
     ],
 )

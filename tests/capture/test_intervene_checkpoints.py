@@ -317,7 +317,7 @@ def test_what_is_computed_again_in_another_way_is_refused(how: str, change: str)
     with intervene(model, EDITS):
         output = model(text().requires_grad_())
         with pytest.raises(
-            (ValueError, RuntimeError), match=r"computed again in the backward|saved|metadata|save more"
+            (ValueError, RuntimeError), match=r"recomputed differently in the backward|saved|metadata|save more"
         ):
             output.square().sum().backward()
 

@@ -339,14 +339,14 @@ def test_each_step_has_its_rows(kind: str, name: str, cache: str, padded: str | 
             {"mask": bools(12, 12)},
             r"mask has shape \(12, 12\), which does not fit.*give a mask of the whole text, or a",
         ),
-        ({"mask": bools(30, 30)}, r"mask has shape \(30, 30\), and .* had 17 queries and 17 keys"),
-        ({"keep": {"policy": "tova", "budget": 4}}, "decided by all queries from the first key on"),
+        ({"mask": bools(30, 30)}, r"mask has shape \(30, 30\), but .* had 17 queries and 17 keys"),
+        ({"keep": {"policy": "tova", "budget": 4}}, "depends on all queries from the first key on"),
         ({"keep": {"policy": "heavy_hitters", "budget": 4}}, "or the policy 'window'"),
         (
             {"keep": {"policy": "snapkv", "budget": 4, "observe": 2, "prompt": 8}},
-            "decided by all queries from the first key on",
+            "depends on all queries from the first key on",
         ),
-        ({"keep": {"policy": "window", "budget": 0.5}}, "or how many keys, budget=8"),
+        ({"keep": {"policy": "window", "budget": 0.5}}, "or a number of keys, such as budget=8"),
     ],
 )
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

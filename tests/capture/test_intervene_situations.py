@@ -298,7 +298,7 @@ def test_dropped_weights_are_refused_before_the_model_runs(key: Any, edit: Any) 
     model.register_forward_pre_hook(lambda *_: began.append(1))
     with pytest.raises(
         ValueError,
-        match=r"drops weights at random in training and does not tell which.*model\.eval\(\), set its dropout to 0",
+        match=r"drops weights at random in training and does not report which.*model\.eval\(\), set its dropout to 0",
     ):
         intervene(model, {key: edit}).__enter__()
     with intervene(model, {key: "zero"}) as run:

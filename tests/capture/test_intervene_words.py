@@ -113,11 +113,11 @@ def even(att: Attention) -> Tensor:
         ({0: {"mask": torch.ones(2, 2) > 0, "mask_dims": "kq"}}, "mask_dims"),
         ({0: {"mask": lambda b, h, q, k: q >= k, "mask_dims": "qk"}}, "mask is a function: leave it out"),
         ({0: {"mask": False, "mask_dims": "qk"}}, "give a tensor"),
-        ({0: {"scale": 1.0, "mask_dims": "qk"}}, "'mask_dims' says more of a 'mask': give both"),
+        ({0: {"scale": 1.0, "mask_dims": "qk"}}, "'mask_dims' only works together with 'mask': give both"),
         ({(0, True): "zero"}, "give a layer"),
         ({0: "zeros"}, "did you mean 'zero'"),
-        ({0: 3}, "3 is no edit"),
-        ({0: {}}, "is no edit"),
+        ({0: 3}, "3 is not an edit"),
+        ({0: {}}, "is not an edit"),
         ({0: {"windows": 3}}, "did you mean 'window'"),
         ({0: {"window": 0}}, "1 or more"),
         ({0: {"temperature": 0}}, "temperature"),
@@ -143,7 +143,7 @@ def even(att: Attention) -> Tensor:
         ({0: {"output": torch.zeros(4), "scale": 1}}, "give it alone"),
         ({0: torch.zeros(4)}, r"give \(Q, K\)"),
         ({0: torch.zeros(4, 4, dtype=torch.complex64)}, "real numbers"),
-        ({"encoder": "zero"}, "no module of Layers has that name"),
+        ({"encoder": "zero"}, "no module of Layers has this name"),
         ({"layer.1": "zero"}, "did you mean 'layers.1'"),
     ],
 )
@@ -179,7 +179,7 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ),
         ({0: {"drop_keys": slice(5, 3)}}, "which is none of the positions 0 to 6"),
         ({0: {"block": (slice(-12, -9), [1])}}, "block's queries has .* which is none of the positions 0 to 6"),
-        ({0: {"mask": False}}, "changed nothing, for no call that it names has a mask"),
+        ({0: {"mask": False}}, "changed nothing, because no matching call has a mask"),
         ({0: {"softcap": None}}, "has a softcap"),
         ({0: {"sinks": None}}, "has learned sinks"),
         ({0: {"window": None}}, "has a window of its own"),
@@ -190,18 +190,18 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ({(0, 1): {"output": torch.zeros(3)}}, r"has shape \(3,\)"),
         ({0: lambda block: block.weights[..., :2]}, r"returned \(3, 4, 7, 2\) for a block of weights"),
         ({0: {"mask": torch.ones(6, 6) > 0}}, r"mask has shape \(6, 6\), which does not fit"),
-        ({0: {"mask": torch.ones(9, 9) > 0}}, r"mask has shape \(9, 9\), and layers.0 had 7 queries and 7 keys"),
-        ({0: {"mask": torch.ones(9, 7) > 0}}, r"mask has shape \(9, 7\), and layers.0 had 7 queries and 7 keys"),
-        ({0: {"mask": lambda b, h, q, k: q - k}}, "gives int64: let it give a bool"),
-        ({0: {"mask": lambda b, h, q, k: (q >= k)[:2]}}, r"gives shape \(2, 7\) where its indices broadcast to"),
-        ({0: {"mask": lambda b, h, q, k: missing}}, r"cannot be asked of sample 0, head 0.*missing"),  # noqa: F821
+        ({0: {"mask": torch.ones(9, 9) > 0}}, r"mask has shape \(9, 9\), but layers.0 had 7 queries and 7 keys"),
+        ({0: {"mask": torch.ones(9, 7) > 0}}, r"mask has shape \(9, 7\), but layers.0 had 7 queries and 7 keys"),
+        ({0: {"mask": lambda b, h, q, k: q - k}}, "returns int64: return a bool tensor"),
+        ({0: {"mask": lambda b, h, q, k: (q >= k)[:2]}}, r"returns shape \(2, 7\), but its indices broadcast to"),
+        ({0: {"mask": lambda b, h, q, k: missing}}, r"fails for sample 0, head 0.*missing"),  # noqa: F821
         ({0: {"keep": {"policy": "window", "budget": 4}}}, "of which sinks takes 4: give a larger budget"),
         (
             {0: {"keep": {"policy": "window", "budget": 6}, "causal": False}},
             "query 0 may attend to key 1, which comes later",
         ),
         ({0: {"keep": {"policy": "tova", "budget": 3}, "mask": torch.zeros(7, 7)}}, "give it as bools"),
-        ({0: PerSample(["zero"])}, "has edits of 1 samples, and the batch has 3"),
+        ({0: PerSample(["zero"])}, "has edits for 1 samples, but the batch has 3"),
     ],
 )
 def test_an_edit_that_is_not_made_is_an_error(edits: Any, why: str) -> None:
@@ -426,7 +426,7 @@ def test_a_block_that_is_entered_again_asks_for_its_edits_anew() -> None:
     cases: list[tuple[Any, Any, str]] = [
         ("zero", lambda: None, "was not called in the block"),
         ({"mask": False}, lambda: (has_mask.clear(), has_mask.append(False), model(x)), "changed nothing"),
-        ({"from": another_run()}, lambda: model(x[:, :5]), "has 7 queries, and this run had 5"),
+        ({"from": another_run()}, lambda: model(x[:, :5]), "has 7 queries in .*, but this run had 5"),
     ]
     with torch.no_grad():
         for edit, again, why in cases:
@@ -510,7 +510,7 @@ def test_a_run_that_kept_some_heads_gives_those() -> None:
 @pytest.mark.parametrize(
     ("source", "positions", "why"),
     [
-        (lambda: another_run(), 6, "capture a run of the same lengths|has 7 queries, and this run had 6"),
+        (lambda: another_run(), 6, "capture a run of the same lengths|has 7 queries in .*, but this run had 6"),
         (lambda: another_run(), 8, "capture a run of the same lengths"),
         (lambda: another_run(queries=slice(2)), 7, "capture without queries="),
         (lambda: another_run(layers=0), 7, "has no call of 'layers.1'"),
@@ -551,7 +551,7 @@ def test_attention_that_is_not_seen_is_refused_where_it_is_named_and_told_where_
                 model(x)
         with intervene(model, {0: "zero"}) as run:
             model(x)
-        why = r"5 has edited nothing: .*layers\.2 was not seen"
+        why = r"5 has edited nothing: .*layers\.2 was not captured"
         with pytest.raises(ValueError, match=why), intervene(model, {5: "zero"}):
             model(x)
     assert list(run.skipped) == ["layers.2"]

@@ -1,1 +1,1 @@
-"""What the weights of a captured model carry: where the outputs of its heads go, and what a loss makes of them."""
+"""What the weights of a captured model contribute downstream: to the logits, and to a loss."""

@@ -1,4 +1,4 @@
-"""What the weights of a record carry, put together of what each call of the model has shown."""
+"""Combine the facts of a record's calls into what its weights contribute downstream."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from torch import Tensor
 from ..._engine.carried import Carrying
 from ...attention import Attention
 from ..call.lineage import ENDED, RecordedCall
-from .output_watcher import NO_GRADIENT, NOT_WHOLE, OTHER_WAY, CallFacts
+from .output_watcher import NO_GRADIENT, NOT_WHOLE, OTHER_PATH, CallFacts
 from .projections import NOT_SEEN, Projection
 from .readout import LogitReadout
-from .residual_stream import NO_WAY
+from .residual_stream import NO_STREAM_PATH
 
 NO_LIKELY = (
-    "the most likely next token was not kept, as there were too many logits to look through: choose a token, "
+    "the most likely next token was not kept, because there were too many logits to search: choose a token, "
     "cap.target = … or att.with_target(id)"
 )
-OTHER_SIZE = "its output projection gives {} numbers, and the final norm reads {}: another map is between them"
-TURNED = (
-    "it computes with positions before samples, or the model lets them change places on the way to its logits, so that "
-    "which row of the final norm and of the logits is a query's is not known: give it by att.carrying(direction=…, "
-    "scale=…)"
+OTHER_SIZE = "its output projection gives {} numbers, but the final norm reads {}: another map lies between them"
+TRANSPOSED = (
+    "it computes with positions before samples, or the model transposes them on the path to its logits, so the query "
+    "of each row of the final norm and of the logits is unknown: give it by att.carrying(direction=…, scale=…)"
 )
 NO_PATH = (
     "what the attention adds does not reach the final norm by additions and norms alone: a gate, a layer or another "
-    "function is between, so that there is no direct path to read"
+    "function lies between, so there is no direct path to read"
 )
 
 
 def gradients_of(call: RecordedCall, name: str) -> list[Tensor | str]:
-    """Return the gradient that has come back to a record's call, if it has."""
+    """Return the gradient of a record's call in a list; the list is empty if none came back."""
     facts: CallFacts | None = call.step.facts
     return [facts.gradients[name]] if facts is not None and name in facts.gradients else []
 
@@ -46,14 +45,14 @@ def carrying_of(
     positions: Sequence[int] | None,
     real: Tensor | None,
 ) -> Carrying | None:
-    """Return what the weights of a record carry; None where nothing was watched.
+    """Return what the weights of a record contribute downstream; None if the model was not watched.
 
     Args:
-        name: of the record.
-        calls: of the model, of which it is made.
-        heads: which heads of the model it has; None: all.
-        positions: which queries of all calls it has; None: all.
-        real: (B, queries) bool, which are no padding; None where that is not known.
+        name: the name of the record.
+        calls: the model's calls that the record consists of.
+        heads: the model's heads that it has; None: all.
+        positions: the queries of all calls that it has; None: all.
+        real: (B, queries) bool, True where there is no padding; None if unknown.
     """
     facts = [call.step.facts for call in calls]
     if not facts or any(one is None or name not in one.outputs for one in facts):
@@ -86,17 +85,17 @@ def carrying_of(
 
 
 def _readout_of(name: str, facts: Sequence[CallFacts], projection: Projection | str) -> LogitReadout | str:
-    """Return what the model reads in the end, where what an attention adds is in that; in words, why not."""
+    """Return how the model makes its logits from what an attention adds, or the reason why this is unknown."""
     last = facts[-1].readout
     failed = next((one.readout for one in facts if isinstance(one.readout, str)), None)
     if failed is not None or isinstance(last, str):
         return failed or NOT_WHOLE
     if any(name in one.not_followed for one in facts):
-        return OTHER_WAY
-    if any(one.terms.get(name) != facts[-1].terms.get(name, NO_WAY) for one in facts):
+        return OTHER_PATH
+    if any(one.terms.get(name) != facts[-1].terms.get(name, NO_STREAM_PATH) for one in facts):
         return NO_PATH
-    if name in facts[-1].terms and facts[-1].terms[name].turned:
-        return TURNED
+    if name in facts[-1].terms and facts[-1].terms[name].transposed:
+        return TRANSPOSED
     sizes = (0 if isinstance(projection, str) else projection.weight.shape[2], last.unembedding.weight.shape[1])
     if sizes[0] != sizes[1] and not isinstance(projection, str):
         return OTHER_SIZE.format(*sizes)
@@ -111,10 +110,10 @@ def _logit_of(
     positions: Sequence[int] | None,
     real: Tensor | None,
 ) -> dict[str, Any]:
-    """Return what the logit of a token is made of: the scale at each query, and the token that is most likely next."""
+    """Return the factors of a token's logit: the scale at each query, and the most likely next tokens."""
     found: dict[str, Any] = {"readout": readout, "factor": facts[-1].terms[name].factor}
     found["is_before_cap"] = readout.unembedding.softcap
-    if readout.norm is not None or readout.way:
+    if readout.norm is not None or readout.passes:
         parts = [_of_rows(_scale_of(one, readout), call) for one, call in zip(facts, calls, strict=True)]
         if any(part is None for part in parts):
             return {}
@@ -130,14 +129,14 @@ def _logit_of(
 
 
 def _scale_of(facts: CallFacts, readout: LogitReadout) -> Tensor | None:
-    """Return what the norms that a readout goes through have divided by, (B, Q); None where that is not known."""
-    scales = [facts.scales.get(one) for one in readout.way] + ([] if readout.norm is None else [facts.norm_scale])
+    """Return the product of the divisors of the norms in a readout, (B, Q); None if one is unknown."""
+    scales = [facts.scales.get(one) for one in readout.passes] + ([] if readout.norm is None else [facts.norm_scale])
     found = [one for one in scales if one is not None]
     return functools.reduce(torch.mul, found) if len(found) == len(scales) else None
 
 
 def _last_likely(likely: Tensor, call: RecordedCall, real: Tensor | None) -> tuple[tuple[int, ...], ...] | None:
-    """Return the most likely tokens after the last of each sample that is no padding; None where that was not kept."""
+    """Return the most likely tokens after each sample's last unpadded token; None if they were not kept."""
     B, n, _ = likely.shape
     found = []
     for sample, row in enumerate(call.rows):
@@ -151,9 +150,9 @@ def _last_likely(likely: Tensor, call: RecordedCall, real: Tensor | None) -> tup
 
 
 def _of_rows(x: Tensor | None, call: RecordedCall) -> Tensor | None:
-    """Return of (rows, positions, …) those that a record has of a call; 1 where a sample had ended.
+    """Return the rows and positions that a record has of a call, from (rows, positions, …); 1 where a sample ended.
 
-    None where it has not so many: layers may compute with positions first, (positions, rows, …).
+    None if there are too few, which happens in layers with positions first, (positions, rows, …).
     """
     if x is None or x.shape[1] < call.queries or x.shape[0] <= max(call.rows):
         return None
@@ -164,7 +163,7 @@ def _of_rows(x: Tensor | None, call: RecordedCall) -> Tensor | None:
 
 
 def _joined(calls: Sequence[RecordedCall], given: Sequence[Tensor | str | None], heads: Any) -> Tensor | str:
-    """Return ∂L/∂O of all calls, (B, H, Q, Dv); in words, why it is not known."""
+    """Return ∂L/∂O of all calls, (B, H, Q, Dv), or the reason why it is unknown."""
     parts = []
     for call, gradient in zip(calls, given, strict=True):
         if gradient is None or isinstance(gradient, str):
@@ -185,7 +184,7 @@ def carry(
     positions: Sequence[int] | None,
     real: Callable[[], Tensor | None],
 ) -> Attention:
-    """Return the attention of a record with what its weights carry, as far as that is known."""
+    """Return the attention of a record with everything known about what its weights contribute downstream."""
     if att.v is None or not calls:
         return att
     found = carrying_of(name, calls, heads, positions, real())

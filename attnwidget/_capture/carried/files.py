@@ -1,8 +1,7 @@
-"""What the weights of a captured attention carry, in a file: what the stages are made of, without the model's weights.
+"""Save in a file what the weights of a captured attention contribute, without the model's weights.
 
-In the place of the output projection stands of each head the root of its square, (Dv, Dv), of which lengths are the
-same, and what is read of its values for the token that was chosen, (Dv,). So a file has these stages of that token,
-and cannot choose another.
+Each head's output projection is replaced by the root of its square, (Dv, Dv), which preserves lengths, and by the
+direction in its values for the chosen token, (Dv,). A file therefore has these stages for that token only.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from ..._engine.sources import CARRIED
 from ...attention import Attention
 
 NO_OTHER = (
-    "a file has the logit of the token that was chosen when it was saved, and no unembedding: choose another on the "
-    "capture, cap.target = …, and save it again"
+    "a file has only the logit of the token that was chosen when it was saved, and no unembedding: choose another on "
+    "the capture, cap.target = …, and save it again"
 )
 PARTS = ("roots", "read", "scale", "grad_output")
 
 
 def entry_of_carried(att: Attention, add: Callable[[Tensor], str]) -> dict[str, Any] | None:
-    """Return what a file says of what the weights carry; None where nothing is known.
+    """Return a file's entry for what the weights contribute; None if nothing is known.
 
     Args:
         att: the attention.
@@ -52,10 +51,10 @@ def entry_of_carried(att: Attention, add: Callable[[Tensor], str]) -> dict[str, 
 
 
 def with_carried(att: Attention, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Attention:
-    """Return an attention that was read from a file with what its weights carry.
+    """Return an attention from a file with what its weights contribute.
 
     Raises:
-        LookupError, ValueError: the file does not hold what it should.
+        LookupError, ValueError: an entry is missing or invalid.
     """
     B, H, _, Q, _, _, Dv = att.shape
     found: dict[str, Any] = {name: tensors[entry[name]] for name in PARTS if name in entry}
@@ -63,7 +62,7 @@ def with_carried(att: Attention, entry: Mapping[str, Any], tensors: Mapping[str,
     for name, x in found.items():
         wanted = shapes.get(name, (H, Dv, x.shape[-1]))
         if tuple(x.shape) != wanted or not x.is_floating_point():
-            raise ValueError(f"{name} of shape {tuple(x.shape)}, where {wanted} is wanted")
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {wanted}")
     targets = entry.get("targets")
     refusals = {str(stage): str(why) for stage, why in dict(entry.get("refusals", {})).items()}
     return att.as_carrying(

@@ -1,4 +1,4 @@
-"""The most likely next tokens after each call of a model, found of several calls at once while it generates."""
+"""Find the most likely next tokens after each call of a model, for several calls at once while it generates."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-CHOICES = 8  # tokens, of those that are most likely next
-IN_GROUP = 64  # logits of which the largest is looked for first
-MOST_LOGITS = 1 << 18  # of which the most likely are looked for at each position: more would take as long as a layer
-BYTES_AT_ONCE = 1 << 22  # of logits that wait
+CHOICES = 8  # most likely next tokens
+IN_GROUP = 64  # logits in a group; the largest of each group is found first
+MOST_LOGITS = 1 << 18  # searched at every position: more would take as long as a layer
+BYTES_AT_ONCE = 1 << 22  # of waiting logits
 CALLS_AT_ONCE = 16
-COPIED_AT_ONCE = 1 << 15  # logits: of more, torch wakes its other threads, which takes longer than to copy them
+COPIED_AT_ONCE = 1 << 15  # logits: for more, torch wakes other threads, which takes longer than the copy
 
 
 class HasLikely(Protocol):
-    """What is known of a call of the model."""
+    """The facts from one call of the model."""
 
     likely: Tensor | LogitsOfSteps | None  # (B, n, 8)
 
 
 class LogitsOfSteps:
-    """Copies of the logits of calls with one token each, whose most likely next tokens are not looked for yet.
+    """Copies of the logits of one-token calls that still wait for their most likely next tokens.
 
     Args:
-        logits: of such a call, (B, 1, vocabulary).
+        logits: the logits of such a call, (B, 1, vocabulary).
     """
 
     def __init__(self, logits: Tensor) -> None:
@@ -37,7 +37,7 @@ class LogitsOfSteps:
         self._lock = threading.Lock()
 
     def add(self, facts: HasLikely, logits: Tensor) -> bool:
-        """Copy the logits of a call; False if they are of another kind."""
+        """Copy the logits of a call; return False if their shape, dtype or device differs."""
         rows = self._rows
         if logits.shape != (rows.shape[1], 1, rows.shape[2]) or logits.dtype is not rows.dtype:
             return False
@@ -54,7 +54,7 @@ class LogitsOfSteps:
         return True
 
     def find(self) -> None:
-        """Find the tokens of all calls that wait."""
+        """Find the tokens of all waiting calls."""
         with self._lock:
             if self._waiting:
                 self._find()
@@ -67,12 +67,12 @@ class LogitsOfSteps:
 
 
 def note_likely(facts: HasLikely, logits: Tensor, waiting: LogitsOfSteps | None) -> LogitsOfSteps | None:
-    """Note the most likely next tokens of a call, or its logits with those of others; return the latter.
+    """Find the most likely next tokens of a call, or let its logits wait with others; return the waiting logits.
 
     Args:
-        facts: of the call.
+        facts: the facts of the call.
         logits: (B, n, vocabulary).
-        waiting: those of the calls before.
+        waiting: the logits of earlier calls.
     """
     one_fits = 2 * logits.numel() * logits.element_size() <= BYTES_AT_ONCE
     if logits.shape[1] != 1 or not one_fits or logits.numel() > MOST_LOGITS:
@@ -88,7 +88,7 @@ def note_likely(facts: HasLikely, logits: Tensor, waiting: LogitsOfSteps | None)
 
 
 def most_likely(logits: Tensor) -> Tensor:
-    """Return the most likely tokens at each position, or of many logits at the last alone: (B, n, up to 8)."""
+    """Return the most likely tokens (B, n, up to 8) at each position; if there are many logits, only at the last."""
     return _largest(logits if logits.numel() <= MOST_LOGITS else logits[:, -1:])
 
 
@@ -97,7 +97,7 @@ def _largest(some: Tensor) -> Tensor:
     if count < 2 * CHOICES:
         return some.topk(min(CHOICES, size)).indices
     groups = some[..., : count * IN_GROUP].unflatten(2, (count, IN_GROUP))
-    best = groups.amax(3).topk(CHOICES).indices  # the most likely tokens are in the groups with the largest maxima
+    best = groups.amax(3).topk(CHOICES).indices  # the groups with the largest maxima have the most likely tokens
     tokens = (best[..., None] * IN_GROUP + torch.arange(IN_GROUP, device=best.device)).flatten(2)
     rest = torch.arange(count * IN_GROUP, size, device=best.device).expand(*tokens.shape[:2], -1)
     tokens = torch.cat([tokens, rest], 2)

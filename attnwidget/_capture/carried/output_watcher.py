@@ -1,4 +1,4 @@
-"""Watches a model while it runs: who reads the outputs of its heads, what is read in the end, and gradients."""
+"""Watch a model while it runs: which modules read the outputs of its heads, what makes the logits, and gradients."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ from .next_tokens import LogitsOfSteps, note_likely
 from .path_cache import RecalledPath, RowsOfProjections, hooks_so_far, path_of_model, recall, remember, state_of
 from .projections import HeadOutputs, Projection, is_linear
 from .readout import LogitReadout, NormFacts, Unembedding, read_norm
-from .residual_stream import LinearMap, NormCall, StreamWatcher, Terms, Way
+from .residual_stream import LinearMap, NormCall, StreamPath, StreamWatcher, Terms
 
-NO_ROWS = torch.zeros(0, device="cpu")  # of an output whose way is known
-NO_LOGITS = "the model gave no logits: capture the model that has the head for them, such as AutoModelForCausalLM"
-NO_PRODUCT = "the logits are not what one linear map makes of the residual stream"
-NO_NORM = "what stands between the residual stream and the logits is no LayerNorm or RMSNorm that is known"
-NOT_WHOLE = "only a part of the model was called, so that it gave no logits: call the model itself"
+NO_ROWS = torch.zeros(0, device="cpu")  # for an output whose path is known
+NO_LOGITS = "the model gave no logits: capture the model with its head for them, such as AutoModelForCausalLM"
+NO_PRODUCT = "the logits are not the result of one linear map of the residual stream"
+NO_NORM = "the step between the residual stream and the logits is not a known LayerNorm or RMSNorm"
+NOT_WHOLE = "only a part of the model was called, so it gave no logits: call the model itself"
 NO_GRADIENT = (
-    "no gradient came back to it: capture(model, gradients=True), run the model with gradients on and without dropout, "
-    "and then call loss.backward() of what it gave, or cap.backward()"
+    "no gradient came back to it: use capture(model, gradients=True), run the model with gradients on and without "
+    "dropout, and then call loss.backward() on its loss, or cap.backward()"
 )
 DROPPED = "some weights were dropped before they met the values: run the model without dropout, after model.eval()"
-OTHER_WAY = (
-    "it went another way than in an earlier forward pass of this model, whose modules and settings are the same: "
-    "capture it once more, which looks for the way anew"
+OTHER_PATH = (
+    "its output took another path than in an earlier forward pass of this model, although modules and settings are the "
+    "same: capture the model again, which looks for the new path"
 )
-NO_ROOM = "its gradient was not kept: the capture holds as much as limit= allows"
+NO_ROOM = "its gradient was not kept, because the capture has reached its limit: raise limit="
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadScale:
-    """What the final norm was given for one token of each sample, of which its scale is read when it is asked for."""
+    """The input of the final norm for one token of each sample; its scale is computed when it is needed."""
 
     norm: NormFacts
     given: Tensor  # (B, 1, d_model), a copy
 
     def read(self) -> Tensor:
-        """Return what the norm divided by, (B, 1)."""
-        with _aside():
+        """Return the norm's divisor, (B, 1)."""
+        with _unobserved():
             return self.norm.scale(self.given)
 
 
 @dataclass
 class CallFacts:
-    """What one call of the model has shown beside its attention.
+    """Facts from one call of the model beyond its attention.
 
-    outputs: of each attention, by the name of its record, what is known of who reads its output.
-    gradients: of each attention, ∂L/∂O (B, H, Q, Dv); in words, why it was not kept.
-    readout: what the model reads in the end; in words, why that is not known.
-    terms: by which way what an attention adds is in that; those that are not named are not in it as a sum.
-    not_followed: attentions of which that is not known.
-    scale: (B, Q) what the final norm divided by, perhaps not read yet: see `norm_scale`; None without one.
-    scales: (B, Q) what norms on the way to it divided by, by their calls.
+    outputs: the module that reads each attention's output, by record name.
+    gradients: ∂L/∂O (B, H, Q, Dv) of each attention, or the reason why it was not kept.
+    readout: how the model makes its logits, or the reason why this is unknown.
+    terms: the path of each attention's contribution to the readout's input; absent if it is not a term of a sum.
+    not_followed: attentions without a known path.
+    scale: (B, Q) divisors of the final norm, perhaps not computed yet: see `norm_scale`; None without a norm.
+    scales: (B, Q) divisors of norms before it, by their calls.
     likely: (B, n, 8) the most likely next tokens at the last n positions, perhaps not found yet: see `next_tokens`.
-    logits: (B, n, vocabulary) with their graph, where gradients are asked for.
+    logits: (B, n, vocabulary) with their graph, if gradients are kept.
     """
 
     outputs: dict[str, HeadOutputs] = field(default_factory=dict)
@@ -79,28 +79,28 @@ class CallFacts:
 
     @property
     def next_tokens(self) -> Tensor | None:
-        """Return the most likely next tokens at the last n positions, (B, n, 8), the first the most."""
+        """The most likely next tokens at the last n positions, (B, n, 8), most likely first."""
         if isinstance(self.likely, LogitsOfSteps):
-            with _aside():
+            with _unobserved():
                 self.likely.find()
         assert not isinstance(self.likely, LogitsOfSteps)
         return self.likely
 
     @property
     def norm_scale(self) -> Tensor | None:
-        """Return what the final norm divided by, (B, Q); None without one."""
+        """The divisors of the final norm, (B, Q); None without one."""
         if isinstance(self.scale, UnreadScale):
             self.scale = self.scale.read()
         return self.scale
 
 
 class FollowedCall:
-    """Takes the output of a call for a record, and for what is to be known of its way.
+    """Receives the output of a call, for its record and to follow its path.
 
     Args:
-        callback: takes it for the record.
-        note: takes it too, (B, H, Q, Dv).
-        keep: takes ∂L/∂O as it comes; None where no gradients are asked for.
+        callback: takes the output for the record.
+        note: takes the output (B, H, Q, Dv) to follow it.
+        keep: takes ∂L/∂O when it arrives; None if gradients are not kept.
     """
 
     def __init__(
@@ -109,58 +109,58 @@ class FollowedCall:
         self._callback, self._note, self._keep = callback, note, keep
 
     def __call__(self, output: Any) -> None:
-        with contextlib.suppress(Exception), _aside():
+        with contextlib.suppress(Exception), _unobserved():
             self._note(output)
         self._callback(output)
 
     def keep_gradient(self, output: Any, to_heads: Callable[[Tensor], Tensor]) -> None:
-        """Have the gradient of an output kept.
+        """Register a hook that keeps the gradient of an output.
 
         Args:
-            output: the very tensor that the model goes on with.
-            to_heads: makes (B, H, Q, Dv) of one of its shape.
+            output: the tensor that the model uses next.
+            to_heads: turns a tensor of its shape into (B, H, Q, Dv).
         """
         keep = self._keep
         if keep is None or not isinstance(output, Tensor) or not torch.is_grad_enabled() or output.is_inference():
             return
-        if not output.requires_grad and output.is_leaf:  # of a model whose parameters are frozen
+        if not output.requires_grad and output.is_leaf:  # the model's parameters are frozen
             output.requires_grad_()
         output.register_hook(lambda gradient: keep(to_heads(gradient.detach())))
 
 
 class _RunningPass(threading.local):
     def __init__(self) -> None:
-        self.pending: list[tuple[HeadOutputs, Any]] = []  # what was not read yet, the last first; by whom it was
+        self.pending: list[tuple[HeadOutputs, Any]] = []  # outputs without a known reader, latest first, and readers
         self.facts: CallFacts | None = None
         self.stream: StreamWatcher | None = None
-        self.normed: Any = None  # of the final norm, once it is known: the last that it was given
-        self.recalled: RecalledPath | None = None  # the way of an earlier capture, that this pass is to confirm
-        self.rows: RowsOfProjections | None = None  # by which it is confirmed
-        self.norm_rows: tuple[Tensor, ...] = ()  # the last row that the final norm was given, and that it gave
-        self.norms: dict[str, NormFacts] = {}  # on the way of what attention adds, by their calls
-        self.waiting: LogitsOfSteps | None = None  # of the calls before
-        self.calls: Counter[int] = Counter()  # how often each norm was called, by its identity
+        self.normed: Any = None  # the last input of the known final norm
+        self.recalled: RecalledPath | None = None  # the path of an earlier capture that this pass must confirm
+        self.rows: RowsOfProjections | None = None  # the rows that confirm it
+        self.norm_rows: tuple[Tensor, ...] = ()  # the last row of the final norm's input and output
+        self.norms: dict[str, NormFacts] = {}  # on the paths of attention, by their calls
+        self.waiting: LogitsOfSteps | None = None  # logits of earlier calls
+        self.calls: Counter[int] = Counter()  # calls of each norm, by id
 
 
 @dataclass
 class _Structure:
-    """What is the same in each forward pass of a model."""
+    """The facts that are the same in each forward pass of a model."""
 
     readout: LogitReadout
     norm: nn.Module
     terms: Terms
-    modules: frozenset[int]  # of all norms on the way, by their identity
-    is_confirmed: bool = True  # whether a row of the logits is what the norm and the unembedding come to
+    modules: frozenset[int]  # ids of all norms on the paths
+    is_confirmed: bool = True  # whether a row of the logits equals the unembedding of the norm's output
 
 
 class OutputWatcher:
-    """Watches the modules of a model for where the outputs of its heads go.
+    """Watches the modules of a model to find where the outputs of its heads go.
 
     Args:
         gradients: whether ∂L/∂O is kept.
-        memory: how much of it may be kept.
-        device: where; None: where it is.
-        dtype: the type to keep it in; None: as it is.
+        memory: limits how much of it is kept.
+        device: where it is kept; None: where it is computed.
+        dtype: the dtype to keep it in; None: its own.
     """
 
     def __init__(
@@ -171,20 +171,20 @@ class OutputWatcher:
         self._names: Mapping[int, str] = {}
         self._structure: _Structure | None = None
         self._model: nn.Module | None = None
-        self._hooks: dict[int, Any] = {}  # by the identity of the module
-        self._is_resting = True  # whether modules are not watched, because all is known of them
-        self._watches_all = False  # whether all modules are watched that may be asked
-        self._recalled: RecalledPath | None = None  # the way of an earlier capture, until it is confirmed or forgotten
-        self._state: tuple[Any, ...] | None = None  # of the model, when the block began
-        self._hooks_then = 0  # put on modules in this process, when the model was compared last
-        self._shows_all: bool | None = None  # whether forward passes of the model have shown all; None: there was none
-        self._passes = 0  # of the model that are running, in all threads
-        self._lock = threading.Lock()  # of the four before
-        self._projections: dict[str, HeadOutputs] = {}  # by the name of the record
+        self._hooks: dict[int, Any] = {}  # by id of the module
+        self._is_resting = True  # whether all is known, so that modules are not watched
+        self._watches_all = False  # whether all relevant modules are watched
+        self._recalled: RecalledPath | None = None  # the path of an earlier capture, until confirmed or dropped
+        self._state: tuple[Any, ...] | None = None  # of the model when the block began
+        self._hooks_then = 0  # hooks registered in this process when the model was last compared
+        self._shows_all: bool | None = None  # whether all forward passes were fully followed; None: there were none
+        self._passes = 0  # forward passes that are running, in all threads
+        self._lock = threading.Lock()  # for the four above
+        self._projections: dict[str, HeadOutputs] = {}  # by record name
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module, names: Mapping[int, str]) -> Iterator[None]:
-        """Watch a model, whose modules have these names by identity, inside the block."""
+        """Watch a model inside the block; `names` maps ids of modules to names."""
         self._model, self._names, self._shows_all, self._state = model, names, None, None
         with contextlib.ExitStack() as stack:
             stack.callback(self._end_watching, model)
@@ -200,14 +200,14 @@ class OutputWatcher:
     def _end_watching(self, model: nn.Module) -> None:
         waiting, self._running.waiting = self._running.waiting, None
         if waiting is not None:
-            with _aside():
+            with _unobserved():
                 waiting.find()
         self._rest(whole=True)
         self._remember(model)
         self._model = self._recalled = None
 
     def _remember(self, model: nn.Module) -> None:
-        """Keep the way for later captures of the model, if all of it was found."""
+        """Keep the path for later captures of the model, if all of it was found."""
         known, state = self._structure, self._state
         found = {key: one.found for key, one in self._projections.items()}
         whole = {key: one for key, one in found.items() if isinstance(one, Projection)}
@@ -216,14 +216,14 @@ class OutputWatcher:
         readout = None if known is None else (known.readout, known.norm, known.terms)
         remember(model, path_of_model(model, state, whole, readout))
 
-    # The way of an earlier capture.
+    # The path of an earlier capture.
 
     def is_ready(self) -> None:
-        """Take hooks that were put on modules until now for those of this capture, which needs no look at the model."""
+        """Count hooks registered so far as this capture's own, so they do not require a new check of the model."""
         self._hooks_then = hooks_so_far()
 
     def _expect(self, path: RecalledPath) -> None:
-        """Watch no more modules than show whether the way of the outputs is that of an earlier capture."""
+        """Watch only the modules that show whether outputs take the path of an earlier capture."""
         with self._lock:
             self._recalled, self._hooks_then = path, 0
             self._is_resting = self._watches_all = False
@@ -231,7 +231,7 @@ class OutputWatcher:
                 self._put_hook(module)
 
     def _forget(self) -> None:
-        """Look for the way anew, from the next forward pass on."""
+        """Look for the path again, from the next forward pass on."""
         self._recalled = self._structure = self._state = None
         self._projections = {}
         if self._model is not None:
@@ -239,15 +239,15 @@ class OutputWatcher:
             self._watch_modules()
 
     def _compare(self, path: RecalledPath, rows: RowsOfProjections, logits: Tensor | None, facts: CallFacts) -> None:
-        """Confirm the way of an earlier capture by what a forward pass has shown, or forget it."""
+        """Confirm the path of an earlier capture by this forward pass, or drop it."""
         running = self._running
         running.recalled = running.rows = None
         rows.compare()
         for key in rows.unlike:
-            facts.outputs[key] = HeadOutputs(key, (0, 0, 0, 0), torch.zeros(0, device="cpu"), OTHER_WAY)
+            facts.outputs[key] = HeadOutputs(key, (0, 0, 0, 0), torch.zeros(0, device="cpu"), OTHER_PATH)
         if logits is not None:
             structure = None if rows.unlike else self._structure_of(path, logits)
-            facts.readout = OTHER_WAY if structure is None else structure.readout
+            facts.readout = OTHER_PATH if structure is None else structure.readout
             if structure is not None:
                 facts.terms, facts.scale = structure.terms, _scale_of(structure, running.normed)
                 self._structure, self._recalled = structure, None
@@ -257,7 +257,7 @@ class OutputWatcher:
             self._forget()
 
     def _structure_of(self, path: RecalledPath, logits: Tensor) -> _Structure | None:
-        """Return what a model reads in the end, if its last row of logits is made of that of the final norm."""
+        """Return the facts of the model, if its last row of logits is made from the final norm's last row."""
         known, rows, model = path.readout, self._running.norm_rows, self._model
         if known is None or path.norm is None or not rows or model is None:
             return None
@@ -271,7 +271,7 @@ class OutputWatcher:
         return _Structure(LogitReadout.of(norm, unembedding), path.norm, dict(known.terms), frozenset([id(path.norm)]))
 
     def _watch_modules(self) -> None:
-        """Put hooks on the modules, if they are not there."""
+        """Put hooks on the modules that have none yet."""
         with self._lock:
             if self._watches_all or self._model is None:
                 return
@@ -285,7 +285,7 @@ class OutputWatcher:
             self._hooks[id(module)] = module.register_forward_hook(note)
 
     def _note_for(self, module: nn.Module) -> Callable[..., None] | None:
-        """Return the hook of a module; None where it needs none, or takes none."""
+        """Return the hook of a module; None if it needs none or cannot take one."""
         if isinstance(module, torch.jit.ScriptModule):
             return None
         if isinstance(module, nn.MultiheadAttention):
@@ -295,10 +295,10 @@ class OutputWatcher:
         return _hook(self._norm, self._is_asked) if _may_be_norm(module) else None
 
     def _rest(self, *, whole: bool = False) -> None:
-        """Take the hooks off that a known model needs no more: all but those on norms on the way, or the whole."""
+        """Remove the hooks that a known model no longer needs: all except those on norms on the paths, or all."""
         with self._lock:
             if not whole and (self._passes or self._is_resting):
-                return  # another thread runs the model, or there is nothing to take off
+                return  # another thread runs the model, or there is nothing to remove
             self._is_resting, self._watches_all = True, False
             norms = frozenset[int]() if whole or self._structure is None else self._structure.modules
             for key in [key for key in self._hooks if key not in norms]:
@@ -306,7 +306,7 @@ class OutputWatcher:
                 del self._hooks[key]
 
     def begin(self, facts: CallFacts) -> None:
-        """Begin a forward pass of the model itself, whose facts are to be found."""
+        """Begin a forward pass of the model itself, and fill in its facts."""
         running = self._running
         if running.facts is not None:
             return
@@ -316,7 +316,7 @@ class OutputWatcher:
             self._passes += 1
         if self._recalled is not None and self._hooks_then != (count := hooks_so_far()):
             self._hooks_then = count
-            if self._model is None or state_of(self._model) != self._recalled.state:  # changed inside the block
+            if self._model is None or state_of(self._model) != self._recalled.state:  # it changed inside the block
                 self._forget()
         running.recalled, running.norm_rows = self._recalled, ()
         running.rows = None if running.recalled is None else RowsOfProjections(running.recalled)
@@ -325,7 +325,7 @@ class OutputWatcher:
             running.stream.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        """End it, also where it has failed."""
+        """End the forward pass, also if it failed."""
         running = self._running
         if running.facts is not None:
             with self._lock:
@@ -339,11 +339,11 @@ class OutputWatcher:
             self._rest()
 
     def goes_as_before(self, key: str, facts: CallFacts | None) -> bool:
-        """Note of a call that its output goes where it went in the forward pass before; False if that is not known.
+        """Record that a call's output takes the path of the forward pass before; return False if that is unknown.
 
         Args:
-            key: of its record.
-            facts: of the model's call that it is in.
+            key: the name of its record.
+            facts: the facts of the model's call.
         """
         known = None if self._structure is None or self._gradients else self._projections.get(key)
         if known is None or facts is None:
@@ -355,8 +355,8 @@ class OutputWatcher:
         """Follow the output of a call.
 
         Args:
-            key: of its record.
-            facts: of the model's call that it is in.
+            key: the name of its record.
+            facts: the facts of the model's call.
             callback: takes its output for the record.
         """
 
@@ -377,13 +377,13 @@ class OutputWatcher:
             self._running.pending = [(known, None), *self._running.pending[:1]]
 
         def keep(gradient: Tensor) -> None:
-            facts.logits = None  # a backward pass runs: they are not needed for one any more
+            facts.logits = None  # a backward pass is running, so they are no longer needed for one
             facts.gradients[key] = self._kept(gradient)
 
         return FollowedCall(callback, note, keep if self._gradients else None)
 
     def _is_recalled(self, key: str, facts: CallFacts, output: Tensor) -> bool:
-        """Return whether the way of an output is known from an earlier capture, and note what it is confirmed by."""
+        """Return whether an earlier capture knows an output's path; record the rows that confirm it."""
         path, rows = self._running.recalled, self._running.rows
         if path is None or rows is None or key not in path.projections:
             return False
@@ -404,11 +404,11 @@ class OutputWatcher:
     # Hooks of modules.
 
     def _has_pending(self, module: nn.Module) -> bool:
-        """Return whether an attention's output is looked for."""
+        """Return whether the reader of an attention's output is still unknown."""
         return bool(self._running.pending) or self._running.rows is not None
 
     def _is_asked(self, module: nn.Module) -> bool:
-        """Return whether it is to be known what a norm was given."""
+        """Return whether a norm's input is needed."""
         running, known = self._running, self._structure
         if running.recalled is not None:
             return module is running.recalled.norm
@@ -435,13 +435,13 @@ class OutputWatcher:
         if known is not None and isinstance(module, nn.MultiheadAttention) and isinstance(given, Tensor):
             first = given.ndim == 3 and not module.batch_first
             known.read_by(module.out_proj, f"{name}.out_proj", given, sequence_first=first)
-            self._adds(known, given, turned=first)
+            self._adds(known, given, transposed=first)
 
-    def _adds(self, known: HeadOutputs, output: Any, *, turned: bool = False) -> None:
+    def _adds(self, known: HeadOutputs, output: Any, *, transposed: bool = False) -> None:
         if isinstance(known.found, Projection):
             self._projections[known.name] = known
         if isinstance(known.found, Projection) and self._running.stream is not None:
-            self._running.stream.adds(output, {known.name: Way(turned=turned)})
+            self._running.stream.adds(output, {known.name: StreamPath(transposed=transposed)})
 
     def _norm(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         given = args[0] if args else None
@@ -463,17 +463,17 @@ class OutputWatcher:
                 running.normed = given
 
     def _call_of_norm(self, module: nn.Module) -> str:
-        """Return the name of a norm's call: that of the norm, with a number where it was called before in this pass."""
+        """Return the name of a norm's call: the norm's name, numbered from its second call in this pass."""
         name, calls = self._names.get(id(module), "?"), self._running.calls
         calls[id(module)] += 1
         return name if calls[id(module)] == 1 else f"{name} #{calls[id(module)]}"
 
     def _understand(self, call: NormCall) -> bool:
-        """Note what a norm on the way computes, and its scale; False where that is not known."""
+        """Record what a norm on the path computes, and its scale; return False if this is unknown."""
         running = self._running
         if call.call in running.norms:
             return True
-        with contextlib.suppress(Exception), _aside():
+        with contextlib.suppress(Exception), _unobserved():
             norm = self._norm_of(call)
             if norm is not None and running.facts is not None:
                 running.norms[call.call] = norm
@@ -506,12 +506,12 @@ class OutputWatcher:
         self._note_whole(facts, is_read=self._structure is not None and self._structure.is_confirmed)
 
     def _note_whole(self, facts: CallFacts, *, is_read: bool = True) -> None:
-        """Note whether a forward pass of the model has shown the way of all that ran."""
+        """Record whether a forward pass has shown the paths of all attention that ran."""
         shows_all = is_read and all(type(one.found) is Projection for one in facts.outputs.values())
         self._shows_all = shows_all and self._shows_all is not False
 
     def _read_stream(self, stream: StreamWatcher, logits: Tensor, facts: CallFacts) -> None:
-        """Find what logits are made of, backwards from them."""
+        """Find how the logits are made, going backwards from them."""
         product = stream.known(logits).product
         if product is None or product.weight.shape[0] != logits.shape[-1]:
             facts.readout = NO_PRODUCT
@@ -524,9 +524,11 @@ class OutputWatcher:
         if norm is None and not terms:
             facts.readout = NO_NORM
             return
-        turned = product.turned != (last is not None and last.turned)
-        facts.terms = {name: way._replace(turned=way.turned or turned) for name, way in terms.items() if way.is_one}
-        passed = {call for way in facts.terms.values() for call in way.norms}
+        transposed = product.transposed != (last is not None and last.transposed)
+        facts.terms = {
+            name: path._replace(transposed=path.transposed or transposed) for name, path in terms.items() if path.is_one
+        }
+        passed = {call for path in facts.terms.values() for call in path.norms}
         facts.scales = {call: scale for call, scale in facts.scales.items() if call in passed}
         others = {call: facts_of for call, facts_of in self._running.norms.items() if call in passed}
         factor = 1.0 if last is None else last.factor
@@ -544,16 +546,16 @@ class OutputWatcher:
         yield from (module for module in self._model.modules() if self._names.get(id(module), "?") in names)
 
     def _norm_of(self, call: NormCall) -> NormFacts | None:
-        """Return what a norm computes, by its last row; None where what it was given is not there any more."""
+        """Return what a norm computes, from its last row; None if its input has changed since."""
         (x, y), given = call.rows, call.given
         if given.ndim not in (2, 3) or not torch.equal(given[..., -1:, :], x):
             return None
         return read_norm(call.module, self._names.get(id(call.module), "?"), x, y)
 
     def _unembedding(self, product: LinearMap, before: float) -> Unembedding:
-        """Return what makes the logits, of what the final norm gave times a factor."""
+        """Return the unembedding after the final norm, whose output was multiplied by `before`."""
         names = {} if self._model is None else {p.data_ptr(): name for name, p in self._model.named_parameters()}
-        name = names.get(product.weight.data_ptr(), "a tensor of its own")
+        name = names.get(product.weight.data_ptr(), "a tensor that is no parameter")
         factor = before * product.factor
         nearest = round(factor)  # c · tanh(x / c) divides and multiplies by the same number
         factor = float(nearest) if math.isclose(factor, nearest, rel_tol=4 * sys.float_info.epsilon) else factor
@@ -561,7 +563,7 @@ class OutputWatcher:
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """Return the logits that a model gave: (B, n, vocabulary) or (n, vocabulary); None where there are none."""
+    """Return the logits in a model's output: (B, n, vocabulary) or (n, vocabulary); None if there are none."""
     found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if found is None and isinstance(output, tuple | list) and output:
         found = output[0]
@@ -570,7 +572,7 @@ def logits_of(output: Any) -> Tensor | None:
 
 
 def _scale_of(known: _Structure, given: Tensor) -> Tensor | UnreadScale | None:
-    """Return what the final norm divides by at each position of what it was given; of one token it is read later."""
+    """Return the final norm's divisor at each position of its input; for one token it is computed later."""
     norm = known.readout.norm
     if norm is not None and given.ndim == 3 and given.shape[1] == 1:
         return UnreadScale(norm, given.detach().clone())
@@ -582,7 +584,7 @@ def _by_sample(scale: Tensor) -> Tensor:
 
 
 def _may_be_norm(module: nn.Module) -> bool:
-    """Return whether a module may be a norm: nothing but one number or two for each feature, or a name that says so."""
+    """Return whether a module may be a norm: it has only vectors as parameters, or "norm" in its class name."""
     if has_children(module):
         return False
     own = own_parameters(module).values()
@@ -591,8 +593,8 @@ def _may_be_norm(module: nn.Module) -> bool:
     return bool(own) or "norm" in type(module).__name__.lower()
 
 
-def _aside() -> contextlib.AbstractContextManager[Any]:
-    """Compute beside the model: without gradients, inference mode, and modes that watch."""
+def _unobserved() -> contextlib.AbstractContextManager[Any]:
+    """Compute without gradients, inference mode and watching modes."""
     if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _switched_off()
     plain: contextlib.AbstractContextManager[Any] = torch._C.DisableTorchFunction()
@@ -608,13 +610,13 @@ def _switched_off() -> Iterator[None]:
 def _hook(
     note: Callable[[nn.Module, tuple[Any, ...], Any], None], wanted: Callable[[nn.Module], bool] = lambda _: True
 ) -> Callable[..., None]:
-    """Return a hook that never raises: a model goes on whatever is asked of it."""
+    """Return a hook that never raises, so the model always continues."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not wanted(module):
             return
         try:
-            with _aside():
+            with _unobserved():
                 note(module, args, output)
         except Exception:
             return

@@ -1,9 +1,9 @@
-"""Where the outputs of a model's heads go, kept from one capture to the next while the model stays as it is.
+"""Cache where the outputs of a model's heads go, from one capture to the next while the model is unchanged.
 
-To follow a tensor from a layer to the logits asks of each function that a model calls what it makes of it. Where an
-earlier capture has found the way, the model's modules, their settings, forward functions, hooks and parameters are
-compared with what they were, and in the first forward pass a row of each output projection, of the final norm and of
-the logits is computed again. What is unlike in any of this is followed anew.
+Following tensors from a layer to the logits costs some work in every function that a model calls. If an earlier capture
+found the path, the model's modules, settings, forward functions, hooks and parameters are compared with their earlier
+state instead. In the first forward pass one row of each output projection, of the final norm and of the logits is
+computed again. Wherever anything differs, the path is followed again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .projections import LEAST, Projection, coarsest
 from .readout import LogitReadout
 from .residual_stream import Terms
 
-PLAIN = {bool, int, float, str, type(None)}  # settings that are compared
+PLAIN = {bool, int, float, str, type(None)}  # types of settings that are compared
 PACKAGE = __package__.partition(".")[0] + "."
-COLUMNS = 16  # of a row of an output, side by side, that are computed again
+COLUMNS = 16  # adjacent columns of an output row that are computed again
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -35,10 +35,10 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 class KnownProjection:
     """An output projection, by the numbers of modules in the model.
 
-    called: that is called with the outputs of the heads, or to compute attention.
-    holds: whose weight it is.
-    name: of the latter.
-    is_transposed: whether its weight is (out, in).
+    called: the module that is called with the outputs of the heads, or to compute attention.
+    holds: the module that has the weight.
+    name: the name of that module.
+    is_transposed: whether the weight is (out, in).
     """
 
     called: int
@@ -49,13 +49,13 @@ class KnownProjection:
 
 @dataclass(frozen=True)
 class KnownReadout:
-    """What a model reads in the end.
+    """How a model makes its logits.
 
     norm: the number of the final norm's module.
-    kind: what the norm computes, by `FinalNorm.settings`.
-    terms: by which way what each attention adds is in what the norm is given.
+    kind: what the norm computes: `NormFacts.settings`.
+    terms: the path of each attention's contribution to the norm's input.
     unembedding: the name of the parameter.
-    factor: what the logits are multiplied by.
+    factor: the factor of the logits.
     """
 
     norm: int
@@ -67,11 +67,11 @@ class KnownReadout:
 
 @dataclass(frozen=True)
 class KnownPath:
-    """The way of the outputs of a model's heads.
+    """The paths of the outputs of a model's heads.
 
-    state: of the model, as `state_of` tells it.
-    projections: by the name of the record.
-    readout: what the logits are made of; None of a model that gives none.
+    state: the model's state: see `state_of`.
+    projections: by record name.
+    readout: how the logits are made; None if the model gives none.
     """
 
     state: tuple[Any, ...]
@@ -83,16 +83,16 @@ _known: weakref.WeakKeyDictionary[nn.Module, KnownPath] = weakref.WeakKeyDiction
 
 
 def recall(model: nn.Module) -> RecalledPath | None:
-    """Return the way that an earlier capture has found, if the model is as it was."""
+    """Return the path that an earlier capture found, if the model is unchanged."""
     try:
         known = _known.get(model)
         return RecalledPath(model, known) if known is not None and known.state == state_of(model) else None
-    except (TypeError, RuntimeError, AttributeError, IndexError, NotImplementedError):  # of models that have no hash
+    except (TypeError, RuntimeError, AttributeError, IndexError, NotImplementedError):  # models without a hash
         return None
 
 
 def remember(model: nn.Module, path: KnownPath | None) -> None:
-    """Keep the way that was found; None: forget what is known of the model."""
+    """Keep a path; None drops the model's path."""
     with contextlib.suppress(TypeError):
         if path is None:
             _known.pop(model, None)
@@ -101,18 +101,18 @@ def remember(model: nn.Module, path: KnownPath | None) -> None:
 
 
 def state_of(model: nn.Module) -> tuple[Any, ...] | None:
-    """Return what a model computes by: its modules, their settings, functions, parameters and hooks; None: not known.
+    """Return a model's modules, settings, functions, parameters and hooks; None if they cannot be read.
 
-    Hooks of captures, which change nothing, do not count.
+    Hooks of captures are left out, because they change nothing.
     """
     try:
         return _state_of_modules(model)
-    except (RuntimeError, AttributeError, NotImplementedError, TypeError, KeyError):  # of scripted modules, or in vmap
+    except (RuntimeError, AttributeError, NotImplementedError, TypeError, KeyError):  # scripted modules, or vmap
         return None
 
 
 def _state_of_modules(model: nn.Module) -> tuple[Any, ...]:
-    with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
+    with torch._C.DisableTorchFunction():  # otherwise a watching mode is called for each access to a tensor
         config = getattr(model, "config", None)
         whole = tuple(_state_of_module(module) for module in modules(model))
         settings = tuple(x for x in vars(config).values() if type(x) in PLAIN) if hasattr(config, "__dict__") else ()
@@ -132,7 +132,7 @@ def _state_of_module(module: nn.Module) -> tuple[Any, ...]:
 
 
 def _others(hooks: Iterator[tuple[int, Any]]) -> tuple[int, ...]:
-    """Return the numbers of hooks that are not of a capture."""
+    """Return the numbers of hooks that do not belong to a capture."""
     return tuple([number for number, one in hooks if not str(getattr(one, "__module__", "")).startswith(PACKAGE)])
 
 
@@ -142,14 +142,14 @@ def path_of_model(
     projections: Mapping[str, Projection],
     readout: tuple[LogitReadout, nn.Module, Terms] | None,
 ) -> KnownPath | None:
-    """Return the way that was found, by numbers and names of modules; None where it cannot be told so.
+    """Return a path by numbers and names of modules; None if this is not possible.
 
     Args:
         model: the model.
-        state: of it.
-        projections: by the name of the record.
-        readout: what the model reads in the end, the module of the final norm, and what it holds of attention; None of
-            a model that gives no logits.
+        state: its state.
+        projections: by record name.
+        readout: how the model makes its logits, the final norm's module, and the paths of attention to it; None if the
+            model gives no logits.
     """
     numbers = {name: i for i, (name, _) in enumerate(named_modules(model))}
     every, own = modules(model), type(model).__name__
@@ -183,16 +183,16 @@ def _known_readout(model: nn.Module, readout: LogitReadout, norm: nn.Module, ter
 
 
 def hooks_so_far() -> int:
-    """Return how many hooks were put on modules in this process."""
+    """Return how many hooks have been registered on modules in this process."""
     return int(RemovableHandle.next_id)
 
 
 class RecalledPath:
-    """The way that an earlier capture has found, in the modules of a model.
+    """The path that an earlier capture found, with the modules of the model.
 
     Args:
         model: the model.
-        path: the way.
+        path: the path.
     """
 
     def __init__(self, model: nn.Module, path: KnownPath) -> None:
@@ -209,26 +209,26 @@ class RecalledPath:
         self.norm = None if path.readout is None else every[path.readout.norm]
 
     def projection(self, key: str, heads: int) -> Projection | None:
-        """Return the output projection of a record with so many heads; None where it does not fit."""
+        """Return a record's output projection for this number of heads; None if it does not fit."""
         weight, _, name = self.projections[key]
         return None if weight.shape[0] % heads else Projection(weight.unflatten(0, (heads, -1)), name)
 
 
 class RowsOfProjections:
-    """A row of the outputs of heads and of what their output projections made of it, compared in the end.
+    """One row of the outputs of heads and of their output projections; all are compared together at the end.
 
     Args:
-        path: whose projections are expected.
+        path: has the expected projections.
     """
 
     def __init__(self, path: RecalledPath) -> None:
         self._path = path
-        self._waiting: dict[int, tuple[str, Tensor]] = {}  # by the identity of the module that is to be called
+        self._waiting: dict[int, tuple[str, Tensor]] = {}  # by id of the module that is to be called
         self._seen: dict[str, tuple[Tensor, Tensor, int]] = {}
-        self.unlike: set[str] = set()  # names of records whose projection is not what it was
+        self.unlike: set[str] = set()  # names of records whose projection differs
 
     def expect(self, key: str, output: Tensor) -> None:
-        """Note the output (B, H, Q, Dv) of a record's call, which its projection is to read."""
+        """Record the output (B, H, Q, Dv) of a call; its projection should read it next."""
         called = self._path.called[key]
         waits = self._waiting.get(id(called))
         if waits is not None:
@@ -236,7 +236,7 @@ class RowsOfProjections:
         self._waiting[id(called)] = key, output.select(0, -1).select(1, -1).clone()
 
     def called(self, module: nn.Module, output: Any) -> None:
-        """Note what a module gave."""
+        """Record the output of a module."""
         key, row = self._waiting.pop(id(module), (None, None))
         given = output[0] if isinstance(output, tuple) and output else output
         if key is None or row is None:
@@ -251,7 +251,7 @@ class RowsOfProjections:
         self._seen[key] = row, given.narrow(0, first, min(COLUMNS, size)).clone(), first
 
     def compare(self) -> None:
-        """Compare all that was noted: what is unlike is in `unlike`."""
+        """Compare all recorded rows, and add the differing ones to `unlike`."""
         self.unlike.update(key for key, _ in self._waiting.values())
         alike: dict[Any, list[str]] = {}
         for key, (row, given, _) in self._seen.items():

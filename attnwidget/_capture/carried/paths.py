@@ -1,4 +1,4 @@
-"""Which modules of a capture read the outputs of its heads, as its attentions know it."""
+"""Summarize which modules of a captured model read the outputs of its heads."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ def path_of(attentions: Mapping[str, Attention]) -> OutputPath:
         return OutputPath(projections, refusals=refusals)
     norm, unembedding, notes = readout.norm, readout.unembedding, []
     if unembedding.softcap:
-        notes.append("logits are bent by a softcap afterwards: the stage logit is the logit before the cap")
+        notes.append("a softcap follows: the stage logit is the logit before the cap")
     if unembedding.factor != 1:
         notes.append(f"logits are multiplied by {unembedding.factor:.6g}")
     notes += [f"what attention adds is multiplied by {one:.6g}" for one in sorted(factors) if one != 1]
     if between:
         more = f" and {len(between) - 1} more" if len(between) > 1 else ""
         one = next(iter(between.values()))
-        notes.append(
-            f"before it is added, or after, it goes through {one.name} ({one.kind}){more}, as they scaled then"
-        )
-    told = None if norm is None else f"{norm.name} ({norm.kind})"
-    return OutputPath(projections, told, unembedding.name, tuple(notes), refusals)
+        notes.append(f"before or after it is added, it passes {one.name} ({one.kind}){more}, with the captured scales")
+    last = None if norm is None else f"{norm.name} ({norm.kind})"
+    return OutputPath(projections, last, unembedding.name, tuple(notes), refusals)

@@ -1,7 +1,7 @@
 """The output projection of an attention: the linear map that reads the outputs of its heads.
 
-A module is taken for it by what it is given and what it gives, never by its name: some rows of its input are the call's
-output, and some rows of its output are that times its weight.
+It is recognized by its input and output, never by its name: some rows of a module's input equal the heads' outputs, and
+the same rows of its output equal these times its weight.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import torch
 from torch import Tensor, nn
 
 NOT_SEEN = (
-    "no module was seen that reads the outputs of the heads as they are, with no gate, norm or dropout between, and "
+    "no module was found that reads the outputs of the heads directly, without a gate, norm or dropout between, and "
     "multiplies them by one matrix: give it by att.carrying(w_o=…)"
 )
 NOT_LINEAR = (
-    "{} reads the outputs of the heads, and gives something else than these times its weight, as an adapter or "
-    "quantized numbers make it: merge or undo these, or give att.carrying(w_o=…)"
+    "{} reads the outputs of the heads, but its output is not these times its weight, as with an adapter or quantized "
+    "weights: merge or undo these, or give att.carrying(w_o=…)"
 )
 SEVERAL = (
-    "{} and {} both read the outputs of the heads, as with an adapter beside the projection: merge it, or give "
+    "{} and {} both read the outputs of the heads, as with an adapter next to the projection: merge it, or give "
     "att.carrying(w_o=…)"
 )
 COMPARED = 64  # of a module's outputs, evenly spread
-LEAST = 32.0  # times the rounding of a sum, that a product of the same numbers may be off
+LEAST = 32.0  # tolerance of a product, in units of the rounding of a sum
 
 
 @dataclass(frozen=True)
 class Projection:
     """The output projection of a module's attention.
 
-    weight: (H, Dv, d_model), a view of the module's own.
-    name: of the module.
+    weight: (H, Dv, d_model), a view of the module's weight.
+    name: the name of the module.
     """
 
     weight: Tensor
@@ -42,12 +42,12 @@ class Projection:
 
 @dataclass
 class HeadOutputs:
-    """Some rows of the output of an attention call, by which who reads it is known.
+    """Some rows of an attention call's output, which identify the module that reads it.
 
-    name: of the module whose attention it is.
+    name: the name of the attention's module.
     shape: B, H, Q and Dv.
-    rows: (samples, rows, H · Dv): the first and the last of each.
-    found: who reads it; in words, why it is not known.
+    rows: (samples, rows, H · Dv): the first and last of each.
+    found: the module that reads it, or the reason why it is unknown.
     """
 
     name: str
@@ -63,7 +63,7 @@ class HeadOutputs:
         return cls(name, (B, H, Q, Dv), rows)
 
     def rows_of(self, x: Any, *, sequence_first: bool = False) -> Tensor | None:
-        """Return the same rows of what has a row for each of them, (samples, rows, size); None of anything else."""
+        """Return the same rows of a tensor, (samples, rows, size); None if it does not have B · Q rows."""
         B, _, Q, _ = self.shape
         if not isinstance(x, Tensor) or x.ndim < 2 or x.shape[:-1].numel() != B * Q:
             return None
@@ -79,13 +79,13 @@ class HeadOutputs:
         return rows is not None and torch.equal(rows.to(self.rows.dtype), self.rows)
 
     def read_by(self, module: nn.Module, name: str, output: Any, *, sequence_first: bool = False) -> None:
-        """Note a module that reads them, if it multiplies them by its weight.
+        """Record a module that reads them, if it multiplies them by its weight.
 
         Args:
-            module: the module, of whose `weight` the projection is.
+            module: the module with the projection's weight.
             name: its name.
-            output: what it gave.
-            sequence_first: whether its output is (Q, B, d_model).
+            output: its output.
+            sequence_first: whether the output is (Q, B, d_model).
         """
         if isinstance(self.found, Projection):
             self.found = SEVERAL.format(self.found.name, name)
@@ -102,7 +102,7 @@ class HeadOutputs:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Return whether a module may be a linear map: it has one matrix as its weight."""
+    """Return whether a module has one matrix as its weight, so that it may be a linear map."""
     weight = getattr(module, "weight", None)
     if isinstance(module, nn.Embedding) or not isinstance(weight, Tensor):
         return False
@@ -110,14 +110,14 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def _weight_of(module: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
-    """Return the matrix W of a module, (in, out), of which y = x W + bias; None if it is not that.
+    """Return a module's matrix W, (in, out), if y = x W + bias; None if not.
 
-    Linear has it as (out, in), the Conv1D of GPT-2 as (in, out).
+    Linear stores it as (out, in), and GPT-2's Conv1D as (in, out).
     """
     weight, bias = module.weight, getattr(module, "bias", None)
     if not isinstance(weight, Tensor):
         return None
-    some = slice(None, None, max(1, y.shape[-1] // COMPARED))  # of its outputs: all would take as long as the product
+    some = slice(None, None, max(1, y.shape[-1] // COMPARED))  # checking all outputs would take as long as the product
     added: Tensor | float = bias.detach()[some].double() if isinstance(bias, Tensor) else 0.0
     for found in (weight.detach().mT, weight.detach()):
         if found.shape != (x.shape[-1], y.shape[-1]):
@@ -132,5 +132,5 @@ def _weight_of(module: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
 
 
 def coarsest(*dtypes: torch.dtype) -> float:
-    """Return the largest rounding of some number types, or that of products on a GPU, if it is larger."""
+    """Return the largest eps of some dtypes, and at least that of products on a GPU."""
     return max(2.0**-23, *(torch.finfo(one).eps for one in dtypes))

@@ -1,4 +1,4 @@
-"""What a model reads of its residual stream: norms on the way, final norm and unembedding, and a token's direction."""
+"""How a model reads its residual stream: norms, final norm, unembedding, and the direction of a token."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ CHANGED_BETWEEN = "the weights of {} were changed after the capture: capture the
 
 @dataclass(frozen=True)
 class NormFacts:
-    """How a norm makes y of x: (x, less its mean) / scale · gain + bias.
+    """How a norm maps x to y: (x, less its mean) / scale · gain + bias.
 
-    name: of the module, and what it computes in words.
-    centered: whether it takes the mean away.
-    weight: (d_model,) of the module; None without one.
+    name: the name of the module.
+    centered: whether it subtracts the mean.
+    weight: (d_model,); None without one.
     plus_one: whether the gain is 1 + weight (Gemma).
-    eps: that it adds before the root.
+    eps: added before the root.
     """
 
     name: str
@@ -37,41 +37,41 @@ class NormFacts:
 
     @property
     def kind(self) -> str:
-        """What it is, in a word."""
+        """The type of norm."""
         return "LayerNorm" if self.centered else "RMSNorm, 1 + weight" if self.plus_one else "RMSNorm"
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """What it computes, apart from its weight."""
+        """The computation, apart from the weight."""
         return self.name, self.centered, self.weight is None, self.plus_one, self.eps
 
     def gain(self) -> Tensor | float:
-        """Return what each number is multiplied by, (d_model,) float64."""
+        """Return the factor of each number, (d_model,) float64."""
         if self.weight is None:
             return 1.0
         return self.weight.detach().double() + self.plus_one
 
     def scale(self, x: Tensor) -> Tensor:
-        """Return what it divides by at each position, (B, Q) float32, of x (B, Q, d_model)."""
+        """Return the divisor at each position, (B, Q) float32, from x (B, Q, d_model)."""
         wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
         wide = wide - wide.mean(-1, keepdim=True) if self.centered else wide
         return wide.square().mean(-1).add_(self.eps).sqrt_()
 
     def before(self, directions: Tensor) -> Tensor:
-        """Return the directions of x that some of y, (n, d_model), are of: x · these / scale = y · those, less bias."""
+        """Map directions in y, (n, d_model), to directions in x: x · result / scale = y · directions, less bias."""
         gain = self.gain()
         rows = directions * (gain.to(directions.device) if isinstance(gain, Tensor) else gain)
         return rows - rows.mean(-1, keepdim=True) if self.centered else rows
 
 
 def read_norm(module: nn.Module, name: str, x: Tensor, y: Tensor) -> NormFacts | None:
-    """Return what a norm computes, of some rows of its input and output; None if it is none that is known.
+    """Return what a norm computes, from some rows of its input and output; None if it is of no known type.
 
     Args:
         module: the norm.
         name: its name.
-        x: (…, d_model), what it was given.
-        y: (…, d_model), what it gave.
+        x: its input, (…, d_model).
+        y: its output, (…, d_model).
     """
     rows, wanted = (z.detach().reshape(-1, z.shape[-1])[[0, -1]].double() for z in (x, y))
     bias = getattr(module, "bias", None)
@@ -102,12 +102,12 @@ def _possible(module: nn.Module, name: str, size: int) -> Iterator[NormFacts]:
 
 @dataclass(frozen=True)
 class Unembedding:
-    """The linear map that makes logits of what the final norm gives.
+    """The linear map from the final norm's output to the logits.
 
-    name: of its weight in the model.
+    name: the name of its weight in the model.
     weight: (vocabulary, d_model).
-    factor: what logits are multiplied by afterwards.
-    softcap: whether they are bent by a softcap afterwards; what is read is then the logit before it.
+    factor: the factor of the logits.
+    softcap: whether a softcap follows; the readout then gives the logit before it.
     """
 
     name: str
@@ -116,11 +116,11 @@ class Unembedding:
     softcap: bool = False
 
     def gives(self, x: Tensor, logits: Tensor) -> bool:
-        """Return whether some of the logits of a position are those of x, (d_model), without a softcap.
+        """Return whether some logits of a position are those of x, without a softcap.
 
         Args:
-            x: (…, d_model), of which the last row is asked.
-            logits: (…, n, vocabulary): of the last position, or of others that were asked for.
+            x: (…, d_model); the last row is compared.
+            logits: (…, n, vocabulary), of the last position or of others.
         """
         row, weight = x.reshape(-1, x.shape[-1])[-1].double(), self.weight.detach()[:COMPARED].double()
         given = logits.detach().reshape(-1, logits.shape[-1])[:, :COMPARED].double()
@@ -133,36 +133,36 @@ class Unembedding:
 
 @dataclass(frozen=True, eq=False)
 class LogitReadout:
-    """What a model reads in the end, as it was when the model ran.
+    """How the model makes its logits, as of when it ran.
 
-    norm: the final norm; None where there is none.
-    unembedding: what makes logits of what that gives.
-    others: norms on the way to it, by their calls.
-    way: which of them what an attention adds goes through, in their order.
+    norm: the final norm; None if there is none.
+    unembedding: the map from the final norm's output to the logits.
+    others: norms before it, by their calls.
+    passes: the calls of these norms that an attention's contribution passes, in order.
     """
 
     norm: NormFacts | None
     unembedding: Unembedding
     others: Mapping[str, NormFacts] = field(default_factory=dict)
-    way: tuple[str, ...] = ()
-    versions: Mapping[str, int] = field(default_factory=dict)  # of each weight, by its name
+    passes: tuple[str, ...] = ()
+    versions: Mapping[str, int] = field(default_factory=dict)  # of each weight, by name
 
     @classmethod
     def of(
         cls, norm: NormFacts | None, unembedding: Unembedding, others: Mapping[str, NormFacts] | None = None
     ) -> LogitReadout:
-        """Return what a model reads, from now on watched for changes."""
+        """Return a readout that notices later changes of the weights."""
         found = cls(norm, unembedding, others or {})
         return replace(found, versions=found._now())
 
-    def through(self, way: tuple[str, ...]) -> LogitReadout:
-        """Return the same for what goes through some norms before."""
-        return replace(self, way=way)
+    def through(self, calls: tuple[str, ...]) -> LogitReadout:
+        """Return the readout of a contribution that passes these norms first."""
+        return replace(self, passes=calls)
 
     @property
     def between(self) -> tuple[NormFacts, ...]:
-        """Return the norms on the way, in their order."""
-        return tuple(self.others[one] for one in self.way)
+        """The norms that the contribution passes, in order."""
+        return tuple(self.others[one] for one in self.passes)
 
     def _now(self) -> dict[str, int]:
         final = version_of(None if self.norm is None else self.norm.weight)
@@ -171,20 +171,20 @@ class LogitReadout:
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         return len(self.unembedding.weight)
 
     def refusal(self) -> str | None:
-        """Return why it cannot be read any more; None if it can."""
+        """Return why the readout is no longer valid; None if it is valid."""
         now = self._now()
         if now[""] != self.versions.get(""):
             return CHANGED
-        changed = (self.others[one].name for one in self.way if now[one] != self.versions.get(one))
+        changed = (self.others[one].name for one in self.passes if now[one] != self.versions.get(one))
         name = next(changed, None)
         return None if name is None else CHANGED_BETWEEN.format(name)
 
     def directions(self, tokens: Sequence[int]) -> Tensor:
-        """Return the direction of each token where attention adds, before the norms' scales: (tokens, d_model)."""
+        """Return tokens' directions in an attention's contribution, without the norms' scales: (tokens, d_model)."""
         weight = self.unembedding.weight
         rows = weight.detach()[torch.tensor(list(tokens), device=weight.device)].double() * self.unembedding.factor
         for norm in reversed((*self.between, *([] if self.norm is None else [self.norm]))):

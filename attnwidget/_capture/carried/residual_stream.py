@@ -1,8 +1,8 @@
-"""Which way outputs of attention take to the logits: followed through additions and norms, while a model runs.
+"""Follow the outputs of attention through additions and norms to the logits, while a model runs.
 
-What a layer adds to the residual stream stays in it by additions, multiplications by a number, and what changes only
-the shape or the type of a tensor. A norm on the way, before it is added (Gemma 2) or after (post-norm models), is
-linear once its scale is held at what it was at each position. Anything else ends it: then there is no direct path.
+A layer's contribution to the residual stream stays a term of it through additions, multiplications by a number, and
+changes of a tensor's shape or dtype. A norm before the addition (Gemma 2) or after it (post-norm models) is linear once
+its scale is fixed at its value at each position. Anything else ends the path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..tracing.torch_mode import WatchingMode
 
-# What leaves the numbers of a tensor as they are.
+# Functions that keep the numbers of a tensor.
 SAME = {
     *(Tensor.view, Tensor.reshape, Tensor.contiguous, Tensor.to, Tensor.float, Tensor.double, Tensor.half),
     *(Tensor.bfloat16, Tensor.type_as, Tensor.type, Tensor.clone, Tensor.flatten, Tensor.unflatten, Tensor.unsqueeze),
@@ -28,7 +28,7 @@ SAME = {
     *(torch.reshape, torch.flatten, torch.unflatten, torch.unsqueeze, torch.squeeze),
     *(torch.clone, torch.narrow, torch.select, torch.index_select),
 }
-MOVE = {  # and what lets axes change places
+MOVE = {  # functions that permute axes
     *(Tensor.transpose, Tensor.permute, Tensor.movedim, torch.transpose, torch.permute, torch.movedim)
 }
 ADD = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
@@ -39,47 +39,47 @@ DROP = {F.dropout, torch.dropout}
 PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm}
 
 
-class Way(NamedTuple):
-    """How what an attention adds has come to be in a tensor.
+class StreamPath(NamedTuple):
+    """How an attention's contribution reaches a tensor.
 
-    factor: what it was multiplied by; NaN where it has come by two ways that are not one sum.
-    norms: the calls of norms that it went through, in their order.
-    turned: whether positions came before samples anywhere on it.
+    factor: its factor; NaN if it arrives by two paths that do not add up.
+    norms: the calls of norms that it passes, in order.
+    transposed: whether positions come before samples anywhere on the path.
     """
 
     factor: float = 1.0
     norms: tuple[str, ...] = ()
-    turned: bool = False
+    transposed: bool = False
 
-    def times(self, factor: float) -> Way:
-        """Return the same, multiplied."""
+    def times(self, factor: float) -> StreamPath:
+        """Return the path with another factor multiplied in."""
         return self._replace(factor=self.factor * factor)
 
-    def through(self, call: str) -> Way:
-        """Return the same, after one more norm."""
+    def through(self, call: str) -> StreamPath:
+        """Return the path after one more norm."""
         return self._replace(norms=(*self.norms, call))
 
     @property
     def is_one(self) -> bool:
-        """Whether it is one way."""
+        """Whether it is a single path."""
         return not math.isnan(self.factor)
 
 
-NO_WAY = Way(float("nan"))
-Terms = dict[str, Way]  # of each attention that is in a tensor as a sum
+NO_STREAM_PATH = StreamPath(float("nan"))
+Terms = dict[str, StreamPath]  # by attention that is a term of a tensor's sum
 
 
 @dataclass(frozen=True, eq=False)
 class NormCall:
-    """What a norm gave.
+    """A call of a norm.
 
-    call: its name, with a number where it was called before in this pass.
+    call: its name, numbered from its second call in this pass.
     module: the norm.
-    given: what it was given.
-    rows: the last row of that and of what it gave, as they were then.
-    terms: what attention had added to what it was given.
-    factor: what its result was multiplied by afterwards.
-    turned: whether samples and positions of its result changed places afterwards.
+    given: its input.
+    rows: copies of the last row of its input and output.
+    terms: the attention terms of its input.
+    factor: the factor of its result since then.
+    transposed: whether samples and positions of its result have been transposed since then.
     """
 
     call: str
@@ -88,51 +88,51 @@ class NormCall:
     rows: tuple[Tensor, Tensor]
     terms: Terms | None = None
     factor: float = 1.0
-    turned: bool = False
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """What a linear map gave.
+    """A call of a linear map.
 
-    given: what it was given.
+    given: its input.
     weight: (out, in) its matrix.
-    factor: what its result was multiplied by afterwards.
-    softcap: whether it was bent by tanh afterwards.
-    turned: whether samples and positions of its result changed places afterwards.
+    factor: the factor of its result since then.
+    softcap: whether a tanh followed.
+    transposed: whether samples and positions of its result have been transposed since then.
     """
 
     given: Tensor
     weight: Tensor
     factor: float = 1.0
     softcap: bool = False
-    turned: bool = False
+    transposed: bool = False
 
 
 class Known(NamedTuple):
-    """What is known of a tensor.
+    """Where a tensor comes from.
 
-    terms: what attention has added to it.
+    terms: its attention terms.
     norm: the call of a norm whose result it is.
-    product: the linear map that it comes from.
+    product: the linear map whose result it is.
     """
 
     terms: Terms | None = None
     norm: NormCall | None = None
     product: LinearMap | None = None
 
-    def turn(self) -> Known:
-        """Return the same of a tensor whose samples and positions have changed places."""
+    def transpose(self) -> Known:
+        """Return the facts of the tensor with samples and positions transposed."""
         terms, norm, product = self
         return Known(
-            terms and {name: way._replace(turned=True) for name, way in terms.items()},
+            terms and {name: path._replace(transposed=True) for name, path in terms.items()},
             norm
             and replace(
                 norm,
-                turned=not norm.turned,
-                terms=norm.terms and {name: way._replace(turned=True) for name, way in norm.terms.items()},
+                transposed=not norm.transposed,
+                terms=norm.terms and {name: path._replace(transposed=True) for name, path in norm.terms.items()},
             ),
-            product and replace(product, turned=not product.turned),
+            product and replace(product, transposed=not product.transposed),
         )
 
 
@@ -140,17 +140,17 @@ NOTHING = Known()
 
 
 class StreamWatcher(WatchingMode):
-    """Follows what attention adds, what norms give and what linear maps give, in the thread that entered it.
+    """Follows attention terms and the results of norms and linear maps, in the thread that entered it.
 
     Args:
-        understand: notes what a norm computes whose result is added to something; False where that is not known.
+        understand: records what a norm in a sum computes; returns False if this is unknown.
     """
 
     def __init__(self, understand: Callable[[NormCall], bool]) -> None:
         super().__init__()
         self._understand = understand
         self._known: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._ways: dict[Any, Callable[..., None]] = {
+        self._rules: dict[Any, Callable[..., None]] = {
             **dict.fromkeys(SAME, self._same),
             **dict.fromkeys(MOVE, self._move),
             **dict.fromkeys(ADD, self._add),
@@ -166,41 +166,41 @@ class StreamWatcher(WatchingMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        follow = self._ways.get(func)
+        follow = self._rules.get(func)
         if follow is None:
             result = func(*args, **kwargs)
             if args and isinstance(args[0], Tensor) and (result is args[0] or func is Tensor.__setitem__):
                 self._set(args[0], NOTHING)  # changed in place
             return result
-        before = self.known(args[0]) if args else NOTHING  # it may be changed in place
+        before = self.known(args[0]) if args else NOTHING  # before a change in place
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
             follow(before, result, args, kwargs)
         return result
 
     def known(self, x: Any) -> Known:
-        """Return all that is known of a tensor."""
+        """Return everything known about a tensor."""
         found: Known = self._known.get(x, NOTHING) if isinstance(x, Tensor) else NOTHING
         return found
 
     def adds(self, x: Any, terms: Terms) -> None:
-        """Note that a tensor is what attention adds."""
+        """Record that a tensor is the contribution of attention."""
         if isinstance(x, Tensor):
             self._set(x, Known(terms))
 
     def is_normed(self, x: Tensor, made: NormCall) -> None:
-        """Note that a tensor is the result of a norm."""
+        """Record that a tensor is the result of a norm."""
         self._set(x, Known(norm=replace(made, terms=self.terms_of(made.given))))
 
     def terms_of(self, x: Any) -> Terms:
-        """Return what attention has added to a tensor, also before a norm whose result it is."""
+        """Return the attention terms of a tensor, including those before a norm whose result it is."""
         terms, norm, _ = self.known(x)
         if terms is not None or norm is None or not norm.terms or not self._understand(norm):
             return terms or {}
-        return {name: way.times(norm.factor).through(norm.call) for name, way in norm.terms.items()}
+        return {name: path.times(norm.factor).through(norm.call) for name, path in norm.terms.items()}
 
     def _set(self, x: Tensor, known: Known) -> None:
-        """Know this of a tensor, and nothing else."""
+        """Replace everything known about a tensor."""
         if known != NOTHING:
             self._known[x] = known
         elif x in self._known:
@@ -210,7 +210,7 @@ class StreamWatcher(WatchingMode):
         self._set(result, before)
 
     def _move(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
-        self._set(result, before.turn() if _is_turned(args[0], result) else before)
+        self._set(result, before.transpose() if _is_transposed(args[0], result) else before)
 
     def _drop(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
         p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
@@ -244,11 +244,11 @@ class StreamWatcher(WatchingMode):
         product = product and replace(product, factor=product.factor * times)
         norm = norm and replace(norm, factor=norm.factor * times)
         return self._set(
-            result, Known(terms and {name: way.times(times) for name, way in terms.items()}, norm, product)
+            result, Known(terms and {name: path.times(times) for name, path in terms.items()}, norm, product)
         )
 
     def _bend(self, before: Known, result: Tensor, args: Any, kwargs: Any) -> None:
-        """Note a softcap c · tanh(x / c): what is read before it is x, so that later factors multiply the earlier."""
+        """Record a softcap c · tanh(x / c); the readout gives x, so factors before and after tanh are multiplied."""
         product = before.product
         self._set(result, Known(product=product and replace(product, softcap=True)))
 
@@ -263,15 +263,15 @@ class StreamWatcher(WatchingMode):
             self._set(result, Known(product=LinearMap(args[0], other.detach().mT)))
 
 
-def _sum(one: Way, another: Way) -> Way:
-    """Return the way of a sum of two."""
+def _sum(one: StreamPath, another: StreamPath) -> StreamPath:
+    """Return the path of the sum of two contributions."""
     if one.norms != another.norms:
-        return NO_WAY
-    return one._replace(factor=one.factor + another.factor, turned=one.turned or another.turned)
+        return NO_STREAM_PATH
+    return one._replace(factor=one.factor + another.factor, transposed=one.transposed or another.transposed)
 
 
-def _is_turned(x: Any, result: Tensor) -> bool:
-    """Return whether the first two axes of three have changed places in a view."""
+def _is_transposed(x: Any, result: Tensor) -> bool:
+    """Return whether a view has transposed the first two of three axes."""
     if not isinstance(x, Tensor) or x.ndim != 3 or x.is_nested:
         return False
     (a, b, c), (d, e, f) = zip(x.shape, x.stride(), strict=True), zip(result.shape, result.stride(), strict=True)
@@ -279,7 +279,7 @@ def _is_turned(x: Any, result: Tensor) -> bool:
 
 
 def _number(x: Any) -> float | None:
-    """Return a number, or that of a tensor of one; None of anything else."""
+    """Return a number, or the value of a one-element tensor on the CPU; None for anything else."""
     if isinstance(x, Tensor):
         return float(x) if x.numel() == 1 and x.device.type == "cpu" else None
     return float(x) if isinstance(x, int | float) and not isinstance(x, bool) else None

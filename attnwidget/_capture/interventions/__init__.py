@@ -1,1 +1,1 @@
-"""Interventions: a model's attention heads changed while it runs, with its fused kernels left on."""
+"""Interventions: edit attention heads while a model runs, with its fused kernels on."""

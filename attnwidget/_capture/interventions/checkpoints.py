@@ -1,8 +1,8 @@
-"""Parts of a model that `torch.utils.checkpoint` computes again in the backward pass: edited as they were before.
+"""Repeat edits when `torch.utils.checkpoint` recomputes parts of a model in the backward pass.
 
-Torch keeps what it will call in the backward pass in the context of `CheckpointFunction`, or in a `_CheckpointFrame`.
-What is kept there is put into a `Recomputation`, which edits the same calls in the same way whenever it is run: inside
-of the block of the intervention, after its end, in any thread.
+Torch keeps the function that it will call in the backward pass in the context of `CheckpointFunction`, or in a
+`_CheckpointFrame`. That function is wrapped in a `Recomputation`, which makes the same edits whenever it runs: inside
+the block of the intervention, after the block, or in another thread.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .edits import ByHead
 
 @dataclass(frozen=True)
 class EditedCall:
-    """What is done to one call, without its tensors.
+    """The edits of one call, without its tensors.
 
     Attributes:
-        by_head: the edits of each head that has any, of each sample.
-        shapes: of its q and k.
+        by_head: the edits by head and sample.
+        shapes: the shapes of its q and k.
         place: the fields of `SeenCall` after the call.
         continues: whether its cache was known before.
     """
@@ -39,7 +39,7 @@ class EditedCall:
 
 
 class Repeated(dict[str, list[EditedCall | None]]):
-    """The calls of a part of a model, by the name of their module, in their order; None for those not edited."""
+    """The calls in a part of a model, in order, by module name; None for calls that are not edited."""
 
 
 class Repeats(Protocol):
@@ -48,14 +48,14 @@ class Repeats(Protocol):
     order: int
 
     def repeating(self, calls: Repeated) -> contextlib.AbstractContextManager[None]:
-        """Edit these calls inside the block, and no others."""
+        """Edit only these calls inside the block."""
 
 
 class Recomputation:
-    """A function that a backward pass calls, with what interventions have edited in it.
+    """A function that a backward pass calls, with the edits that were made in it.
 
     Args:
-        function: that computes a part of a model again.
+        function: recomputes a part of a model.
     """
 
     def __init__(self, function: Any) -> None:
@@ -63,11 +63,11 @@ class Recomputation:
         self._calls: dict[Repeats, Repeated] = {}
 
     def note(self, by: Repeats, module: str, edited: EditedCall | None) -> None:
-        """Note a call of a module in the forward pass."""
+        """Record a call of a module in the forward pass."""
         self._calls.setdefault(by, Repeated()).setdefault(module, []).append(edited)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute it again, with the same edits."""
+        """Recompute the part with the same edits."""
         with contextlib.ExitStack() as stack:
             for one in sorted(self._calls, key=lambda one: one.order):
                 stack.enter_context(one.repeating(self._calls[one]))
@@ -75,21 +75,21 @@ class Recomputation:
 
 
 @dataclass
-class Surroundings:
-    """What a call stands in.
+class CheckpointsAround:
+    """The checkpoints around a call.
 
     Attributes:
-        parts: the checkpoints, the innermost first.
-        is_unknown: whether it is computed again by anything else.
+        parts: the checkpoints, innermost first.
+        is_unknown: whether something else will recompute the call.
     """
 
     parts: list[Recomputation]
     is_unknown: bool = False
 
 
-def surroundings() -> Surroundings:
-    """Return which functions of the calling stack a backward pass will run again."""
-    found = Surroundings([])
+def checkpoints_around() -> CheckpointsAround:
+    """Return the functions on the calling stack that a backward pass will run again."""
+    found = CheckpointsAround([])
     for frame in _frames():
         is_torchs = frame.f_globals.get("__name__") == checkpoint.__name__
         kept = _kept_by_torch(frame) if is_torchs else None
@@ -106,7 +106,7 @@ _top_hooks: Any = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda 
 
 
 def _is_kept_elsewhere(parts: list[Recomputation]) -> bool:
-    """Return whether tensors are kept for a checkpoint of torch that is none of these, as one that hooks have begun."""
+    """Return whether tensors are kept for another checkpoint of torch, such as one that hooks have begun."""
     hooks = _top_hooks(True)
     pack: Any = hooks[0] if hooks else None
     if getattr(pack, "__module__", "") != checkpoint.__name__ or not pack.__qualname__.startswith("_checkpoint_hook."):
@@ -116,7 +116,7 @@ def _is_kept_elsewhere(parts: list[Recomputation]) -> bool:
 
 
 def _frames() -> Iterator[types.FrameType]:
-    """Yield the frames of the calling stack, up to one that is computed again itself."""
+    """Yield the frames of the calling stack, up to one that is being recomputed."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code is not Recomputation.__call__.__code__:
         yield frame
@@ -124,7 +124,7 @@ def _frames() -> Iterator[types.FrameType]:
 
 
 def _kept_by_torch(frame: types.FrameType) -> tuple[Any, str] | None:
-    """Return what keeps the function that is to be called again, and its name there; None where nothing does."""
+    """Return the object that keeps the function to recompute, and its attribute; None if nothing does."""
     if frame.f_code.co_name == "forward" and _has_own_backward(frame):
         context = frame.f_locals[frame.f_code.co_varnames[0]]
         return (context, "run_function") if hasattr(context, "run_function") else None
@@ -140,23 +140,23 @@ def _kept_by_torch(frame: types.FrameType) -> tuple[Any, str] | None:
 
 
 def _is_checkpoint(frame: types.FrameType) -> bool:
-    """Return whether a frame of torch is `checkpoint`, but for the kind that calls `CheckpointFunction`."""
+    """Return whether a frame is torch's `checkpoint` of the non-reentrant kind."""
     return frame.f_code.co_name == "checkpoint" and not frame.f_locals.get("use_reentrant")
 
 
 def _recomputation(kept: Any, name: str) -> Recomputation:
-    """Return the function that is kept, as one that can be edited."""
+    """Return the kept function as a `Recomputation`, wrapping it if needed."""
     found = getattr(kept, name)
     if not isinstance(found, Recomputation):
         found = Recomputation(found)
         setattr(kept, name, found)
         if name == "recompute_fn":
-            kept.early_stop = False  # it is known only at its end whether every call was met again
+            kept.early_stop = False  # only at its end is it known whether every call was repeated
     return found
 
 
 def _has_own_backward(frame: types.FrameType) -> bool:
-    """Return whether a frame is the forward of a `torch.autograd.Function` that gradients are to flow through."""
+    """Return whether a frame is the forward of a `torch.autograd.Function` that needs gradients."""
     if frame.f_code.co_name != "forward" or not frame.f_code.co_argcount:
         return False
     first = frame.f_locals.get(frame.f_code.co_varnames[0])

@@ -1,9 +1,9 @@
-"""Two outputs of a model, without and with edits, and what lies between them."""
+"""Compare a model's outputs without and with edits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 import torch
@@ -25,74 +25,68 @@ from .targets import (
 TargetLike = str | SupportsIndex | Callable[[Any], Any] | None
 
 
+@dataclass(frozen=True)
+class TargetArguments:
+    """The arguments of `attnwidget.effect` that choose the compared number."""
+
+    target: TargetLike = None
+    at: SupportsIndex = -1
+    batch: SupportsIndex | None = None
+    first_piece: bool = False
+
+
 def compare_outputs(
     call: RepeatableCall,
     before: Any,
     after: Any,
     edits: str,
-    target: TargetLike = None,
-    at: SupportsIndex = -1,
-    batch: SupportsIndex | None = None,
-    *,
-    first_piece: bool = False,
+    choice: TargetArguments,
     sizes: Collection[tuple[int, int]] = (),
 ) -> Effect:
-    """Return the effect of edits by the outputs without and with them.
+    """Return the effect of edits, from the outputs without and with them.
 
     Args:
-        call: of which both are.
+        call: the call that gave both outputs.
         before, after: the outputs.
-        edits: in words.
-        target, at, batch, first_piece: as in `attnwidget.effect`.
-        sizes: how many samples and queries calls of self-attention had.
+        edits: the edits as text.
+        choice: the number to compare.
+        sizes: the numbers of samples and queries of self-attention calls.
 
     Raises:
-        TypeError, ValueError, IndexError: as `attnwidget.effect`.
+        TypeError, ValueError, IndexError: as in `attnwidget.effect`.
     """
-    if callable(target):
-        goal = function_target(target)
+    if callable(choice.target):
+        goal = function_target(choice.target)
         return Effect(edits, goal.name, None, None, goal.number(before), goal.number(after))
     refuse_positions_first(call, sizes)
     first, second = find_logits(before, call).detach(), find_logits(after, call).detach()
     if first.shape != second.shape:
-        raise ValueError(f"the output without the edits is {tuple(first.shape)}, with them {tuple(second.shape)}")
-    sample = read_sample(batch, len(first))
-    place = read_at(at, call, sample, first.shape[1])
-    goal = read_target(target, call, first[sample, place], place, first_piece=first_piece)
-    kl = kl_of_sample(call, first[sample], second[sample], sample)
-    return effect_on(call, goal, first[sample, place], second[sample, place], kl, edits, sample)
-
-
-def effect_on(
-    call: RepeatableCall,
-    target: ComparedTarget,
-    before: Tensor,
-    after: Tensor,
-    kl: Tensor | None,
-    edits: str,
-    batch: int,
-) -> Effect:
-    """Return the effect on a token, by the rows of logits (V,) at its position."""
-    assert target.token is not None
-    assert target.at is not None
-    p, q = log_probabilities(before), log_probabilities(after)
+        raise ValueError(
+            f"the output has shape {tuple(first.shape)} without the edits and {tuple(second.shape)} with them: "
+            "both must have the same shape"
+        )
+    sample = read_sample(choice.batch, len(first))
+    place = read_at(choice.at, call, sample, first.shape[1])
+    goal = read_target(choice.target, call, first[sample, place], place, first_piece=choice.first_piece)
+    assert goal.token is not None
+    p, q = log_probabilities(first[sample, place]), log_probabilities(second[sample, place])
     moved = most_moved(p, q)
     named = zip(moved, texts_of(moved, call, len(p)), p[moved].exp().tolist(), q[moved].exp().tolist(), strict=True)
     return Effect(
         edits,
-        target.name,
-        target.token,
-        target.at,
-        float(p[target.token]),
-        float(q[target.token]),
-        kl,
+        goal.name,
+        goal.token,
+        place,
+        float(p[goal.token]),
+        float(q[goal.token]),
+        _divergences(call, first[sample], second[sample], sample),
         tuple(MovedToken(*one) for one in named),
-        text_before(call, batch, target.at),
+        text_before(call, sample, place),
     )
 
 
-def kl_of_sample(call: RepeatableCall, before: Tensor, after: Tensor, batch: int) -> Tensor:
-    """Return the divergence at each position (n,); NaN at those of padding."""
+def _divergences(call: RepeatableCall, before: Tensor, after: Tensor, batch: int) -> Tensor:
+    """Return the KL divergence at each position (n,); NaN at padding."""
     found = divergences(before, after).cpu()
     real = call.real(batch)
     if real is not None and len(real) == len(found):
@@ -101,16 +95,16 @@ def kl_of_sample(call: RepeatableCall, before: Tensor, after: Tensor, batch: int
 
 
 def function_target(target: Any) -> ComparedTarget:
-    """Return a user's own function as what is compared."""
+    """Return a user's function as the compared target."""
     name = getattr(target, "__name__", type(target).__name__)
     return ComparedTarget("target" if name == "<lambda>" else name, function=target)
 
 
 def read_sample(batch: Any, count: int) -> int:
-    """Return which sample is meant.
+    """Return the number of the sample.
 
     Raises:
-        ValueError: there are several and none is named.
+        ValueError: there are several samples and none is named.
         IndexError: there is no such sample.
     """
     if batch is None:
@@ -120,33 +114,7 @@ def read_sample(batch: Any, count: int) -> int:
     return as_index(batch, count, "batch", "samples")
 
 
-def effect_of_run(
-    call: RepeatableCall,
-    edited: Any,
-    without: AbstractContextManager[Any],
-    edits: str,
-    target: TargetLike = None,
-    at: SupportsIndex = -1,
-    batch: SupportsIndex | None = None,
-    *,
-    first_piece: bool = False,
-    sizes: Collection[tuple[int, int]] = (),
-) -> Effect:
-    """Run a model once more without edits, and return their effect.
-
-    Args:
-        call: the call that was made with them.
-        edited: its output.
-        without: a block in which the model runs without the edits.
-        edits: in words.
-        target, at, batch, first_piece, sizes: as of `compare_outputs`.
-    """
-    with without:
-        plain = call()
-    return compare_outputs(call, plain, edited, edits, target, at, batch, first_piece=first_piece, sizes=sizes)
-
-
-def words_of_edits(edits: Any) -> str:
-    """Return edits in one line."""
+def text_of_edits(edits: Any) -> str:
+    """Return edits as one line of at most 120 characters."""
     text = repr(edits)
     return text if len(text) <= 120 else f"{text[:119]}…"

@@ -1,7 +1,7 @@
-"""Compute the outputs of edited heads block by block, and verify that a call is understood before it is edited.
+"""Compute the outputs of edited heads block by block, after verifying that a call is understood.
 
-The weights of a block are what the call's own would be under the changed rules, softmax(scores) over all keys, so that
-they meet v as they are. With gradients on, a block is computed again in the backward pass instead of being kept.
+A block's weights are the softmax of its scores over all keys under the edited rules. With gradients on, a block is
+recomputed in the backward pass instead of being kept.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from .patching import OtherRun
 from .seen_call import SeenCall
 from .softmax_rules import SoftmaxRules
 
-CELLS_AT_ONCE = 1 << 19  # weights of a block, of all samples and heads that are computed together: 2 MiB
-ON_DEVICE = 16  # times as many on a GPU, where each block costs some launches
+CELLS_AT_ONCE = 1 << 19  # weights of one block, over its samples and heads: 2 MiB
+ON_DEVICE = 16  # the factor on a GPU, where each block costs some launches
 SOME_KEYS = 32
-Chain = tuple[Applied, ...]  # the edits of a head of a sample: of the outermost intervention first
+Chain = tuple[Applied, ...]  # the edits of one head of one sample, outermost intervention first
 
 
 class EditedHeads:
-    """Some heads of some samples of a call that are edited in the same way.
+    """Heads and samples of a call that have the same edits.
 
     Args:
         seen: the call.
-        samples, heads: which; the heads share their keys, or have each its own.
-        chain: their edits.
+        samples, heads: their indices; the heads share one key head, or each has its own.
+        chain: the edits.
     """
 
     def __init__(self, seen: SeenCall, samples: Sequence[int], heads: Sequence[int], chain: Chain) -> None:
         call = seen.call
         if call.v is None:
-            raise EditRefused(f"the values of {seen.name} were not seen: leave this layer out")
+            raise EditRefused(f"the values of {seen.name} were not captured: leave this layer out")
         self._seen, self._samples, self._heads, self._chain = seen, tuple(samples), tuple(heads), chain
         self._numbers = tuple(head + seen.first_head for head in heads)  # in the model
         self._edits = [one.edit for one in chain]
@@ -56,10 +56,10 @@ class EditedHeads:
             q, k, v = (round_to(x, name) for x in (q, k, v))
         self._q, self._k, self._v = (x.to(wide) for x in (q, k, v))
 
-    # What the edits come to.
+    # The edited outputs and weights.
 
     def outputs(self) -> Tensor:
-        """Return their outputs, (samples, heads, Q, Dv), in the type in which they are computed."""
+        """Return the edited outputs, (samples, heads, Q, Dv), in the dtype of the computation."""
         applied = self._output_edit()
         if applied is not None:
             return self._given_output(applied)
@@ -70,17 +70,17 @@ class EditedHeads:
             how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
             return torch.cat([checkpoint(self._block, rows, **how) for rows in rows_of_blocks], 2)
         found = self._v.new_empty(*self._q.shape[:3], self._v.shape[3])
-        for rows in rows_of_blocks:  # written at once: small tensors that stay would scatter the memory
+        for rows in rows_of_blocks:  # written at once: keeping small tensors would fragment the memory
             found[:, :, rows.start : rows.stop] = self._block(rows)
         return found
 
     def write_output(self, output: Tensor) -> None:
-        """Write their outputs into that of the call, (B, H, Q, Dv)."""
+        """Write the edited outputs into the call's output, (B, H, Q, Dv)."""
         found = self.outputs().to(output.dtype)
         output[self._place(output)] = found
 
     def write_weights(self, weights: Tensor) -> None:
-        """Write their weights into those of the call, (B, H, Q, K): 0 for a head that is, NaN for another's output."""
+        """Write the edited weights into the call's, (B, H, Q, K): 0 for a zeroed head, NaN for a replaced output."""
         K, applied = self._k.shape[2], self._output_edit()
         for rows in self._rows_of_blocks():
             own = weights[:, :, rows.start : rows.stop, :K]
@@ -94,7 +94,7 @@ class EditedHeads:
         return b[:, None], h
 
     def _output_edit(self) -> Applied | None:
-        """Return the last edit that replaces their output; None if none does."""
+        """Return the last edit that replaces the output; None if none does."""
         return next((one for one in reversed(self._chain) if one.edit.output is not None), None)
 
     def _rows_of_blocks(self) -> Iterator[range]:
@@ -136,12 +136,13 @@ class EditedHeads:
         if not isinstance(own, Tensor) or own.shape != weights.shape:
             shape = tuple(own.shape) if isinstance(own, Tensor) else type(own).__name__
             raise EditRefused(
-                f"{applied.edit.text} returned {shape} for a block of weights {tuple(weights.shape)}: return as many"
+                f"{applied.edit.text} returned {shape} for a block of weights {tuple(weights.shape)}: return the same "
+                "shape"
             )
         return own.to(weights)
 
     def _rows_of(self, given: Tensor, applied: Applied, queries: range, keys: range | None) -> Tensor:
-        """Return the part of numbers of one's own that is for these samples, heads and queries."""
+        """Return the part of a given tensor for these samples, heads and queries."""
         found = self._fitting(given, applied, keys)
         if found.shape[0] > 1:
             found = take_part(found, 0, self._samples)
@@ -152,10 +153,10 @@ class EditedHeads:
         return found if keys is None else found[..., keys.start : keys.stop]
 
     def _fitting(self, given: Tensor, applied: Applied, keys: range | None) -> Tensor:
-        """Return numbers of one's own with four axes: samples, the heads of the key, queries of the whole text, last.
+        """Return a given tensor with four axes: samples, heads of the key, queries of the whole text, and the last.
 
         Raises:
-            EditRefused: they do not fit.
+            EditRefused: the shape does not fit.
         """
         last = self._v.shape[-1] if keys is None else keys.stop
         wanted = self._seen.samples, len(applied.heads), self._seen.queries.stop, last
@@ -167,7 +168,7 @@ class EditedHeads:
         _, H, Q, _ = wanted
         shapes = (wanted[2:], wanted[1:], wanted) if keys is not None else ((last,), (H, 1, last), (H, Q, last), wanted)
         raise EditRefused(
-            f"what is given for {applied.rule.key!r} has shape {tuple(given.shape)}: for {self._seen.name} give "
+            f"the tensor for {applied.rule.key!r} has shape {tuple(given.shape)}: for {self._seen.name} give "
             f"{', '.join(map(str, shapes[:-1]))} or {wanted}"
         )
 
@@ -181,16 +182,16 @@ class EditedHeads:
             return self._rows_of(given, applied, seen.queries, None).to(self._v).expand(shape)
         return self._v.new_zeros(()).expand(shape)
 
-    # Whether the call is understood.
+    # Verification.
 
     def differs(self, kernel: Any) -> bool | None:
-        """Return whether the call's own output is other than these heads' q, k, v and rules come to, without edits.
+        """Return whether the call's output differs from that of these heads without edits.
 
         Args:
-            kernel: the output, as `verification.sample_output` takes it.
+            kernel: the output, as in `verification.sample_output`.
 
         Returns:
-            None where the output is not of their shape.
+            None if the output has another shape.
         """
         rows = sampled_rows(self._q.shape[2])
         found = self._own_rows(kernel, rows)
@@ -212,7 +213,7 @@ class EditedHeads:
             return bool(((difference.abs().amax(-1) > bound) & filled).any())
 
     def _own_rows(self, kernel: Any, rows: list[int]) -> Tensor | None:
-        """Return some rows of these heads' output, or weights; None if it is not of their shape."""
+        """Return some rows of these heads' output or weights; None if the shape is wrong."""
         (B, H, Q, _), Dv, K = self._seen.call.q.shape, self._v.shape[-1], self._k.shape[2]
         own, wanted = kernel, (B, H, Q, Dv)
         if isinstance(kernel, RowsOfOutput):
@@ -226,14 +227,14 @@ class EditedHeads:
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
-    """Return x (n, h, rows, a) times y (n, h or 1, a, b), without a copy of y for each head."""
+    """Return x (n, h, rows, a) times y (n, h or 1, a, b), without copying y for each head."""
     if y.shape[1] == x.shape[1]:
         return x @ y
     return (x.flatten(1, 2)[:, None] @ y).squeeze(1).unflatten(1, x.shape[1:3])
 
 
-def together(heads: Sequence[int], share: int) -> Iterator[list[int]]:
-    """Yield heads that can be computed together: those of one key head, or, where each has its own, all."""
+def by_key_head(heads: Sequence[int], share: int) -> Iterator[list[int]]:
+    """Yield groups of heads that can be computed together: those of one key head, or all if each has its own."""
     groups: dict[int, list[int]] = {}
     for head in heads:
         groups.setdefault(head // share if share > 1 else 0, []).append(head)

@@ -1,4 +1,4 @@
-"""Editor: listens to the attention calls of a model, and writes into their outputs what the edits come to."""
+"""Editor: listens to the attention calls of a model, and writes the edited heads into their outputs."""
 
 from __future__ import annotations
 
@@ -32,30 +32,31 @@ from ..records.kept_tensors import TensorKeeper
 from ..session.callers import ModelCalls, calls_running, module_names, parts_of
 from ..tracing.traced_tensors import Caller
 from ..verify.verification import DroppedWeights, RowsOfOutput
-from .checkpoints import EditedCall, Repeated, surroundings
-from .edited_heads import Chain, EditedHeads, together
+from .checkpoints import EditedCall, Repeated, checkpoints_around
+from .edited_heads import Chain, EditedHeads, by_key_head
 from .edits import ByHead, EditPlan
 from .refusals import DROPS
 from .seen_call import SeenCall
 
 NOT_UNDERSTOOD = (
-    "{} gives another output than its q, k, v, mask and scale come to, so that it does more than they tell, and an "
-    "edit would undo that: leave this layer out, or load the model with attn_implementation='eager'"
+    "{} gives another output than its q, k, v, mask and scale alone would, so it does more than they tell, and an edit "
+    "would undo that: leave this layer out, or load the model with attn_implementation='eager'"
 )
-NOT_SEEN = "the output of {} was not seen as (batch, heads, queries, size), so nothing can be written into it"
+NOT_SEEN = (
+    "the output of {} does not have the shape (batch, heads, queries, size), so nothing can be written into it: leave "
+    "this layer out"
+)
 CHECKPOINTED = (
-    "{} runs under gradient checkpointing that is not torch.utils.checkpoint.checkpoint, or has a context_fn, or in a "
-    "backward pass of another run, so that gradients would be those of another edit: call "
+    "{} runs under gradient checkpointing other than torch.utils.checkpoint.checkpoint, with a context_fn, or in a "
+    "backward pass of another run, so its gradients would belong to another edit: call "
     "model.gradient_checkpointing_disable(), or model.eval()"
 )
-NOT_REPEATED = (
-    "{} is computed again in the backward pass in another way than before, so that its edit cannot be made again"
-)
+NOT_REPEATED = "{} is recomputed differently in the backward pass than before, so its edit cannot be repeated"
 GROWS = (
-    "{!r}: keep's {}, and this call of the model goes on from {:,} tokens that were read before: give the whole text "
-    "in one call, or {}"
+    "{!r}: keep's {}, but this call continues after {:,} tokens that were read before: give the whole text in one "
+    "call, or {}"
 )
-NO_GRADIENTS = "{} is rounded to other numbers, through which no gradients flow: run it under torch.no_grad()"
+NO_GRADIENTS = "{} rounds numbers, and no gradients flow through rounding: run it under torch.no_grad()"
 
 
 _numbers = itertools.count()
@@ -66,12 +67,12 @@ class Editor(ModelCalls):
 
     Args:
         model: the model.
-        plan: what is edited.
+        plan: the edits.
 
     Attributes:
-        skipped: by the name of a module, why attention that has run could not be seen.
-        edited: the heads that were edited, by the name of their module.
-        forward_count: how often the model was called.
+        skipped: why attention that ran could not be captured, by module name.
+        edited: the edited heads, by module name.
+        forward_count: the number of calls of the model.
     """
 
     def __init__(self, model: nn.Module, plan: EditPlan) -> None:
@@ -79,26 +80,26 @@ class Editor(ModelCalls):
         self.plan = plan
         self.skipped: dict[str, str] = {}
         self.edited: dict[str, set[int]] = {}
-        self.seen: dict[tuple[str, bool], int] = {}  # the number of each layer, by its name and kind
-        self.sizes: set[tuple[int, int]] = set()  # how many samples and queries calls of self-attention had
+        self.seen: dict[tuple[str, bool], int] = {}  # the number of each layer, by name and kind
+        self.sizes: set[tuple[int, int]] = set()  # numbers of samples and queries of self-attention calls
         self.forward_count = 0
-        self.order = next(_numbers)  # of all editors
-        self.elsewhere = 0  # how often it was called in another thread
-        self.was_captured = False  # whether a capture has recorded a call before it was edited
+        self.order = next(_numbers)  # among all editors
+        self.elsewhere = 0  # calls of the model in other threads
+        self.was_captured = False  # whether a capture recorded a call before its edit
         self._layers = LayerSelection(None)
         self._keeper = TensorKeeper(clone=False)
         self._thread: int | None = None
-        self._repeating: Counter[int] = Counter()  # threads in which another computes calls again for it
+        self._repeating: Counter[int] = Counter()  # threads in which a `RepeatingEditor` stands in for this one
         self._attention_modules: AttentionModules | None = None
         self._called: set[str] = set()
-        self._begins: set[int] = set()  # the model and its parts, by identity, whose calls begin a forward pass
-        self._depth = 0  # of calls of the model and its parts within one another
-        self._counts: Counter[str] = Counter()  # how often each name has called in this forward pass
-        self._past: int | None = None  # how many positions the cache holds that the model was given
-        self._first_query: tuple[int, int] = (0, 0)  # of the last self-attention: where it begins, how many it has
-        self._kinds: dict[str, bool] = {}  # whether a layer that was seen is cross-attention
-        self.lengths: dict[str, tuple[int, int]] = {}  # of each layer: the text that was read first
-        self.ends: dict[str, tuple[int, int]] = {}  # of each layer: how many queries and keys there are so far
+        self._begins: set[int] = set()  # ids of the model and its parts, whose calls begin a forward pass
+        self._depth = 0  # of nested calls of the model and its parts
+        self._counts: Counter[str] = Counter()  # calls by name in this forward pass
+        self._past: int | None = None  # positions in the cache that was given to the model
+        self._first_query: tuple[int, int] = (0, 0)  # start and number of queries of the last self-attention
+        self._kinds: dict[str, bool] = {}  # whether each layer is cross-attention
+        self.lengths: dict[str, tuple[int, int]] = {}  # queries and keys of the text that each layer read first
+        self.ends: dict[str, tuple[int, int]] = {}  # queries and keys of each layer so far
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -158,32 +159,28 @@ class Editor(ModelCalls):
             self._refuse_what_must_see_all()
 
     def _refuse_what_must_see_all(self) -> None:
-        """Refuse, before anything is computed, a step of a text where an edit asks for all of it at once.
+        """Refuse, before anything is computed, a decode step if an edit needs the whole text at once.
 
         Raises:
-            EditRefused: it does.
+            EditRefused: an edit does.
         """
         if not self._past:
             return
+        has_one_stack = not getattr(getattr(self.model, "config", None), "is_encoder_decoder", False)
         for rule in self.plan.rules:
             for edit in rule.edits:
                 given = None if edit is None else edit.keep
-                if given is None or not (rule.met or self._has_one_stack):
+                if given is None or not (rule.met or has_one_stack):
                     continue
                 if given["policy"] != "window":
-                    what = f"policy {given['policy']!r} is decided by all queries from the first key on"
+                    what = f"policy {given['policy']!r} depends on all queries from the first key on"
                     raise EditRefused(GROWS.format(rule.key, what, self._past, "the policy 'window'"))
                 if isinstance(given["budget"], float):
-                    what = f"budget {given['budget']} is a share of all keys"
-                    raise EditRefused(GROWS.format(rule.key, what, self._past, "how many keys, budget=8"))
-
-    @property
-    def _has_one_stack(self) -> bool:
-        config = getattr(self.model, "config", None)
-        return not getattr(config, "is_encoder_decoder", False)
+                    what = f"budget {given['budget']} is a fraction of all keys"
+                    raise EditRefused(GROWS.format(rule.key, what, self._past, "a number of keys, such as budget=8"))
 
     def _forget_interrupted(self) -> None:
-        """Forget the call of the model that was running: an interrupt has ended it, and torch has run no hooks."""
+        """Forget a call of the model that an interrupt ended without running torch's hooks."""
         hooks.forget_interrupted()
         self._depth = 0
         self._keeper.forget_masks()
@@ -201,21 +198,21 @@ class Editor(ModelCalls):
         if self._watcher is not None and not self._watched:
             self._watcher.exit_early()
 
-    # What a backward pass computes again.
+    # Recomputation in a backward pass.
 
     is_repeating = False
 
     @property
     def root(self) -> Editor:
-        """The one that a user has opened."""
+        """The editor that a user opened."""
         return self
 
     @contextlib.contextmanager
     def repeating(self, calls: Repeated) -> Iterator[None]:
-        """Edit calls of a forward pass as they were edited there, and no others, in the thread that enters the block.
+        """Repeat the edits of a forward pass, in the thread that enters the block.
 
         Raises:
-            EditRefused: at the end: one of them was not met.
+            EditRefused: on leaving: an edited call was not repeated.
         """
         thread = threading.get_ident()
         self._repeating[thread] += 1
@@ -230,17 +227,17 @@ class Editor(ModelCalls):
         finally:
             self._repeating[thread] -= 1
 
-    # What `hooks.Listener` promises.
+    # The methods of `hooks.Listener`.
 
     def name_of(self, module: nn.Module) -> str | None:
-        """Return the name of a module whose calls are edited; None in other threads, and for other models."""
+        """Return the name of a module whose calls are edited; None in other threads and for other models."""
         return super().name_of(module) if threading.get_ident() == self._thread else None
 
     def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputEdit | None:
-        """Return what is to be written into the output of a call.
+        """Return the edit of a call's output; None if it has none.
 
         Raises:
-            EditRefused: the call is to be edited, and cannot be.
+            EditRefused: the call is to be edited, but cannot be.
         """
         if self._thread is None or self._repeating[threading.get_ident()]:
             return None
@@ -248,13 +245,13 @@ class Editor(ModelCalls):
         if name is None:
             return None
         self._called.add(name)
-        if not self._depth:  # a module called alone is a pass of its own
+        if not self._depth:  # a module called alone is its own forward pass
             self._counts.clear()
             self._past, self._first_query = None, (0, 0)
         self._counts[name] += 1
         module = name
         name = name if self._counts[name] == 1 else f"{name} #{self._counts[name]}"
-        around = surroundings()
+        around = checkpoints_around()
         found = self._edit_or_refusal(module, name, read)
         if found is not None and (around.is_unknown or (in_backward() and not self.is_repeating)):
             raise EditRefused(CHECKPOINTED.format(name))
@@ -277,13 +274,13 @@ class Editor(ModelCalls):
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
     ) -> OutputEdit | None:
-        """Return what is to be written into the output of a call of transformers' interface."""
+        """Return the edit of the output of a call of transformers' interface; None if it has none."""
         return self.record_call(name, functools.partial(read_call, implementation, module, *arguments, **settings))
 
     def report_unreadable(
         self, why: str, caller: Caller | None = None, *, certain: bool = False, unused: bool = False
     ) -> None:
-        """Note that a module, by default the calling one, may compute attention that cannot be read."""
+        """Record that a module, by default the calling one, may compute attention that cannot be read."""
         caller = self.caller() if caller is None else caller
         if caller.name is None or (unused and caller.name in self._called):
             return
@@ -291,13 +288,13 @@ class Editor(ModelCalls):
             self.skipped.setdefault(caller.name, why)
 
     def is_captured_by(self, listener: Any) -> bool:
-        """Return whether a capture records calls that are edited."""
+        """Return whether a listener is a capture that records edited calls."""
         if isinstance(listener, Editor) or not isinstance(listener, ModelCalls):
             return False
         return listener.model is None or self.knows(listener.model) or listener.knows(self.model)
 
     def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
-        """Return None: nothing is recorded."""
+        """Return None: an editor records nothing."""
         return None
 
     def _with_advice(self, why: str, module: str) -> str:
@@ -331,32 +328,32 @@ class Editor(ModelCalls):
             self.sizes.add((seen.samples, call.q.shape[2]))
         by_head = self._own_heads(seen, call.heads)
         made = [one for edits in by_head.values() for one in edits if one is not None]
-        if made and not call.q.numel():  # of no queries or samples: there is nothing to be edited
+        if made and not call.q.numel():  # without queries or samples nothing can be edited
             for one in made:
                 one.rule.met.setdefault(seen.name, set())
             return None
         return CallEdit(self, seen, by_head, continues) if made else None
 
     def _heads_of_process(self, module: str, call: ObservedCall) -> int:
-        """Note which heads this process has, if others have the rest; return the model's number of the first."""
+        """Record the heads of this process, if others have the rest; return the model's number of the first."""
         running = self._running(module)
         call.heads = heads_of_process(None if running is None else running.module, call)
         return 0 if call.heads is None else call.heads.first
 
     def _own_heads(self, seen: SeenCall, here: ProcessHeads | None) -> ByHead:
-        """Return the edits of the heads of a call that this process has."""
+        """Return the edits of this process's heads."""
         B, H = seen.call.q.shape[:2]
         found = self.plan.edits_of(seen.name, seen.number, seen.cross, H if here is None else here.total, B)
         if here is None:
             return found
         for edits in found.values():
             for one in edits:
-                if one is not None:  # those of other processes are met there
+                if one is not None:  # heads of other processes are edited there
                     one.rule.met.setdefault(seen.name, set())
         return {head - here.first: edits for head, edits in found.items() if 0 <= head - here.first < H}
 
     def _placed(self, name: str, call: ObservedCall, first_head: int, mask: Any) -> SeenCall:
-        """Return a call with its number and its places; where those of its queries are not known, they are the last."""
+        """Return a call with its layer number and positions; by default its queries are the last ones."""
         Q, K, cross = call.q.shape[2], call.k.shape[2], bool(call.cross)
         number = self.seen.setdefault((name, cross), self._layers.number_of(name, cross))
         if cross:
@@ -377,11 +374,11 @@ class Editor(ModelCalls):
 
 
 class RepeatingEditor(Editor):
-    """Edits calls that a backward pass computes again, as another editor has edited them.
+    """Repeats edits in calls that a backward pass recomputes.
 
     Args:
-        root: the other.
-        calls: that it has edited.
+        root: the editor that made the edits.
+        calls: the calls that it edited.
     """
 
     is_repeating = True
@@ -394,11 +391,11 @@ class RepeatingEditor(Editor):
 
     @property
     def root(self) -> Editor:
-        """The one that a user has opened."""
+        """The editor that a user opened."""
         return self._root
 
     def refuse_what_is_missing(self) -> None:
-        """Refuse to go on where an edited call was not computed again."""
+        """Refuse to continue if an edited call was not repeated."""
         for name, calls in self._calls.items():
             if any(one is not None for one in calls[self._met[name] :]):
                 raise EditRefused(NOT_REPEATED.format(name))
@@ -423,12 +420,12 @@ class RepeatingEditor(Editor):
 
 
 class CallEdit(OutputEdit):
-    """What is written into the output of one call: see `OutputEdit`.
+    """The edit of one call's output: see `OutputEdit`.
 
     Args:
-        editor: whose edits they are.
+        editor: makes the edit.
         seen: the call.
-        by_head: the edits of each head that has any, of each sample.
+        by_head: the edits by head and sample.
         continues: whether its cache was known before.
     """
 
@@ -436,18 +433,18 @@ class CallEdit(OutputEdit):
         self._editor, self.seen, self.by_head, self._continues = editor, seen, by_head, continues
 
     def again(self) -> EditedCall:
-        """Return it without its tensors."""
+        """Return this edit without tensors."""
         return EditedCall(self.by_head, self.seen.shapes, self.seen.place, self._continues)
 
     def write(
         self, kernel: Any, output: Tensor, earlier: tuple[OutputEdit, ...], weights: Tensor | None = None
     ) -> None:
-        """Write it, after verifying that the call is understood."""
+        """Write the edited outputs, after verifying that the call is understood."""
         device = output.device.type
         try:
             with torch._C.DisableTorchFunction(), torch.autocast(device, enabled=False):
                 for samples, heads, chain in self._groups(earlier):
-                    made = self._made(kernel, samples, heads, chain)
+                    made = self._verified(kernel, samples, heads, chain)
                     made.write_output(output)
                     if weights is not None:
                         made.write_weights(weights)
@@ -464,7 +461,7 @@ class CallEdit(OutputEdit):
                     self._editor.edited.setdefault(self.seen.name, set()).add(number)
 
     def _groups(self, earlier: tuple[OutputEdit, ...]) -> Iterator[tuple[list[int], list[int], Chain]]:
-        """Yield samples and heads that are edited in the same way, with their edits of all interventions."""
+        """Yield samples and heads with the same edits, and their edits of all interventions."""
         before = [one.by_head for one in earlier if isinstance(one, CallEdit)]
         chains: dict[tuple[int, ...], Chain] = {}
         of_head: dict[tuple[tuple[int, ...], int], list[int]] = {}
@@ -482,11 +479,11 @@ class CallEdit(OutputEdit):
             groups.setdefault((key, tuple(samples)), []).append(head)
         share = self.seen.call.q.shape[1] // self.seen.call.k.shape[1]
         for (key, own_samples), heads in groups.items():
-            for some in together(heads, share):
+            for some in by_key_head(heads, share):
                 yield list(own_samples), some, chains[key]
 
-    def _made(self, kernel: Any, samples: list[int], heads: list[int], chain: Chain) -> EditedHeads:
-        """Return heads as they are edited, after verifying that the call is understood."""
+    def _verified(self, kernel: Any, samples: list[int], heads: list[int], chain: Chain) -> EditedHeads:
+        """Return edited heads, after verifying that the call is understood."""
         name = self.seen.name
         differs = EditedHeads(self.seen, samples, heads, ()).differs(kernel)
         if differs is None:

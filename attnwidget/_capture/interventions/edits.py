@@ -1,4 +1,4 @@
-"""The words of interventions: which heads are edited, and how, read and checked before a model runs."""
+"""Read and check edits before the model runs: which heads are edited, and how."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ..._segments.segments import Segments
 from ..._utils.choices import matches_name
 from ..._utils.validation import nearest, told
 from ..intercept.output_edits import EditRefused
-from .added_mask import OwnMask
+from .added_mask import CustomMask
 from .kept_keys import read_keep
-from .named_positions import Places
+from .named_positions import NamedPositions
 from .patching import OtherRun
 
 EVEN = ("mean", "uniform")
 PLAIN = ("scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "dtype")
-WORDS = (*PLAIN, "drop_keys", "keep", "block")
-BESIDE = {"renormalize": "block", "mask_dims": "mask"}  # words that say more of another
-OWN = ("from", "output")
+KEYWORDS = (*PLAIN, "drop_keys", "keep", "block")
+REFINING = {"renormalize": "block", "mask_dims": "mask"}  # keywords that refine another one
+ALONE = ("from", "output")
 TAKE = ("weights", "outputs")
 EDIT_ADVICE = (
-    "give 'zero', 'mean', 'uniform', a dict of words such as {'drop_keys': [3]} or {'block': (queries, keys)}, "
+    "give 'zero', 'mean', 'uniform', a dict such as {'drop_keys': [3]} or {'block': (queries, keys)}, "
     "{'from': capture}, {'output': numbers}, a tensor of weights, or a function of a block"
 )
-KEY_ADVICE = "give a layer, (layer, head), (layer, (heads)), 'all', or the name of a module in place of the layer"
+KEY_ADVICE = "give a layer, (layer, head), (layer, (heads)), 'all', or a module name instead of the layer"
 
-REMOVING = {"mask": False, "causal": False, "window": None, "softcap": None, "sinks": False}  # words, and their values
+REMOVING = {"mask": False, "causal": False, "window": None, "softcap": None, "sinks": False}  # values that remove
 REMOVED = {
     "mask": "a mask",
     "causal": "a causal rule of its own (it may be in its mask: 'mask': False)",
@@ -45,36 +45,36 @@ REMOVED = {
 
 @dataclass(frozen=True)
 class BlockedKeys:
-    """Keys that some queries are kept from."""
+    """Keys that some queries must not attend to."""
 
-    queries: Places
-    keys: Places
+    queries: NamedPositions
+    keys: NamedPositions
     renormalize: bool
 
 
 @dataclass(eq=False)
 class HeadEdit:
-    """What is done to a head: its rules changed, its weights replaced, or its output.
+    """One edit of a head: changed rules, replaced weights or a replaced output.
 
     Attributes:
         text: as it was given, for errors.
-        changes: the words of `what_if`, checked.
+        changes: the keywords of `what_if`, checked.
         dropped: keys that no query attends to.
         blocks: keys that some queries do not attend to.
-        mask: of one's own, beside the rules of the call.
+        mask: a custom mask on top of the call's rules.
         keep: which keys a cache keeps.
-        even: all keys that a query may attend to weigh the same.
-        weights: in place of its own: a tensor, a function, or another run.
-        output: in place of its own: a number, a tensor, or another run.
-        changed: the words of `REMOVING` that have removed something.
-        firsts: of each layer, where the text of each sample begins, for `keep`.
+        even: whether all allowed keys get the same weight.
+        weights: replace the head's own: a tensor, a function, or another run.
+        output: replaces the head's own: a number, a tensor, or another run.
+        changed: the keywords of `REMOVING` that have removed something.
+        firsts: where the text of each sample begins, by layer, for `keep`.
     """
 
     text: str
     changes: dict[str, Any] = field(default_factory=dict)
-    dropped: Places | None = None
+    dropped: NamedPositions | None = None
     blocks: tuple[BlockedKeys, ...] = ()
-    mask: OwnMask | None = None
+    mask: CustomMask | None = None
     keep: Mapping[str, Any] | None = None
     even: bool = False
     weights: Tensor | Callable[[Any], Tensor] | OtherRun | None = None
@@ -83,32 +83,26 @@ class HeadEdit:
     firsts: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
-    def places(self) -> list[Places]:
-        """All positions that it names."""
-        own = [one for block in self.blocks for one in (block.queries, block.keys)]
-        return own if self.dropped is None else [self.dropped, *own]
-
-    @property
     def is_differentiable(self) -> bool:
-        """Whether gradients flow through it."""
+        """Whether gradients flow through the edit."""
         return "dtype" not in self.changes
 
     def reset(self) -> None:
-        """Forget what it has changed before."""
+        """Forget the calls of an earlier run."""
         self.changed.clear()
         self.firsts.clear()
         for one in (self.weights, self.output):
             if isinstance(one, OtherRun):
                 one.ends.clear()
 
-    def unused_word(self) -> str | None:
-        """Return, of a word that was to remove a rule and has found none, what no call has; None if there is none."""
+    def unused_keyword(self) -> str | None:
+        """Return "has …" for a rule that the edit removes but no call had; None if there is none."""
         given = (name for name, value in REMOVING.items() if name in self.changes and self.changes[name] is value)
         return next((f"has {REMOVED[name]}" for name in given if name not in self.changed), None)
 
 
 class PerSample(Sequence[Any]):
-    """Edits of one key, one for each sample of the batch; None leaves a sample as it is."""
+    """Edits under one key, one for each sample of the batch; None leaves a sample unedited."""
 
     def __init__(self, edits: Iterable[Any]) -> None:
         self._edits = list(edits)
@@ -124,7 +118,7 @@ class PerSample(Sequence[Any]):
 
 
 class Applied(NamedTuple):
-    """An edit of a head, the heads that its key names, by which it may tell them apart, and that entry of `edits`."""
+    """An edit of a head, all heads that its key names, and its entry of `edits`."""
 
     edit: HeadEdit
     heads: tuple[int, ...]
@@ -140,8 +134,8 @@ class EditRule:
         layer: a number, the name of a module, or None for all.
         heads: or None for all.
         edits: one for all samples, or one for each.
-        met: the heads that were edited, by the name of their module.
-        number: of its layer, where it is named by that; None: it counts from the end, and their number is not known.
+        met: the edited heads, by module name.
+        number: the layer's number; None for a name, or for a number from the end while the count is unknown.
     """
 
     key: Any
@@ -158,17 +152,17 @@ class EditRule:
 
     @property
     def rank(self) -> tuple[bool, bool]:
-        """How closely it names a head."""
+        """How specifically the key names a head."""
         return self.layer is not None, self.heads is not None
 
     def names(self, name: str, number: int | None) -> bool:
-        """Return whether it is for a layer, whose number is None where it is not among those that are counted."""
+        """Return whether this edit applies to a layer; `number` is None for a layer that is not numbered."""
         if self.layer is None:
             return True
         return self.number == number if isinstance(self.layer, int) else matches_name(self.layer, name)
 
     def heads_of(self, name: str, count: int) -> tuple[int, ...]:
-        """Return the heads of a layer that has so many."""
+        """Return the heads that are edited in a layer of `count` heads."""
         missing = [head for head in self.heads or () if not -count <= head < count]
         if missing:
             raise EditRefused(
@@ -177,27 +171,27 @@ class EditRule:
         return tuple(range(count)) if self.heads is None else tuple(head % count for head in self.heads)
 
 
-ByHead = dict[int, list[Applied | None]]  # of each head that is edited, of each sample
+ByHead = dict[int, list[Applied | None]]  # by head, one entry for each sample
 
 
 class EditPlan(Mapping[Any, str]):
-    """All edits of an intervention: a mapping of their keys, as they were given, to what is done, in words.
+    """All edits of an intervention: a mapping from their keys, as given, to the edits as text.
 
     Args:
-        edits: as `intervene` takes them.
-        segments: that names of segments are looked up in.
-        cross: True: only cross-attention is edited, and numbers are those of `cap.cross`; False: only self-attention;
-            None: both, and numbers are those of `cap.attention`.
+        edits: as in `intervene`.
+        segments: where names of segments are looked up.
+        cross: True edits only cross-attention, numbered as in `cap.cross`; False only self-attention; None both,
+            numbered as in `cap.attention`.
 
     Raises:
-        TypeError, ValueError: edits that are none.
+        TypeError, ValueError: an invalid edit.
     """
 
     def __init__(self, edits: Any, segments: Segments | None = None, cross: bool | None = None) -> None:
         if not isinstance(edits, Mapping):
             raise TypeError(f"edits is {told(edits)}: give a dict such as {{(5, 7): 'zero'}}")
         if segments is not None and not isinstance(segments, Segments):
-            raise TypeError(f"segments is {told(segments)}: give what attnwidget.segments(…) returns")
+            raise TypeError(f"segments is {told(segments)}: give the result of attnwidget.segments(…)")
         if cross is not None and not isinstance(cross, bool):
             raise TypeError(f"cross is {told(cross)}: give True, False or None")
         self.cross = cross
@@ -215,13 +209,8 @@ class EditPlan(Mapping[Any, str]):
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{key!r}: {text}" for key, text in self.items()) + "}"
 
-    @property
-    def has_numbers(self) -> bool:
-        """Whether a layer is named by its number, or all are."""
-        return any(rule.layer is None or isinstance(rule.layer, int) for rule in self.rules)
-
     def reset(self) -> None:
-        """Forget what was edited before."""
+        """Forget the calls of an earlier run."""
         for rule in self.rules:
             rule.met.clear()
             for edit in rule.edits:
@@ -229,24 +218,24 @@ class EditPlan(Mapping[Any, str]):
                     edit.reset()
 
     def may_edit(self, name: str) -> bool:
-        """Return whether a module may be edited, as far as its name tells."""
-        return self.has_numbers or any(rule.names(name, None) for rule in self.rules)
+        """Return whether a module of this name may be edited."""
+        return any(isinstance(rule.layer, int) or rule.names(name, None) for rule in self.rules)
 
     def edits_of(self, name: str, number: int, cross: bool, heads: int, samples: int) -> ByHead:
         """Return the edits of one call.
 
         Args:
-            name: of its module.
-            number: of its layer, among those of self- or of cross-attention.
+            name: the name of its module.
+            number: the number of its layer, within self- or cross-attention.
             cross: whether it is cross-attention.
-            heads: how many it has.
-            samples: how many it has.
+            heads: how many heads it has.
+            samples: how many samples it has.
 
         Returns:
-            For each head that is edited, of each sample `Applied` or None.
+            For each edited head, one `Applied` or None per sample.
 
         Raises:
-            EditRefused: heads or samples that are not there; two keys that name a head equally closely.
+            EditRefused: a head or sample does not exist, or two keys name a head equally specifically.
         """
         if self.cross is not None and cross != self.cross:
             return {}
@@ -258,7 +247,7 @@ class EditPlan(Mapping[Any, str]):
                 other = chosen.get(head)
                 if other is not None and other[0].rank == rule.rank:
                     raise EditRefused(
-                        f"head {head} of {name} is named by {other[0].key!r} and by {rule.key!r}: name it by one, or "
+                        f"head {head} of {name} is named by {other[0].key!r} and by {rule.key!r}: use one key, or "
                         "enter one intervention inside the other"
                     )
                 if other is None or rule.rank > other[0].rank:
@@ -268,7 +257,7 @@ class EditPlan(Mapping[Any, str]):
 
 def _of_samples(rule: EditRule, named: tuple[int, ...], samples: int) -> list[Applied | None]:
     if rule.per_sample and len(rule.edits) != samples:
-        raise EditRefused(f"{rule.key!r} has edits of {len(rule.edits)} samples, and the batch has {samples}")
+        raise EditRefused(f"{rule.key!r} has edits for {len(rule.edits)} samples, but the batch has {samples}")
     edits = rule.edits if rule.per_sample else rule.edits * samples
     return [None if edit is None else Applied(edit, named, rule) for edit in edits]
 
@@ -290,7 +279,7 @@ def _read_rule(key: Any, value: Any, segments: Segments | None) -> EditRule:
 
 
 def _read_key(key: Any) -> tuple[Any, tuple[int, ...] | None]:
-    """Return the layer and the heads of a key; None for all."""
+    """Return the layer and the heads that a key names; None means all."""
     layer, heads = key if isinstance(key, tuple) and len(key) == 2 else (key, None)
     if isinstance(layer, tuple):
         raise TypeError(f"edits has the key {key!r}: {KEY_ADVICE}")
@@ -314,17 +303,17 @@ def _integer(given: Any, key: Any) -> int:
 
 
 def read_edit(given: Any, segments: Segments | None = None) -> HeadEdit:
-    """Return an edit as it is made.
+    """Read one edit.
 
     Raises:
-        TypeError, ValueError: what is none.
+        TypeError, ValueError: the edit is invalid.
     """
     if isinstance(given, str):
         if given != "zero" and given not in EVEN:
-            raise ValueError(f"{given!r} is no edit: {nearest(given, ('zero', *EVEN))}{EDIT_ADVICE}")
+            raise ValueError(f"{given!r} is not an edit: {nearest(given, ('zero', *EVEN))}{EDIT_ADVICE}")
         return HeadEdit(repr(given), output=0.0) if given == "zero" else HeadEdit(repr(given), even=True)
     if isinstance(given, Mapping):
-        return _read_words(given, segments)
+        return _read_keywords(given, segments)
     if isinstance(given, Tensor | np.ndarray):
         weights = _numbers(given, "weights")
         if weights.ndim not in (2, 3, 4):
@@ -334,61 +323,58 @@ def read_edit(given: Any, segments: Segments | None = None) -> HeadEdit:
         return HeadEdit(f"weights {tuple(weights.shape)}", weights=weights)
     if callable(given):
         return HeadEdit(getattr(given, "__name__", type(given).__name__), weights=given)
-    raise TypeError(f"{told(given)} is no edit: {EDIT_ADVICE}")
+    raise TypeError(f"{told(given)} is not an edit: {EDIT_ADVICE}")
 
 
 def _numbers(given: Any, what: str) -> Tensor:
     try:
-        found = (
-            torch.from_numpy(given)
-            if isinstance(given, np.ndarray)
-            else torch.as_tensor(given, device=_device_of(given))
-        )
+        if isinstance(given, np.ndarray):
+            found = torch.from_numpy(given)
+        else:
+            found = torch.as_tensor(given, device=given.device if isinstance(given, Tensor) else "cpu")
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{what} is {told(given)}: give real numbers, as a tensor") from None
     if not (found.is_floating_point() or found.dtype in (torch.int64, torch.int32, torch.bool)):
-        raise TypeError(f"{what} has numbers of type {found.dtype}: give real numbers")
+        raise TypeError(f"{what} has dtype {found.dtype}: give real numbers")
     return found if found.is_floating_point() else found.float()
 
 
-def _device_of(given: Any) -> Any:
-    return given.device if isinstance(given, Tensor) else "cpu"
-
-
-def _read_words(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit:
+def _read_keywords(given: Mapping[str, Any], segments: Segments | None) -> HeadEdit:
     if "from" in given:
         return _read_from(given)
     if "output" in given:
         if len(given) > 1:
-            raise ValueError("'output' replaces all that other words would change: give it alone")
+            raise ValueError("'output' replaces everything that other keywords would change: give it alone")
         output = _numbers(given["output"], "output")
         return HeadEdit(f"{{'output': {tuple(output.shape)}}}", output=output)
-    alone = next((name for name, other in BESIDE.items() if name in given and other not in given), None)
+    alone = next((name for name, other in REFINING.items() if name in given and other not in given), None)
     if alone is not None:
-        raise ValueError(f"{alone!r} says more of a {BESIDE[alone]!r}: give both")
-    words = {name: value for name, value in given.items() if name not in BESIDE}
+        raise ValueError(f"{alone!r} only works together with {REFINING[alone]!r}: give both")
+    words = {name: value for name, value in given.items() if name not in REFINING}
     if not words:
-        raise ValueError(f"{dict(given)!r} is no edit: {EDIT_ADVICE}")
+        raise ValueError(f"{dict(given)!r} is not an edit: {EDIT_ADVICE}")
     for name in words:
-        if name not in WORDS:
-            raise ValueError(f"an edit has {told(name)}: {nearest(name, (*WORDS, *OWN))}there are {', '.join(WORDS)}")
+        if name not in KEYWORDS:
+            raise ValueError(
+                f"an edit has {told(name)}: {nearest(name, (*KEYWORDS, *ALONE))}there are {', '.join(KEYWORDS)}"
+            )
     own = None
     if not isinstance(words.get("mask", True), bool):
-        own = OwnMask(words["mask"], given.get("mask_dims"))
+        own = CustomMask(words["mask"], given.get("mask_dims"))
     elif "mask_dims" in given:
-        raise ValueError(f"mask_dims names the axes of a mask, and mask is {words['mask']}: give a tensor")
+        raise ValueError(f"mask_dims names the axes of a mask, but mask is {words['mask']}: give a tensor")
     return HeadEdit(
-        _text_of_words(given, own),
+        _text_of_keywords(given, own),
         {name: READERS[name](None, words[name]) for name in words if name in PLAIN and not (own and name == "mask")},
-        Places(_keys(words["drop_keys"]), "drop_keys", segments) if "drop_keys" in words else None,
+        NamedPositions(_keys(words["drop_keys"]), "drop_keys", segments) if "drop_keys" in words else None,
         _read_block(words["block"], given.get("renormalize", True), segments) if "block" in words else (),
         own,
         read_keep(words["keep"]) if "keep" in words else None,
     )
 
 
-def _text_of_words(given: Mapping[str, Any], mask: OwnMask | None) -> str:
-    """Return words as errors tell them: of a mask its shape."""
+def _text_of_keywords(given: Mapping[str, Any], mask: CustomMask | None) -> str:
+    """Return keywords as text, with the shape of a mask."""
     if mask is None:
         return repr(dict(given))
     return "{" + ", ".join(f"{name!r}: {mask if name == 'mask' else repr(one)}" for name, one in given.items()) + "}"
@@ -402,11 +388,11 @@ def _keys(given: Any) -> Any:
 
 def _read_block(given: Any, renormalize: Any, segments: Segments | None) -> tuple[BlockedKeys, ...]:
     if not isinstance(given, tuple) or len(given) != 2:
-        raise TypeError(f"block is {told(given)}: give (queries, keys), each positions or names of segments")
+        raise TypeError(f"block is {told(given)}: give (queries, keys), as positions or names of segments")
     if not isinstance(renormalize, bool):
         raise TypeError(f"renormalize is {told(renormalize)}: give True or False")
     queries, keys = (
-        Places(one, f"block's {side}", segments) for one, side in zip(given, ("queries", "keys"), strict=True)
+        NamedPositions(one, f"block's {side}", segments) for one, side in zip(given, ("queries", "keys"), strict=True)
     )
     return (BlockedKeys(queries, keys, renormalize),)
 

@@ -1,4 +1,4 @@
-"""`effect`: what edits of a model do to what it says, by one run without and one with them."""
+"""`effect`: compare a model's output with and without edits, from one run each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 
 from ..._analysis.effect import Effect
 from ..._segments.segments import Segments
-from .comparing import TargetLike, compare_outputs, words_of_edits
+from .comparing import TargetArguments, TargetLike, compare_outputs, text_of_edits
 from .intervene import intervene
 from .model_call import read_call
 
@@ -25,32 +25,32 @@ def effect(
     segments: Segments | None = None,
     cross: bool | None = None,
 ) -> Effect:
-    """Run a model without and with edits of its attention, and compare what it says.
+    """Run a model without and with edits of its attention, and compare its outputs.
 
     Args:
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; in evaluation mode.
-        inputs: its arguments by name, such as tokenizer(text, return_tensors="pt") or cap.inputs; a text, with a
-            tokenizer; ids; a tuple of arguments; or a function without arguments that runs the model and returns its
-            output.
-        edits: as `intervene` takes them.
-        target: the token whose log-probability is compared: its text, such as " Paris", which must be one token; its
-            id; None for the one that is most likely without the edits. Or a function of the output that returns one
-            number, such as a cosine of two sentences: of models without a language-model head.
-        at: the position whose output is looked at, from 0; negative ones count from the end of the text, before its
-            padding. The output there tells the next token; of a masked model the masked one, and −1 is its last mask.
-            Of a model with an encoder and a decoder it is a position of the decoder.
-        batch: the sample, where there are several.
-        tokenizer: None: that of the model, where it has one.
-        first_piece: whether a target of several tokens means the first of them.
-        segments, cross: as `intervene` takes them.
+        inputs: keyword arguments, such as tokenizer(text, return_tensors="pt") or cap.inputs; a text, if there is a
+            tokenizer; token ids; a tuple of positional arguments; or a function without arguments that runs the model
+            and returns its output.
+        edits: as in `intervene`.
+        target: the token whose log-probability is compared: a text that is one token, such as " Paris"; a token id;
+            or None for the most likely token without the edits. For models without a language-model head, give a
+            function that takes the output and returns one number, such as the cosine of two sentences.
+        at: the position whose output is compared, from 0. Negative positions count from the end of the text, before
+            its padding. The output there predicts the next token; in a masked model it predicts the masked token, and
+            −1 is the last mask. In an encoder-decoder model it is a position of the decoder.
+        batch: the sample, if there are several.
+        tokenizer: None uses the model's own, if it has one.
+        first_piece: whether a target of several tokens means its first token.
+        segments, cross: as in `intervene`.
 
     Returns:
-        `Effect`: before, after and change of the log-probability in nats, KL divergence at each position, and the ten
-        tokens that move most.
+        `Effect`: the log-probability before and after and its change in nats, the KL divergence at each position, and
+        the ten tokens that change most.
 
     Raises:
-        TypeError, ValueError, IndexError: what `intervene` refuses; a target that is no token, or several, which are
-            named; a position or sample that is not there; a model in training mode.
+        TypeError, ValueError, IndexError: `intervene` refuses the edits; the target is no token, or is several tokens
+            (the error lists them); the position or sample does not exist; the model is in training mode.
 
     Ablation by attention knock-out: Geva et al. 2023, "Dissecting Recall of Factual Associations", §5.
 
@@ -70,6 +70,5 @@ def effect(
     before = call()
     with intervene(call.model, edits, segments=segments, cross=cross) as run:
         after = call()
-    text = words_of_edits(run.edits)
-    sizes = run._sizes  # noqa: SLF001
-    return compare_outputs(call, before, after, text, target, at, batch, first_piece=first_piece, sizes=sizes)
+    choice = TargetArguments(target, at, batch, first_piece)
+    return compare_outputs(call, before, after, text_of_edits(run.edits), choice, run._sizes)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""`intervene`: a model's heads edited while it runs inside a `with` block."""
+"""`intervene`: edit a model's attention heads while it runs inside a `with` block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..._segments.segments import Segments
 from ..._utils.interrupts import interrupts_put_off, surely
 from ..._utils.validation import told
 from ..session.callers import module_of
-from .comparing import TargetLike, effect_of_run, words_of_edits
+from .comparing import TargetArguments, TargetLike, compare_outputs, text_of_edits
 from .editor import Editor
 from .edits import EditPlan, EditRule, HeadEdit
 from .model_call import call_again
@@ -26,73 +26,77 @@ from .refusals import refuse
 __all__ = ["Run", "intervene"]
 
 CAPTURED = (
-    "a capture that is open beside an intervention records each edited head as it was before the edit; what it records "
-    "of later layers follows from the edit"
+    "a capture that is open together with an intervention records each edited head as it was before the edit; later "
+    "layers are recorded with the effect of the edit"
 )
 
 
 def intervene(
     model: Any, edits: Mapping[Any, Any], *, segments: Segments | None = None, cross: bool | None = None
 ) -> Run:
-    """Edit attention heads of a model while it runs in a `with` block, with its fused kernels left on.
+    """Edit attention heads of a model while it runs in a `with` block; its fused kernels stay on.
 
-    Only the heads that are edited are computed here, block by block, and written into the output of the call before W_O
-    in the model's own type; other heads, samples and layers keep the kernel's numbers bit by bit. Each call is verified
-    first: three rows of those heads are computed without the edit and compared with what the kernel gave.
+    Only the edited heads are computed here, block by block. Their outputs are written into the call's output before
+    W_O, in the model's dtype. All other heads, samples and layers keep the kernel's numbers bit for bit. Each call is
+    verified first: three rows of those heads are computed without the edit and compared with the kernel's output.
 
     Args:
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline.
-        edits: what is done to which heads. A key is a layer, counted as `cap.attention` counts them; (layer, head) or
-            (layer, (head, …)); "all"; or, in the place of the layer, the name of a module, a dotted part or a glob of
-            it, or a compiled regular expression. Where several keys name a head, that counts which names it most
-            closely: a layer before "all", and then heads before a whole layer. What is done is one of:
+        edits: maps heads to edits. A key is a layer, numbered as in `cap.attention`; (layer, head) or
+            (layer, (head, …)); or "all". A layer may also be the name of a module, a dotted part of the name, a glob
+            or a compiled regular expression. If several keys match a head, the most specific one counts: a layer
+            before "all", then heads before a whole layer. An edit is one of:
 
             - "zero": the head's output is 0.
-            - "uniform" or "mean", two names of one thing: the keys that a query may attend to weigh the same, so that
-              its output is the mean of their values. (The mean of a head's outputs over a data set, of mean ablation,
-              is given as {"output": mean}.)
+            - "uniform" or its synonym "mean": all keys that a query may attend to get the same weight, so the output
+              is the mean of their values. (For mean ablation over a data set, give the mean as {"output": mean}.)
             - {"scale", "temperature", "softcap", "mask", "causal", "window", "sinks", "drop_keys", "keep", "dtype": …}:
-              the words of `Attention.what_if`, one or several, here for positions of the text. "keep" is decided by the
-              weights under the other words, head by head; while a model generates, only its policy "window" is.
-            - {"mask": mask}: beside the rules of the call, bools, True where a query may attend, or numbers that are
-              added to scores, of a shape that `Attention` takes (with "mask_dims" where it has two readings), of the
-              whole text where a model generates; or a function f(b, h, q_idx, kv_idx) -> bool of positions. To have it
-              in the place of the call's own mask, enter it inside another intervention with {"mask": False}.
-            - {"block": (queries, keys)}: these queries do not attend to these keys, whose weight goes to the others;
-              with "renormalize": False it goes to none.
-            - {"from": other}: the weights of another run, for the values of this one; "take": "outputs" beside it: the
-              head's outputs. The other is a `Capture` or `Forward`, whose calls are found by name, an `AttentionStack`
-              or an `Attention`, of the same lengths.
-            - {"output": numbers}: (Dv,), (heads, 1 or Q, Dv) or (B, heads, 1 or Q, Dv), heads those of the key.
+              one or more keywords of `Attention.what_if`, here with positions of the text. "keep" is decided for each
+              head by its weights under the other keywords; while a model generates, only the policy "window" works.
+            - {"mask": mask}: applied on top of the call's own rules. Give bools (True where a query may attend) or
+              numbers that are added to scores, of a shape that `Attention` takes, with "mask_dims" if the shape is
+              ambiguous; while a model generates, the mask covers the whole text. Or give a function of positions,
+              f(b, h, q_idx, kv_idx) -> bool. To replace the call's own mask, enter this intervention inside another
+              one with {"mask": False}.
+            - {"block": (queries, keys)}: these queries do not attend to these keys. The other keys take over the
+              weight; with "renormalize": False no key does.
+            - {"from": other}: the weights of another run, applied to the values of this one. With "take": "outputs",
+              the head's outputs. The other run is a `Capture` or `Forward`, whose calls are found by name, an
+              `AttentionStack` or an `Attention`, with the same lengths.
+            - {"output": numbers}: the output, of shape (Dv,), (heads, 1 or Q, Dv) or (B, heads, 1 or Q, Dv); heads are
+              those of the key.
             - a tensor: weights (Q, K), (heads, Q, K) or (B, heads, Q, K), used as they are.
-            - a function: it takes an `attnwidget.results.WeightsBlock` and returns weights of the same shape.
-        segments: in which names of segments are looked up. Queries and keys are ints, slices, ranges, lists of these,
-            entries of `Segments` or names; negative ints count from the end of the text that is read first. All of
-            them must be there, but for what a slice names after the end of the text. While a model generates, they are
-            places of the whole text, padding counted, at each step, and a range may go on after its end.
-        cross: True: cross-attention alone is edited, and layers are counted as `cap.cross` counts them; False:
-            self-attention alone. None: "all" and names are both, and numbers those of self-attention.
+            - a function: takes an `attnwidget.results.WeightsBlock` and returns weights of the same shape.
+        segments: where names of segments are looked up. Queries and keys are ints, slices, ranges, entries of
+            `Segments`, names, or lists of these. Negative ints count from the end of the text that is read first. All
+            positions must exist, except those of a slice beyond the end. While a model generates, positions refer to
+            the whole text at every step, including padding, and a range may extend beyond the end.
+        cross: True edits only cross-attention, with layers numbered as in `cap.cross`; False edits only
+            self-attention. With None, "all" and names match both, and numbers refer to self-attention.
 
     Returns:
-        `Run`, to be entered. Blocks may stand inside one another: a head that both edit has its rules changed by the
-        outer, then by the inner one; then weights are replaced, then outputs. To enter one twice changes nothing more.
+        `Run`, a context manager. Interventions may be nested. If two edit the same head, the outer one changes its
+        rules first, then the inner one; then weights are replaced, then outputs. Entering the same one twice has no
+        further effect.
 
     Raises:
-        TypeError, ValueError: edits that are none. When the block is entered: a model that is compiled or
-            scripted; a module, layer or head that is not there, as far as names and config tell. While it runs: a head
-            that is not there; a call that cannot be edited, for it does more than its arguments tell,
-            drops weights at random, is computed in parts, or again in the backward pass by other means than
-            `torch.utils.checkpoint`. At its end: an edit that has met no call or changed nothing, a position that there
-            was not. In the backward pass: a call that is computed again in another way than before.
+        TypeError, ValueError: an invalid edit. On entering: the model is compiled or scripted; its names or config
+            show that a module, layer or head does not exist. While the model runs: a head does not exist; a call
+            cannot be edited, because its output depends on more than its arguments, it drops weights at random, it is
+            computed in parts, or it is recomputed in the backward pass without `torch.utils.checkpoint`. On leaving:
+            an edit matched no call or changed nothing, or a position does not exist. In the backward pass: a call is
+            recomputed differently than before.
 
-    Where heads are split over processes, each process edits those that it has, by their numbers in the model. Gradients
-    flow through edits, but for "dtype"; what gradient checkpointing computes again in the backward pass is edited as it
-    was, also after the block (torch 2.5 does not tell of checkpointing that hooks have begun, as those of
-    `torch.distributed`: leave it out there). Calls in the thread that entered the block are edited; in others the
-    model runs as it is. torch's own modules take no short cut for inference inside the block, and functions that are
-    compiled run as they are written, which may change last bits. Weights that transformers' eager attention
-    and torch's own module return beside the output are edited too, NaN where an output of one's own has none; those
-    that a model's own code returns, and heads that a `capture` records at the same time, stay as before the edit.
+    - Processes: if heads are sharded, each process edits its own heads, by their numbers in the model.
+    - Gradients flow through every edit except "dtype". Calls that gradient checkpointing recomputes in the backward
+      pass get the same edits, also after the block. Under torch 2.5, checkpointing that hooks start (as in
+      `torch.distributed`) is not visible: turn it off there.
+    - Threads: only calls in the thread that entered the block are edited.
+    - Compilation: inside the block torch's own modules skip their inference fast path, and compiled functions run
+      uncompiled. This may change last bits.
+    - Weights that transformers' eager attention and torch's own module return with the output are edited too. They
+      are 0 for "zero", and NaN where an edit gives the output itself. Weights that a model's own code returns, and
+      heads that a `capture` records at the same time, stay as before the edit.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -110,12 +114,12 @@ def intervene(
 
 
 class Run:
-    """A model that runs with edits, inside the block of `intervene`.
+    """A model that runs with edits inside the block of `intervene`.
 
     Attributes:
         model: the model.
-        inputs: with what it was called last inside the block: positional arguments, and those with names.
-        output: what it returned then; None before.
+        inputs: positional and keyword arguments of the last call inside the block; None before.
+        output: the output of that call; None before.
     """
 
     def __init__(self, model: nn.Module, plan: EditPlan, tokenizer: Any = None) -> None:
@@ -131,18 +135,18 @@ class Run:
 
     @property
     def edits(self) -> Mapping[Any, str]:
-        """Return what is done, in words, by the keys of `edits`."""
+        """Return each edit as text, by its key in `edits`."""
         return self._plan
 
     @property
     def edited(self) -> dict[str, tuple[int, ...]]:
-        """Return the heads that were edited, by the name of their module."""
+        """Return the edited heads, by module name."""
         found = {} if self._editor is None else self._editor.edited
         return {name: tuple(sorted(heads)) for name, heads in found.items()}
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Return attention that has run and could not be seen, by the name of its module, with the reason."""
+        """Return why attention that ran could not be captured, by module name."""
         return {} if self._editor is None else dict(self._editor.skipped)
 
     def effect(
@@ -154,20 +158,21 @@ class Run:
         tokenizer: Any = None,
         first_piece: bool = False,
     ) -> Effect:
-        """Run the model once more, without the edits, and compare what it says with its last output.
+        """Run the model once more without the edits, and compare that output with the last one.
 
         Args:
-            target, at, batch, tokenizer, first_piece: as `attnwidget.effect` takes them.
+            target, at, batch, tokenizer, first_piece: as in `attnwidget.effect`.
 
         Returns:
-            `Effect`: log-probability before, after and change, KL at each position, the ten tokens that move most.
+            `Effect`: the log-probability before and after, its change, the KL divergence at each position, and the
+            ten tokens that change most.
 
         Raises:
-            ValueError: the model has not run inside the block, or returned something else than its own output, as
-                `generate` does; it is in training mode; as `attnwidget.effect`.
-            TypeError, IndexError: as `attnwidget.effect`.
+            ValueError: the model has not run inside the block; it returned something other than its own output, as
+                `generate` does; it is in training mode; or an error of `attnwidget.effect`.
+            TypeError, IndexError: as in `attnwidget.effect`.
 
-        Edits of other blocks that are open around stay made.
+        Edits of other open interventions stay in effect.
 
         >>> import torch
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
@@ -182,28 +187,18 @@ class Run:
             raise ValueError("the model has not run in the block: call it there, then ask for the effect")
         inputs, output = self.inputs, self.output
         call = call_again(self.model, inputs, self._tokenizer if tokenizer is None else tokenizer)
+        choice = TargetArguments(target, at, batch, first_piece)
         try:
-            return effect_of_run(
-                call,
-                output,
-                self._without_edits(),
-                words_of_edits(self._plan),
-                target,
-                at,
-                batch,
-                first_piece=first_piece,
-                sizes=self._sizes,
-            )
+            with contextlib.nullcontext() if self._editor is None else self._editor.paused():
+                plain = call()
+            return compare_outputs(call, plain, output, text_of_edits(self._plan), choice, self._sizes)
         finally:
             self.inputs, self.output = inputs, output
 
     @property
     def _sizes(self) -> set[tuple[int, int]]:
-        """How many samples and queries calls of self-attention had."""
+        """The numbers of samples and queries of self-attention calls."""
         return set() if self._editor is None else self._editor.sizes
-
-    def _without_edits(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._editor is None else self._editor.paused()
 
     def __enter__(self) -> Run:
         before = len(self._open)
@@ -215,7 +210,7 @@ class Run:
                 self._open.append(stack.pop_all())
             return self
         except KeyboardInterrupt:
-            if len(self._open) > before:  # it came when all was open, and Python will not call `__exit__`
+            if len(self._open) > before:  # interrupted after opening: Python will not call `__exit__`
                 surely(lambda: self._open.pop().close())
             raise
 
@@ -229,7 +224,7 @@ class Run:
         thread = threading.get_ident()
 
         def note(module: nn.Module, args: Any, *others: Any) -> None:
-            if threading.get_ident() == thread:  # another may call it without keywords, while it is being removed
+            if threading.get_ident() == thread:  # during removal another thread may call it without keywords
                 kwargs, self.output = others
                 self.inputs = args, kwargs
 
@@ -248,7 +243,7 @@ class Run:
             warnings.warn(CAPTURED, stacklevel=2)
 
     def _why_not_edited(self, editor: Editor) -> str | None:
-        """Return what of the edits was not made; None if all was."""
+        """Return why an edit was not made; None if all were."""
         for rule in self._plan.rules:
             why = _why_unmet(rule, editor, self.model) or _why_no_change(rule, editor)
             if why is not None:
@@ -263,34 +258,34 @@ class Run:
 
 
 def _why_unmet(rule: EditRule, editor: Editor, model: nn.Module) -> str | None:
-    """Return why an entry has edited nothing, or another layer than it names; None if all is well."""
+    """Return why an entry edited nothing, or a different layer than it names; None if all is well."""
     there = [name for (name, cross), _ in editor.seen.items() if cross == bool(editor.plan.cross)]
     if isinstance(rule.layer, int) and rule.layer < 0 and rule.number != len(there) + rule.layer and there:
         return (
-            f"{rule.key!r} counts layers from the end, and {len(there)} with attention have run, where the config "
-            f"names {(rule.number or 0) - rule.layer}: count them from the first, 0"
+            f"{rule.key!r} counts layers from the end, but {len(there)} layers with attention ran and the config has "
+            f"{(rule.number or 0) - rule.layer}: count them from the first, 0"
         )
     if rule.met or not any(rule.edits):
         return None
     kind = type(model).__name__
     if editor.elsewhere and not editor.forward_count:
         return (
-            f"{kind} was called in another thread than that of the block, whose calls are not edited: call it in this"
+            f"{kind} was called in another thread, and only calls in the thread of the block are edited: call it there"
         )
     if not editor.seen and not editor.skipped and not editor.forward_count:
-        return f"{rule.key!r} has edited nothing, for {kind} was not called in the block: run the very object inside it"
+        return f"{rule.key!r} has edited nothing: {kind} was not called in the block: run the same object inside it"
     listed = ", ".join(f"{i} {name!r}" for i, name in enumerate(there[:6])) + (", …" if len(there) > 6 else "")
-    unseen = next((f"; {name} was not seen: {why}" for name, why in editor.skipped.items()), "")
+    unseen = next((f"; {name} was not captured: {why}" for name, why in editor.skipped.items()), "")
     return f"{rule.key!r} has edited nothing: the layers that ran are {listed or 'none'}{unseen}"
 
 
 def _why_no_change(rule: EditRule, editor: Editor) -> str | None:
-    """Return what of an entry's words changed nothing in any call."""
+    """Return which part of an entry changed nothing in any call; None if each had an effect."""
     found = [edit for edit in rule.edits if edit is not None]
     for edit in found:
-        unused = edit.unused_word()
+        unused = edit.unused_keyword()
         if unused is not None:
-            return f"{rule.key!r}: {edit.text} changed nothing, for no call that it names {unused}"
+            return f"{rule.key!r}: {edit.text} changed nothing, because no matching call {unused}"
         missing = _missing_place(edit, rule, editor)
         if missing is not None:
             return missing
@@ -302,7 +297,7 @@ def _why_no_change(rule: EditRule, editor: Editor) -> str | None:
 
 
 def _missing_place(edit: HeadEdit, rule: EditRule, editor: Editor) -> str | None:
-    """Return what an edit names that no layer that it has edited has had; None if there is nothing."""
+    """Return which position of an edit no edited layer had; None if all exist."""
     if edit.mask is not None:
         longer = [edit.mask.missing(name, *editor.ends[name]) for name in rule.met]
         if longer and None not in longer:

@@ -1,4 +1,4 @@
-"""Which keys a cache policy leaves each query of a call that is edited: as `Attention.what_if` decides it, streamed."""
+"""The keys that a cache policy keeps for each query of an edited call, as in `Attention.what_if`, streamed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from .added_mask import cells_of
 from .seen_call import SeenCall
 
 BEGUN = (
-    "{} cannot be edited by keep, which goes by the first keys of the text, and these were read before the block: run "
-    "the whole text inside it"
+    "{} cannot be edited by keep: it needs the first keys of the text, but these were read before the block: run the "
+    "whole text inside it"
 )
 SHARE = (
-    "keep's budget is a share of all keys, whose number is not known while the text grows: give how many keys, budget=8"
+    "keep's budget is a fraction of all keys, whose number is unknown while the text grows: give a number of keys, "
+    "such as budget=8"
 )
 
 
 def read_keep(given: Any) -> dict[str, Any]:
-    """Return a policy as it is given, checked as far as it can be before the model runs.
+    """Read a policy and check it before the model runs.
 
     Raises:
-        TypeError, ValueError: no such policy.
+        TypeError, ValueError: there is no such policy.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"keep is {told(given)}: give {{'policy': 'window', 'budget': 64}}")
@@ -40,23 +41,23 @@ def read_keep(given: Any) -> dict[str, Any]:
         raise ValueError(f"keep has {told(unknown[0])}: there are {', '.join(KEEP)}")
     as_choice(given.get("policy"), POLICIES, "policy")
     if given.get("budget") is None:
-        raise ValueError("keep needs a budget: give how many keys a query has at most, or a share of them below 1")
+        raise ValueError("keep needs a budget: give the maximum number of keys of a query, or a fraction below 1")
     return dict(given)
 
 
 class KeptKeys:
-    """The keys that a policy leaves the queries of a call.
+    """The keys that a policy keeps for the queries of a call.
 
     Args:
         seen: the call.
         given: the policy.
-        rules: the rules that it is decided under: keywords of `Attention`, beside q and k.
-        own: f(b, h, rows, keys) -> bool, the rules beside these.
-        q, k: of the call, as edits round them.
-        firsts: of each layer by name, where the text of each sample begins; noted where that is read.
+        rules: the rules that the policy applies under: keywords of `Attention` other than q and k.
+        own: f(b, h, rows, keys) -> bool, additional rules.
+        q, k: the call's tensors, rounded as edits require.
+        firsts: where the text of each sample begins, by layer name; filled when the start of the text is read.
 
     Raises:
-        EditRefused: it cannot be decided in this call.
+        EditRefused: the policy cannot be applied to this call.
     """
 
     def __init__(
@@ -86,12 +87,12 @@ class KeptKeys:
             self._mask = _from_the_first(self._mask, seen, firsts)
 
     def cells(self, samples: Sequence[int], heads: Sequence[int], rows: Tensor, keys: Tensor) -> Tensor:
-        """Return which keys of a call some queries have, (samples, heads, rows, keys) bool."""
+        """Return which keys some queries keep, (samples, heads, rows, keys) bool."""
         return cells_of(self._mask, samples, heads, rows, keys)
 
 
 def _from_the_first(mask: WindowAndFirst, seen: SeenCall, firsts: dict[str, tuple[int, ...]]) -> WindowAndFirst:
-    """Return a mask whose first keys are those of the text, where a step may not attend to them any more."""
+    """Return a mask that keeps the text's first keys even after the window has passed them."""
     if not seen.queries.start:
         firsts[seen.name] = tuple(one + seen.keys.start for one in mask.firsts)
         return mask

@@ -1,4 +1,4 @@
-"""A model and what it is called with: one forward pass that can be made again, also for several copies of a sample."""
+"""A forward pass that can be repeated, also for several copies of one sample."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..modules.module_walk import device_of
 from ..session.callers import module_of
 from ..text.labels import can_spell
 
-IDS = ("decoder_input_ids", "input_ids")  # those whose positions the output has, if there are both, come first
+IDS = ("decoder_input_ids", "input_ids")  # if both are given, the output has the positions of the first
 MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}
-PER_SAMPLE = {  # arguments that have the samples on their first axis, and nothing that one sample has of another
+PER_SAMPLE = {  # arguments with samples on the first axis that are independent of each other
     *("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask", "inputs_embeds"),
     *("labels", "pixel_values", "input_values", "input_features", "position_ids"),
 }
@@ -26,15 +26,15 @@ CACHES = ("past_key_values", "cache", "past", "encoder_cache")
 
 @dataclass(frozen=True)
 class RepeatableCall:
-    """A forward pass that can be made again.
+    """A forward pass that can be repeated.
 
     Attributes:
-        model: that is called.
-        args, kwargs: of the call.
-        function: runs the model in the place of a call, where a user gave that.
-        tokenizer: that has words for the ids; None where there is none.
-        batches: how many samples there are; None where that is not known.
-        lean: whether it may leave out what takes memory and changes no numbers.
+        model: the model.
+        args, kwargs: the arguments of the call.
+        function: runs the model instead of a call, if the user gave one.
+        tokenizer: decodes the ids; None if there is none.
+        batches: the number of samples; None if unknown.
+        lean: whether arguments that save memory may be added; they change no numbers.
     """
 
     model: nn.Module
@@ -46,20 +46,20 @@ class RepeatableCall:
     lean: bool = True
 
     def __call__(self, **more: Any) -> Any:
-        """Run the model, without gradients.
+        """Run the model without gradients.
 
         Args:
-            more: arguments that it takes beside those of the call.
+            more: additional keyword arguments.
         """
         with torch.inference_mode(False), torch.no_grad():
             if self.function is not None:
                 return self.function()
-            saving = self._unsaid() if self.lean else {}
+            saving = {"use_cache": False} if self.lean and self.takes("use_cache") else {}
             return self.model(*self.args, **{**saving, **self.kwargs, **more})
 
     @property
     def ids(self) -> Tensor | None:
-        """The ids (B, n) of the text whose positions the output has; None where they are not known."""
+        """The ids (B, n) of the text whose positions the output has; None if unknown."""
         return next((self.kwargs[name] for name in IDS if isinstance(self.kwargs.get(name), Tensor)), self._own_ids)
 
     @property
@@ -69,13 +69,13 @@ class RepeatableCall:
         return found if is_ids else None
 
     def real(self, batch: int) -> Tensor | None:
-        """Return which positions of a sample are none of padding (n,); None where all are, as far as is known."""
+        """Return which positions of a sample are not padding (n,); None if there is no mask."""
         name = next((name for name in IDS if isinstance(self.kwargs.get(name), Tensor)), None)
         mask = None if name is None else self.kwargs.get(MASKS[name])
         return mask[batch] != 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
 
     def text(self, batch: int, length: int) -> tuple[Tensor | None, Tensor | None]:
-        """Return ids (n,) of a sample's only text that is so long, and where it is no padding; None each if unknown."""
+        """Return the ids (n,) of a sample's only text of this length and where it is not padding; None if unknown."""
         found = {name: x for name in IDS if isinstance(x := self.kwargs.get(name), Tensor) and x.shape[-1] == length}
         if not found and self._own_ids is not None and self._own_ids.shape[1] == length:
             return self._own_ids[batch], None
@@ -88,7 +88,7 @@ class RepeatableCall:
 
     @property
     def can_repeat(self) -> bool:
-        """Whether it can be made of several copies of one sample at once."""
+        """Whether the call can be made with several copies of one sample."""
         if self.function is not None or self.batches is None:
             return False
         if self.args:
@@ -102,7 +102,7 @@ class RepeatableCall:
         return fits and plain and ("pixel_values" not in tensors or tensors["pixel_values"].ndim == 4)
 
     def copies(self, batch: int, count: int) -> RepeatableCall:
-        """Return the call of one sample, so many times; as it is where it cannot be taken apart."""
+        """Return the call with `count` copies of one sample; the call itself if it cannot be split."""
         if not self.can_repeat:
             return self
 
@@ -116,33 +116,29 @@ class RepeatableCall:
         return replace(self, args=tuple(map(taken, self.args)), kwargs=kwargs, batches=count)
 
     def takes(self, name: str) -> bool:
-        """Return whether the model's forward has an argument of this name."""
+        """Return whether the model's forward has this argument."""
         try:
             return self.function is None and name in inspect.signature(self.model.forward).parameters
         except (TypeError, ValueError):
             return False
 
-    def _unsaid(self) -> dict[str, Any]:
-        """Return arguments that save memory and change no numbers."""
-        return {"use_cache": False} if self.takes("use_cache") else {}
-
 
 def read_call(model: Any, inputs: Any, tokenizer: Any = None) -> RepeatableCall:
-    """Return the forward pass that a user means.
+    """Read the forward pass that a user gives.
 
     Args:
-        model: an `nn.Module`, or what has one as `.model`, such as a pipeline.
-        inputs: the model's arguments by name; a text or a list of texts, with a tokenizer; ids (n,) or (B, n), or
-            another tensor, the first argument; a tuple of arguments; or a function without arguments that runs the
+        model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline.
+        inputs: the model's keyword arguments; a text or a list of texts, with a tokenizer; ids (n,) or (B, n), or
+            another tensor as the first argument; a tuple of arguments; or a function without arguments that runs the
             model and returns its output.
-        tokenizer: None: that of the model, where it has one.
+        tokenizer: None uses the model's own, if it has one.
 
     Raises:
-        TypeError, ValueError: no model; inputs that are none of these, or hold a cache; a model in training mode.
+        TypeError, ValueError: the model or inputs are invalid; inputs hold a cache; the model is in training mode.
     """
     module = module_of(model)
     if module is None:
-        raise TypeError(f"model is {told(model)}: give an nn.Module, which runs are made of")
+        raise TypeError(f"model is {told(model)}: give an nn.Module")
     tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
     _refuse_training(module)
     if callable(inputs) and not isinstance(inputs, Tensor | Mapping) and not hasattr(inputs, "keys"):
@@ -152,21 +148,21 @@ def read_call(model: Any, inputs: Any, tokenizer: Any = None) -> RepeatableCall:
 
 
 def call_again(model: nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]], tokenizer: Any) -> RepeatableCall:
-    """Return a call that was made, as it was made.
+    """Return an earlier call so that it can be repeated exactly.
 
     Raises:
-        ValueError: it had a cache, which it has changed; the model is in training mode.
+        ValueError: it had a cache, which it has changed; or the model is in training mode.
     """
     _refuse_training(model)
     return replace(_of(RepeatableCall(model, *inputs, None, tokenizer)), lean=False)
 
 
 def _of(call: RepeatableCall) -> RepeatableCall:
-    """Return a call with its number of samples; raise ValueError where it holds a cache."""
+    """Return a call with its number of samples; raise ValueError if it holds a cache."""
     kwargs = call.kwargs
     cache = next((name for name in CACHES if kwargs.get(name) is not None), None)
     if cache is not None:
-        raise ValueError(f"inputs hold a cache, {cache}, which every run would change: give the whole text without it")
+        raise ValueError(f"inputs hold a cache, {cache}, which every run would change: give the whole text instead")
     ids = call.ids
     named = [x.shape[0] for name, x in kwargs.items() if name in PER_SAMPLE and isinstance(x, Tensor) and x.ndim]
     return replace(call, batches=int(ids.shape[0]) if ids is not None else next(iter(named), None))
@@ -174,9 +170,7 @@ def _of(call: RepeatableCall) -> RepeatableCall:
 
 def _refuse_training(module: nn.Module) -> None:
     if module.training:
-        raise ValueError(
-            "the model is in training mode, in which dropout can make every run another: call model.eval() first"
-        )
+        raise ValueError("the model is in training mode, where dropout makes runs differ: call model.eval() first")
 
 
 def _arguments(inputs: Any, tokenizer: Any, module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -191,7 +185,7 @@ def _arguments(inputs: Any, tokenizer: Any, module: nn.Module) -> tuple[tuple[An
         ids = torch.as_tensor(inputs, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
-            f"inputs are {told(inputs)}: give the model's arguments by name, such as tokenizer(text, "
+            f"inputs are {told(inputs)}: give the model's keyword arguments, such as tokenizer(text, "
             'return_tensors="pt") or cap.inputs, a text, or ids'
         ) from None
     return (ids[None] if ids.ndim == 1 and not ids.is_floating_point() else ids,), {}
@@ -199,11 +193,11 @@ def _arguments(inputs: Any, tokenizer: Any, module: nn.Module) -> tuple[tuple[An
 
 def _tokenized(texts: Any, tokenizer: Any) -> Any:
     if not can_spell(tokenizer):
-        raise ValueError(f"inputs are a text, {told(texts)}: give its tokenizer too, as tokenizer=, or ids")
+        raise ValueError(f"inputs are a text, {told(texts)}: give its tokenizer too, as tokenizer=, or give ids")
     if callable(tokenizer):
         several = {"padding": True} if not isinstance(texts, str) and len(texts) > 1 else {}
         return tokenizer(texts, return_tensors="pt", **several)
     if not isinstance(texts, str):
-        raise ValueError(f"inputs are {len(texts)} texts: this tokenizer takes one, or give ids")
+        raise ValueError(f"inputs are {len(texts)} texts: this tokenizer takes one, so give one text, or ids")
     found = tokenizer.encode(texts)
     return list(getattr(found, "ids", found))

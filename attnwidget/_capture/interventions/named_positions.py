@@ -1,4 +1,4 @@
-"""Queries and keys that an edit names: numbers, ranges and segments, as places of a text that may still grow."""
+"""Positions that an edit names (numbers, ranges and segments) in a text that may still grow."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..._utils.validation import nearest, told
 ADVICE = "give numbers, ranges or slices of positions, or names of segments with segments="
 
 
-class Places:
-    """Positions of a text, counted from its first token, or from the end of what was read first if negative.
+class NamedPositions:
+    """Positions of a text, from its first token; negative ones count from the end of what was read first.
 
     Args:
         given: an int, a slice, a range, a `Segment`, the name of a segment, or several of these; None: all.
-        what: how errors call it.
-        segments: that names are looked up in.
+        what: the name used in errors.
+        segments: where names are looked up.
 
     Raises:
-        TypeError, ValueError: anything else; none at all; a name that no segment has.
+        TypeError, ValueError: anything else; no positions; a name that no segment has.
 
-    >>> Places([0, slice(-2, None)], "drop_keys").mask(0, 6, 5).tolist()
+    >>> NamedPositions([0, slice(-2, None)], "drop_keys").mask(0, 6, 5).tolist()
     [True, False, False, True, True, True]
     """
 
@@ -40,13 +40,13 @@ class Places:
         return repr(self.given)
 
     def mask(self, first: int, count: int, length: int, device: Any = None) -> Tensor:
-        """Return which of some positions are named, bool (count,).
+        """Return which of `count` positions are named, bool (count,).
 
         Args:
-            first: the first of them.
-            count: how many there are.
-            length: of the text that was read first, from whose end negative positions count.
-            device: of the result.
+            first: the first of these positions.
+            count: their number.
+            length: the length of the text that was read first; negative positions count from its end.
+            device: the device of the result.
         """
         found = torch.zeros(count, dtype=torch.bool, device="cpu")
         for part in self._parts:
@@ -55,11 +55,11 @@ class Places:
         return found.to(device)
 
     def missing(self, end: int, length: int) -> int | slice | None:
-        """Return what of it no position has had: a number, or a slice that names none; None if there is nothing.
+        """Return a named number that does not exist, or a slice that is empty; None if all is well.
 
         Args:
-            end: how many positions there were at last.
-            length: of the text that was read first; of one that has grown since a range may name more than there are.
+            end: the final number of positions.
+            length: the length of the text that was read first; if the text has grown, ranges may extend beyond it.
         """
         for part in self._parts:
             if isinstance(part, slice):
@@ -71,7 +71,7 @@ class Places:
 
 
 def _positions(part: range | slice, length: int, end: int) -> Sequence[int]:
-    """Return positions before `end`; negative ones count from `length`, an open slice goes on to `end`."""
+    """Return positions before `end`; negative ones count from `length`, and an open slice extends to `end`."""
     if not isinstance(part, slice):
         if part[0] >= 0:
             return range(part.start, min(part.stop, end), part.step)
@@ -82,7 +82,7 @@ def _positions(part: range | slice, length: int, end: int) -> Sequence[int]:
 
 
 def _parts(given: Any, what: str, segments: Segments | None) -> Iterator[range | slice]:
-    """Yield what is named: a slice, which may go on after the last position, or a range, all of which must be there."""
+    """Yield slices, which may extend beyond the last position, and ranges, which may not."""
     if isinstance(given, Tensor | np.ndarray):
         given = given.tolist()
     if isinstance(given, str):
@@ -105,7 +105,7 @@ def _parts(given: Any, what: str, segments: Segments | None) -> Iterator[range |
 
 def _named(name: str, what: str, segments: Segments | None) -> Iterator[range]:
     if segments is None:
-        raise ValueError(f"{what} names the segment {name!r}: give segments=, in which it is looked up")
+        raise ValueError(f"{what} names the segment {name!r}, but there are no segments: give segments=")
     found = [range(one.start, one.stop) for one in segments if one.name == name]
     if not found:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Weights and outputs of heads that another run has had, to be put in the place of this run's."""
+"""Patching: weights and outputs of heads from another run replace those of this run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..intercept.output_edits import EditRefused
 
 
 class OtherRun:
-    """Another run of the same model, as it was captured.
+    """Another, captured run of the same model.
 
     Args:
-        source: a `Capture` or `Forward`, whose calls are found by the name of their module; an `AttentionStack`, whose
-            layers are found by name or number; or one `Attention`, for any layer.
+        source: a `Capture` or `Forward`, whose calls are found by module name; an `AttentionStack`, whose layers are
+            found by name or number; or one `Attention`, for any layer.
 
     Raises:
         TypeError: anything else.
@@ -26,7 +26,7 @@ class OtherRun:
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self.ends: dict[str, tuple[int, Any]] = {}  # by name: how many queries this run has had, and its attention
+        self.ends: dict[str, tuple[int, Any]] = {}  # by name: this run's number of queries, and the other's attention
         is_capture = isinstance(getattr(type(source), "calls", None), property)
         if not isinstance(source, AttentionStack | AttentionBase) and not is_capture:
             raise TypeError(f"'from' is {told(source)}: give a capture, an AttentionStack or an Attention")
@@ -48,14 +48,14 @@ class OtherRun:
                 return source[name]
             if number < len(source):
                 return source[number]
-            raise EditRefused(f"the stack of 'from' has {len(source)} layers, and none is {name!r} or number {number}")
+            raise EditRefused(f"the stack of 'from' has {len(source)} layers, but none is {name!r} or number {number}")
         calls: Mapping[str, Any] = source.calls
         if name not in calls:
-            raise EditRefused(f"the capture of 'from' has no call of {name!r}: there are {_listed(list(calls))}")
+            raise EditRefused(f"the capture of 'from' has no call of {name!r}: it has {_listed(list(calls))}")
         return calls[name]
 
     def weights(self, where: Any, sample: int, head: int, rows: range) -> Tensor:
-        """Return the weights (rows, K) of some queries of a head; `where` is the call, a `SeenCall`."""
+        """Return the weights (rows, K) of some queries of a head; `where` is the `SeenCall`."""
         att, own_sample, own_head = self._find(where, sample, head)
         queries, keys = self._rows(att, where, rows), where.keys
         if keys.stop > att.shape.K or (where.cross and len(keys) != att.shape.K):
@@ -67,24 +67,25 @@ class OtherRun:
         """Return the outputs (rows, Dv) of some queries of a head."""
         att, own_sample, own_head = self._find(where, sample, head)
         if att.v is None:
-            raise EditRefused(
-                "the capture of 'from' has no values, of which outputs are made: capture with values=True"
-            )
+            raise EditRefused("the capture of 'from' has no values, so it has no outputs: capture with values=True")
         queries = self._rows(att, where, rows)
         found: Tensor = att.output(batch=own_sample, head=own_head)[queries.start : queries.stop]
         return found
 
     def _find(self, where: Any, sample: int, head: int) -> tuple[Any, int, int]:
-        """Return the attention of the same layer, and its numbers of the sample and the head."""
+        """Return the attention of the same layer, with its indices of the sample and the head."""
         att = self.attention(where.name, where.number)
         part = att.part
         if part is not None and part.queries is not None:
-            raise EditRefused("the capture of 'from' has kept some queries alone: capture without queries=")
+            raise EditRefused("the capture of 'from' has only some queries: capture without queries=")
         heads: Sequence[int] = range(att.shape.H) if part is None or part.heads is None else part.heads
         if head not in heads:
             raise EditRefused(f"the capture of 'from' has no head {head} of {where.name!r}: it has {_listed(heads)}")
         if att.shape.B not in (1, where.samples):
-            raise EditRefused(f"the capture of 'from' has {att.shape.B} samples, and this run {where.samples}")
+            raise EditRefused(
+                f"the capture of 'from' has {att.shape.B} samples, but this run has {where.samples}: capture one "
+                "sample, or as many as here"
+            )
         return att, sample if att.shape.B > 1 else 0, list(heads).index(head)
 
     def _rows(self, att: Any, where: Any, rows: range) -> range:
@@ -97,16 +98,16 @@ class OtherRun:
         return found
 
     def unmatched(self) -> str | None:
-        """Return what is to be said of a layer whose other run was longer; None where lengths match."""
+        """Return how the other run's number of queries differs in some layer; None if all are equal."""
         for name, (end, att) in self.ends.items():
             if end != att.shape.Q:
-                return f"of {name!r} the capture of 'from' has {att.shape.Q} queries, and this run had {end}"
+                return f"the capture of 'from' has {att.shape.Q} queries in {name!r}, but this run had {end}"
         return None
 
 
 def _lengths(where: Any, att: Any) -> str:
     return (
-        f"{where.name!r} has {len(where.queries)} queries and {len(where.keys)} keys, and in the capture of 'from' "
+        f"{where.name!r} has {len(where.queries)} queries and {len(where.keys)} keys, but the capture of 'from' has "
         f"{att.shape.Q} and {att.shape.K}: capture a run of the same lengths"
     )
 

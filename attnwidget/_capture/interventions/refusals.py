@@ -1,4 +1,4 @@
-"""What of a model cannot be edited, as far as that can be told before it runs."""
+"""Refuse, before a model runs, edits that cannot be made in it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ..session.callers import module_names
 from .edits import EditPlan, EditRule
 
 COMPILED = (
-    "{} is compiled, and inside compiled code nothing can be edited: give the model that was compiled "
-    "(model._orig_mod of what torch.compile returned), or do without model.compile()"
+    "{} is compiled, and compiled code cannot be edited: give the original model (model._orig_mod of the result of "
+    "torch.compile), or run without model.compile()"
 )
 DROPS = (
-    "{} drops weights at random in training and does not tell which, so that an edited head could not drop the same: "
-    "call model.eval(), set its dropout to 0, or edit by 'zero', {{'output': …}} or {{'from': …, 'take': 'outputs'}} "
-    "alone"
+    "{} drops weights at random in training and does not report which, so an edited head could not drop the same: "
+    "call model.eval(), set its dropout to 0, or edit only by 'zero', {{'output': …}} or "
+    "{{'from': …, 'take': 'outputs'}}"
 )
-DROPOUT = re.compile(r"att\w*drop")  # an attribute of a module that drops weights
+DROPOUT = re.compile(r"att\w*drop")  # attributes that hold the dropout of weights
 HEADS_OF_CONFIG = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_heads", "n_head")
 
 
 def refuse(model: nn.Module, plan: EditPlan) -> None:
-    """Refuse what cannot be edited.
+    """Refuse edits that cannot be made.
 
     Raises:
-        ValueError: the model is compiled or scripted; a name that no module has; a head or layer
-            that is not there, by the model's config.
+        ValueError: the model is compiled or scripted; no module has a name; or the config shows that a head or layer
+            does not exist.
     """
     names = module_names(model)
     for module in model.modules():
@@ -48,9 +48,9 @@ def refuse(model: nn.Module, plan: EditPlan) -> None:
 
 
 def _refuse_dropout(model: nn.Module, plan: EditPlan, names: Mapping[int, str]) -> None:
-    """Refuse edits that need weights of modules that say that they drop some; others are refused when they are called.
+    """Refuse edits that need weights of modules with dropout; the rest is refused when it is called.
 
-    Which module a number means is known when it runs: these are refused here where all modules drop.
+    The module of a layer number is known only when it runs, so numbers are refused here only if all modules drop.
     """
     rules = [rule for rule in plan.rules if any(one is not None and one.output is None for one in rule.edits)]
     shares = {
@@ -65,7 +65,7 @@ def _refuse_dropout(model: nn.Module, plan: EditPlan, names: Mapping[int, str]) 
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield a module's own attributes and the modules in it, by name; of torch's own attention the dropout."""
+    """Yield a module's attributes and submodules by name, and the dropout of torch's own attention."""
     yield from vars(module).items()
     yield from module.named_children()
     if isinstance(module, nn.MultiheadAttention):
@@ -73,7 +73,7 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _share(x: Any) -> float:
-    """Return how much a dropout drops, of its module or number; 0 of anything else."""
+    """Return the probability of a dropout module or number; 0 for anything else."""
     found = getattr(x, "p", x) if isinstance(x, nn.Module) else x
     return float(found) if isinstance(found, float) and 0 < found <= 1 else 0.0
 
@@ -86,12 +86,12 @@ def _refuse_unknown_names(model: nn.Module, plan: EditPlan, names: list[str]) ->
         if not any(matches_name(plain, name) for name in names):
             raise ValueError(
                 f"edits names {shown(rule.layer)}: {nearest_name(rule.layer, names)}no module of "
-                f"{type(model).__name__} has that name, or a part of it; model.named_modules() lists them"
+                f"{type(model).__name__} has this name or a part of it; model.named_modules() lists them"
             )
 
 
 def _refuse_numbers(config: Any, plan: EditPlan) -> None:
-    """Refuse heads and layers that no layer of the model has, where its config tells how many there are."""
+    """Refuse heads and layers beyond the counts in the model's config, if it has them."""
     counts = [n for one in _configs(config) for name in HEADS_OF_CONFIG if isinstance(n := _of(one, name), int)]
     layers = (
         None if list(_configs(config))[1:] or _of(config, "is_encoder_decoder") else _of(config, "num_hidden_layers")
@@ -110,11 +110,11 @@ def _refuse_numbers(config: Any, plan: EditPlan) -> None:
 
 
 def _from_the_end(rule: EditRule, layers: Any) -> int:
-    """Return the number of a layer that is counted from the end."""
+    """Return the number of a layer that is given from the end."""
     assert isinstance(rule.layer, int)
     if not isinstance(layers, int):
         raise ValueError(
-            f"edits has the key {rule.key!r}: how many layers there are is known when they have run, so count them "
+            f"edits has the key {rule.key!r}, but the number of layers is known only after they have run: count them "
             "from the first, 0"
         )
     if layers + rule.layer < 0:
@@ -123,7 +123,7 @@ def _from_the_end(rule: EditRule, layers: Any) -> int:
 
 
 def _configs(config: Any) -> Iterator[Any]:
-    """Yield a config and those inside it."""
+    """Yield a config and the configs inside it."""
     if config is None:
         return
     yield config
@@ -136,5 +136,5 @@ def _configs(config: Any) -> Iterator[Any]:
 def _of(config: Any, name: str) -> Any:
     try:
         return getattr(config, name, None)
-    except Exception:  # a property that needs what is not there
+    except Exception:  # a property may need something missing
         return None

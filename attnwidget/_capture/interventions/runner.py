@@ -1,4 +1,4 @@
-"""`EffectRunner`: what a widget asks of the model whose attention it shows."""
+"""`EffectRunner`: runs the model behind a widget, without and with edits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..._widget.effect_source import EditedPart, Goal, PartEffect, PlainRun, Tar
 from ..text.stacks import NamedStack
 from .comparing import TargetLike
 from .model_call import RepeatableCall
-from .runs import EditedRuns, Found
+from .runs import EditedRuns, RunEffect
 from .swept_part import SweptPart
 from .targets import ComparedTarget, is_masked_model, read_target, text_before, texts_of
 
-AFTER_THE_END = 8  # tokens that are offered as targets
-IN_THE_ANSWER = 40  # and those of the text itself
-SLICE_SECONDS = 0.25  # that a run of several samples may take, while the kernel waits
-NAMED = 10  # tokens of one effect
+AFTER_THE_END = 8  # likely next tokens that are offered as targets
+IN_THE_ANSWER = 40  # tokens of the text that are offered as targets
+SLICE_SECONDS = 0.25  # the maximum time of a run of several samples, while the kernel waits
+NAMED = 10  # tokens listed for one effect
 EDITS = (
     ("zero", "without it", "set to zero"),
     ("cut", "weights to 0", "with weights of 0"),
@@ -34,18 +34,17 @@ class _SampleRuns:
 
     runs: EditedRuns
     target: ComparedTarget
-    plain: PlainRun
     version: int
     targets: dict[Goal, ComparedTarget] = field(default_factory=dict)
 
 
 class EffectRunner:
-    """The model with what it is called with, for a stack of layers that a widget shows.
+    """The model and inputs behind the stack of layers that a widget shows.
 
     Args:
-        call: of the model.
-        stack: that is shown.
-        target: what is compared where nothing is chosen, as `attnwidget.effect` takes it.
+        call: the call of the model.
+        stack: the stack that is shown.
+        target: the default target, as in `attnwidget.effect`.
     """
 
     edits = EDITS
@@ -59,7 +58,7 @@ class EffectRunner:
         self._shapes = [record.attention.shape for record in stack.records.values()]
         self._ids = stack.queries.ids
         self._samples: dict[int, _SampleRuns] = {}
-        self._numbers: list[int] = []  # of the stack's layers, as interventions count them
+        self._numbers: list[int] = []  # of the stack's layers, as interventions number them
 
     # Without edits.
 
@@ -67,35 +66,32 @@ class EffectRunner:
         """Run the model without edits: see `EffectSource`."""
         call = self._call
         if call.batches is not None and batch >= call.batches:
-            raise ValueError(
-                f"sample {batch} is shown, and inputs have {call.batches}: give those of the capture, inputs=cap.inputs"
-            )
+            raise ValueError(f"sample {batch} is shown, but inputs have {call.batches} samples: give inputs=cap.inputs")
         runs = EditedRuns(call, batch, cross=self._cross, whole=callable(self._target))
         runs.begin()
         self._check(runs, batch)
         target = runs.read(self._target, -1)
-        plain = self._plain(runs, target, batch)
-        self._samples[batch] = _SampleRuns(runs, target, plain, self._version())
-        return plain
+        self._samples[batch] = _SampleRuns(runs, target, self._version())
+        return self._plain(runs, target, batch)
 
     def _version(self) -> int:
         """Return a number that changes with the model's weights."""
         return sum(0 if x.is_inference() else x._version for x in self._call.model.parameters())
 
     def _check(self, runs: EditedRuns, batch: int) -> None:
-        """Raise ValueError where the model, so called, has not the layers that are shown."""
+        """Raise ValueError if the model with these inputs does not run the layers that are shown."""
         names = [one.name for one in runs.layers]
         missing = [name for name in self._names if name not in names]
         if missing:
-            raise ValueError(f"{missing[0]} is shown, and this model has not run it: give the model that was captured")
+            raise ValueError(f"{missing[0]} is shown, but this model did not run it: give the model that was captured")
         self._numbers = [names.index(name) for name in self._names]
         for number, name, shape, heads in zip(self._numbers, self._names, self._shapes, self._heads, strict=True):
             ran = runs.layers[number]
             queries = shape.Q if self._queries is None else ran.queries
             if ran.keys < shape.K or ran.queries < queries or (heads is None and ran.heads != shape.H):
                 raise ValueError(
-                    f"{name} is shown with {shape.H} heads, {queries:,} queries and {shape.K:,} keys, and this model "
-                    f"with these inputs has {ran.heads}, {ran.queries:,} and {ran.keys:,}: give what was captured, "
+                    f"{name} is shown with {shape.H} heads, {queries:,} queries and {shape.K:,} keys, but this model "
+                    f"with these inputs has {ran.heads}, {ran.queries:,} and {ran.keys:,}: give the captured inputs, "
                     "inputs=cap.inputs"
                 )
         ids, own = self._ids, self._call.ids
@@ -128,7 +124,7 @@ class EffectRunner:
         )
 
     def _in_the_text(self, runs: EditedRuns, batch: int) -> list[TargetChoice]:
-        """Return the last tokens of the text as they stand there, each told by the position before it."""
+        """Return the last tokens of the text as targets, each at the position that predicts it."""
         ids, real = self._call.ids, self._call.real(batch)
         if ids is None or runs.logits is None or ids.shape[1] != len(runs.logits) or is_masked_model(self._call.model):
             return []
@@ -140,7 +136,7 @@ class EffectRunner:
         return [TargetChoice(at - 1, token, text, f"token {at}") for at, token, text in named]
 
     def choice(self, batch: int, goal: Goal) -> TargetChoice:
-        """Return a target as it is told: see `EffectSource`."""
+        """Return a target with its text: see `EffectSource`."""
         target = self._targeted(batch, goal)
         return TargetChoice(target.at, target.token, target.name, "")
 
@@ -158,7 +154,7 @@ class EffectRunner:
         return sample.targets[goal]
 
     def text(self, batch: int, at: int) -> str:
-        """Return the last words up to a position."""
+        """Return the last words up to a position, inclusive."""
         return text_before(self._call, batch, at)
 
     # With edits.
@@ -172,35 +168,35 @@ class EffectRunner:
     def run(
         self, batch: int, parts: Sequence[EditedPart], edit: str, goal: Goal | None, answer: Sequence[int]
     ) -> list[PartEffect]:
-        """Run the model once with each part edited by itself: see `EffectSource`."""
+        """Run the model once for each part with only that part edited: see `EffectSource`."""
         sample = self._samples[batch]
         if sample.version != self._version():
-            raise RuntimeError("the model's weights have changed since its first run: run it anew")
+            raise RuntimeError("the model's weights have changed since its first run: run it again")
         target, more = self._targeted(batch, goal), self._before(batch, answer)
         edits = [self._edits(part, edit) for part in parts]
         size = 1 if len(parts) == 1 else sample.runs.size(len(parts), SLICE_SECONDS)
-        return [self._told(one, target) for one in sample.runs.run(edits, target, more, max(size, len(parts)))]
+        return [self._part_effect(one, target) for one in sample.runs.run(edits, target, more, max(size, len(parts)))]
 
     def _edits(self, part: EditedPart, edit: str) -> dict[Any, Any]:
         if part.layer is not None and part.layer >= len(self._numbers):
-            raise IndexError(f"layer {part.layer} is not there: there are 0 to {len(self._numbers) - 1}")
+            raise IndexError(f"layer {part.layer} does not exist: there are 0 to {len(self._numbers) - 1}")
         layer = None if part.layer is None else self._numbers[part.layer]
         head = part.head if part.layer is None or part.head is None else self._head(part.layer, part.head)
         queries = part.queries
         if queries is not None and self._queries is not None:
             queries = tuple(self._queries[query] for query in queries)
         if part.keys is not None and (wrong := [key for key in part.keys if key >= self._shapes[0].K]):
-            raise IndexError(f"key {wrong[0]} is not there: there are 0 to {self._shapes[0].K - 1}")
+            raise IndexError(f"key {wrong[0]} does not exist: there are 0 to {self._shapes[0].K - 1}")
         return SweptPart(layer, head, queries, part.keys, tuple(self._numbers)).edits(edit, 0)
 
     def _head(self, layer: int, head: int) -> int:
         kept, count = self._heads[layer], self._shapes[layer].H
         if head >= count:
-            raise IndexError(f"head {head} is not there: there are 0 to {count - 1}")
+            raise IndexError(f"head {head} does not exist: there are 0 to {count - 1}")
         return head if kept is None else int(kept[head])
 
     def _before(self, batch: int, answer: Sequence[int]) -> list[int]:
-        """Return the positions that tell the tokens of the answer."""
+        """Return the positions that predict the tokens of the answer."""
         logits, call = self._samples[batch].runs.logits, self._call
         if logits is None or self._cross or call.ids is None or call.ids.shape[1] != len(logits):
             return []
@@ -210,7 +206,7 @@ class EffectRunner:
         shift = 0 if is_masked_model(call.model) else 1
         return sorted({at - shift for at in own if 0 <= at - shift < len(logits)})
 
-    def _told(self, found: Found, target: ComparedTarget) -> PartEffect:
+    def _part_effect(self, found: RunEffect, target: ComparedTarget) -> PartEffect:
         if found.rows is None or target.token is None:
             return PartEffect(found.before, found.after, None, None, 0, ())
         p, q = log_probabilities(found.rows[0]), log_probabilities(found.rows[1])

@@ -1,4 +1,4 @@
-"""Runs of a model with edits, of several samples at once with an edit of its own each, against runs without."""
+"""Run a model with edits, several per batch, and compare each run with one without edits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,20 +25,20 @@ from .intervene import intervene
 from .model_call import RepeatableCall
 from .targets import ComparedTarget, find_logits, read_at, read_target, refuse_positions_first
 
-Edits = Mapping[Any, Any]  # as `intervene` takes them
+Edits = Mapping[Any, Any]  # in the form that `intervene` takes
 
 MAX_AT_ONCE = 16  # samples of one run
-TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16_384}  # beyond, a larger batch is no faster
-SHARE = 0.25  # of the memory that is free, that a run may take
-HIDDEN = 24  # times as much as the q and k of all layers together is what one sample needs at a time, at most
-ROUNDING = 64  # times a dtype's eps · |logit|, by which a sample in a batch may differ from the same alone
+TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16_384}  # larger batches are no faster
+SHARE = 0.25  # of the free memory that a run may take
+HIDDEN = 24  # one sample needs at most this many times the size of the q and k of all layers
+ROUNDING = 64  # times eps · |logit|: how far a sample in a batch may differ from the same sample alone
 
 
 class LayerFacts(NamedTuple):
-    """A layer that was seen.
+    """An attention layer of the model.
 
-    name: of its module.
-    heads, queries, keys: how many it has.
+    name: the name of its module.
+    heads, queries, keys: their numbers.
     """
 
     name: str
@@ -48,14 +48,14 @@ class LayerFacts(NamedTuple):
 
 
 @dataclass
-class Found:
-    """What came of one edit.
+class RunEffect:
+    """The effect of one edit.
 
     Attributes:
         before, after: the target's log-probability, or the function's number.
-        kl: of the next token's distributions at the target's position; None of a function.
-        rows: (2, V) logits there, without and with the edit; None of a function.
-        kl_more: the mean divergence over more positions that were asked for; None where none was.
+        kl: the KL divergence of the next token at the target's position; None for a function.
+        rows: (2, V) logits at that position, without and with the edit; None for a function.
+        kl_more: the mean divergence over the additional positions; None if there are none.
     """
 
     before: float
@@ -65,32 +65,15 @@ class Found:
     kl_more: float | None = None
 
 
-class Plain(NamedTuple):
-    """The run without edits.
-
-    target: what is compared.
-    layers: of self-attention, or of cross-attention.
-    row: (V,) logits at the target's position; None of a function.
-    seconds: that one run of one sample takes.
-    length: positions of the output; 0 of a function.
-    """
-
-    target: ComparedTarget
-    layers: tuple[LayerFacts, ...]
-    row: Tensor | None
-    seconds: float
-    length: int
-
-
 class EditedRuns:
     """Runs of one sample of a call with edits.
 
     Args:
-        call: that is made again.
-        batch: which of its samples.
-        cross: whether the layers are those of cross-attention.
-        at_once: how many samples a run has at most; None: as many as are faster than one after the other, and fit.
-        whole: run all samples of the call each time, as a function of the output is to see them.
+        call: the call to repeat.
+        batch: its sample.
+        cross: whether the layers are cross-attention.
+        at_once: the maximum number of samples in one run; None: as many as fit and run faster together than in turn.
+        whole: whether every run has all samples of the call, as a function of the output needs.
     """
 
     def __init__(
@@ -101,40 +84,44 @@ class EditedRuns:
         self._one = call.copies(batch, 1) if apart else call
         self._sample = 0 if apart else batch
         self._bytes = 0
-        self._sizes: set[tuple[int, int]] = set()  # how many samples and queries layers of self-attention have
+        self._sizes: set[tuple[int, int]] = set()  # numbers of samples and queries of self-attention layers
         self.layers: tuple[LayerFacts, ...] = ()
-        self.logits: Tensor | None = None  # (n, V) of the run without edits
+        self.logits: Tensor | None = None  # (n, V) without edits
         self.output: Any = None
         self.seconds = 0.0
-        self._compared: dict[Any, Tensor] = {}  # rows without edits, as runs of so many samples have them
+        self._compared: dict[Any, Tensor] = {}  # rows without edits, by positions and batch size
         self._keeps = call.takes("logits_to_keep") and not {"logits_to_keep", "labels"} & {*call.kwargs}
         self.is_alone = at_once == 1 or not apart  # whether each run has one sample
 
     # Without edits.
 
     def begin(self) -> None:
-        """Run the model once without edits, and note its layers and how long it takes.
+        """Run the model once without edits to find its layers and the time of a run.
 
         Raises:
-            ValueError: nothing was seen that could be edited.
+            ValueError: no attention was captured, so nothing can be edited.
         """
         recorder = Recorder(self._call.model, read_options(clone=False, values=False, strict=False))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is told of tensors that are kept, and of samples
+            warnings.simplefilter("ignore")  # about kept tensors and samples
             recorder.begin()
             try:
                 self._one()
             finally:
                 surely(recorder.stop)
             recorder.settle()
-        self.layers = tuple(_layers(recorder, self._cross))
-        self._sizes = _sizes(recorder)
+        forwards = recorder.matcher.forwards
+        records = forwards[-1] if forwards else {}
+        shapes = {name: one.attention.shape for name, one in records.items() if one.cross == self._cross}
+        self.layers = tuple(LayerFacts(name, shape.H, shape.Q, shape.K) for name, shape in shapes.items())
+        own = [one.attention.shape for one in records.values() if not one.cross]
+        self._sizes = {(shape.B, shape.Q) for shape in own}
         if not self.layers:
             kind = "cross-attention" if self._cross else "self-attention"
             why = "; ".join(f"{name}: {reason}" for name, reason in recorder.skipped.items())
-            raise ValueError(f"no {kind} was seen that could be edited{': ' + why if why else ''}")
+            raise ValueError(f"no {kind} was captured, so nothing can be edited{': ' + why if why else ''}")
         self._bytes = sum(4 * one.heads * (one.queries + one.keys) * 64 for one in self.layers)
-        del recorder
+        del recorder, forwards, records
         begun = time.perf_counter()
         self.output = output = self._one()
         self.seconds = time.perf_counter() - begun
@@ -142,30 +129,24 @@ class EditedRuns:
             self.logits = find_logits(output, self._call)[self._sample]
 
     def read(self, target: Any, at: Any, *, first_piece: bool = False) -> ComparedTarget:
-        """Return what is compared: see `attnwidget.effect`."""
+        """Return the compared target: see `attnwidget.effect`."""
         if callable(target):
             return function_target(target)
         if self.logits is None:
-            find_logits(self.output, self._call)  # raises what says why there are none
+            find_logits(self.output, self._call)  # raises an error that gives the reason
             raise AssertionError
         refuse_positions_first(self._one, self._sizes)
         place = read_at(at, self._one, self._sample, len(self.logits))
         return read_target(target, self._one, self.logits[place], place, first_piece=first_piece)
 
-    def plain(self, target: ComparedTarget) -> Plain:
-        """Return the run without edits as it is told."""
-        row = None if target.at is None or self.logits is None else self.logits[target.at]
-        length = 0 if self.logits is None else len(self.logits)
-        return Plain(target, self.layers, row, self.seconds, length)
-
     # With edits.
 
     def size(self, total: int, seconds: float = math.inf) -> int:
-        """Return how many samples a run is to have: as many as are no slower than one after the other, and fit.
+        """Return the number of samples of a run: as many as fit and are no slower together than in turn.
 
         Args:
-            total: how many edits there are.
-            seconds: that a run may take, of more than one sample.
+            total: the number of edits.
+            seconds: the maximum time of a run of more than one sample.
         """
         if self.is_alone:
             return 1
@@ -184,60 +165,59 @@ class EditedRuns:
         return max(1, min(most))
 
     def room(self, target: ComparedTarget, more: Sequence[int], size: int) -> int:
-        """Return how many edits the next run of this size takes: one fewer where it has a sample without edits too."""
+        """Return how many edits fit into the next run of this size, which may also need one sample without edits."""
         known = size == 1 or self.is_alone or (self._places(target, more), size) in self._compared
         return max(1, size - (not known)) if not self.is_alone else 1
 
     def run(
         self, edits: Sequence[Edits], target: ComparedTarget, more: Sequence[int] = (), size: int = 1
-    ) -> list[Found]:
-        """Run the model once, with an edit for each sample.
+    ) -> list[RunEffect]:
+        """Run the model once, with one edit per sample.
 
         Args:
             edits: at most as many as there is `room` for.
-            target: what is compared.
-            more: other positions whose divergence is asked for.
-            size: how many samples the run has.
+            target: the compared target.
+            more: additional positions for the KL divergence.
+            size: the number of samples of the run.
 
         Returns:
-            Of each edit what came of it. It is compared with a run of as many samples: sums of another number of them
-            are rounded in another way.
+            The effect of each edit, relative to a run of the same batch size, because rounding depends on it.
         """
         if target.function is not None:
             number = target.number(self.output)
-            return [Found(number, target.number(self._edited(self._one, one))) for one in edits]
+            return [RunEffect(number, target.number(self._edited(self._one, one))) for one in edits]
         places = self._places(target, more)
         if size == 1 or self.is_alone:
             before = self._alone(places)
-            return [_found(before, self._edited_rows(self._one, one, places)[0], places, target) for one in edits]
+            return [_effect_of(before, self._edited_rows(self._one, one, places)[0], places, target) for one in edits]
         copies = self._call.copies(self._batch, size)
         fresh = (places, size) not in self._compared
         slots = [*([{}] if fresh else []), *edits]
         rows = self._edited_rows(copies, joined([*slots, *([{}] * (size - len(slots)))]), places)
         if fresh:
-            if self._is_far(rows[0], places):
-                self.is_alone = True  # what one sample has depends on the others
+            if self._differs(rows[0], places):
+                self.is_alone = True  # samples of a batch influence each other
                 return self.run(edits, target, more)
             self._compared[places, size] = rows[0].clone()
         before = self._compared[places, size]
-        return [_found(before, x, places, target) for x in rows[fresh : len(slots)]]
+        return [_effect_of(before, x, places, target) for x in rows[fresh : len(slots)]]
 
     @staticmethod
     def _places(target: ComparedTarget, more: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted({int(target.at or 0), *more}))
 
     def _alone(self, places: tuple[int, ...]) -> Tensor:
-        """Return rows without edits as a run of one sample has them."""
+        """Return rows without edits from a run of one sample."""
         if (places, 1) not in self._compared:
-            rows = self._rows(self._one(**self._kept(places)), places)
-            if self._keeps and self._is_far(rows[self._sample], places):
+            rows = self._rows(self._one(**self._logits_to_keep(places)), places)
+            if self._keeps and self._differs(rows[self._sample], places):
                 self._keeps = False
                 rows = self._rows(self._one(), places)
             self._compared[places, 1] = rows[self._sample].clone()
         return self._compared[places, 1]
 
-    def _is_far(self, rows: Tensor, places: tuple[int, ...]) -> bool:
-        """Return whether rows without edits are others than those of the first run, by more than rounding."""
+    def _differs(self, rows: Tensor, places: tuple[int, ...]) -> bool:
+        """Return whether rows without edits differ from the first run by more than rounding."""
         assert self.logits is not None
         first = self.logits[list(places)]
         largest = first[first.isfinite()].abs().max().clamp_min(1.0) if bool(first.isfinite().any()) else 1.0
@@ -245,22 +225,22 @@ class EditedRuns:
             ((rows - first).abs().nan_to_num(nan=0.0) <= ROUNDING * torch.finfo(rows.dtype).eps * largest).all()
         )
 
-    def _kept(self, places: tuple[int, ...]) -> dict[str, Any]:
-        """Return the argument that has a model of transformers compute the logits of these positions alone."""
+    def _logits_to_keep(self, places: tuple[int, ...]) -> dict[str, Any]:
+        """Return the argument that makes a transformers model compute logits only at these positions."""
         return {"logits_to_keep": torch.tensor(places, device=device_of(self._call.model))} if self._keeps else {}
 
     def _edited(self, call: RepeatableCall, edits: Edits, **more: Any) -> Any:
         """Return the output of a run with edits.
 
         Raises:
-            ValueError: not all of it was made.
+            ValueError: an edit was not made.
         """
         with intervene(self._call.model, edits, cross=self._cross):
             return call(**more)
 
     def _edited_rows(self, call: RepeatableCall, edits: Edits, places: tuple[int, ...]) -> Tensor:
-        """Return the logits of a run with edits at some positions, (samples, n, V)."""
-        return self._rows(self._edited(call, edits, **self._kept(places)), places)[
+        """Return the logits (samples, n, V) of a run with edits at n positions."""
+        return self._rows(self._edited(call, edits, **self._logits_to_keep(places)), places)[
             [self._sample] if call is self._one else slice(None)
         ]
 
@@ -270,36 +250,22 @@ class EditedRuns:
 
 
 def joined(edits: Sequence[Edits]) -> dict[Any, Any]:
-    """Return the edits of several samples as those of one batch."""
+    """Combine the edits of several samples into those of one batch."""
     keys = dict.fromkeys(key for one in edits for key in one)
     return {key: PerSample([one.get(key) for one in edits]) for key in keys}
 
 
-def _found(before: Tensor, after: Tensor, places: tuple[int, ...], target: ComparedTarget) -> Found:
-    """Return what came of an edit, by the logits (n, V) at some positions."""
+def _effect_of(before: Tensor, after: Tensor, places: tuple[int, ...], target: ComparedTarget) -> RunEffect:
+    """Return the effect of an edit, from the logits (n, V) at n positions without and with it."""
     assert target.token is not None
     here = places.index(int(target.at or 0))
     p, q = (float(log_probabilities(x[here])[target.token]) for x in (before, after))
     kl = divergences(before, after)
     more = [i for i in range(len(places)) if i != here or len(places) == 1]
-    return Found(
+    return RunEffect(
         p,
         q,
         float(kl[here]),
         torch.stack([before[here], after[here]]),
         float(kl[more].mean()) if len(places) > 1 else None,
     )
-
-
-def _sizes(recorder: Recorder) -> set[tuple[int, int]]:
-    forwards = recorder.matcher.forwards
-    records = forwards[-1].values() if forwards else ()
-    return {(one.attention.shape.B, one.attention.shape.Q) for one in records if not one.cross}
-
-
-def _layers(recorder: Recorder, cross: bool) -> Iterator[LayerFacts]:
-    forwards = recorder.matcher.forwards
-    for name, record in forwards[-1].items() if forwards else ():
-        if record.cross == cross:
-            shape = record.attention.shape
-            yield LayerFacts(name, shape.H, shape.Q, shape.K)

@@ -1,4 +1,4 @@
-"""A call as interventions see it, with the places of its queries and keys in the text."""
+"""An attention call in an intervention, with the positions of its queries and keys in the text."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..call.observed_call import ObservedCall
 
 @dataclass(frozen=True)
 class SeenCall:
-    """A call as interventions see it.
+    """An attention call in an intervention.
 
     Attributes:
-        call: with tensors of the model.
-        name: of its module.
-        number: of its layer.
+        call: the call, with tensors of the model.
+        name: the name of its module.
+        number: the number of its layer.
         cross: whether it is cross-attention.
         queries, keys: the positions of its queries and keys in the text.
-        query_length, key_length: of the text that was read first, from whose end negative positions count.
-        first_head: the number in the model of its head 0, where other processes have the heads before.
-        kept: which keys policies leave, by the edits that ask for it: found once for all heads.
+        query_length, key_length: the lengths of the text that was read first; negative positions count from its end.
+        first_head: the model's number of its head 0, if heads are sharded over processes.
+        kept: the keys that cache policies keep, by edit; computed once for all heads.
     """
 
     call: ObservedCall
@@ -38,16 +38,16 @@ class SeenCall:
 
     @property
     def shapes(self) -> tuple[torch.Size, torch.Size]:
-        """Return the shapes of its q and k."""
+        """The shapes of its q and k."""
         return self.call.q.shape, self.call.k.shape
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Return its fields after the call, without what was found for it."""
+        """The fields after the call, except computed ones."""
         lengths = self.query_length, self.key_length
         return (self.name, self.number, self.cross, self.queries, self.keys, *lengths, self.first_head)
 
     @property
     def samples(self) -> int:
-        """Return how many samples it has."""
+        """The number of samples."""
         return self.call.q.shape[0]

@@ -1,4 +1,4 @@
-"""From scores to weights under the rules of a call and what edits change of them, block by block."""
+"""Compute weights from scores under the rules of a call and its edits, block by block."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .edits import REMOVING, HeadEdit
 from .kept_keys import KeptKeys
 from .seen_call import SeenCall
 
-KEEP_AND_ADDED = "keep is decided under masks of bools, and a mask here is added to scores: give it as bools"
+KEEP_AND_ADDED = "keep works with bool masks only, but a mask here is added to scores: give it as bools"
 
 
 class SoftmaxRules:
-    """The rules of some heads of a call, under all changes of their edits.
+    """The rules of some heads of a call with all edits applied.
 
     Args:
         seen: the call.
-        samples, heads: which.
-        edits: one after the other.
+        samples, heads: their indices in the call.
+        edits: applied in this order.
     """
 
     def __init__(self, seen: SeenCall, samples: Sequence[int], heads: Sequence[int], edits: Sequence[HeadEdit]) -> None:
@@ -38,7 +38,7 @@ class SoftmaxRules:
         self._keys = torch.arange(len(seen.keys), device=device)
         self._mask, self._bias, self._softcap = call.mask, call.bias, call.softcap
         self._is_causal = call.is_causal
-        self._causal: bool | str = False  # as an edit says it
+        self._causal: bool | str = False  # set by an edit
         self._window: int | None = None
         self._sinks = None if call.sinks is None else call.sinks[list(heads)][:, None, None]
         self._scale = call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
@@ -66,7 +66,7 @@ class SoftmaxRules:
             self.number_types.append(changes["dtype"])
 
     def _there(self) -> dict[str, bool]:
-        """Return which rules there are that an edit may remove, by the word that removes them."""
+        """Return which removable rules exist, by the keyword that removes them."""
         return {
             "mask": self._mask is not None,
             "causal": self._is_causal or bool(self._causal),
@@ -76,7 +76,7 @@ class SoftmaxRules:
         }
 
     def _any_of(self, places: Sequence[Any]) -> Tensor | None:
-        """Return which keys some places name, bool (K,); None if there are none."""
+        """Return which keys are named by any of these positions, bool (K,); None if there are no positions."""
         found = [self._of_keys(one) for one in places if one is not None]
         return torch.stack(found).any(0) if found else None
 
@@ -91,7 +91,7 @@ class SoftmaxRules:
         return named[rows]
 
     def scaled(self, scores: Tensor) -> Tensor:
-        """Return scores under scale and softcap."""
+        """Return scores after scale and softcap."""
         scores = scores * self._scale
         return scores if self._softcap is None else self._softcap * (scores / self._softcap).tanh()
 
@@ -100,7 +100,7 @@ class SoftmaxRules:
 
         Args:
             scores: (samples, heads, rows, K), scaled.
-            rows: of the call.
+            rows: the indices of the queries in the call.
         """
         scores, allowed = self._under_rules(scores, rows[:, None])
         filled = allowed.any(-1, keepdim=True)
@@ -138,17 +138,17 @@ class SoftmaxRules:
         return scores, allowed if own is None else allowed & own
 
     def _allowed_by(self, cells: Tensor) -> Tensor:
-        """Return where a mask of one's own allows: numbers block from the least one of its type or that of q down."""
+        """Return where a custom mask allows attention: numbers at the minimum of its dtype or q's dtype block."""
         if cells.dtype is torch.bool:
             return cells
         types = (cells.dtype, self._seen.call.q.dtype)
         return cells > max(torch.finfo(one).min for one in types)
 
     def _kept_of(self, edit: HeadEdit) -> KeptKeys:
-        """Return which keys a policy leaves, under all other changes.
+        """Return the keys that a policy keeps under all other edits.
 
         Raises:
-            EditRefused: it cannot be decided in this call.
+            EditRefused: the policy cannot be applied to this call.
         """
         seen, key = self._seen, (id(edit), tuple(map(id, self._edits)))
         if key not in seen.kept:
@@ -166,7 +166,7 @@ class SoftmaxRules:
         return found
 
     def _own_cells(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        """Return what the rules that are no masks of the call, and masks of one's own, say of cells of one head."""
+        """Return which cells of one head are allowed by custom masks and rules other than the call's masks."""
         rows = q_idx.reshape(-1)
         own = self._own_rules(rows[:, None])
         allowed = torch.ones(len(rows), len(self._keys), dtype=torch.bool, device=rows.device) if own is None else own
@@ -175,7 +175,7 @@ class SoftmaxRules:
         return allowed[torch.arange(len(rows), device=rows.device).reshape(q_idx.shape), kv_idx]
 
     def _own_rules(self, rows: Tensor) -> Tensor | None:
-        """Return which cells the rules allow that are no masks of the call, (rows, K); None if all."""
+        """Return which cells are allowed by rules other than the call's masks, (rows, K); None if all are."""
         keys, seen = self._keys, self._seen
         places, key_places = rows + seen.queries.start, keys + seen.keys.start
         found = []
@@ -196,11 +196,11 @@ class SoftmaxRules:
         return allowed
 
     def _blocks(self, rows: Tensor, *, renormalize: bool) -> list[Tensor]:
-        """Return which cells are blocked, (rows, K) each."""
+        """Return the blocked cells of each block, (rows, K)."""
         blocks = [one for edit in self._edits for one in edit.blocks if one.renormalize is renormalize]
         return [self._of_queries(one.queries, rows) & self._of_keys(one.keys) for one in blocks]
 
     def set_to_zero(self, rows: Tensor) -> Tensor | None:
-        """Return which weights are set to 0 while the others stay, (rows, K); None if none."""
+        """Return which weights become 0 without renormalizing the others, (rows, K); None if there are none."""
         blocks = self._blocks(rows[:, None], renormalize=False)
         return torch.stack(blocks).any(0) if blocks else None

@@ -1,4 +1,4 @@
-"""`sweep`: the effect of taking away each head, layer, segment or key by itself."""
+"""`sweep`: edit each head, layer, segment or key in turn, and measure the effect."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from .targets import ComparedTarget, texts_of
 
 Over = Literal["heads", "layers", "segments", "keys"]
 Progress = bool | Callable[[int, int, float | None], Any]
-SETTLE = 1.0  # seconds until the time left is told
+SETTLE = 1.0  # seconds before the remaining time is reported
 Record = dict[str, Any]
 
 
 class Sweep(list[Record]):
-    """The records of a sweep, one for each run that was made, as `pandas.DataFrame` takes them.
+    """The records of a sweep, one per run; `pandas.DataFrame` accepts the list.
 
     Attributes:
-        total: how many runs the whole sweep is.
+        total: the number of runs of the whole sweep.
         over: "heads", "layers", "segments" or "keys".
         target: the token's text, or the function's name.
-        seconds: how long one run takes, as measured first.
+        seconds: the time of one run, as first measured.
 
-    A sweep that was interrupted has the records so far, and `is_partial` is True; `resume()` goes on.
+    An interrupted sweep keeps its records so far, with `is_partial` True; `resume()` continues it.
     """
 
     def __init__(self, work: _Work) -> None:
@@ -54,13 +54,13 @@ class Sweep(list[Record]):
         return len(self) < self.total
 
     def resume(self, progress: Progress = False) -> Sweep:
-        """Make the runs that are missing, and return the same sweep.
+        """Make the missing runs, and return this sweep.
 
         Args:
-            progress: as `sweep` takes it.
+            progress: as in `sweep`.
 
         Returns:
-            This sweep; one that is whole stays as it is.
+            This sweep, unchanged if it is complete.
 
         >>> import torch
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
@@ -79,16 +79,16 @@ class Sweep(list[Record]):
             f"{len(self)} of {self.total} runs, partial: resume() goes on" if self.is_partial else f"{self.total} runs"
         )
         largest = max(self, key=lambda one: abs(one["change"]), default=None)
-        told = (
+        change = (
             ""
             if largest is None
             else f", largest change {fixed(largest['change'], signed=True)} ({_place_of(largest)})"
         )
-        return f"Sweep over {self.over}, {self.target!r}: {what}{told}"
+        return f"Sweep over {self.over}, {self.target!r}: {what}{change}"
 
 
 class _Work:
-    """What is left to run of a sweep."""
+    """The runs of a sweep."""
 
     def __init__(
         self, runs: EditedRuns, target: ComparedTarget, edit: Any, over: Over, parts: Sequence[tuple[Record, SweptPart]]
@@ -96,7 +96,7 @@ class _Work:
         self.runs, self.target, self.edit, self.over, self.parts = runs, target, edit, over, parts
 
     def records(self, done: int) -> Iterator[list[Record]]:
-        """Yield the records of each run of the model, from those that are done on."""
+        """Yield the records of one run of the model at a time, skipping the first `done` parts."""
         runs = self.runs
         size = runs.size(len(self.parts))
         while done < len(self.parts):
@@ -107,7 +107,7 @@ class _Work:
             except torch.OutOfMemoryError:
                 if size == 1:
                     raise
-                size //= 2  # more than was estimated
+                size //= 2  # the estimate was too low
                 continue
             yield [self._record(place, one) for (place, _), one in zip(some, found, strict=True)]
             done += len(some)
@@ -141,44 +141,38 @@ def sweep(
     at_once: int | None = None,
     progress: Progress = False,
 ) -> Sweep:
-    """Run a model once for each head, layer, segment or key with that one edited, and return what each does.
+    """Edit one head, layer, segment or key at a time, run the model, and measure the effect of each edit.
 
     Args:
         model, inputs, target, at, batch, tokenizer, first_piece: as in `effect`.
-        over: what is edited at a time. "keys" are the positions of the text, without padding; keys and segments are
+        over: what is edited at a time. "keys" are the positions of the text without its padding. Keys and segments are
             edited in all heads of all layers.
-        edit: of heads and layers, any that `intervene` takes, or "cut", the same as "zero". Of segments and keys:
-            "zero", no query attends to them and the other keys take over their weight; "cut", their weights are 0 and
-            the others stay; "uniform", what a segment gets is spread evenly over its keys.
-        segments: the named parts of the text, for over="segments": what `attnwidget.segments` takes.
-        layers: only these, as `cap.attention` numbers them; None: all. Keys and segments are those of one text: of a
-            model with several towers say the layers of one.
-        cross: of the cross-attention, numbered as in `cap.cross`.
-        at_once: how many samples one run of the model has at most; None: as many as fit into memory and are faster than
-            one after the other.
-        progress: True draws a bar with the time left, if tqdm is installed; or a function of runs done, runs in all
-            and seconds left (None while unknown): where it returns False, the sweep ends there.
+        edit: for heads and layers, any edit of `intervene`, or "cut", here a synonym of "zero". For segments and keys,
+            "zero": no query attends to them, and the other keys take over their weight; "cut": their weights become 0,
+            and the other weights stay; "uniform": a segment's weight is spread evenly over its keys.
+        segments: the named parts of the text, for over="segments", as in `attnwidget.segments`.
+        layers: restricts the sweep to these layers, numbered as in `cap.attention`; None: all. Keys and segments
+            belong to one text, so in a model with several towers give the layers of one tower.
+        cross: sweep cross-attention, numbered as in `cap.cross`.
+        at_once: the maximum number of samples in one run of the model; None: as many as fit into memory and run faster
+            together than in turn.
+        progress: True draws a bar with the remaining time, if tqdm is installed. A function takes the number of runs
+            done, the total and the seconds left (None while unknown), and ends the sweep if it returns False.
 
     Returns:
-        `Sweep`, a list of records: layer, name and head, or segment, or key and token; edit, target, at, before, after,
-        change (of the log-probability in nats, or the function's number) and kl, at that position. Interrupted, it has
-        those so far, says that it is partial, and `resume()` goes on.
+        `Sweep`, a list of records with layer, name and head, or segment, or key and token; edit, target, at, before,
+        after, change (of the log-probability in nats, or of the function's number) and kl at that position. If
+        interrupted, it keeps the records so far and is marked partial; `resume()` continues it.
 
     Raises:
-        TypeError, ValueError, IndexError: as `effect`; no segments.
+        TypeError, ValueError, IndexError: as in `effect`; or segments are missing.
 
-    A change is against a run without edits of as many samples, so that rounding is alike; float32 leaves some 1e-6
-    nats, bfloat16 1e-2.
+    Each change is relative to a run without edits of the same batch size, so both are rounded alike. Rounding errors
+    of about 1e-6 nats remain in float32, and 1e-2 in bfloat16.
 
     >>> import torch
-    >>> class Tiny(torch.nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.embed, self.attend = torch.nn.Embedding(5, 8), torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    ...     def forward(self, ids):
-    ...         x = self.embed(ids)
-    ...         return (x + self.attend(x, x, x, need_weights=False)[0]) @ self.embed.weight.T
-    >>> found = sweep(Tiny().eval(), torch.tensor([[0, 3, 1]]), over="heads", target=2)
+    >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+    >>> found = sweep(model, (x, x, x), over="heads", target=lambda output: output[0].norm())
     >>> [(one["layer"], one["head"]) for one in found], found.is_partial
     ([(0, 0), (0, 1)], False)
     """
@@ -198,7 +192,7 @@ def sweep(
 def _parts(
     over: Over, edit: Any, call: RepeatableCall, runs: EditedRuns, sample: int, layers: Any, segments: Any
 ) -> Iterator[tuple[Record, SweptPart]]:
-    """Yield what is edited at a time, with its place as a record has it."""
+    """Yield each part to edit, with the fields that identify it in a record."""
     wanted = range(len(runs.layers)) if layers is None else _read_layers(layers, len(runs.layers))
     if over in ("heads", "layers"):
         for layer in wanted:
@@ -221,22 +215,26 @@ def _parts(
 
 
 def _length(runs: EditedRuns, wanted: Sequence[int]) -> int:
-    """Return how many keys there are; raise ValueError where layers attend to several texts."""
+    """Return the number of keys.
+
+    Raises:
+        ValueError: the layers attend to several texts.
+    """
     towers = Towers([one.name for one in runs.layers])
     texts: dict[tuple[str, int], int] = {}
     for layer in wanted:
         texts.setdefault((towers.name_of(runs.layers[layer].name), runs.layers[layer].keys), layer)
     if len(texts) > 1:
-        told = ", ".join(f"layer {layer} to {keys:,} keys" for (_, keys), layer in texts.items())
-        raise ValueError(f"the layers attend to several texts, {told}: say which are meant, such as layers=range(2)")
+        listed = ", ".join(f"layer {layer} to {keys:,} keys" for (_, keys), layer in texts.items())
+        raise ValueError(f"the layers attend to several texts, {listed}: say which are meant, such as layers=range(2)")
     return next(iter(texts))[1]
 
 
 def _read_layers(given: Any, count: int) -> list[int]:
-    """Return the numbers of layers, each once.
+    """Return the numbers of layers without duplicates.
 
     Raises:
-        TypeError, ValueError, IndexError: no numbers, none at all, or one that is not there.
+        TypeError, ValueError, IndexError: these are not numbers, are none at all, or name a missing layer.
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"layers is {told(given)}: give numbers of layers, such as [0, 1]")
@@ -245,7 +243,7 @@ def _read_layers(given: Any, count: int) -> list[int]:
         if isinstance(one, bool) or not hasattr(one, "__index__"):
             raise TypeError(f"layers has {told(one)}: give numbers of layers, such as [0, 1]")
         if not -count <= one.__index__() < count:
-            raise IndexError(f"layers has {told(one)}, which is not there: there are 0 to {count - 1}")
+            raise IndexError(f"layers has {told(one)}, which does not exist: there are 0 to {count - 1}")
         found.append(one.__index__() % count)
     if not found:
         raise ValueError("layers is empty: name one or more, or leave it out for all")
@@ -273,7 +271,7 @@ def _segments(
     call: RepeatableCall, sample: int, length: int, source: Any, layers: tuple[int, ...] | None
 ) -> Iterator[tuple[Record, SweptPart]]:
     if source is None:
-        raise ValueError('over is "segments" and there are none: give segments=, such as {"document": (0, 40)}')
+        raise ValueError('over is "segments", but no segments are given: give segments={"document": (0, 40)}')
     ids, real = call.text(sample, length)
     known: Record = {} if ids is None else {"ids": ids.tolist()}
     known |= {"tokenizer": call.tokenizer} if known and can_spell(call.tokenizer) else {}
@@ -281,8 +279,8 @@ def _segments(
     begins = found.positions(FIRST).tolist() if FIRST in found.distinct and not isinstance(source, Segments) else []
     if real is not None and begins and not bool(real[begins[0]]):
         raise ValueError(
-            f"sample {sample} begins with padding, and nothing tells its first token from that: give tokenizer=, or "
-            "the sample by itself, without padding"
+            f"sample {sample} begins with padding, and its first token cannot be told from padding: give tokenizer=, "
+            "or only this sample, without padding"
         )
     for name in found.distinct:
         positions = tuple(one for one in found.positions(name).tolist() if real is None or bool(real[one]))
@@ -291,7 +289,7 @@ def _segments(
 
 
 def _advance(found: Sweep, work: _Work, progress: Progress) -> None:
-    """Make the runs that are missing, until it is interrupted."""
+    """Make the missing runs until done or interrupted."""
     begun, left = time.monotonic(), TimeLeft(time.monotonic(), len(found) / max(1, found.total), SETTLE)
     bar = (
         progress_bar()(total=found.total, initial=len(found), unit="run", desc=found.over) if progress is True else None

@@ -1,4 +1,4 @@
-"""What is edited at a time: a head, a layer, an edge, or keys in all heads, and the edit that takes it away."""
+"""One part that a sweep edits: a head, a layer, an edge, or keys in all heads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ OF_KEYS = ("zero", "cut", "uniform")
 
 @dataclass(frozen=True)
 class SweptPart:
-    """What is edited at a time.
+    """A part of the model or the text that is edited alone.
 
     Attributes:
-        layer, head: which; None: all.
-        queries: of an edge; None: all.
+        layer, head: the layer and head; None: all.
+        queries: the queries of an edge; None: all.
         keys: positions of keys; None: a whole head or layer.
-        layers: in which keys are edited; None: all.
+        layers: where keys are edited; None: all.
     """
 
     layer: int | None = None
@@ -32,19 +32,19 @@ class SweptPart:
     layers: tuple[int, ...] | None = None
 
     def edits(self, edit: Any, layers: int) -> dict[Any, Any]:
-        """Return the edit of this part, as `intervene` takes it.
+        """Return the edit of this part, in the form that `intervene` takes.
 
         Args:
-            edit: of a head or layer any that `intervene` takes, or "cut", which is "zero" there; of keys, "zero": no
-                query attends to them, and the others take over their weight; "cut": their weights are 0, and the others
-                as they were; "uniform": the weight on all of them is spread evenly over them.
-            layers: how many there are.
+            edit: for a head or layer, any edit of `intervene`, or "cut", here a synonym of "zero". For keys, "zero": no
+                query attends to them, and the other keys take over their weight; "cut": their weights become 0, and
+                the other weights stay; "uniform": their total weight is spread evenly over them.
+            layers: the number of layers.
 
         Raises:
-            ValueError: an edit that keys do not have.
+            ValueError: keys do not have this edit.
         """
         if self.keys is None:
-            edit = "zero" if isinstance(edit, str) and edit == "cut" else edit  # without weights it gives nothing
+            edit = "zero" if isinstance(edit, str) and edit == "cut" else edit  # weights of 0 give an output of 0
             return {self.layer if self.head is None else (self.layer, self.head): edit}
         own = self._of_keys(edit, list(self.keys))
         which = (self.layers or range(layers)) if self.layer is None else (self.layer,)
@@ -59,13 +59,13 @@ class SweptPart:
         if edit == "uniform" and queries is None:
             return spread_over(keys)
         raise ValueError(
-            f"edit is {told(edit)}: {nearest(edit, OF_KEYS)}keys and segments have 'zero', 'cut' and 'uniform'; for "
-            "others call effect(model, inputs, edits) for each"
+            f"edit is {told(edit)}: {nearest(edit, OF_KEYS)}keys and segments take 'zero', 'cut' and 'uniform'; for "
+            "other edits call effect(model, inputs, edits) for each"
         )
 
 
 def spread_over(keys: Sequence[int]) -> Callable[[Any], Tensor]:
-    """Return the edit that spreads the weight on some keys evenly over those of them that are allowed."""
+    """Return an edit that spreads the total weight on some keys evenly over the allowed ones."""
 
     def spread(block: Any) -> Tensor:
         weights: Tensor = block.weights
@@ -80,7 +80,7 @@ def spread_over(keys: Sequence[int]) -> Callable[[Any], Tensor]:
 
 
 def name_of_edit(edit: Any) -> str:
-    """Return an edit in a few words, for records."""
+    """Return a short name of an edit, for records."""
     if isinstance(edit, str):
         return edit
     if isinstance(edit, Mapping):

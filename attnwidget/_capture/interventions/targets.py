@@ -1,4 +1,4 @@
-"""Which number of a model's output is compared: the log-probability of a token at a position, or one's own function."""
+"""The number that is compared: the log-probability of a token at a position, or a custom function of the output."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..._utils.validation import told
 from ..text.labels import SavedWords, can_spell
 from .model_call import RepeatableCall
 
-FUNCTION = "target=lambda output: …, which returns one number"
+FUNCTION = "target=lambda output: …, a function that returns one number"
 KEPT = ("logits_to_keep", "num_logits_to_keep")
-TEXT = 60  # characters of the words up to a position
+TEXT = 60  # maximum characters of the words up to a position
 
 
 @dataclass(frozen=True)
 class ComparedTarget:
-    """What is compared.
+    """The number that is compared.
 
     Attributes:
         name: the token's text, or the function's name.
-        token: its id, or the number of its class; None of a function.
-        at: the position whose output is looked at; None of a function.
-        function: returns one number of an output.
+        token: its id, or the number of its class; None for a function.
+        at: the position in the output; None for a function.
+        function: takes an output and returns one number.
     """
 
     name: str
@@ -39,10 +39,10 @@ class ComparedTarget:
     function: Callable[[Any], Any] | None = None
 
     def number(self, output: Any) -> float:
-        """Return the function's number of an output.
+        """Return the function's number for an output.
 
         Raises:
-            TypeError: it returns something else.
+            TypeError: the function returns something else.
         """
         assert self.function is not None
         with torch.no_grad():
@@ -57,10 +57,10 @@ class ComparedTarget:
 
 
 def find_logits(output: Any, call: RepeatableCall) -> Tensor:
-    """Return the logits in a model's output, (B, n, V); of classes (B, 1, V).
+    """Return the logits in a model's output, (B, n, V), or (B, 1, V) for classes.
 
     Raises:
-        ValueError: it has none, or they cannot be told from hidden states.
+        ValueError: there are no logits, or they cannot be distinguished from hidden states.
     """
     logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if isinstance(logits, Tensor) and logits.ndim in (2, 3):
@@ -71,17 +71,17 @@ def find_logits(output: Any, call: RepeatableCall) -> Tensor:
     if len(fits) == 1:
         return fits[0]
     raise ValueError(
-        f"the output of {type(call.model).__name__} has no logits of a next token: give what is to be compared as "
+        f"the output of {type(call.model).__name__} has no logits of a next token: give the number to compare as "
         f"{FUNCTION}, or a model with a language-model head, such as AutoModelForCausalLM"
     )
 
 
 def refuse_positions_first(call: RepeatableCall, sizes: Collection[tuple[int, int]]) -> None:
-    """Raise ValueError where a model may have been given its ids as (positions, samples).
+    """Raise ValueError if the ids may have the axes (positions, samples).
 
     Args:
-        call: of the model.
-        sizes: how many samples and queries calls of self-attention had.
+        call: the call of the model.
+        sizes: the numbers of samples and queries of self-attention calls.
     """
     if call.ids is None or call.ids.ndim != 2 or not sizes:
         return
@@ -90,13 +90,13 @@ def refuse_positions_first(call: RepeatableCall, sizes: Collection[tuple[int, in
     is_either = 1 < samples == queries and any(not layer.batch_first for layer in layers)
     if is_either or ((samples, queries) not in sizes and (queries, samples) in sizes):
         raise ValueError(
-            f"the ids are {samples} × {queries}, and layers compute with positions before samples, so that it is not "
-            f"known which of the output is of which position: give what is compared as {FUNCTION}"
+            f"the ids have the shape {samples} × {queries}, and some layers put positions before samples, so the axes "
+            f"of the output are ambiguous: give the number to compare as {FUNCTION}"
         )
 
 
 def vocabulary_sizes(model: nn.Module) -> set[int]:
-    """Return how many tokens a model may tell the probabilities of: as many as an embedding has, but is not wide."""
+    """Return possible vocabulary sizes: the config's, or row counts of embeddings that are no embedding's width."""
     config = getattr(model, "config", None)
     for one in (config, getattr(config, "text_config", None)):
         if isinstance(size := getattr(one, "vocab_size", None), int):
@@ -107,29 +107,29 @@ def vocabulary_sizes(model: nn.Module) -> set[int]:
 
 
 def is_masked_model(model: nn.Module) -> bool:
-    """Return whether a model's output tells the token at a position itself, not the one after it."""
+    """Return whether the output at a position predicts the token there, not the next one."""
     return "MaskedLM" in type(model).__name__
 
 
 def read_at(at: Any, call: RepeatableCall, batch: int, length: int) -> int:
-    """Return the position whose output is looked at.
+    """Return the position in the output.
 
     Args:
-        at: from 0; negative ones count from the end of the sample's text, before its padding. −1 of a masked model is
-            its last masked token.
-        call: tells where padding is.
+        at: from 0; negative ones count from the end of the sample's text, before its padding. In a masked model, −1 is
+            the last masked token.
+        call: has the mask that marks padding.
         batch: the sample.
-        length: positions of the output.
+        length: the number of positions of the output.
 
     Raises:
-        TypeError, IndexError: no position, or one that is not there.
-        ValueError: −1 of a masked model that has no mask; an output of some positions only.
+        TypeError, IndexError: not a position, or one that does not exist.
+        ValueError: −1 in a masked model without a mask; the output has only some positions.
     """
-    kept = next((name for name in KEPT if _keeps_some(call.kwargs.get(name))), None)
+    kept = next((name for name in KEPT if isinstance(given := call.kwargs.get(name), Tensor) or given), None)
     if kept is not None:
         raise ValueError(
-            f"inputs have {kept}, by which the output has other positions than the text: leave it out, and say by at= "
-            "which is looked at"
+            f"inputs have {kept}, so the output has other positions than the text: leave it out, and choose the "
+            "position by at="
         )
     try:
         if isinstance(at, bool):
@@ -137,7 +137,7 @@ def read_at(at: Any, call: RepeatableCall, batch: int, length: int) -> int:
         place = operator.index(at)
     except TypeError:
         raise TypeError(f"at is {told(at)}: give a position, such as −1, the last of the text") from None
-    if length == 1:  # of classes, or of one token
+    if length == 1:  # classes, or one token
         places = [0]
     else:
         real = call.real(batch)
@@ -148,23 +148,18 @@ def read_at(at: Any, call: RepeatableCall, batch: int, length: int) -> int:
     if place < 0 and -len(places) <= place:
         return int(places[place])
     if not 0 <= place < length:
-        raise IndexError(f"at is {place}, which is not there: the output has the positions 0 to {length - 1}")
+        raise IndexError(f"at is {place}, which does not exist: the output has the positions 0 to {length - 1}")
     return place
-
-
-def _keeps_some(given: Any) -> bool:
-    """Return whether an argument has a model give logits of some positions alone: a number from the end, or indices."""
-    return isinstance(given, Tensor) or bool(given)
 
 
 def _last_mask(call: RepeatableCall, batch: int) -> int:
     ids, mask = call.ids, getattr(call.tokenizer, "mask_token_id", None)
     found = [] if ids is None or mask is None else (ids[batch] == mask).nonzero().flatten().tolist()
     if not found:
-        why = "no tokenizer tells which is the mask" if mask is None else "no token of the text is the mask"
+        why = "there is no tokenizer to identify it" if mask is None else "no token of the text is the mask"
         raise ValueError(
-            f"{type(call.model).__name__} tells the token at a masked position, and {why}: give at=, the position to "
-            "look at" + (", or tokenizer=" if mask is None else "")
+            f"{type(call.model).__name__} predicts the token at a mask, and {why}: give the "
+            "position as at=" + (", or tokenizer=" if mask is None else "")
         )
     return int(found[-1])
 
@@ -172,18 +167,18 @@ def _last_mask(call: RepeatableCall, batch: int) -> int:
 def read_target(
     target: Any, call: RepeatableCall, row: Tensor, at: int, *, first_piece: bool = False, name: str = "target"
 ) -> ComparedTarget:
-    """Return what is compared.
+    """Return the target.
 
     Args:
-        target: a token's text, its id, or None for the most likely one of the row.
-        call: tells the tokenizer.
+        target: a token's text, its id, or None for the most likely token of the row.
+        call: has the tokenizer.
         row: (V,) logits at the position.
         at: the position.
-        first_piece: whether a text of several tokens means the first of them.
-        name: what the user calls it.
+        first_piece: whether a text of several tokens means its first token.
+        name: the name used in errors.
 
     Raises:
-        TypeError, ValueError, IndexError: what is no token.
+        TypeError, ValueError, IndexError: the target is not a token.
     """
     size = len(row)
     if target is None:
@@ -201,7 +196,7 @@ def read_target(
                 "of the output that returns one number"
             ) from None
         if not 0 <= token < size:
-            raise IndexError(f"{name} is {token}, which is no token: there are 0 to {size - 1}")
+            raise IndexError(f"{name} is {token}, which is not a token: there are 0 to {size - 1}")
     return ComparedTarget(texts_of([token], call, size)[0], token, at)
 
 
@@ -210,16 +205,16 @@ def _token_of(text: str, call: RepeatableCall, size: int, first_piece: bool, nam
     if labels is not None:
         found = [number for number, label in labels.items() if label == text]
         if not found:
-            raise ValueError(f"{name} is {text!r}, which is no class: there are {told(', '.join(labels.values()))}")
+            raise ValueError(f"{name} is {text!r}, which is not a class: there are {told(', '.join(labels.values()))}")
         return found[0]
     vocabularies = vocabulary_sizes(call.model)
     if any(vocabularies) and size < min(vocabularies):
         raise ValueError(f"{name} is a text, but the output has {size:,} classes, not a vocabulary: give a number")
     if not can_spell(call.tokenizer) or isinstance(call.tokenizer, SavedWords):
-        raise ValueError(f"{name} is a text, {text!r}, and no tokenizer is there: give tokenizer=, or the token's id")
+        raise ValueError(f"{name} is a text, {text!r}, but there is no tokenizer: give tokenizer=, or the token's id")
     pieces = ids_of_text(text, call.tokenizer)
     if not pieces:
-        raise ValueError(f"{name} is {text!r}, for which the tokenizer has no token")
+        raise ValueError(f"{name} is {text!r}, but the tokenizer has no token for it: give a token's text or id")
     if len(pieces) > 1 and not first_piece:
         words = [f"{word!r} ({one})" for word, one in zip(texts_of(pieces, call, size), pieces, strict=True)]
         raise ValueError(
@@ -232,7 +227,7 @@ def _token_of(text: str, call: RepeatableCall, size: int, first_piece: bool, nam
 
 
 def texts_of(tokens: Sequence[int], call: RepeatableCall, size: int) -> list[str]:
-    """Return the text of each token, with the space before it; its number where nothing has words for it."""
+    """Return the text of each token, including a leading space; its number if it has no text."""
     labels = _class_names(call.model, size)
     if labels is not None:
         return [labels.get(token, str(token)) for token in tokens]
@@ -248,12 +243,12 @@ def texts_of(tokens: Sequence[int], call: RepeatableCall, size: int) -> list[str
 def _text_of(token: int, tokenizer: Any, style: Style) -> str:
     try:
         return spaced_text(spell([token], tokenizer, "tokens")[0], style)
-    except (TypeError, ValueError):  # of rows that no word has, as where a vocabulary is padded
+    except (TypeError, ValueError):  # a row without a token, as in a padded vocabulary
         return str(token)
 
 
 def _class_names(model: nn.Module, size: int) -> dict[int, str] | None:
-    """Return the names of classes by number, where the output is of these and not of a vocabulary."""
+    """Return the names of classes by number; None if the output is a vocabulary."""
     config = getattr(model, "config", None)
     names = getattr(config, "id2label", None)
     classifies = "Classification" in type(model).__name__
@@ -261,7 +256,7 @@ def _class_names(model: nn.Module, size: int) -> dict[int, str] | None:
 
 
 def text_before(call: RepeatableCall, batch: int, at: int) -> str:
-    """Return the last words up to a position, with it; "" where they are not known."""
+    """Return the last words up to and including a position; "" if unknown."""
     ids = call.ids
     if ids is None or not can_spell(call.tokenizer) or at >= ids.shape[1]:
         return ""
