@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_refused() -> None:
     cases: list[tuple[Attention, dict[str, Any], str]] = [
         (att, {"policy": "windw", "budget": 4}, "did you mean 'window'"),
         (att, {"policy": "window"}, "a policy needs a budget"),
-        (att, {"policy": "window", "budget": 4}, "budget is 4 keys, of which sinks takes 4"),
+        (att, {"policy": "window", "budget": 4}, "budget is 4 keys, and sinks takes 4 of them"),
         (att, {"policy": "window", "budget": 1.5}, "a share of the keys"),
         (att, {"policy": "snapkv", "budget": 40}, "where the prompt ends: say how many tokens"),
         (att, {"policy": "snapkv", "budget": 40, "prompt": N}, "nothing comes after it"),
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused() -> None:
         att.keep(torch.ones(N))
     with pytest.raises(TypeError, match="budget is True: give how many keys"):
         att.keep("tova", True)
-    with pytest.raises(TypeError, match="mask is a function that gives int64: let it give a bool"):
+    with pytest.raises(TypeError, match="mask is a function that returns int64: let it return a bool"):
         att.keep(lambda b, h, q, k: q - k)
     with pytest.raises(ValueError, match="mask has rules for 3 samples, and there"):
         att.keep(masks.padding([3, 4, 5]))

@@ -195,7 +195,7 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ({0: {"mask": lambda b, h, q, k: q - k}}, "gives int64: let it give a bool"),
         ({0: {"mask": lambda b, h, q, k: (q >= k)[:2]}}, r"gives shape \(2, 7\) where its indices broadcast to"),
         ({0: {"mask": lambda b, h, q, k: missing}}, r"cannot be asked of sample 0, head 0.*missing"),  # noqa: F821
-        ({0: {"keep": {"policy": "window", "budget": 4}}}, "of which sinks takes 4: give a larger budget"),
+        ({0: {"keep": {"policy": "window", "budget": 4}}}, "and sinks takes 4 of them: give a larger budget"),
         (
             {0: {"keep": {"policy": "window", "budget": 6}, "causal": False}},
             "query 0 may attend to key 1, which comes later",

@@ -158,14 +158,14 @@ def test_heads_and_words_put_together_carry_nothing() -> None:
     for other in (att.combine(), att.merge([0, 0, 1, 2, 3, 4, 5, 6, 6], [0, *range(10)])):
         assert other.stages == ("weights",)
         for stage in CARRIED:
-            with pytest.raises(OnlyWeightsError, match=f"{stage} is not known: heads or words that are put together"):
+            with pytest.raises(OnlyWeightsError, match=f"{stage} is not known: combined heads and merged words"):
                 other.block(stage)
         with pytest.raises(OnlyWeightsError, match="which carry nothing"):
             other.carrying(grad_output=torch.ones(B, 1, Q, Dv))
 
 
 REFUSED = [
-    ({}, "nothing is given that weights carry: give one of w_o, direction, scale, grad_output"),
+    ({}, "carrying has no argument: give one of w_o, direction, scale, grad_output"),
     ({"w_o": torch.ones(47, 5)}, r"w_o has shape \(47, 5\): give \(48, d_model\), or \(6, 8, d_model\)"),
     ({"w_o": torch.ones(8, 6, 5)}, r"w_o has shape \(8, 6, 5\): give \(48, d_model\), or \(6, 8, d_model\)"),
     ({"grad_output": torch.ones(9, 8)}, r"grad_output has shape \(9, 8\): give ∂L/∂O of all heads, \(2, 6, 9, 8\)"),
@@ -188,7 +188,7 @@ def test_what_is_not_known_says_how_to_give_it() -> None:
             att.block(stage)
     with pytest.raises(ValueError, match="saliency is not known: there is no v"):
         Attention(att.q, att.k).block("saliency")
-    with pytest.raises(ValueError, match="there is no v, so a weight carries nothing"):
+    with pytest.raises(ValueError, match="carrying needs v"):
         Attention(att.q, att.k).carrying(grad_output=torch.ones(B, H, Q, Dv))
 
 
