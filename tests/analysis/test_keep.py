@@ -193,7 +193,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (att, {"policy": "window"}, "a policy needs a budget"),
         (att, {"policy": "window", "budget": 4}, "budget is 4 keys, and sinks takes 4 of them"),
         (att, {"policy": "window", "budget": 1.5}, "a share of the keys"),
-        (att, {"policy": "snapkv", "budget": 40}, "where the prompt ends: say how many tokens"),
+        (att, {"policy": "snapkv", "budget": 40}, "at the end of the prompt: give the number of its tokens"),
         (att, {"policy": "snapkv", "budget": 40, "prompt": N}, "nothing comes after it"),
         (att, {"policy": torch.ones(N).bool(), "budget": 4}, "leave out budget="),
         (att, {"policy": torch.ones(3).bool()}, r"give \(40, 40\) for queries and keys"),
@@ -225,7 +225,7 @@ def test_a_part_of_the_queries_has_the_same_window() -> None:
     part = Attention(att.q[:, :, rows], att.k, att.v, mask=torch.ones(N, N).tril().bool()[rows]).as_part(None, rows, 0)
     found, whole = part.keep("window", 8), att.keep("window", 8)
     torch.testing.assert_close(found.recall, whole.recall[rows], rtol=WITHIN, atol=WITHIN)
-    with pytest.raises(ValueError, match="decided by all queries from the first key on"):
+    with pytest.raises(ValueError, match="needs all queries from the first key on"):
         part.keep("tova", 8)
 
 

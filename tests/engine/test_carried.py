@@ -130,14 +130,14 @@ def test_a_projection_that_was_changed_afterwards_is_refused_by_name() -> None:
     w_o.mul_(2)
     for stage in ("value_norm", "logit"):
         assert stage not in found.stages
-        with pytest.raises(ValueError, match=f"{stage} is not known: a tensor that it is made of was changed in place"):
+        with pytest.raises(ValueError, match=f"{stage} is not known: one of its tensors was changed in place"):
             found.block(stage)
     assert found.block("saliency").isfinite().all()  # which needs none
-    with pytest.raises(ValueError, match="a tensor that it is made of was changed in place"):
+    with pytest.raises(ValueError, match="one of its tensors was changed in place"):
         found.overview(stage="value_norm")
     for other in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
         assert other.stages == found.stages
-    with pytest.raises(ValueError, match="a tensor that it is made of was changed in place"):
+    with pytest.raises(ValueError, match="one of its tensors was changed in place"):
         found.carrying(direction=torch.ones(7)).block("value_norm")
     again = found.carrying(w_o=w_o)
     assert torch.equal(again.block("value_norm"), att.carrying(w_o=w_o.clone()).block("value_norm"))
@@ -148,7 +148,7 @@ def test_under_other_rules_a_gradient_is_no_gradient_any_more() -> None:
     changed = att.what_if({"causal": False})
     assert changed.stages[-2:] == ("value_norm", "logit")
     assert torch.equal(changed.block("logit"), carrying(of(causal=False)).block("logit"))
-    with pytest.raises(ValueError, match=r"saliency is not known: .* was taken of the attention as it was"):
+    with pytest.raises(ValueError, match=r"saliency is not known: .* is of the original attention"):
         changed.block("saliency")
     assert torch.equal(att.what_if({}).block("saliency"), att.block("saliency"))
 
@@ -160,7 +160,7 @@ def test_heads_and_words_put_together_carry_nothing() -> None:
         for stage in CARRIED:
             with pytest.raises(OnlyWeightsError, match=f"{stage} is not known: combined heads and merged words"):
                 other.block(stage)
-        with pytest.raises(OnlyWeightsError, match="which carry nothing"):
+        with pytest.raises(OnlyWeightsError, match="call carrying on single heads"):
             other.carrying(grad_output=torch.ones(B, 1, Q, Dv))
 
 
