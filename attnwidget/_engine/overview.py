@@ -402,13 +402,13 @@ def pooled(
 def _stream(
     plan: PoolingPlan, stage: str, fast: bool | None, values: Tensor, counts: AllowedCounts | None
 ) -> Generator[tuple[int, float], None, None]:
-    """Pool the blocks of a plan, whose memory is let go of before anything is made of them.
+    """Pool the blocks of a plan; the memory for blocks is freed at the end.
 
     Args:
-        plan: what is pooled.
-        stage, fast: as of `pooled`, which also says what is yielded.
-        values: (rows, columns), where it is pooled.
-        counts: of the allowed cells; None where they are not counted.
+        plan: the plan.
+        stage, fast: as in `pooled`, like the yields.
+        values: (rows, columns), memory for the result.
+        counts: counter of the allowed cells; None to count none.
     """
     att, region = plan.att, plan.region
     stripes = Stripes(att, region, stage, plan.pool, dense=plan.dense, fast=fast)
@@ -432,14 +432,14 @@ def _stream(
 
 
 def parts_of(att: AttentionBase, region: Region, stage: str, pool: str, most: float) -> list[tuple[range, float]]:
-    """Cut the queries of a region where its pass begins a piece and a bin, so that parts come out as in one pass.
+    """Divide the queries of a region where a piece of its pass and a bin begin, so that parts give the same results.
 
     Args:
         att: the attention.
-        region: what is pooled, of all keys.
-        stage: the stage of it.
+        region: the region to pool, with all keys.
+        stage: the stage to pool.
         pool: "max" or "mean".
-        most: cells of a part; more where a bin, or a piece, has more.
+        most: the most cells of a part, unless a single bin or piece has more.
 
     Returns:
         The queries of each part, counted from the region's first, and its number of cells.

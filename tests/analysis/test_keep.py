@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (att, {"policy": "snapkv", "budget": 40, "prompt": N}, "nothing comes after it"),
         (att, {"policy": torch.ones(N).bool(), "budget": 4}, "leave out budget="),
         (att, {"policy": torch.ones(3).bool()}, r"give \(40, 40\) for queries and keys"),
-        (Attention(att.q, att.k), {"policy": "tova", "budget": 4}, "query 0 may attend to key 1, which comes later"),
+        (Attention(att.q, att.k), {"policy": "tova", "budget": 4}, "query 0 may attend to the later key 1"),
         (Attention(torch.randn(3, 4), torch.randn(5, 4)), {"policy": "window", "budget": 5}, "or a mask as the policy"),
         (Attention.from_weights(torch.eye(4)), {"policy": "window", "budget": 5}, "only weights were given"),
     ]

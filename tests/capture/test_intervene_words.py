@@ -198,7 +198,7 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ({0: {"keep": {"policy": "window", "budget": 4}}}, "and sinks takes 4 of them: give a larger budget"),
         (
             {0: {"keep": {"policy": "window", "budget": 6}, "causal": False}},
-            "query 0 may attend to key 1, which comes later",
+            "query 0 may attend to the later key 1",
         ),
         ({0: {"keep": {"policy": "tova", "budget": 3}, "mask": torch.zeros(7, 7)}}, "give it as bools"),
         ({0: PerSample(["zero"])}, "has edits of 1 samples, and the batch has 3"),

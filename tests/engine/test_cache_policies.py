@@ -166,7 +166,7 @@ def test_a_policy_is_read_with_its_numbers() -> None:
         ({"policy": "window", "budget": 9, "sinks": 9}, "and sinks takes 9 of them"),
         ({"policy": "heavy_hitters", "budget": 3, "recent": 3}, "and recent takes 3 of them"),
         ({"policy": "snapkv", "budget": 5, "observe": 5, "prompt": 9}, "and observe takes 5 of them"),
-        ({"policy": "snapkv", "budget": 9, "observe": 2}, "say how many tokens it has, prompt="),
+        ({"policy": "snapkv", "budget": 9, "observe": 2}, "give the number of its tokens, prompt="),
         ({"policy": "snapkv", "budget": 9, "observe": 2, "prompt": N}, "prompt is 24 of 24 tokens"),
         ({"policy": "heavy_hitters", "budget": 3, "recent": -1}, "recent is -1: give 1 or more"),
     ],
@@ -179,7 +179,7 @@ def test_numbers_that_do_not_fit_are_refused(given: dict[str, Any], told: str) -
 def test_a_policy_needs_attention_to_what_came_before() -> None:
     att = made(2, 6, 3)
     assert att.q is not None
-    with pytest.raises(ValueError, match="query 0 may attend to key 1, which comes later"):
+    with pytest.raises(ValueError, match="query 0 may attend to the later key 1"):
         Attention(att.q, att.k).keep("window", 9)
     with pytest.raises(ValueError, match="which is not known in"):
         Attention(att.q[:, :, :5], att.k).keep("window", 9)
