@@ -1,4 +1,4 @@
-"""attnwidget shows the attention of any model, exactly, at any length, in the notebook.
+"""Show the attention of any model in the notebook, exactly and at any length.
 
 >>> import torch
 >>> from attnwidget import AttentionWidget
@@ -10,7 +10,7 @@ AttentionWidget(layer 0 of 1, head 0 of 1, 5 queries × 5 keys)
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # for editors and type checkers: what runs is `__getattr__`
+if TYPE_CHECKING:  # for editors and type checkers; at runtime `__getattr__` imports these
     from . import masks, results, scaling
     from ._capture.api.capture import Capture, Forward, capture
     from ._capture.api.find_heads import find_heads
@@ -88,7 +88,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is public when it is first asked for: who computes needs no widgets, who shows no capture."""
+    """Import a public name on first use, so that computing loads no widgets and showing loads no capture."""
     if name not in _MODULES:
         raise AttributeError(f"module 'attnwidget' has no attribute {name!r}")
     module = importlib.import_module(f".{_MODULES[name]}", __name__)
@@ -97,5 +97,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names alone: what an editor is to offer."""
+    """Return only the public names, for completion in editors."""
     return sorted(__all__)

@@ -1,9 +1,9 @@
-"""One attention call: q, k and v as they are, and exactly the part of the weights that is asked for.
+"""One attention call: `Attention` holds q, k and v, and computes exactly the weights that you ask for.
 
 weights = softmax(q · kᵀ / √D)          Vaswani et al. 2017, eq. 1
 output  = weights · v
 
-What can be asked of one attention is a method of `Attention`; `_engine` and `_analysis` compute the answers.
+`_engine` and `_analysis` do the computing for its methods.
 """
 
 from __future__ import annotations
@@ -64,46 +64,46 @@ __all__ = ["STAGES", "Attention", "Shape"]
 
 
 class Attention(AttentionBase):
-    """Scaled dot-product attention of q, k and v (Vaswani et al. 2017, §3.2.1), computed where it is looked at.
+    """Scaled dot-product attention of q, k and v (Vaswani et al. 2017, §3.2.1), computed on demand.
 
-    No tensor (Q, K) is held: each method computes the block, row or overview that it is asked for.
+    No (Q, K) tensor is kept: each method computes only the block, row or overview that it returns.
 
     Args:
         q: queries, (Q, D), (B, Q, D) or (B, H, Q, D); tensor, array, or anything with `__dlpack__` or `__array__`.
-        k: keys, with the axes of q, K for Q and G for H. H is a multiple of G, and query head h uses key head
-            h // (H // G), as torch's `enable_gqa` (Ainslie et al. 2023).
-        v: values, as k with Dv for D; without v there are no outputs and no contributions.
-        dims: the axes by name where the default for their number is wrong, e.g. "hqd" or "bqhd"; q is the position in
-            k and v too.
-        mask: bool (True = may attend) or float (added; −∞ or the least finite number blocks), which broadcasts to
-            (B, H, Q, K); 3-D is (B, Q, K), 2-D is (Q, K) or padding (B, K). Or a function
-            f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's: see `attnwidget.masks`.
-        mask_means: "keep" or "hide": what 1 means in an integer mask, and True in a bool one.
-        mask_dims: "qk", "bk", "bqk", "hqk" or "bhqk", where a mask fits in two ways.
-        bias: added to the scores, a floating tensor that broadcasts to (B, H, Q, K); 3-D is (H, Q, K). Or a function
-            f(score, b, h, q_idx, kv_idx) -> score, as FlexAttention's score_mod: score and indices broadcast, b and h
-            are 0-D. A cell that gets −∞ or the least finite number is blocked.
-        is_causal: key ≤ query, from the upper left as in torch; with a mask, both apply.
-        window: |query − key| < window, so with is_causal the window keys up to the query's own.
-        scale: what the scores are multiplied by; 1 / √D where None.
-        softcap: capped = softcap · tanh(scaled / softcap), before bias and mask (Gemma 2, 2024, §2); none where None.
-        sinks: learned sink logits, (H,), or one number for all heads (GPT-OSS, 2025, §2.2): one more column of the
-            softmax, "sink", without a key and without a value, so that the weights of a query's keys sum to 1 less
-            `sink_weights`. Neither scale nor softcap, bias or mask changes it. −∞ is a head without; none where None.
+        k: keys, with the same axes as q, but K positions and G heads. H is a multiple of G, and query head h uses key
+            head h // (H // G), as in torch's `enable_gqa` (Ainslie et al. 2023).
+        v: values, like k but with size Dv instead of D. Outputs and contributions need v.
+        dims: the order of the axes, e.g. "hqd" or "bqhd", if it differs from the default. The letter q also stands for
+            the positions of k and v.
+        mask: a bool tensor (True = may attend) or a float tensor (added; −∞ or the lowest finite number blocks). It
+            broadcasts to (B, H, Q, K); 3-D is read as (B, Q, K), 2-D as (Q, K) or as padding (B, K). Or a function
+            f(b, h, q_idx, kv_idx) -> bool, as in FlexAttention: see `attnwidget.masks`.
+        mask_means: "keep" or "hide": the meaning of 1 in an integer mask, or of True in a bool mask.
+        mask_dims: "qk", "bk", "bqk", "hqk" or "bhqk": the axes of a mask whose shape fits in two ways.
+        bias: a floating tensor added to the scores. It broadcasts to (B, H, Q, K); 3-D is read as (H, Q, K). Or a
+            function f(score, b, h, q_idx, kv_idx) -> score, as FlexAttention's score_mod: score and indices broadcast,
+            b and h are 0-D. A result of −∞ or the lowest finite number blocks the cell.
+        is_causal: key ≤ query, aligned at the upper left as in torch. A mask applies as well.
+        window: |query − key| < window. With is_causal, each query sees `window` keys, its own included.
+        scale: the factor of the scores; None for 1 / √D.
+        softcap: capped = softcap · tanh(scaled / softcap), before bias and mask (Gemma 2, 2024, §2); None for no cap.
+        sinks: learned sink logits, (H,), or one number for all heads (GPT-OSS, 2025, §2.2); None for no sinks. A sink
+            adds the column "sink" to the softmax, without key or value, so a query's weights sum to
+            1 − `sink_weights`. Scale, softcap, bias and mask do not change it. −∞: this head has no sink.
 
     Raises:
-        TypeError, ValueError: an input that cannot be read in exactly one way, with what was wanted instead.
+        TypeError, ValueError: an input has no reading, or more than one. The message tells what to give instead.
 
     Attributes:
         q, k, v: views (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv), or None.
         shape: the sizes B, H, G, Q, K, D and Dv.
-        scale, softcap, is_causal, window: what applies.
-        sinks: (H,) as they were given, or None.
-        options: the keywords as they were given.
-        dtype, device: of the tensors. Results are float64 for float64, else float32, on the same device.
+        scale, softcap, is_causal, window: the values in use.
+        sinks: (H,) as given, or None.
+        options: the keywords as given.
+        dtype, device: of the tensors. Results are float64 for float64 tensors, otherwise float32, on the same device.
 
-    An attention does not change, and can be copied and pickled. Tensors that change in place afterwards are shown as
-    they then are, after one UserWarning.
+    An attention is immutable, and can be copied and pickled. If you change a tensor in place, results follow its new
+    values, after one UserWarning.
 
     >>> q, k = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> att = Attention(q, k, scale=1.0)
@@ -115,7 +115,7 @@ class Attention(AttentionBase):
     """
 
     def __dir__(self) -> list[str]:
-        """Return the names that are meant for users; the package asks attentions more than that."""
+        """Return the names that are meant for users; others are internal to the package."""
         names = {*vars(Attention), *INPUTS}
         return sorted(name for name in names if not name.startswith("_"))
 
@@ -146,14 +146,14 @@ class Attention(AttentionBase):
         dims: str | None = None,
         **options: Unpack[AttentionKeywords],
     ) -> Attention:
-        """Make an attention of scores that are there already, in the place of q and k; the matrix is never copied.
+        """Make an attention from computed scores instead of q and k. The matrix is not copied.
 
         Args:
             scores: (Q, K), (B, Q, K) or (B, H, Q, K).
             v: values, as in `Attention`.
             mask, mask_means, mask_dims, bias, is_causal, window, softcap, sinks: as in `Attention`.
-            scale: what the scores are multiplied by before the softmax; 1 where None.
-            dims: their axes by name, of b, h, q and k, e.g. "hqk"; those of v are in the same order.
+            scale: the factor of the scores before the softmax; None for 1.
+            dims: the order of the axes b, h, q and k, e.g. "hqk"; the axes of v have the same order.
 
         Returns:
             An `Attention` without q and k.
@@ -171,19 +171,19 @@ class Attention(AttentionBase):
 
     @classmethod
     def from_weights(cls, weights: TensorLike, v: TensorLike | None = None, *, dims: str | None = None) -> Attention:
-        """Make an attention of weights that are there already; the matrix is never copied, and never changed.
+        """Make an attention from computed weights. The matrix is neither copied nor changed.
 
         Args:
-            weights: (Q, K), (B, Q, K) or (B, H, Q, K), from 0 up. Rows are taken as they are: they need not sum to 1
-                (dropout makes some larger), and NaN is shown. Which cells were blocked is not known: none is.
+            weights: (Q, K), (B, Q, K) or (B, H, Q, K), 0 or more. Rows are not normalized: they need not sum to 1
+                (dropout makes some larger), and NaN is shown. No cell counts as blocked, since the mask is unknown.
             v: values, as in `Attention`.
-            dims: the axes by name, of b, h, q and k, e.g. "hqk"; those of v are in the same order.
+            dims: the order of the axes b, h, q and k, e.g. "hqk"; the axes of v have the same order.
 
         Returns:
             An `Attention` with the stages "weights" and, with v, "contribution".
 
         Raises:
-            ValueError: weights below 0; later, whatever needs the scores.
+            ValueError: weights below 0. Methods that need the scores raise it too.
 
         >>> att = Attention.from_weights(torch.tensor([[0.9, 0.1]]), torch.tensor([[1.0], [3.0]]))
         >>> att.stages
@@ -196,7 +196,7 @@ class Attention(AttentionBase):
         least = float(weights.amin())
         if least < 0:
             raise ValueError(
-                f"weights go down to {least:.4g}: give what the softmax gives, or Attention.from_scores(scores)"
+                f"weights go down to {least:.4g}: give the result of a softmax, or use Attention.from_scores(scores)"
             )
         made = cls.of(Given(weights, "weights"), v, _shape_of(weights, v), AttentionOptions())
         return made.as_read(dims, given.ndim, MATRIX)
@@ -210,23 +210,23 @@ class Attention(AttentionBase):
         queries: Any = slice(None),
         keys: Any = slice(None),
     ) -> Tensor:
-        """Compute an exact block of a stage of one head.
+        """Compute an exact block of one head at one stage.
 
         Args:
-            stage: "scores", "scaled", "capped", "masked" (−∞ where blocked), "weights" (over all keys, also if few are
-                asked for), "contribution" (weight × ‖v‖, Kobayashi et al. 2020, §3), "value_norm", "logit", "saliency"
-                (what a weight carries: see `carrying`) or "allowed" (bool).
+            stage: "scores", "scaled", "capped", "masked" (−∞ where blocked), "weights" (normalized over all keys, not
+                only those of the block), "contribution" (weight × ‖v‖, Kobayashi et al. 2020, §3), "value_norm",
+                "logit" or "saliency" (what a weight contributes downstream: see `carrying`), or "allowed" (bool).
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
             queries, keys: an int, a slice, a range, or a sequence or 1-D tensor of ints. keys="sink" is the column of
-                the learned sink: its logit from "scaled" to "masked", its weights, and 0 of all that weights carry.
+                the learned sink: its logit for "scaled" to "masked", its weights, and 0 for the stages after those.
 
         Returns:
-            (queries, keys), always 2-D; in float32, or float64 where the tensors are, and bool for "allowed".
+            (queries, keys), always 2-D; float64 for float64 tensors, otherwise float32; bool for "allowed".
 
         Raises:
-            IndexError: a batch, head, query or key that is not there.
-            ValueError: there is no such stage, or not for what this attention was made of; no sink.
+            IndexError: the batch, head, query or key does not exist.
+            ValueError: the stage is unknown, or this attention lacks its inputs; or there is no sink.
 
         >>> att = Attention(torch.zeros(3, 4), torch.zeros(3, 4), is_causal=True)
         >>> att.block(queries=[0, 2], keys=slice(2))
@@ -252,18 +252,18 @@ class Attention(AttentionBase):
             return softmax.exact_block(self, cells, stage, normalizer)
 
     def sink_weights(self, batch: int = 0, head: int = 0) -> Tensor:
-        """Compute the weight that each query gives to the learned sink: what the weights of its keys leave of 1.
+        """Compute the weight that each query gives to the learned sink: 1 minus the sum of its other weights.
 
         Args:
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
 
         Returns:
-            (Q,): exp(sink − log-normalizer); 1 for a query that may attend to nothing, 0 in a head without a sink. Of
-            combined heads or merged words their mean, or maximum, as of their weights.
+            (Q,): exp(sink − log-normalizer); 1 for a fully masked query, 0 in a head without a sink. For combined heads
+            and merged words, their mean or maximum, like the weights.
 
         Raises:
-            IndexError: a batch or head that is not there.
+            IndexError: the batch or head does not exist.
             ValueError: there are no learned sinks.
 
         >>> Attention(torch.zeros(1, 4), torch.zeros(3, 4), sinks=0.0).sink_weights()
@@ -274,7 +274,7 @@ class Attention(AttentionBase):
     def _sink_column(self, head: Head, queries: Indices, stage: str, name: str) -> Tensor:
         """Return the sink's column of a stage, (queries, 1)."""
         if name != "sink":
-            raise ValueError(f'keys is {name!r}: give keys by number, or "sink" for the column of the learned sink')
+            raise ValueError(f'keys is {name!r}: give key numbers, or "sink" for the column of the learned sink')
         if not self.has_sinks:
             raise ValueError("there are no learned sinks: give Attention(q, k, v, sinks=…)")
         with exact(self.device):
@@ -282,7 +282,7 @@ class Attention(AttentionBase):
                 return torch.ones(len(queries), 1, dtype=torch.bool, device=self.device)
             found = softmax.sink_column(head, queries, stage)
         if found is None:
-            raise ValueError(f'a sink has no {stage}, for it has no key: ask for one of the stages from "scaled" on')
+            raise ValueError(f'a sink has no {stage}, because it has no key: ask for "scaled" or a later stage')
         return found[:, None]
 
     def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
@@ -295,11 +295,11 @@ class Attention(AttentionBase):
             head: which head; negative counts from the end.
 
         Returns:
-            (Q,), natural logarithms; −∞ for a query that may attend to nothing, unless there is a sink.
+            (Q,), natural logarithms; −∞ for a fully masked query, unless there is a sink.
 
         Raises:
-            IndexError: a batch or head that is not there.
-            ValueError: only weights are there.
+            IndexError: the batch or head does not exist.
+            ValueError: the attention was made from weights, without scores.
 
         >>> Attention(torch.zeros(1, 4), torch.zeros(8, 4)).log_normalizer()
         tensor([2.0794])
@@ -317,10 +317,10 @@ class Attention(AttentionBase):
             head: which head; negative counts from the end.
 
         Returns:
-            (Q, Dv); 0 for a query that may attend to nothing.
+            (Q, Dv); 0 for a fully masked query.
 
         Raises:
-            IndexError: a batch or head that is not there.
+            IndexError: the batch or head does not exist.
             ValueError: there is no v.
 
         >>> Attention(torch.zeros(1, 4), torch.zeros(2, 4), torch.tensor([[1.0], [3.0]])).output()
@@ -346,29 +346,29 @@ class Attention(AttentionBase):
         progress: bool = False,
         executor: Executor | None = None,
     ) -> Overview:
-        """Pool a stage of one head to at most size × size bins, in one streamed pass.
+        """Pool one stage of a head into at most size × size bins, in one streamed pass.
 
         Args:
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
-            size: rows and columns, at most; a bin is ⌈Q / size⌉ × ⌈K / size⌉ cells, the last of them ragged.
-            pool: "max" keeps single strong links, of "logit" and "saliency" the largest absolute value, with its sign;
-                "mean" is over all cells of a bin, blocked weights being 0, but over the allowed ones only for the stage
-                "masked".
-            stage: which, as in `block`.
+            size: the most rows and columns. A bin has ⌈Q / size⌉ × ⌈K / size⌉ cells; the last bins may be smaller.
+            pool: "max" keeps single strong links; for "logit" and "saliency" it is the largest absolute value, with its
+                sign. "mean" averages all cells of a bin, with 0 for blocked weights, but only allowed cells for the
+                stage "masked".
+            stage: as in `block`.
             progress: draw a bar with the time left, if tqdm is installed.
-            executor: whose workers compute it, bit by bit as this process would: threads, processes, or those of a Dask
-                cluster, `client.get_executor()`; see docs/scale.md. Once interrupted, the same call goes on where it
-                was.
+            executor: an executor of threads, processes or a Dask cluster (`client.get_executor()`) whose workers
+                compute it; the result is bit-identical: see docs/scale.md. After an interruption, the same call resumes
+                the work.
 
         Returns:
-            Overview with values (rows, columns) and allowed (rows, columns), True where any cell of the bin is.
+            `Overview` with values (rows, columns) and allowed (rows, columns): True if any cell of the bin is allowed.
 
         Raises:
-            IndexError: a batch or head that is not there.
-            ValueError: a stage, pool or size that is not.
-            TypeError: no executor, or a mask function that no other process can be sent.
-            RuntimeError: a worker failed, with the queries that it had and the reason.
+            IndexError: the batch or head does not exist.
+            ValueError: the stage, pool or size is not valid.
+            TypeError: executor is not an executor, or a mask function cannot be sent to another process.
+            RuntimeError: a worker failed; the message names its queries and the reason.
 
         >>> Attention(*torch.zeros(2, 4, 8)).overview(size=2, pool="mean").values
         tensor([[0.2500, 0.2500],
@@ -380,20 +380,20 @@ class Attention(AttentionBase):
         return parts.overviews([(None, self)], sample, [[number]], size, pool, stage, executor, progress)[0][0]
 
     def top_keys(self, query: int, count: int = 10, *, batch: int = 0, head: int = 0) -> tuple[Tensor, Tensor]:
-        """Find the keys to which a query gives most weight: exact, among all keys.
+        """Find the keys with the largest weights of a query, exactly, among all keys.
 
         Args:
-            query: which; negative counts from the end.
-            count: how many, at most; blocked keys are never among them.
+            query: which query; negative counts from the end.
+            count: how many keys at most; blocked keys are left out.
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
 
         Returns:
-            keys (count,) int64 and weights (count,), the largest first, of equal ones the lower key. A learned sink is
-            not a key: see `sink_weights`.
+            keys (count,) int64 and weights (count,), the largest first; of equal weights, the lower key first. A
+            learned sink is not a key: see `sink_weights`.
 
         Raises:
-            IndexError: a batch, head or query that is not there.
+            IndexError: the batch, head or query does not exist.
 
         >>> att = Attention(torch.ones(1, 1), torch.tensor([[1.0], [3.0], [2.0]]), scale=1.0)
         >>> att.top_keys(0, 2)
@@ -414,33 +414,33 @@ class Attention(AttentionBase):
         progress: bool = False,
         executor: Executor | None = None,
     ) -> SegmentMass:
-        """Measure how much weight goes from segment to segment: exact at any length, in one streamed pass.
+        """Measure how much weight goes from segment to segment, exactly at any length, in one streamed pass.
 
         Args:
             queries: `segments(…)`, with a row for each name; the name of a segment of `keys`; or positions as in
                 `block`, with a row for each.
-            keys: `segments(…)`, with a column for each name; as `queries` where None.
+            keys: `segments(…)`, with a column for each name; None: the same as `queries`.
             batch: which sample; negative counts from the end.
             head: which head; None for all.
-            stage: what is summed: the weights, or a stage after them, what a weight carries, as it is known here.
-            measure: what `values` are: "mass", the mean over the queries of the weight on the keys of a segment;
-                "per_token", that divided by the number of keys; or "lift", divided by what even attention gives. Of
-                another stage "sum", the mean over the queries of its sum over the keys, with signs, or "per_token".
-                None: mass, or sum.
-            without: names of segments to set aside; "sink" is the first token and the learned sink, "self" each query's
-                own key. Masses are then shares of what is left; sums stay as they are.
+            stage: what to sum: the weights, or a later stage that this attention has.
+            measure: the meaning of `values`. For weights: "mass", the weight on the keys of a segment, averaged over
+                the queries; "per_token", the mass divided by the number of keys; or "lift", the mass divided by the
+                mass under uniform attention. For other stages: "sum", the signed sum over the keys, averaged over the
+                queries, or "per_token". None: mass, or sum.
+            without: names of segments to leave out; "sink" is the first token and the learned sink, "self" is each
+                query's own key. Masses are then shares of the remaining weight; sums stay as they are.
             progress: draw a bar with the time left, if tqdm is installed.
             executor: whose workers compute it, as in `overview`; their sums are added in float64.
 
         Returns:
-            `SegmentMass`, which has all three measures: values (S, T), or (H, S, T) for all heads; "learned sink" is
-            the last column where there is one. Weights that were given without a mask count every key as allowed. The
-            sums of "logit" over a row are what the head adds to the logit by the direct path.
+            `SegmentMass`, with all three measures: values (S, T), or (H, S, T) for all heads. If there is a learned
+            sink, its column "learned sink" is the last. For weights given without a mask, every key counts as allowed.
+            A row of "logit" sums to what the head adds to the logit by the direct path.
 
         Raises:
-            IndexError, KeyError: a batch, head, query or segment that is not there.
-            TypeError, ValueError: segments of another length, a stage that is not known here, a mass or lift of what is
-                no share, or what cannot be read.
+            IndexError, KeyError: the batch, head, query or segment does not exist.
+            TypeError, ValueError: segments have another length, this attention lacks the stage, the stage has no mass
+                or lift, or an argument cannot be read.
 
         >>> from attnwidget import segments
         >>> att = Attention.from_weights(torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.125, 0.375]]))
@@ -459,20 +459,19 @@ class Attention(AttentionBase):
         return by_segment(self, queries, keys, batch=batch, head=head, **how)
 
     def combine(self, heads: Sequence[int] | None = None, how: str = "mean") -> Attention:
-        """Combine several heads into one: the mean, or the maximum, of their exact weights.
+        """Combine several heads into one: the mean or the maximum of their exact weights.
 
         Args:
-            heads: which; None for all.
+            heads: their numbers; None for all.
             how: "mean" or "max", cell by cell.
 
         Returns:
-            An `Attention` of one head that has the stage "weights" alone, computed where it is looked at: rows, tiles,
-            overview and rankings at any length. Rows of a maximum sum to more than 1. A cell is blocked where it is in
-            all of these heads.
+            An `Attention` of one head with only the stage "weights", computed on demand at any length. Rows of a
+            maximum can sum to more than 1. A cell is blocked if it is blocked in all of these heads.
 
         Raises:
-            IndexError: a head that is not there.
-            ValueError, TypeError: no heads, or another way than these.
+            IndexError: a head does not exist.
+            ValueError, TypeError: there are no heads, or `how` is something else.
 
         >>> att = Attention.from_weights(torch.tensor([[[[0.75, 0.25]], [[0.25, 0.75]]]]))
         >>> att.combine().block(), att.combine(how="max").block()
@@ -483,27 +482,29 @@ class Attention(AttentionBase):
     def carrying(
         self, *, w_o: Any = None, direction: Any = None, scale: Any = None, grad_output: Any = None
     ) -> Attention:
-        """Return the same attention with what its weights carry on, which gives the stages named here.
+        """Return the same attention with stages for what its weights contribute downstream.
 
-        value_norm = weight · ‖v W_O‖ (Kobayashi et al. 2020, §3), of `w_o`. logit = weight · (v W_O · d) / s, of `w_o`
-        and `direction`: what the cell adds to what d reads of the residual stream, as the logit of a token, by the
-        direct path. saliency = weight · (∂L/∂O · v), which is A ⊙ ∂L/∂A, of `grad_output`. A captured attention has
-        them by itself; what is given here is put in their place.
+        - value_norm = weight · ‖v W_O‖ (Kobayashi et al. 2020, §3) needs `w_o`.
+        - logit = weight · (v W_O · d) / s needs `w_o` and `direction`: what the cell adds along d in the residual
+          stream by the direct path, such as to the logit of a token.
+        - saliency = weight · (∂L/∂O · v) = A ⊙ ∂L/∂A needs `grad_output`.
+
+        A captured attention has these stages already; the arguments given here replace its own.
 
         Args:
-            w_o: the output projection, (H · Dv, d_model) or (H, Dv, d_model): what the layer adds is the outputs of the
-                heads side by side, times it. It is kept as it is: a stage is refused once it was changed in place.
-            direction: d, (d_model,) or (B, d_model): of a token's logit its row of the unembedding times the weights of
-                the final norm, less its mean where that norm takes the mean away (LayerNorm).
-            scale: s, (Q,) or (B, Q): what the final norm divides by at each query; 1 where None.
-            grad_output: ∂L/∂O, (B, H, Q, Dv), or its last axes where those before are 1.
+            w_o: the output projection, (H · Dv, d_model) or (H, Dv, d_model). The layer adds the concatenated outputs
+                of its heads times w_o. It is not copied; after a change in place its stages raise an error.
+            direction: d, (d_model,) or (B, d_model). For a token's logit: its row of the unembedding times the weights
+                of the final norm, minus the mean of that if the norm subtracts the mean (LayerNorm).
+            scale: s, (Q,) or (B, Q): what the final norm divides by at each query; None for 1.
+            grad_output: ∂L/∂O, (B, H, Q, Dv); leading axes of size 1 may be left out.
 
         Returns:
             Another `Attention`; no tensor is copied.
 
         Raises:
-            TypeError, ValueError: no tensors, shapes that do not fit, no v, or weights of several heads or words as
-                one.
+            TypeError, ValueError: an argument is not a tensor or has the wrong shape, there is no v, or this attention
+                is made of combined heads or merged words.
 
         >>> att = Attention.from_weights(torch.tensor([[0.75, 0.25]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
         >>> att = att.carrying(w_o=torch.tensor([[3.0, 0.0], [0.0, 1.0]]), direction=torch.tensor([1.0, -1.0]))
@@ -514,20 +515,19 @@ class Attention(AttentionBase):
         return carrying(self, given)
 
     def with_target(self, token: int | Sequence[int]) -> Attention:
-        """Return the same captured attention, whose stage "logit" is of another token.
+        """Return the same captured attention, with the stage "logit" for another token.
 
         Args:
-            token: its id, or one for each sample. Before anything is chosen it is the token that the model held most
-                likely after the last of each sample.
+            token: its id, or one id for each sample. The default target is the most likely next token of each sample.
 
         Returns:
             Another `Attention`; no tensor is copied.
 
         Raises:
             IndexError: there is no such token.
-            TypeError: something else than ids.
-            ValueError: another number of them than of samples; or an attention of which no unembedding is known, as one
-                that was made of tensors, or read from a file: give `carrying(direction=…)`.
+            TypeError: the ids are not integers.
+            ValueError: the number of ids differs from the number of samples; or the unembedding is not known, as after
+                making an attention from tensors or reading a file: use `carrying(direction=…)`.
 
         >>> import attnwidget
         >>> attnwidget.Attention(*torch.randn(3, 4, 8)).with_target(7)
@@ -541,19 +541,28 @@ class Attention(AttentionBase):
         """Return the attention of the same tensors under other rules; this one stays as it is.
 
         Args:
-            changes: any of scale (a number), temperature (divides the scale), softcap (a number or None), mask (False
-                takes it away), causal (True, "lower right" or False), window (keys, or None), drop_keys (a list), sinks
-                (None takes the learned ones away), keep (a dict of `Attention.keep`'s policy, budget and the others, of
-                which keys a cache has), and dtype ("float16", "bfloat16", "int8": q, k and v as that type
-                holds them, computed in float32; int8 has a scale for each token, Dettmers et al. 2022, §2.1). {}
-                changes nothing.
+            changes: any of
+
+                - scale: a number
+                - temperature: a number that divides the scale
+                - softcap: a number, or None
+                - mask: False removes it
+                - causal: True, "lower right" or False
+                - window: a number of keys, or None
+                - drop_keys: a list of keys
+                - sinks: None removes the learned sinks
+                - keep: a dict of policy, budget and the other arguments of `Attention.keep`, for a smaller KV cache
+                - dtype: "float16", "bfloat16" or "int8": q, k and v are rounded to that type, then computed with in
+                  float32; int8 has a scale for each token (Dettmers et al. 2022, §2.1)
+
+                {} changes nothing.
 
         Returns:
-            Another `Attention`; no tensor is copied but where dtype rounds them.
+            Another `Attention`; only dtype copies tensors.
 
         Raises:
-            TypeError, ValueError: a change that there is not, or a value that it cannot have.
-            IndexError: a key that is not there.
+            TypeError, ValueError: an unknown change, or a value that it cannot have.
+            IndexError: a key does not exist.
 
         >>> att = Attention(torch.eye(3), torch.eye(3), scale=1.0)
         >>> att.what_if({"drop_keys": [0], "temperature": 0.1}).block(queries=1)
@@ -573,43 +582,43 @@ class Attention(AttentionBase):
         prompt: int | None = None,
         observe: int | None = None,
     ) -> Kept:
-        """Compute what the rows of one head keep of their weights where a cache holds some of the keys only: exact.
+        """Compute exactly which share of its weights each row keeps with a smaller KV cache.
 
         Args:
-            policy: which keys are kept, of causal self-attention.
+            policy: which keys the cache keeps. The named policies need causal self-attention.
 
-                "window": the first `sinks` keys that are no padding, and the last ones up to the query's own (Xiao et
-                al. 2024, StreamingLLM, §3.2).
+                "window": the first `sinks` keys after padding, and the latest keys up to the query's own (Xiao et al.
+                2024, StreamingLLM, §3.2).
 
-                "heavy_hitters": greedy, query after query (Zhang et al. 2023, H2O, algorithm 1): each query's weights
-                over the keys that are there are added to the sums of these, and where the cache is full, the key with
-                the least sum is evicted, but none of the last `recent`. By head.
+                "heavy_hitters": greedy, for each head (Zhang et al. 2023, H2O, algorithm 1). Each query adds its
+                weights over the cached keys to their sums. A full cache evicts the key with the smallest sum, but none
+                of the last `recent` keys.
 
-                "tova": greedy as well (Oren et al. 2024, §4): the key with the least weight of the last query is
-                evicted, the mean over the heads of the layer, which all evict the same.
+                "tova": greedy, the same for all heads of a layer (Oren et al. 2024, §4). A full cache evicts the key
+                with the smallest weight of the current query, averaged over the heads.
 
-                "snapkv": once, where the prompt ends (Li et al. 2024, §4): its last `observe` queries and those keys
-                before with most of their weights, summed and pooled by maximum over 7 keys, are kept, and what is
-                written after. By head; queries of the prompt have all keys.
+                "snapkv": once at the end of the prompt, for each head (Li et al. 2024, §4). It keeps the prompt's last
+                `observe` tokens, the earlier keys with most of their weight (summed, then max-pooled over 7 keys), and
+                all later keys. Queries of the prompt see all keys.
 
-                Or a mask: bools (Q, K) or (K,), True where a key is kept, or a function f(b, h, q_idx, kv_idx) -> bool.
-            budget: how many keys a query has at most, its own among them; or a share of all keys, a float up to 1. Of
-                "snapkv", of the prompt's keys.
+                Or a mask: bools (Q, K) or (K,), True for a key to keep, or a function f(b, h, q_idx, kv_idx) -> bool.
+            budget: the most keys for a query, its own included; or a share of all keys, a float up to 1. For "snapkv"
+                it counts the keys of the prompt.
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
-            sinks: of "window", 4 where None.
-            recent: of "heavy_hitters", half of the budget where None.
-            prompt: of "snapkv", how many tokens the prompt has.
-            observe: of "snapkv", 32 where None.
+            sinks: for "window"; None for 4.
+            recent: for "heavy_hitters"; None for half of the budget.
+            prompt: for "snapkv", the number of tokens in the prompt.
+            observe: for "snapkv"; None for 32.
 
         Returns:
-            `Kept`: of each row its recall, the keys that it has, and the error of its output; their means, the worst
-            rows, `records()`, and the mask. Two streamed passes at any length; for the two greedy policies one more
-            over the scores, and Q steps of `budget` numbers each (of "tova", times the heads).
+            `Kept`: for each row its recall, its number of keys and the error of its output; the means, the worst rows,
+            `records()`, and the mask. It takes two streamed passes at any length. The two greedy policies take one more
+            pass over the scores, and Q steps of `budget` numbers each ("tova": for each head).
 
         Raises:
-            IndexError: a batch or head that is not there.
-            TypeError, ValueError: a policy, budget or mask that does not fit, or attention that is not causal.
+            IndexError: the batch or head does not exist.
+            TypeError, ValueError: the policy, budget or mask does not fit, or the attention is not causal.
 
         >>> q, k = torch.zeros(6, 4), torch.zeros(6, 4)
         >>> found = Attention(q, k, is_causal=True).keep("window", 3, sinks=1)
@@ -622,20 +631,20 @@ class Attention(AttentionBase):
         return keep(self, policy, batch, head, numbers)
 
     def merge(self, words: Any, key_words: Any = None) -> Attention:
-        """Return the attention between words rather than pieces: to a word summed over its pieces, from one averaged.
+        """Merge subword tokens into words: sum the weights over a word's keys, and average them over its queries.
 
         Args:
-            words: for each position the number of its word, as transformers' `encoding.word_ids()` gives them (None: a
-                word of its own), or its token, whose marks (Ġ, ▁, ##, </w>) say where words begin; or such a list for
-                each sample. Pieces of a word follow one another.
-            key_words: the same for the keys; as `words` where None.
+            words: the number of each position's word, as in transformers' `encoding.word_ids()` (None: a word of its
+                own); or each position's token, whose marks (Ġ, ▁, ##, </w>) show where words begin; or one such list
+                for each sample. The subwords of a word must be adjacent.
+            key_words: the same for the keys; None: the same as `words`.
 
         Returns:
-            An `Attention` of weights alone, computed where it is looked at as this one is. Its rows still sum to 1
-            (Clark et al. 2019, §4.1). A word may attend to another if any of its pieces may to any of the other's.
+            An `Attention` with only weights, computed on demand. Its rows still sum to 1 (Clark et al. 2019, §4.1). A
+            word may attend to another if any subword of the first may attend to any subword of the second.
 
         Raises:
-            TypeError, ValueError: words that do not fit the positions, or lie apart.
+            TypeError, ValueError: words do not fit the positions, or the subwords of a word are not adjacent.
 
         >>> att = Attention.from_weights(torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 0.5, 0.5]]))
         >>> att.merge(["a", "em", "##bed"]).block()
@@ -645,20 +654,20 @@ class Attention(AttentionBase):
         return merged(self, words, key_words)
 
     def check(self, tokens: Sequence[str] | None = None, *, batch: int = 0, head: int = 0) -> list[Finding]:
-        """Look for what is likely wrong with one head: masks, padding, NaN, saturation, parity with torch.
+        """Check one head for likely mistakes: masks, padding, NaN, saturation, parity with torch.
 
         Args:
-            tokens: a string for each key, by which padding is known.
+            tokens: a string for each key, to recognize padding.
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
 
         Returns:
-            A list of `Finding` with kind, severity ("error", "warning", "note"), where, message and advice, the gravest
-            first; empty if all is as it should be.
+            A list of `Finding` with kind, severity ("error", "warning", "note"), where, message and advice, the most
+            severe first; empty if nothing is wrong.
 
         Raises:
-            IndexError: a batch or head that is not there.
-            ValueError: another number of tokens than of keys.
+            IndexError: the batch or head does not exist.
+            ValueError: the number of tokens differs from the number of keys.
 
         >>> att = Attention(torch.randn(4, 8), torch.randn(4, 8), mask=torch.ones(4, 4).triu(1).bool())
         >>> [finding.kind for finding in att.check()]
@@ -667,21 +676,21 @@ class Attention(AttentionBase):
         return check(self.head(batch, head), tokens)
 
     def explain(self, query: int, key: int, *, w_o: Any = None, batch: int = 0, head: int = 0) -> Explanation:
-        """Explain one weight: q · k by dimension, scale, softcap, each rule and bias, softmax, value.
+        """Explain one weight step by step: q · k by dimension, scale, softcap, each rule and bias, softmax, value.
 
         Args:
             query, key: the pair; negative counts from the end.
-            w_o: (Dv, d_model), the part of the output projection that belongs to this head: contributions are then
-                ‖weight · v · W_O‖ (Kobayashi et al. 2020, §3).
+            w_o: (Dv, d_model), this head's part of the output projection. Contributions are then ‖weight · v · W_O‖
+                (Kobayashi et al. 2020, §3).
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
 
         Returns:
-            `Explanation`, which prints as a ladder of steps.
+            `Explanation`, which prints one step a line.
 
         Raises:
-            IndexError: a batch, head, query or key that is not there.
-            ValueError: w_o of another shape.
+            IndexError: the batch, head, query or key does not exist.
+            ValueError: w_o has another shape.
 
         >>> att = Attention(torch.eye(2), torch.eye(2), torch.eye(2), scale=1.0, is_causal=True)
         >>> print(att.explain(1, 0))
@@ -695,10 +704,10 @@ class Attention(AttentionBase):
         return explain(self.head(batch, head), query, key, w_o)
 
     def gradients(self, grad_output: Any = None, *, batch: int = 0, head: int = 0) -> Gradients:
-        """Compute how a loss reaches q, k, v, weights and scores of one head: the backward pass, streamed over queries.
+        """Compute the gradients of a loss L in q, k, v, weights and scores of one head, streamed over the queries.
 
         Args:
-            grad_output: dL/dO, (Q, Dv); ones where None, so that L is the sum of the output.
+            grad_output: dL/dO, (Q, Dv); None for ones, so that L is the sum of the output.
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
 
@@ -708,7 +717,7 @@ class Attention(AttentionBase):
             dL/ds = (diag(p) − p pᵀ) · dL/dp (Bridle 1990).
 
         Raises:
-            IndexError: a batch or head that is not there.
+            IndexError: the batch or head does not exist.
             ValueError: there is no v, or grad_output has another shape.
 
         >>> att = Attention(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
@@ -722,16 +731,16 @@ class Attention(AttentionBase):
         """Compute the Jacobian of the softmax at one query, d weight / d masked score: diag(p) − p pᵀ (Bridle 1990).
 
         Args:
-            query: which; negative counts from the end.
+            query: which query; negative counts from the end.
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
 
         Returns:
-            (K, K), symmetric; each row and column sums to 0, or with a learned sink to weight × that of the sink.
+            (K, K), symmetric. Each row and column sums to 0, or with a learned sink to weight × sink weight.
 
         Raises:
-            IndexError: a batch, head or query that is not there.
-            ValueError: more than 4,096 keys.
+            IndexError: the batch, head or query does not exist.
+            ValueError: there are more than 4,096 keys.
 
         >>> Attention(torch.zeros(1, 1), torch.zeros(2, 1)).jacobian(0)
         tensor([[ 0.2500, -0.2500],
@@ -740,7 +749,7 @@ class Attention(AttentionBase):
         return jacobian(self.head(batch, head), query)
 
     def statistics(self, batch: int = 0, head: int = 0) -> Statistics:
-        """Compute variances of q, k, v and scores of one head, and of each row its entropy, peak and more.
+        """Compute the variances of q, k, v and scores of one head, and the entropy, peak and more of each row.
 
         Args:
             batch: which sample; negative counts from the end.
@@ -750,10 +759,10 @@ class Attention(AttentionBase):
             `Statistics`, computed in a few streamed passes.
 
         Raises:
-            IndexError: a batch or head that is not there.
+            IndexError: the batch or head does not exist.
 
         >>> att = Attention(torch.zeros(2, 4), torch.zeros(8, 4))
-        >>> att.statistics().entropy  # bits: 8 keys alike
+        >>> att.statistics().entropy  # bits: 8 equal keys
         tensor([3., 3.])
         """
         return statistics(self.head(batch, head))
@@ -761,21 +770,21 @@ class Attention(AttentionBase):
     def metrics(
         self, batch: int = 0, head: int = 0, *, tokens: Sequence[str] | None = None, rows: int | None = None
     ) -> Metrics:
-        """Measure what one head attends to: entropy, first, previous and last token, itself, and more.
+        """Measure what one head attends to: the first, previous, last and own token, its entropy, and more.
 
         Args:
             batch: which sample; negative counts from the end.
             head: which head; negative counts from the end.
             tokens: a string for each token, for `same_token` and `induction`.
-            rows: look at so many queries, evenly spread, the last among them; None for all of a head of up to 2²⁶
-                cells (8,192 × 8,192), and 64 of a longer one. Each is exact.
+            rows: how many queries to measure, evenly spread, the last one included; each is exact. None: all queries
+                of a head with up to 2²⁶ cells (8,192 × 8,192), and 64 of a larger one.
 
         Returns:
-            `Metrics`, whose definitions are written there: means over the queries, as Python numbers.
+            `Metrics`, which defines each of them: means over the queries, as Python numbers.
 
         Raises:
-            IndexError: a batch or head that is not there.
-            ValueError: another number of tokens than of keys.
+            IndexError: the batch or head does not exist.
+            ValueError: the number of tokens differs from the number of keys.
 
         >>> att = Attention(torch.zeros(4, 8), torch.zeros(4, 8), is_causal=True)
         >>> found = att.metrics(tokens=["a", "b", "a", "b"])

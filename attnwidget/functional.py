@@ -1,7 +1,6 @@
 """Attention as tutorials write it: the formula, its dense weights, and gradients by autograd.
 
-For short sequences, for learning and for training: here all (Q, K) weights are made. `Attention` is for looking at any
-length.
+It computes all (Q, K) weights, so it suits learning, training and short sequences. `Attention` handles any length.
 """
 
 from __future__ import annotations
@@ -47,24 +46,23 @@ def scaled_dot_product_attention(
     dims: str | None = None,
     **options: Unpack[AttentionKeywords],
 ) -> tuple[Any, Any]:
-    """Compute softmax(q · kᵀ / √D) · v and the weights (Vaswani et al. 2017, eq. 1), as arrays of arrays.
+    """Compute softmax(q · kᵀ / √D) · v and the weights (Vaswani et al. 2017, eq. 1).
 
-    Of tensors both are tensors, and can be differentiated.
+    Arrays give arrays. Tensors give tensors, which autograd can differentiate.
 
     Args:
-        q, k, v: (Q, D), (K, D) and (K, Dv), or (B, …), or (B, H, …), all of them; k and v may have fewer heads.
-        mask: True or 1 where a query may attend, if it is bool or `mask_means="keep"`; where it may not, if
-            `mask_means="hide"`. A float mask is added.
-        mask_dims, bias, is_causal, window, scale, softcap, sinks, dims: as in `Attention`. Sinks that are trained get
-            gradients too.
+        q, k, v: (Q, D), (K, D) and (K, Dv), or all of them (B, …) or (B, H, …); k and v may have fewer heads.
+        mask: a bool mask is True where a query may attend. In an integer mask, 1 means the same with
+            `mask_means="keep"`, and the opposite with "hide". A float mask is added.
+        mask_dims, bias, is_causal, window, scale, softcap, sinks, dims: as in `Attention`. Sinks can be trained.
 
     Returns:
-        output, as q with Dv for D, in the dtype of q; and weights, as q with K for D, in float32, or in float64 where
-        q is; with sinks their rows sum to 1 less the weight of the sink. A query that may attend to nothing has weights
-        0 and output 0. Tensors have gradients, by autograd.
+        output, shaped like q with Dv instead of D, in the dtype of q; and weights, shaped like q with K instead of D,
+        in float64 for float64, otherwise float32. Rows of weights sum to 1; with sinks, to 1 minus the weight of the
+        sink. A fully masked query has weights 0 and output 0.
 
     Raises:
-        TypeError, ValueError: an input that cannot be read in exactly one way, with what was wanted instead.
+        TypeError, ValueError: an input has no reading, or more than one. The message tells what to give instead.
 
     >>> q, k, v = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[10.0], [20.0]])
     >>> output, weights = scaled_dot_product_attention(q, k, v)
@@ -81,13 +79,13 @@ class ScaledDotProductAttention(nn.Module):
     """`scaled_dot_product_attention` as a module, with dropout of the weights while it trains.
 
     Args:
-        dropout: the probability that a weight is dropped in training (Vaswani et al. 2017, §5.4). The weights that are
-            returned are those before it: their rows sum to 1 in training too.
+        dropout: the probability that a weight is dropped in training (Vaswani et al. 2017, §5.4). The returned weights
+            are those before dropout, so their rows always sum to 1.
 
     Raises:
-        ValueError, TypeError: a dropout that is no probability.
+        ValueError, TypeError: dropout is not a probability.
 
-    The scale is that of the query's own last axis: nothing need be said of the size of the model.
+    The default scale follows from the last axis of q, so the module does not need the size of the model.
 
     >>> attention = ScaledDotProductAttention(dropout=0.1)
     >>> output, weights = attention(*torch.randn(3, 2, 5, 8))
@@ -113,7 +111,7 @@ class ScaledDotProductAttention(nn.Module):
         dims: str | None = None,
         **options: Unpack[KeywordsBesideMask],
     ) -> tuple[Tensor, Tensor]:
-        """Return output and weights, arguments as for `scaled_dot_product_attention`."""
+        """Return output and weights; the arguments are those of `scaled_dot_product_attention`."""
         return _attend(q, k, v, self.dropout, dims, AttentionOptions.of({"mask": mask, **options}))
 
 
@@ -145,7 +143,7 @@ def _attend(
 
 
 def _sinks(options: AttentionOptions, S: Tensor) -> Tensor | None:
-    """Return the column of the sinks beside scores (B, H, Q, K), (B, H, Q, 1); None where there are none."""
+    """Return the column of the sinks, (B, H, Q, 1), for scores (B, H, Q, K); None without sinks."""
     found = read_sinks(options, S.shape[1])
     if found is None:
         return None
@@ -154,7 +152,7 @@ def _sinks(options: AttentionOptions, S: Tensor) -> Tensor | None:
 
 
 def _biased(S: Tensor, rules: Rules) -> Tensor:
-    """Return the scores (B, H, Q, K) with the biases of all heads, which may be trained."""
+    """Return the scores (B, H, Q, K) plus all biases, with their gradients."""
     for bias in rules.biases:
         if isinstance(bias, ScoreFunction):
             S = torch.stack([torch.stack([_changed(S, b, h, bias) for h in range(S.shape[1])]) for b in range(len(S))])
@@ -170,7 +168,7 @@ def _changed(S: Tensor, batch: int, head: int, bias: ScoreFunction) -> Tensor:
 
 
 def _allowed(S: Tensor, rules: Rules) -> Tensor:
-    """Return which cells are allowed, (B or 1, H or 1, Q, K) bool: those of one head where all are alike."""
+    """Return which cells are allowed, (B or 1, H or 1, Q, K) bool; one head stands for all if they are equal."""
     B, H, Q, K = S.shape
     shared = all(rule.shared for rule in rules.rules)
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """Masks as functions of indices, with FlexAttention's signature: f(b, h, q_idx, kv_idx) -> bool, True = may attend.
 
-Give one as `mask=`, here or to `torch.nn.attention.flex_attention.create_mask`. Those of this module also know, without
-being asked cell by cell, which keys a run of queries may see at most, and which all of it may see. So at any length
-they cost no (Q, K), and blocks that they exclude are never computed. Functions of your own work as well:
+Give a mask as `mask=`, here or to `torch.nn.attention.flex_attention.create_mask`. The masks of this module also know
+bounds for a range of queries: the keys that some of them may see, and the keys that all of them may see. So they need
+no (Q, K) memory, and blocks that they exclude are never computed. Custom functions work as well:
 
 >>> import torch
 >>> from attnwidget import Attention, masks
@@ -37,38 +37,38 @@ __all__ = ["and_masks", "causal", "causal_lower_right", "or_masks", "padding", "
 
 
 def __dir__() -> list[str]:
-    """Return the public names alone: what an editor is to offer."""
+    """Return only the public names, for completion in editors."""
     return __all__
 
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 NO_KEYS = range(0)
 LONGEST_WINDOW = 2**53
-DEEPEST = 64  # masks in masks: Python can go no deeper than some hundred calls
+DEEPEST = 64  # levels of nested masks: Python allows only some hundred nested calls
 
 
 class KeyBounds(NamedTuple):
-    """What is known of some cells without asking them one by one."""
+    """What a mask knows about a block of cells without evaluating each cell."""
 
-    outer: range  # keys outside of which none of the queries may attend
-    inner: range  # keys to which all of the queries may attend
+    outer: range  # no query may attend to keys outside this range
+    inner: range  # all queries may attend to all keys in this range
 
 
 class BandLimits(NamedTuple):
-    """low ≤ key − query ≤ high, and key < stop; None where there is no such limit."""
+    """The limits low ≤ key − query ≤ high and key < stop; None for no limit."""
 
     low: int | None = None
     high: int | None = None
     stop: int | None = None
 
     def meet(self, other: BandLimits) -> BandLimits:
-        """Return the limits of what both allow."""
+        """Return the limits of the cells that both allow."""
         low = self.low if other.low is None else other.low if self.low is None else max(self.low, other.low)
         ends = [[one for one in pair if one is not None] for pair in zip(self[1:], other[1:], strict=True)]
         return BandLimits(low, *(min(pair, default=None) for pair in ends))
 
     def zero_(self, x: Tensor, queries: range, keys: range) -> Tensor:
-        """Write 0 into a block (keys, queries) where it is blocked: no mask is made, and only edges are touched."""
+        """Write 0 into the blocked cells of a block (keys, queries), in place and without making a mask."""
         apart = queries.start - keys.start
         if self.high is not None:
             row = max(0, apart + self.high + 1)  # keys from here on are blocked for the first query
@@ -84,23 +84,23 @@ class BandLimits(NamedTuple):
 
 
 class Mask(ABC):
-    """A mask function that knows its bounds. A new kind is a subclass, and nothing else has to know of it.
+    """A mask function that knows its bounds. To add a new kind of mask, write a subclass.
 
-    It must have `__call__` and `bounds`. It may say more of itself: `shared` and `by_key` where they are not as here,
-    `band_limits` where it is that simple, `describe` for its name in explanations, and `kind`, `to_json` and
-    `from_json` so that a capture with it can be saved and loaded.
+    A subclass must define `__call__` and `bounds`. It may define `shared` and `by_key` if the defaults are wrong,
+    `band_limits` for a simple mask, `describe` for its name in explanations, and `kind`, `to_json` and `from_json` to
+    save and load captures that use it.
     """
 
-    shared: bool = True  # whether all samples and heads have the same
+    shared: bool = True  # whether the mask is the same for all samples and heads
     by_key: bool = False  # whether all queries of a sample and head may attend to the same keys
-    kind: ClassVar[str] = ""  # its name in a file; no other kind has it
+    kind: ClassVar[str] = ""  # its unique name in a file
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         kind = vars(cls).get("kind", "")
         known = _KINDS.get(kind)
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise TypeError(f"{known.__qualname__} is of kind {kind!r} already: give {cls.__qualname__} another kind")
+            raise TypeError(f"{known.__qualname__} already has the kind {kind!r}: give {cls.__qualname__} another kind")
         if kind:
             _KINDS[kind] = cls
 
@@ -110,53 +110,53 @@ class Mask(ABC):
 
     @abstractmethod
     def bounds(self, cells: Block) -> KeyBounds:
-        """Return what is known of some cells; the inner range may be too short and the outer one too long."""
+        """Return bounds for a block; the inner range may be too short, and the outer range too long."""
 
     def band_limits(self, batch: int) -> BandLimits | None:
-        """Return the whole mask of a sample in three numbers, if it is that simple; its bounds are then exact."""
+        """Return the whole mask of a sample as three limits, if its bounds are exact; otherwise None."""
         return None
 
     def row_ends(self, cells: Block) -> tuple[Tensor, Tensor] | None:
-        """Return where the keys of each query begin and end, if all rows are single runs: (queries,) int64 twice."""
+        """Return the first and the end key of each query, (queries,) int64 each; None unless each row is one range."""
         return None
 
     @property
     def sample_count(self) -> int | None:
-        """How many samples it has rules for; None: for any number, which all have the same or are asked for."""
+        """The number of samples that the mask fits; None for any number."""
         return None
 
     def parts_of_all(self) -> tuple[Mask, ...]:
-        """Return masks which all have to allow a cell, so that one of them can spare asking the others."""
+        """Return the masks that must all allow a cell, so that one that blocks saves evaluating the others."""
         return (self,)
 
     def describe(self, batch: int) -> str:
-        """Return the mask of a sample in words."""
+        """Return the mask of a sample as text."""
         return type(self).__name__.lower()
 
     def __repr__(self) -> str:
         return " | ".join(dict.fromkeys(map(self.describe, range(self.sample_count or 1))))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that it holds, by name."""
+        """Return the tensors of the mask, by name."""
         return {}
 
     def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
-        """Return what `from_json` makes it of again.
+        """Return the mask as JSON, for `from_json`.
 
         Args:
             add: puts a tensor into the file, and returns its name there.
 
         Raises:
-            ValueError: it cannot be saved, with what is missing.
+            ValueError: the mask cannot be saved; the message tells what is missing.
         """
         raise ValueError(
-            f"a mask of class {type(self).__name__} has no form in a file: give the class a kind, to_json and "
-            "from_json, as those of attnwidget.masks.Mask"
+            f"a mask of class {type(self).__name__} cannot be saved to a file: give the class a kind, to_json and "
+            "from_json, as described in attnwidget.masks.Mask"
         )
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mask:
-        """Return the mask of which `to_json` returned `told`, with the tensors of the file by name."""
+        """Return the mask that `to_json` saved as `told`; `tensors` are those of the file, by name."""
         raise NotImplementedError(f"{cls.__name__} has to_json, so it needs from_json")
 
 
@@ -164,24 +164,24 @@ _KINDS: dict[str, type[Mask]] = {}
 
 
 def mask_to_json(mask: Mask, add: Callable[[Tensor], str]) -> dict[str, Any]:
-    """Return a mask of any kind as JSON, with its kind: see `Mask.to_json`."""
+    """Return a mask as JSON, with its kind: see `Mask.to_json`."""
     told = mask.to_json(add)
     if not mask.kind:
-        raise ValueError(f"{type(mask).__name__} has to_json, so it needs a kind, which names it in a file")
+        raise ValueError(f"{type(mask).__name__} has to_json but no kind: give it a kind, its name in a file")
     return {"kind": mask.kind, **told}
 
 
 def mask_from_json(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mask:
-    """Return a mask of any kind that is known: see `Mask.from_json`."""
+    """Return a saved mask of any known kind: see `Mask.from_json`."""
     kind = told["kind"]
     if kind not in _KINDS:
-        raise ValueError(f"no mask is of kind {kind!r}: import the module that defines it")
+        raise ValueError(f"no mask has the kind {kind!r}: import the module that defines it")
     return _KINDS[kind].from_json(told, tensors)
 
 
 @dataclass(frozen=True, repr=False)
 class Band(Mask):
-    """low ≤ key − query ≤ high; None where there is no such limit."""
+    """The mask low ≤ key − query ≤ high; None for no limit."""
 
     low: int | None
     high: int | None
@@ -193,7 +193,7 @@ class Band(Mask):
     @overload
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor: ...
     def __call__(self, b: Any = None, h: Any = None, q_idx: Any = None, kv_idx: Any = None) -> Band | Tensor:
-        """Return which cells are allowed; without indices the mask itself, so that `masks.causal()` is one too."""
+        """Return which cells are allowed; without indices, the mask itself, so that `masks.causal()` works too."""
         if kv_idx is None:
             return self
         if self.low is None:
@@ -228,13 +228,13 @@ class Band(Mask):
         return cls(told["low"], told["high"])
 
 
-# FlexAttention counts the indices that a mask function wants.
+# FlexAttention counts the parameters of a mask function.
 Band.__call__.__signature__ = inspect.signature(Mask.__call__)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, repr=False)
 class Padding(Mask):
-    """key < length of the sample."""
+    """The mask key < length of the sample."""
 
     lengths: tuple[int, ...]
     shared = False
@@ -268,7 +268,7 @@ class Padding(Mask):
 
 @dataclass(frozen=True, repr=False)
 class _OfParts(Mask):
-    """A mask that is put together from others."""
+    """A mask made of other masks."""
 
     parts: tuple[Mask, ...]
     word: ClassVar[str]
@@ -276,12 +276,12 @@ class _OfParts(Mask):
     def __post_init__(self) -> None:
         depth = 1 + max((getattr(part, "depth", 0) for part in self.parts), default=0)
         if depth > DEEPEST:
-            raise ValueError(f"masks are nested more than {DEEPEST} deep: give many to one {self.kind}_masks")
+            raise ValueError(f"masks are nested more than {DEEPEST} deep: pass them all to one {self.kind}_masks call")
         object.__setattr__(self, "depth", depth)
         counts = {part.sample_count for part in self.parts} - {None}
         if len(counts) > 1:
             told = " and ".join(map(str, sorted(one for one in counts if one is not None)))
-            raise ValueError(f"the masks are of {told} samples: give masks of the same batch")
+            raise ValueError(f"the masks are for {told} samples: give masks for the same batch")
 
     @property
     def sample_count(self) -> int | None:
@@ -311,7 +311,7 @@ class _OfParts(Mask):
 
 @dataclass(frozen=True, repr=False)
 class And(_OfParts):
-    """What all parts allow."""
+    """A mask that allows the cells that all parts allow."""
 
     kind: ClassVar[str] = "and"
     word: ClassVar[str] = "and"
@@ -333,7 +333,7 @@ class And(_OfParts):
 
 @dataclass(frozen=True, repr=False)
 class Or(_OfParts):
-    """What any part allows."""
+    """A mask that allows the cells that any part allows."""
 
     kind: ClassVar[str] = "or"
     word: ClassVar[str] = "or"
@@ -350,7 +350,7 @@ class Or(_OfParts):
 
 @dataclass(frozen=True, repr=False)
 class Opaque(Mask):
-    """A function that is no `Mask`: nothing is known of it, so it is asked cell by cell."""
+    """A custom function without bounds, evaluated for each cell."""
 
     function: MaskFunction
     shared = False
@@ -365,11 +365,11 @@ class Opaque(Mask):
         return f"mask {name_of(self.function)}".strip()
 
     def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
-        raise ValueError("a mask function is code, which a file does not hold: give a mask tensor, or write a Mask")
+        raise ValueError("a mask function is code, which a file cannot hold: give a mask tensor, or write a Mask")
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function; "" where it has none."""
+    """Return the name of a function; "" if it has none."""
     name = getattr(function, "__name__", "")
     return "" if name == "<lambda>" else str(name)
 
@@ -380,7 +380,7 @@ def overlap(one: range, other: range) -> range:
 
 
 def joined(ranges: Iterable[range]) -> list[range]:
-    """Return ranges in order, those that touch made one."""
+    """Sort ranges, and merge those that touch or overlap."""
     found: list[range] = []
     for each in sorted((r for r in ranges if r), key=lambda r: r.start):
         if found and each.start <= found[-1].stop:
@@ -393,21 +393,21 @@ def joined(ranges: Iterable[range]) -> list[range]:
 # What users call.
 
 causal = Band(None, 0)
-"""key ≤ query: aligned at the upper left, as torch's `is_causal`."""
+"""The mask key ≤ query, aligned at the upper left as in torch's `is_causal`."""
 
 
 def causal_lower_right(queries: int, keys: int) -> Mask:
-    """Make a causal mask with the last query at the last key, as with a cache: key ≤ query + keys − queries.
+    """Make a causal mask that aligns the last query with the last key, as with a cache: key ≤ query + keys − queries.
 
     Args:
-        queries, keys: how many of each there are.
+        queries, keys: the number of each.
 
     Returns:
         A `Mask`, the same as `torch.nn.attention.bias.causal_lower_right`.
 
     Raises:
-        TypeError: something else than integers.
-        ValueError: less than 1.
+        TypeError: a number is not an integer.
+        ValueError: a number is less than 1.
 
     >>> q_idx, kv_idx = torch.arange(2)[:, None], torch.arange(4)
     >>> causal_lower_right(2, 4)(0, 0, q_idx, kv_idx).int()
@@ -418,16 +418,16 @@ def causal_lower_right(queries: int, keys: int) -> Mask:
 
 
 def sliding_window(n: int) -> Mask:
-    """Make a window: with `causal` the n keys up to the query's own; alone |query − key| < n, on both sides.
+    """Make a sliding window, |query − key| < n: both sides alone, or the last n keys together with `causal`.
 
     Args:
-        n: how many keys, the query's own among them; at most 2⁵³. Queries and keys count from 0 alike.
+        n: the number of keys, the query's own included; at most 2⁵³. Queries and keys both count from 0.
 
     Returns:
         A `Mask`: the window of Mistral 7B (Jiang et al. 2023, §2).
 
     Raises:
-        TypeError, ValueError: n is no whole number from 1 to 2⁵³.
+        TypeError, ValueError: n is not an integer from 1 to 2⁵³.
 
     >>> q_idx, kv_idx = torch.arange(4)[:, None], torch.arange(4)
     >>> and_masks(causal, sliding_window(2))(0, 0, q_idx, kv_idx).int()
@@ -438,22 +438,22 @@ def sliding_window(n: int) -> Mask:
     """
     n = as_size(n, "window")
     if n > LONGEST_WINDOW:
-        raise ValueError(f"window is {told(n)}: give at most {LONGEST_WINDOW:,} keys, or leave it out")
+        raise ValueError(f"window is {told(n)}: give at most {LONGEST_WINDOW:,} keys, or leave window out")
     return Band(1 - n, n - 1)
 
 
 def padding(lengths: Any) -> Mask:
-    """Make a mask that allows the first keys of each sample, as many as it has tokens.
+    """Make a mask that allows the first keys of each sample and blocks the padding after them.
 
     Args:
-        lengths: an integer for each sample of the batch; a list, tuple, tensor or array, which is copied.
+        lengths: the number of tokens of each sample: a list, tuple, tensor or array of integers, which is copied.
 
     Returns:
-        A `Mask`, by sample; a batch with another number of samples is refused.
+        A `Mask`, which fits only a batch with that number of samples.
 
     Raises:
-        TypeError: something else than integers.
-        ValueError: an integer below 0.
+        TypeError: a length is not an integer.
+        ValueError: a length is below 0.
 
     >>> padding([1, 3])(torch.tensor(0), 0, 0, torch.arange(3))
     tensor([ True, False, False])
@@ -467,16 +467,16 @@ def padding(lengths: Any) -> Mask:
 
 
 def and_masks(*masks: MaskFunction) -> Mask:
-    """Combine masks into one that allows what all of them allow.
+    """Combine masks into one that allows a cell if all of them allow it.
 
     Args:
-        masks: of this module, or functions f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's.
+        masks: masks of this module, or functions f(b, h, q_idx, kv_idx) -> bool, as in FlexAttention.
 
     Returns:
-        A `Mask`, whose bounds are those that all parts share.
+        A `Mask`; its bounds are the intersection of theirs.
 
     Raises:
-        TypeError, ValueError: no masks, or something that is no function.
+        TypeError, ValueError: there are no masks, or one of them is not a function.
 
     >>> and_masks(causal, sliding_window(4), lambda b, h, q_idx, kv_idx: kv_idx % 2 == 0).bounds(
     ...     Block(0, 0, range(8, 12), range(100))).outer
@@ -486,16 +486,16 @@ def and_masks(*masks: MaskFunction) -> Mask:
 
 
 def or_masks(*masks: MaskFunction) -> Mask:
-    """Combine masks into one that allows what any of them allows.
+    """Combine masks into one that allows a cell if any of them allows it.
 
     Args:
-        masks: of this module, or functions f(b, h, q_idx, kv_idx) -> bool, as FlexAttention's.
+        masks: masks of this module, or functions f(b, h, q_idx, kv_idx) -> bool, as in FlexAttention.
 
     Returns:
-        A `Mask`, whose bounds hold those of all parts.
+        A `Mask`; its bounds contain theirs.
 
     Raises:
-        TypeError, ValueError: no masks, or something that is no function.
+        TypeError, ValueError: there are no masks, or one of them is not a function.
 
     >>> first = lambda b, h, q_idx, kv_idx: kv_idx == 0  # a sink
     >>> or_masks(sliding_window(2), first)(0, 0, torch.tensor(9), torch.arange(10)).nonzero().flatten()
@@ -508,7 +508,7 @@ def as_mask(mask: Any) -> Mask:
     """Return a mask function as a `Mask`.
 
     Raises:
-        TypeError: a function of this module that makes a mask, and was not called.
+        TypeError: the function is one of this module that makes a mask, and was not called.
     """
     example = _CALLS.get(mask) if isinstance(mask, FunctionType) else None
     if example is not None:
@@ -518,7 +518,7 @@ def as_mask(mask: Any) -> Mask:
 
 def _parts(masks: tuple[MaskFunction, ...], name: str) -> tuple[Mask, ...]:
     if not masks:
-        raise ValueError(f"{name} is given nothing: give one mask function or more")
+        raise ValueError(f"{name} needs at least one mask function: give one or more")
     for mask in masks:
         if not callable(mask) or isinstance(mask, Tensor):
             raise TypeError(f"{name} is given {kind_of(mask)}: give functions f(b, h, q_idx, kv_idx) -> bool")

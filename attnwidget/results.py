@@ -1,4 +1,4 @@
-"""The types of what methods return, for annotations.
+"""The types of results, for annotations.
 
 >>> import torch
 >>> from attnwidget import Attention, results

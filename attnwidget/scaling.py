@@ -1,4 +1,4 @@
-"""Measure what dividing by √d_k does, and what attention costs as it grows."""
+"""Measure the effect of dividing by √d_k, and the cost of attention by length."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Cost", "Step", "cost", "sweep"]
 
 
 def __dir__() -> list[str]:
-    """Return the public names alone: what an editor is to offer."""
+    """Return only the public names, for completion in editors."""
     return __all__
 
 
 HEAD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LENGTHS = (256, 512, 1024, 2048)
-CORNER = 16  # queries and keys of the weights that a step keeps
+CORNER = 16  # a step keeps the weights of so many queries and keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,12 @@ class Step:
         scores_variance, scaled_variance: of q · k and of q · k / √d_k.
         theory: d_k, the variance of q · k if entries are independent with mean 0 and variance 1 (Vaswani et al. 2017,
             footnote 4).
-        entropy, unscaled_entropy: bits, the mean over the queries.
+        entropy, unscaled_entropy: in bits, averaged over the queries.
         most: log₂ of the number of keys, the entropy of equal weights.
-        peak, unscaled_peak: the mean over the queries of the largest weight.
-        sensitivity, unscaled_sensitivity: the mean over the queries of Σ p (1 − p), the gradient's way to the scores.
-        weights, unscaled_weights: (≤ 16, ≤ 16), of the first queries over the first keys.
+        peak, unscaled_peak: the largest weight, averaged over the queries.
+        sensitivity, unscaled_sensitivity: Σ p (1 − p), averaged over the queries. If it is near 0, hardly any gradient
+            reaches the scores.
+        weights, unscaled_weights: (≤ 16, ≤ 16), of the first queries and the first keys.
     """
 
     head_size: int
@@ -63,19 +64,19 @@ class Step:
 def sweep(
     q: Any = None, k: Any = None, *, sizes: Sequence[int] = HEAD_SIZES, queries: int = 64, seed: int = 0
 ) -> list[Step]:
-    """Compute attention at each head size, scaled and not: of random q and k, or of the first dimensions of one's own.
+    """Compute attention at each head size, with and without the scale, from random q and k or from yours.
 
     Args:
-        q, k: (Q, D) and (K, D); None for independent normal numbers.
-        sizes: head sizes d_k; with q and k given, those up to D.
-        queries: of random q; as many keys.
-        seed: of random q and k.
+        q, k: (Q, D) and (K, D), of which each size uses the first dimensions; None for independent normal numbers.
+        sizes: head sizes d_k; those above D are skipped.
+        queries: the number of random queries, and of random keys.
+        seed: of the random numbers.
 
     Returns:
         A list of `Step`, one for each size.
 
     Raises:
-        ValueError: one of q and k alone, or no size that they have.
+        ValueError: only one of q and k is given, or all sizes are above D.
 
     >>> step = sweep(sizes=[256])[0]
     >>> 200 < step.scores_variance < 312, step.peak < step.unscaled_peak
@@ -83,7 +84,7 @@ def sweep(
     """
     sizes = [as_size(size, "sizes") for size in sizes]
     if (q is None) != (k is None):
-        raise ValueError("one of q and k is None: give both, or none for fresh ones")
+        raise ValueError("one of q and k is None: give both, or neither for random ones")
     if q is None:
         source = torch.Generator().manual_seed(seed)
         q, k = (torch.randn(as_size(queries, "queries"), max(sizes), generator=source, device="cpu") for _ in range(2))
@@ -92,7 +93,7 @@ def sweep(
         raise ValueError(f"q is {tuple(q.shape)} and k is {tuple(k.shape)}: give one head, (Q, D) and (K, D)")
     fitting = [size for size in sizes if size <= q.shape[1]]
     if not fitting:
-        raise ValueError(f"sizes are {sizes} but q has head size {q.shape[1]}: give some up to that")
+        raise ValueError(f"sizes are {sizes} but q has head size {q.shape[1]}: give at least one size up to that")
     return [_step(q[:, :size], k[:, :size]) for size in fitting]
 
 
@@ -119,15 +120,15 @@ def _step(q: Tensor, k: Tensor) -> Step:
 
 @dataclass(frozen=True)
 class Cost:
-    """Time and memory of one head of a length on this machine.
+    """Time and memory of one head at one length, on this machine.
 
     Attributes:
-        length: n queries and keys.
-        dense_seconds: of softmax(q kᵀ) v with all weights held.
-        dense_bytes: of those n² weights.
-        fused_seconds: of `F.scaled_dot_product_attention`, which holds no weights.
-        seen_seconds: of `Attention.overview`, a picture of the weights.
-        seen_bytes: of q and k, n · d numbers each, from which the picture is made.
+        length: n, the number of queries and of keys.
+        dense_seconds: time of softmax(q kᵀ) v with all weights in memory.
+        dense_bytes: memory of those n² weights.
+        fused_seconds: time of `F.scaled_dot_product_attention`, which keeps no weights.
+        seen_seconds: time of `Attention.overview`, a picture of the weights.
+        seen_bytes: memory of q and k, n · d numbers each; the picture needs nothing else.
     """
 
     length: int
@@ -139,19 +140,19 @@ class Cost:
 
 
 def cost(lengths: Sequence[int] = LENGTHS, *, head_size: int = 64, runs: int = 5, seed: int = 0) -> list[Cost]:
-    """Measure time and memory of one head as it grows: medians of interleaved runs in float32, on this machine.
+    """Measure time and memory of one head by length: medians of interleaved runs in float32, on this machine.
 
     Args:
-        lengths: n, of queries and keys.
+        lengths: n, the number of queries and of keys.
         head_size: d.
-        runs: for each length, after one that is not counted.
-        seed: of q, k and v.
+        runs: the number of runs for each length, after a warm-up run.
+        seed: of random q, k and v.
 
     Returns:
         A list of `Cost`, one for each length.
 
     Raises:
-        ValueError: a length, size or number of runs below 1.
+        ValueError: a length, head size or number of runs is below 1.
 
     >>> short, long = cost([64, 128], runs=1)
     >>> long.dense_bytes / short.dense_bytes, long.seen_bytes / short.seen_bytes

@@ -1,4 +1,4 @@
-"""The layers of a model, each its own `Attention`, by number and by name."""
+"""The layers of a model: a sequence of `Attention`, indexed by number or name."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 LAYER_PARTS = ("q", "k", "v", *KEYWORDS)
-LAYER_EXAMPLE = '{"q": …, "k": …, "v": …}, of which v may be left out'
+LAYER_EXAMPLE = '{"q": …, "k": …, "v": …}, where v may be left out'
 
 
 class AttentionStack(Sequence[Attention]):
-    """An immutable sequence of `Attention`, whose heads and lengths may differ from layer to layer.
+    """An immutable sequence of `Attention`, one for each layer. Layers may differ in heads and lengths.
 
     Args:
         layers: one `Attention` for each layer.
-        names: a string for each; "layer 0", "layer 1", … where None.
+        names: a string for each layer; None for "layer 0", "layer 1", ….
 
     Raises:
-        TypeError, ValueError: no layers, something else than layers, or names that do not fit them.
+        TypeError, ValueError: there are no layers, one is not an `Attention`, or the names do not fit.
 
     >>> import torch
     >>> stack = AttentionStack([Attention(*torch.randn(2, 3, 4)) for _ in range(2)], names=["first", "second"])
@@ -55,13 +55,13 @@ class AttentionStack(Sequence[Attention]):
 
     def __init__(self, layers: Iterable[Attention], names: Iterable[str] | None = None) -> None:
         if isinstance(layers, Attention):
-            raise TypeError("layers is one Attention: give a list of them")
+            raise TypeError("layers is a single Attention: give a list of Attention")
         layers = tuple(layers)
         for i, layer in enumerate(layers):
             if not isinstance(layer, Attention):
                 raise TypeError(f"layer {i} is {kind_of(layer)}: give an Attention for each layer")
         if not layers:
-            raise ValueError("a stack of no layers has nothing to show: give one Attention or more")
+            raise ValueError("layers is empty: give at least one Attention")
         names = _check_names(names, len(layers))
         self.__dict__.update(layers=layers, names=names)
 
@@ -74,18 +74,18 @@ class AttentionStack(Sequence[Attention]):
         dims: str | None = None,
         **keywords: Unpack[AttentionKeywords],
     ) -> AttentionStack:
-        """Make a stack of arrays by name, as files and servers hold them.
+        """Make a stack from named arrays, as files and servers hold them.
 
         Args:
-            arrays: for each layer, by its name and in their order, a mapping of "q", "k" and, where there is one, "v",
-                each (Q, D), (B, Q, D) or (B, H, Q, D) as for `Attention`; any of `Attention`'s keywords may stand
-                beside them, such as "is_causal" or "mask".
-            dims: the axes of all layers by name, as for `Attention`.
-            keywords: of all layers, as for `Attention`; a layer's own come first.
+            arrays: maps the name of each layer, in order, to a mapping with "q", "k" and optionally "v", each (Q, D),
+                (B, Q, D) or (B, H, Q, D) as for `Attention`. The mapping may also hold keywords of `Attention`, such as
+                "is_causal" or "mask".
+            dims: the order of the axes in all layers, as for `Attention`.
+            keywords: for all layers, as for `Attention`; keywords of a layer override them.
 
         Raises:
-            TypeError, ValueError: no layers, one without q or k or with something else; or as `Attention`, with the
-                name of the layer in front.
+            TypeError, ValueError: there are no layers, or a layer lacks q or k or has an unknown entry; or as in
+                `Attention`, with the name of the layer first.
 
         >>> import torch
         >>> saved = {f"model.layers.{i}": {"q": torch.randn(8, 5, 4), "k": torch.randn(2, 5, 4)} for i in range(2)}
@@ -99,7 +99,7 @@ class AttentionStack(Sequence[Attention]):
         return cls([_layer_of(name, one, shared) for name, one in arrays.items()], arrays)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"an AttentionStack does not change, so {name} cannot be set: make a new one")
+        raise AttributeError(f"an AttentionStack is immutable, so {name} cannot be set: make a new one")
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -111,16 +111,16 @@ class AttentionStack(Sequence[Attention]):
     @overload
     def __getitem__(self, where: slice | re.Pattern[str] | Sequence[int | str]) -> AttentionStack: ...
     def __getitem__(self, where: Any) -> Any:
-        """Return a layer by number or name, or a stack of some by slice, glob, regular expression or list.
+        """Return one layer by number or name, or a stack of several by slice, glob, regular expression or list.
 
         Args:
-            where: a number, from the end if it is negative; a name, or a dotted part that one name alone has ("h.5");
-                or of several layers a slice, a glob of names or their parts ("encoder.*"), a compiled regular
+            where: for one layer, a number (negative counts from the end), a name, or a dotted part of only one name
+                ("h.5"). For several layers, a slice, a glob of names or their parts ("encoder.*"), a compiled regular
                 expression, or a list of numbers and names.
 
         Raises:
             IndexError: there is no such layer.
-            KeyError: no layer is called that, or several are.
+            KeyError: no layer matches the name, or several do.
 
         >>> import torch
         >>> layers = [Attention(*torch.randn(2, 3, 4)) for _ in range(3)]
@@ -153,7 +153,7 @@ class AttentionStack(Sequence[Attention]):
         found = [i for i, name in enumerate(self.names) if matches_name(where, name)]
         if not found:
             wanted = where.pattern if isinstance(where, re.Pattern) else where
-            raise KeyError(f"no layer matches {wanted!r}: the first is {self.names[0]!r}, and .names has all")
+            raise KeyError(f"no layer matches {wanted!r}: the first is {self.names[0]!r}, and .names lists all")
         return found
 
     def metrics(
@@ -166,28 +166,28 @@ class AttentionStack(Sequence[Attention]):
         progress: bool = False,
         executor: Executor | None = None,
     ) -> list[dict[str, Any]]:
-        """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
+        """Measure what every head of every layer attends to, as a list of records for `pandas.DataFrame`.
 
         Args:
             batch: only this sample; None for all.
-            tokens: a string for each position, or such a list for each sample, for `same_token` and `induction`; a
-                layer of another length has neither.
-            rows: look at so many queries of each head, evenly spread; None for all while all heads together have at
-                most 2²⁸ cells, else for up to 32 of each. Each is exact.
-            kinds: more numbers of each head: "sink", "streaming", or functions of your own of
-                `attnwidget.results.HeadRows`, by name as in {"mine": function} or by their own names: see `find_heads`.
+            tokens: a string for each position, or one such list for each sample, for `same_token` and `induction`.
+                Layers with another length get neither.
+            rows: how many queries of each head to measure, evenly spread; each is exact. None: all queries if all heads
+                together have at most 2²⁸ cells, otherwise up to 32 of each head.
+            kinds: more numbers for each head: "sink", "streaming", or custom functions of
+                `attnwidget.results.HeadRows`, named as in {"mine": function} or by their own names: see `find_heads`.
             progress: draw a bar with the time left, if tqdm is installed.
             executor: whose workers compute it, as in `Attention.overview`; their sums are added in float64.
 
         Returns:
-            A dict for each head: layer, name, batch, head, the fields of `Metrics`, and rows, of how many queries they
-            are means; then the kinds. What is not known is None. Where a capture kept some heads, model_head is the
-            model's number.
+            A dict for each head: layer, name, batch, head, the fields of `Metrics`, rows (the number of queries
+            measured), and the kinds. Unknown values are None. If a capture kept only some heads, model_head is the
+            head's number in the model.
 
         Raises:
-            IndexError: there is no such sample in any layer.
-            ValueError: no such kind, or one that needs segments, which `find_heads` takes.
-            TypeError: tokens that are no strings.
+            IndexError: no layer has the sample.
+            ValueError: a kind is unknown, or needs segments; for these, use `find_heads`.
+            TypeError: tokens are not strings.
 
         >>> import torch
         >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)])
@@ -213,26 +213,26 @@ class AttentionStack(Sequence[Attention]):
         top: int | None = 10,
         tokens: Any = None,
     ) -> list[dict[str, Any]]:
-        """Find the heads that are most like one: by their metrics, and by the picture of their weights.
+        """Find the heads most similar to one head, by their metrics and by the picture of their weights.
 
         Args:
             layer: by number or name.
             head: which head; negative counts from the end.
             batch: which sample.
-            by: "metrics": √ of the mean squared difference of all metrics, each in units of its standard deviation over
-                all heads. "picture": 1 − the cosine of the weights pooled by maximum to at most 32 × 32 bins. "both":
-                the sum of the ranks in each.
-            top: how many; None for all others.
+            by: "metrics": the root mean squared difference of all metrics, each in units of its standard deviation over
+                all heads. "picture": 1 − the cosine of the weights, max-pooled to at most 32 × 32 bins. "both": the sum
+                of both ranks.
+            top: how many heads; None for all others.
             tokens: as in `metrics`.
 
         Returns:
-            A dict for each, the nearest first: rank, layer, name, head, and both distances, metrics and picture; None
-            where they are not known, as between pictures of layers of other lengths. Long heads are measured on evenly
-            spread rows, as in `metrics`.
+            A dict for each head, the nearest first: rank, layer, name, head, and the distances metrics and picture. An
+            unknown distance is None, for example between pictures of layers with different lengths. Long heads are
+            measured on evenly spread rows, as in `metrics`.
 
         Raises:
-            IndexError, KeyError: a layer, batch or head that is not there.
-            ValueError: another way than these.
+            IndexError, KeyError: the layer, batch or head does not exist.
+            ValueError: `by` is something else.
 
         >>> import torch
         >>> first, same = torch.eye(8)[[0] * 8], torch.eye(8)
@@ -247,7 +247,7 @@ class AttentionStack(Sequence[Attention]):
         return similar(self, self.names, number, head, sample, way, top, self._ids_of(tokens))
 
     def _ids_of(self, tokens: Any) -> Callable[[int, int], Tensor | None]:
-        """Return what gives the tokens of a layer's and sample's positions as numbers."""
+        """Return a function that gives the token ids of a layer and sample."""
         known: dict[tuple[int, int], list[Tensor | None] | None] = {}
 
         def ids(layer: int, sample: int) -> Tensor | None:
@@ -270,20 +270,20 @@ class AttentionStack(Sequence[Attention]):
         prompt: int | None = None,
         observe: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Compute what every head of every layer keeps where a cache holds some keys only: records, as for pandas.
+        """Compute what every head of every layer keeps with a smaller KV cache, as a list of records for pandas.
 
         Args:
             policy, budget, sinks, recent, prompt, observe: as in `Attention.keep`.
             batch: which sample; negative counts from the end.
 
         Returns:
-            A dict for each head: layer, name, head, recall (the mean over the rows that lose a key; 1 where none does),
-            worst (the least recall of a row), worst_query, output_error (their mean; None without v), and cut, how
-            many rows lose a key.
+            A dict for each head: layer, name, head, recall (averaged over the rows that lose a key; 1 if none does),
+            worst (the smallest recall of a row), worst_query, output_error (averaged over the same rows; None without
+            v), and cut (the number of rows that lose a key).
 
         Raises:
             IndexError: there is no such sample.
-            TypeError, ValueError: as `Attention.keep`.
+            TypeError, ValueError: as in `Attention.keep`.
 
         >>> import torch
         >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 6, 4), is_causal=True)])
@@ -318,16 +318,16 @@ class AttentionStack(Sequence[Attention]):
         progress: bool = False,
         executor: Executor | None = None,
     ) -> SegmentMass:
-        """Measure how much weight goes from segment to segment in all heads of all layers, exact.
+        """Measure exactly how much weight goes from segment to segment, in all heads of all layers.
 
         Args:
             queries, keys, batch, stage, measure, without, progress, executor: as in `Attention.by_segment`.
 
         Returns:
-            `SegmentMass` with values (L, H, S, T); NaN where a layer has fewer heads than another.
+            `SegmentMass` with values (L, H, S, T); NaN for heads that a layer does not have.
 
         Raises:
-            IndexError, KeyError, TypeError, ValueError: as `Attention.by_segment`, with the name of the layer.
+            IndexError, KeyError, TypeError, ValueError: as in `Attention.by_segment`, with the name of the layer.
 
         >>> import torch
         >>> from attnwidget import segments
@@ -350,18 +350,18 @@ class AttentionStack(Sequence[Attention]):
         progress: bool = False,
         executor: Executor | None = None,
     ) -> list[list[Overview]]:
-        """Pool a stage of all heads of all layers to at most size × size bins, each in one streamed pass.
+        """Pool one stage of all heads of all layers into at most size × size bins, each in one streamed pass.
 
         Args:
             batch: which sample; negative counts from the end.
             size, pool, stage, progress, executor: as in `Attention.overview`.
 
         Returns:
-            For each layer a list with an `Overview` for each of its heads.
+            A list for each layer, with an `Overview` for each head.
 
         Raises:
-            IndexError, ValueError: as `Attention.overview`, with the name of the layer.
-            TypeError, RuntimeError: of an executor, as there.
+            IndexError, ValueError: as in `Attention.overview`, with the name of the layer.
+            TypeError, RuntimeError: from an executor, as in `Attention.overview`.
 
         >>> import torch
         >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)] * 3)
@@ -380,17 +380,17 @@ class AttentionStack(Sequence[Attention]):
         return overviews(asked, sample, heads, size, pool, stage, executor, progress)
 
     def pair(self, query: int, key: int, batch: int = 0) -> Tensor:
-        """Compute the weight of one query on one key in all heads of all layers, exact.
+        """Compute the exact weight of one query on one key, in all heads of all layers.
 
         Args:
             query, key: the pair; negative counts from the end of each layer.
             batch: which sample; negative counts from the end.
 
         Returns:
-            (L, H); NaN where a layer has fewer heads than another.
+            (L, H); NaN for heads that a layer does not have.
 
         Raises:
-            IndexError: a batch, query or key that a layer does not have.
+            IndexError: a layer does not have the batch, query or key.
 
         >>> import torch
         >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8), is_causal=True)] * 3)
@@ -402,7 +402,7 @@ class AttentionStack(Sequence[Attention]):
         return all_heads.pair(self, self.names, query, key, batch)
 
     def weights(self, layer: int | str, batch: int | None = None, head: int | None = None) -> Tensor:
-        """Compute all weights of a layer as one tensor, where that is not too large.
+        """Compute all weights of a layer as one tensor, up to 1 GiB.
 
         Args:
             layer: by number or name.
@@ -410,11 +410,11 @@ class AttentionStack(Sequence[Attention]):
             head: only this head; None for all.
 
         Returns:
-            (B, H, Q, K), without the axis of what was chosen.
+            (B, H, Q, K); a chosen batch or head removes its axis.
 
         Raises:
-            IndexError, KeyError: a layer, batch or head that is not there.
-            ValueError: more than 2²⁸ weights, 1 GiB: ask for a block.
+            IndexError, KeyError: the layer, batch or head does not exist.
+            ValueError: there are more than 2²⁸ weights (1 GiB): use `Attention.block`.
 
         >>> import torch
         >>> stack = AttentionStack([Attention(*torch.zeros(2, 1, 2, 4, 8))])
@@ -429,24 +429,25 @@ class AttentionStack(Sequence[Attention]):
     def rollout(
         self, batch: int = 0, heads: Literal["mean", "max"] | Sequence[int] = "mean", residual: float = 0.5
     ) -> Attention:
-        """Compute how much each token reaches each other through all layers: rollout (Abnar & Zuidema 2020, §3).
+        """Compute attention rollout: how much each token reaches every other through all layers.
 
-        Each layer passes on A = residual · I + (1 − residual) · W, its rows brought to sum 1, and the layers are
-        multiplied, the first on the right. A learned sink passes nothing on, so its share is divided among the keys.
+        Each layer has A = residual · I + (1 − residual) · W, normalized so that rows sum to 1. The result is the
+        product of all A, the first layer on the right (Abnar & Zuidema 2020, §3). The share of a learned sink is
+        divided among the keys.
 
         Args:
             batch: which sample.
-            heads: W is the "mean" or the "max" over all heads, or the mean over those of a list. Rows of a maximum
-                are brought to sum 1 first.
+            heads: W is the "mean" or "max" over all heads, or the mean over a list of heads. Rows of a maximum are
+                first normalized to sum to 1.
             residual: the share of the residual connection; 0.5 in the paper.
 
         Returns:
-            An `Attention` of one head, from weights (n, n). A query that may attend to nothing passes on itself.
+            An `Attention` of one head, from weights (n, n). A fully masked query keeps only itself.
 
         Raises:
-            ValueError: layers of other lengths than the first, or with other keys than queries, with their name; more
-                than 4,096 tokens, for the product is dense.
-            IndexError: a batch or head that is not there.
+            ValueError: a layer (named in the message) has another length than the first, or keys other than its
+                queries; or there are more than 4,096 tokens, because the product is dense.
+            IndexError: the batch or head does not exist.
 
         >>> import torch
         >>> stack = AttentionStack([Attention.from_weights(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))] * 2)
@@ -464,11 +465,11 @@ class AttentionStack(Sequence[Attention]):
             return holding[0]
         if holding:
             raise KeyError(
-                f"{len(holding)} layers have {name!r} in their names, such as {self.names[holding[0]]!r}: give a whole "
+                f"{len(holding)} layers have {name!r} in their names, such as {self.names[holding[0]]!r}: give a full "
                 f"name, or '*{name}*' for a stack of them"
             )
         close = closest(name, self.names) or self.names[0]
-        raise KeyError(f"no layer is called {name!r}: the nearest is {close!r}, and .names has them all")
+        raise KeyError(f"no layer is called {name!r}: the nearest is {close!r}, and .names lists all")
 
     def __repr__(self) -> str:
         lines = [f"  {name}: {layer!r}" for name, layer in zip(self.names, self.layers, strict=True)]
@@ -478,10 +479,10 @@ class AttentionStack(Sequence[Attention]):
 
 
 def _ids_of(tokens: Any, batches: int, length: int) -> list[Tensor | None] | None:
-    """Return the tokens of each sample as numbers; None where there are none of this length, or not all are known."""
+    """Return the token ids of each sample, None for unknown ones; None if the tokens do not fit this length."""
     try:
         samples = check_tokens(tokens, batches, length, "tokens")
-    except ValueError:  # they are those of another layer
+    except ValueError:  # the tokens fit another layer
         return None
     known: dict[int, Tensor | None] = {}
     return None if samples is None else [known.setdefault(id(one), as_ids(one)) for one in samples]
@@ -491,13 +492,13 @@ def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"layer {i}" for i in range(count))
     if isinstance(names, str):
-        raise TypeError(f"names is one string {names!r}: give a list with one string per layer")
+        raise TypeError(f"names is the string {names!r}: give a list with one string for each layer")
     names = tuple(names)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"names holds {name!r}: give strings")
         if names.count(name) > 1:
-            raise ValueError(f"names holds {name!r} twice: give each layer its own")
+            raise ValueError(f"names holds {name!r} twice: give each layer its own name")
     if len(names) != count:
         strings = f"{len(names)} string{'s' * (len(names) != 1)}"
         raise ValueError(f"names has {strings} but there are {count} layers: give one for each")
@@ -505,7 +506,7 @@ def _check_names(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
 
 
 def as_attention(given: Any, otherwise: str) -> Attention | AttentionStack:
-    """Return what is given, if it is an attention; else raise TypeError, with what to call with tensors."""
+    """Return `given` if it is an attention or a stack; otherwise raise TypeError that names `otherwise`."""
     if isinstance(given, Attention | AttentionStack):
         return given
     raise TypeError(
@@ -515,24 +516,19 @@ def as_attention(given: Any, otherwise: str) -> Attention | AttentionStack:
 
 
 def attention_of(q: Any, k: Any, v: Any, keywords: Mapping[str, Any]) -> Attention | AttentionStack:
-    """Make one attention, or a stack of layers where there are five dimensions or a list.
-
-    Args:
-        q, k, v: as for `Attention`, or as for `stack_layers`.
-        keywords: as for either.
-    """
+    """Make one attention, or a stack of layers from a list or 5 dimensions: see `Attention` and `stack_layers`."""
     if isinstance(q, list | tuple) or getattr(q, "ndim", 0) == 5:
         return stack_layers(q, k, v, **keywords)
     return Attention(q, k, v, **keywords)
 
 
 def is_missing(weights: Any) -> bool:
-    """Return whether a model returned no weights: None, or an empty tuple, or one of these for each layer or token."""
+    """Return whether a model returned no weights: None, or a nested list or tuple without any."""
     return weights is None or (isinstance(weights, list | tuple) and all(map(is_missing, weights)))
 
 
 def _layer_of(name: str, arrays: Any, keywords: Mapping[str, Any]) -> Attention:
-    """Make one layer of arrays by name: see `AttentionStack.from_arrays`."""
+    """Make one layer from named arrays: see `AttentionStack.from_arrays`."""
     if not isinstance(arrays, Mapping):
         raise TypeError(f"layer {name!r} is {kind_of(arrays)}: give {LAYER_EXAMPLE}")
     missing = [part for part in ("q", "k") if arrays.get(part) is None]
@@ -551,17 +547,17 @@ def _layer_of(name: str, arrays: Any, keywords: Mapping[str, Any]) -> Attention:
 
 
 def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention | AttentionStack:
-    """Make one attention of weights, or a stack of layers where there are five dimensions or a list."""
+    """Make one attention from weights, or a stack of layers from a list or 5 dimensions."""
     nested = isinstance(weights, list | tuple) and len(weights) > 0 and isinstance(weights[0], list | tuple)
     if nested and any(hasattr(one, "shape") or one is None for one in weights[0]):
         raise TypeError(
-            "weights holds a tuple for each token, as generate() returns them: give that of one, weights[0] for the "
-            "prompt, or capture(model) around generate(), which has all of them as one map"
+            "weights holds a tuple for each token, as generate() returns them: give one tuple, such as weights[0] for "
+            "the prompt; or use capture(model) around generate(), which records all tokens as one map"
         )
     if is_missing(weights) or (isinstance(weights, list | tuple) and any(one is None for one in weights)):
         raise TypeError(
-            "weights is or holds None, or is empty, so the model returned none: load it with "
-            "attn_implementation='eager' and call it with output_attentions=True, or record it as it is, with "
+            "weights is None or empty or holds None, so the model returned no weights: load it with "
+            "attn_implementation='eager' and call it with output_attentions=True, or record it unchanged with "
             "capture(model)"
         )
     if isinstance(weights, list | tuple) or getattr(weights, "ndim", 0) == 5:
@@ -576,16 +572,17 @@ def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention 
 def stack_layers(
     q: Any, k: Any, v: Any = None, *, names: Iterable[str] | None = None, **keywords: Unpack[LayeredKeywords]
 ) -> AttentionStack:
-    """Make a stack of tensors with layers.
+    """Make a stack from tensors with a layer axis.
 
     Args:
-        q, k, v: (L, B, H, Q, D), as for `Attention` with one more axis in front, or a list of tensors, one a layer.
+        q, k, v: (L, B, H, Q, D), as for `Attention` with one more axis in front; or a list with a tensor for each
+            layer.
         names: as for `AttentionStack`.
-        keywords: as for `Attention`: one for all layers, or a list with one for each, None among them; sinks may be
+        keywords: as for `Attention`: one value for all layers, or a list with a value or None for each. sinks may be
             (L, H); dims names the axes after the first.
 
     Raises:
-        TypeError, ValueError: as `Attention`, with the layer in front.
+        TypeError, ValueError: as in `Attention`, with the layer first.
 
     >>> import torch
     >>> stack = stack_layers(*torch.randn(2, 6, 1, 12, 20, 32), is_causal=True, window=[None, 4] * 3)

@@ -300,7 +300,7 @@ def test_no_output_without_v() -> None:
 
 def test_an_attention_does_not_change() -> None:
     att = Attention(torch.zeros(1, 2), torch.zeros(1, 2))
-    with pytest.raises(AttributeError, match="an Attention does not change, so scale cannot be set: make a new one"):
+    with pytest.raises(AttributeError, match="an Attention is immutable, so scale cannot be set: make a new one"):
         att.scale = 2.0
     with pytest.raises(AttributeError, match="so q cannot be deleted"):
         del att.q

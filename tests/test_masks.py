@@ -324,22 +324,22 @@ def test_mask_functions_can_be_copied_and_pickled() -> None:
         (lambda: masks.padding([3, -1]), ValueError, "lengths holds -1: give 0 or more"),
         (lambda: masks.padding(3), TypeError, "lengths is 3: give a list with an integer for each sample"),
         (lambda: masks.padding(torch.tensor([0.5])), TypeError, "give a list with an integer for each sample"),
-        (lambda: masks.and_masks(), ValueError, "and_masks is given nothing: give one mask function or more"),
+        (lambda: masks.and_masks(), ValueError, "and_masks needs at least one mask function: give one or more"),
         (lambda: masks.or_masks(torch.ones(2)), TypeError, "or_masks is given a Tensor: give functions f"),
         (lambda: masks.and_masks(masks.causal, None), TypeError, "and_masks is given None: give functions f"),
         (lambda: attention(3, 1, 2, 2, mask=masks.padding([1, 2])), ValueError, "rules for 2 samples, and there are 3"),
         (lambda: attention(1, 1, 2, 2, window=0), ValueError, "window is 0: give 1 or more"),
         (lambda: attention(1, 1, 2, 2, mask=masks.causal, mask_means="keep"), ValueError,
-         "mask_means is 'keep' but mask is a function, which says True where a query may attend"),
+         "mask_means is 'keep' but mask is a function, which returns True where a query may attend"),
         (lambda: attention(1, 1, 2, 2, mask=masks.causal, mask_dims="qk"), ValueError, "leave mask_dims out"),
         (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: True), TypeError,
-         "mask is a function that gives bool: let it give a bool tensor"),
+         "mask is a function that returns bool: let it return a bool tensor"),
         (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: q_idx - kv_idx), TypeError,
-         "mask is a function that gives int64: let it give a bool tensor"),
+         "mask is a function that returns int64: let it return a bool tensor"),
         (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: torch.ones(3).bool()), ValueError,
          r"gives shape \(3,\) where its indices broadcast to \(2, 2\): let it give a number for each pair"),
         (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: q_idx if q_idx > 1 else kv_idx), ValueError,
-         r"mask\(b, h, q_idx, kv_idx\) cannot be asked of sample 0, head 0 and tensors of indices"),
+         r"mask\(b, h, q_idx, kv_idx\) fails for sample 0, head 0 and tensors of indices"),
         (lambda: attention(1, 1, 2, 2, mask=lambda q, k: q), ValueError, "takes 2 positional arguments but 4"),
     ],
 )  # fmt: skip
@@ -357,7 +357,7 @@ def test_padding_of_another_number_of_samples_is_refused(lengths: list[int]) -> 
     for mask in (masks.padding(lengths), masks.or_masks(masks.causal, masks.padding(lengths))):
         with pytest.raises(ValueError, match=f"rules for {len(lengths)} samples, and there are 2: give as many"):
             Attention(q, q, mask=mask)
-    with pytest.raises(ValueError, match="the masks are of 1 and 3 samples"):
+    with pytest.raises(ValueError, match="the masks are for 1 and 3 samples"):
         masks.and_masks(masks.padding([1]), masks.padding([1, 2, 3]))
     assert Attention(q, q, mask=masks.padding([1, 2])).block("allowed", batch=1)[0].tolist() == [
         True,

@@ -161,12 +161,12 @@ def test_an_unknown_kind_in_a_file_says_what_to_import(tmp_path: Path, monkeypat
     path = tmp_path / "one.safetensors"
     saved_and_loaded(KINDS["strided"], path)
     monkeypatch.delitem(masks._KINDS, "strided")
-    with pytest.raises(ValueError, match="no mask is of kind 'strided': import the module that defines it"):
+    with pytest.raises(ValueError, match="no mask has the kind 'strided': import the module that defines it"):
         Capture.load(path)
 
 
 def test_two_classes_are_not_of_one_kind() -> None:
-    with pytest.raises(TypeError, match="Strided is of kind 'strided' already: give Other another kind"):
+    with pytest.raises(TypeError, match="Strided already has the kind 'strided': give Other another kind"):
         type("Other", (Plain,), {"kind": "strided"})
     again = type("Strided", (Plain,), {"kind": "strided", "__module__": __name__})  # as a notebook cell run twice
     assert masks._KINDS["strided"] is again

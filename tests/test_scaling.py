@@ -40,7 +40,7 @@ def test_what_cannot_be_swept() -> None:
     q = torch.randn(3, 4)
     with pytest.raises(ValueError, match="one of q and k is None"):
         scaling.sweep(q)
-    with pytest.raises(ValueError, match="give some up to that"):
+    with pytest.raises(ValueError, match="give at least one size up to that"):
         scaling.sweep(q, q, sizes=[8])
     with pytest.raises(ValueError, match="give one head"):
         scaling.sweep(q, torch.randn(3, 5))

@@ -175,12 +175,12 @@ def test_weights_too_many_for_one_tensor_are_refused_with_what_to_ask() -> None:
 @pytest.mark.parametrize(
     ("given", "names", "error", "match"),
     [
-        ([], None, ValueError, "a stack of no layers has nothing to show: give one Attention or more"),
+        ([], None, ValueError, "layers is empty: give at least one Attention"),
         ([torch.zeros(2, 2)], None, TypeError, "layer 0 is a Tensor: give an Attention for each layer"),
-        (layers()[0], None, TypeError, "layers is one Attention: give a list of them"),
+        (layers()[0], None, TypeError, "layers is a single Attention: give a list of Attention"),
         (layers(), ["a"], ValueError, "names has 1 string but there are 3 layers: give one for each"),
-        (layers(), ["a", "b", "a"], ValueError, "names holds 'a' twice: give each layer its own"),
-        (layers(), "abc", TypeError, "names is one string 'abc': give a list with one string per layer"),
+        (layers(), ["a", "b", "a"], ValueError, "names holds 'a' twice: give each layer its own name"),
+        (layers(), "abc", TypeError, "names is the string 'abc': give a list with one string for each layer"),
         (layers(), [0, 1, 2], TypeError, "names holds 0: give strings"),
     ],
 )
@@ -282,7 +282,7 @@ def test_arrays_by_name_take_dims_of_all_or_their_own() -> None:
     ("arrays", "kind", "why"),
     [
         ([torch.randn(3, 4)] * 2, TypeError, "arrays is a list: give a mapping of names"),
-        ({}, ValueError, "a stack of no layers"),
+        ({}, ValueError, "layers is empty"),
         ({"one": torch.randn(3, 4)}, TypeError, "layer 'one' is a Tensor: give {\"q\": …"),
         ({"one": {"q": torch.randn(3, 4)}}, ValueError, "layer 'one' has no k, but 'q': give"),
         ({"one": {"Q": torch.randn(3, 4), "q": None}}, ValueError, "layer 'one' has no q and no k, but 'Q', 'q'"),

@@ -71,7 +71,7 @@ def test_masks_nested_hundreds_deep_are_refused_where_they_are_made() -> None:
             made = (masks.and_masks if n % 2 else masks.or_masks)(made, masks.sliding_window(3))
         return made
 
-    with pytest.raises(ValueError, match="masks are nested more than 64 deep: give many to one or_masks"):
+    with pytest.raises(ValueError, match="masks are nested more than 64 deep: pass them all to one or_masks"):
         nested(940)
     assert AttentionWidget(*torch.randn(2, 4, 8), mask=nested(64)).picture["error"] is None
 
@@ -93,7 +93,7 @@ def test_a_function_that_calls_others_to_pythons_limit_is_refused(name: str, fun
         return made
 
     left = sys.getrecursionlimit() - len(inspect.stack())
-    with pytest.raises(ValueError, match=f"{name} is a function that calls others too deep for Python"):
+    with pytest.raises(ValueError, match=f"{name} is a function whose calls are nested too deep for Python"):
         AttentionWidget(*torch.randn(2, 4, 8), **{name: nested(left - 60)})
     w = AttentionWidget(*torch.randn(2, 4, 8), **{name: nested(100)})
     assert w.picture["error"] is None

@@ -1,18 +1,18 @@
-"""Exact attention, block by block; torch only. Nothing of Q × K is ever made.
+"""Exact attention, block by block, in torch. No Q × K tensor is ever made.
 
-A block goes through `Rules` once. Known masks (causal, windows, padding, and what combines them) give two ranges of
-keys for a run of queries: *outer*, where any of them may attend, and *inner*, where all may. Blocks outside are never
-computed, those inside never masked, and rows of blocks are cut where an inner range ends, so that only the triangle at
-a diagonal is asked cell by cell. Tensors and functions of a user are evaluated once for each block that no known rule
-excludes. A bias function may block too, with −∞; it is the one rule that needs the scores.
+Rules. Each block goes through `Rules` once. Known masks (causal, windows, padding and combinations) give two ranges of
+keys for a range of queries: *outer*, where some may attend, and *inner*, where all may. Blocks outside the outer range
+are never computed, and blocks inside the inner range are never masked. Blocks are cut at the ends of inner ranges, so
+only the triangle at a diagonal is evaluated cell by cell. A user's tensors and functions are evaluated once for each
+block that no known rule excludes. A bias function may also block cells, with −∞; no other rule needs the scores.
 
-A source gives one stage, `scores` or `weights`, and all later stages follow from it; what comes before is refused, and
-`Attention.stages` lists what there is. A combined head asks another attention block by block; overviews let it compute
-the log-normalizers of its heads first, in steps. Stages of `stages.NORMALIZED` need a whole row, unless the source
-gives them.
+Sources. A source provides one stage, `scores` or `weights`, and all later stages follow from it; earlier stages raise
+an error. `Attention.stages` lists the available stages. Combined heads read another attention block by block; overviews
+first compute the log-normalizers of its heads. The stages in `stages.NORMALIZED` need a whole row, unless the source
+provides them.
 
-A pass over a head is `overview.pooled`, a generator that stops after each block: whoever drives it decides how long a
-slice is, and drops it to cancel. What is done to a block depends on the stripe: a plain stage, weights whose
-log-normalizers are known, or the online softmax beside the pooling. Where ‖q‖ · ‖k‖ bounds all scores to be small,
+Passes. `overview.pooled` is a pass over a head: a generator that stops after each block. Its caller decides how long to
+run it, and drops it to cancel. The kind of `Stripe` decides how to process a block: a plain stage, weights with known
+log-normalizers, or the online softmax during pooling. If ‖q‖ · ‖k‖ bounds all scores to be small,
 `softmax.DirectSoftmax` takes exp without a running maximum.
 """

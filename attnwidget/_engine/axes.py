@@ -1,6 +1,6 @@
-"""Axes of the tensors that users give: read by number or by name, put in one order, checked against one another.
+"""Read the axes of a user's tensors by number or name, bring them into one order, and check that they fit.
 
-After this module q is (B, H, Q, D), k (B, G, K, D), v (B, G, K, Dv), and a matrix of scores or weights (B, H, Q, K).
+The results are q (B, H, Q, D), k (B, G, K, D), v (B, G, K, Dv), and scores or weights (B, H, Q, K).
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ MATRIX = {"b": "batch", "h": "head", "q": "query", "k": "key"}
 
 
 def default_dims(letters: dict[str, str]) -> dict[int, str]:
-    """Return how axes are read when they are not named: by their number."""
+    """Return the default names of the axes, by their number."""
     b, h, q, last = letters
     return {2: q + last, 3: b + q + last, 4: b + h + q + last}
 
 
 def as_heads(q: Any, k: Any, v: Any, dims: str | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return q, k and v as views, checked against one another.
+    """Return q, k and v as views with all axes, after checking that they fit.
 
     Args:
         q: the queries.
         k: the keys.
         v: the values, or None.
-        dims: a letter for each axis, of `LETTERS`; None reads them by their number.
+        dims: a letter of `LETTERS` for each axis; None for the default of their number.
 
     Returns:
         (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv) or None.
 
     Raises:
-        TypeError: not tensors, or not of one floating dtype.
-        ValueError: axes, sizes or devices that do not fit.
+        TypeError: they are not tensors of one floating dtype.
+        ValueError: their axes, sizes or devices do not fit.
 
     >>> import torch
     >>> q, k, _ = as_heads(torch.zeros(5, 8, 64), torch.zeros(7, 2, 64), None, dims="qhd")
@@ -52,15 +52,15 @@ def as_heads(q: Any, k: Any, v: Any, dims: str | None) -> tuple[Tensor, Tensor, 
 
 
 def as_matrix(x: Any, v: Any, dims: str | None, name: str) -> tuple[Tensor, Tensor | None]:
-    """Return scores or weights, and v, as views, checked against one another.
+    """Return scores or weights, and v, as views with all axes, after checking that they fit.
 
-    The axes of v are in the same order, its positions where the queries are and its features where the keys are.
+    The axes of v have the same order: positions in the place of queries, and features in the place of keys.
 
     Args:
         x: scores or weights.
         v: the values, or None.
-        dims: a letter for each axis of x, of `MATRIX`; None reads them by their number.
-        name: of x, for an error.
+        dims: a letter of `MATRIX` for each axis of x; None for the default of their number.
+        name: of x, for errors.
 
     Returns:
         (B, H, Q, K), and (B, G, K, Dv) or None.
@@ -82,7 +82,7 @@ def as_matrix(x: Any, v: Any, dims: str | None, name: str) -> tuple[Tensor, Tens
 
 
 def by_name(x: Tensor, dims: str | None, letters: dict[str, str]) -> Tensor:
-    """Return x with its axes in the order of the letters, with size 1 for those that it lacks."""
+    """Return x with its axes in the order of the letters, and size 1 for axes that it lacks."""
     dims = dims or default_dims(letters)[x.ndim]
     x = x.permute([dims.index(letter) for letter in letters if letter in dims])
     for axis, letter in enumerate(letters):
@@ -116,10 +116,10 @@ def _floats(x: Any, name: str, dims: str | None, letters: dict[str, str]) -> Ten
 def _check_rank(x: Tensor, name: str, dims: str | None, letters: dict[str, str]) -> None:
     shape, known = tuple(x.shape), default_dims(letters)
     if x.ndim == 5 and (dims is None or len(dims) == 4):
-        raise ValueError(f"{name} has shape {shape}, 5 axes: select one layer, or make a stack of layers of it")
+        raise ValueError(f"{name} has shape {shape}, 5 axes: select one layer, or make a stack of layers from it")
     if dims is None and x.ndim not in known:
         readings = ", ".join(f"{names!r} for {count}" for count, names in known.items())
-        other = "".join(letters)[1:]  # heads, and no samples
+        other = "".join(letters)[1:]  # heads without samples
         raise ValueError(
             f"{name} has shape {shape}: give 2 to 4 axes ({readings}; name others, such as dims={other!r}), "
             "or 5 for a stack of layers"
@@ -150,7 +150,7 @@ def _check_dims(dims: str, letters: dict[str, str]) -> None:
 
 
 def _check_alike(parts: dict[str, Tensor]) -> None:
-    """Raise unless all have the number of axes, dtype and device of the first."""
+    """Raise unless all have the same number of axes, dtype and device."""
     (first, like), *others = parts.items()
     for name, x in others:
         if x.ndim != like.ndim:

@@ -1,4 +1,4 @@
-"""One attention call as the engine knows it: the source of its numbers, its rules, and the log-normalizers it keeps."""
+"""One attention call in the engine: its source of numbers, its rules, and its cached log-normalizers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-MAX_LISTED = 8  # numbers of heads, or of queries, that are named one by one
+MAX_LISTED = 8  # the most heads or queries to list one by one
 
 
 class Shape(NamedTuple):
@@ -40,24 +40,25 @@ class Shape(NamedTuple):
 
 
 class OnlyWeightsError(ValueError):
-    """A stage before the weights was asked of heads or words that are put together, which have none."""
+    """Raised for a stage before the weights, which combined heads and merged words do not have."""
 
 
 def longest(x: Tensor) -> float:
-    """Return the largest norm of some vectors, (n, D); 0 of none, NaN or ∞ if any of their numbers is."""
+    """Return the largest norm of vectors (n, D); 0 if there are none, NaN or ∞ if they contain it."""
     wide = torch.promote_types(x.dtype, torch.float32)
     if len(x) == 0:
         return 0.0
-    parts = [torch.linalg.vector_norm(part.to(wide), dim=1).amax() for part in x.split(1 << 13)]  # no more is cast
+    parts = [torch.linalg.vector_norm(part.to(wide), dim=1).amax() for part in x.split(1 << 13)]  # cast in small parts
     return float(torch.stack(parts).amax())
 
 
 class Part(NamedTuple):
-    """Which part of a model's call an attention is: numbers of heads and queries there; None for all.
+    """Which part of a model's call an attention covers.
 
-    `keys_before` are the keys before the first query's own place, as those of a cache that was filled before; None
-    where keys are at other places than queries, or at the same if there are as many. `elsewhere` says that they are at
-    other places even where there are as many, as in cross-attention.
+    heads, queries: their numbers in the call; None for all.
+    keys_before: how many keys come before the first query's own key, as with a KV cache; None: queries and keys have
+        the same positions if there are as many of both, otherwise unrelated ones.
+    elsewhere: whether keys have other positions than queries, as in cross-attention.
     """
 
     heads: tuple[int, ...] | None = None
@@ -66,7 +67,7 @@ class Part(NamedTuple):
     elsewhere: bool = False
 
     def describe(self) -> str:
-        """Return it in words; nothing for all.
+        """Return the part as text; "" for all.
 
         >>> Part((0, 5), tuple(range(1536, 2048))).describe(), Part(queries=(0, 2)).describe()
         ('heads 0, 5; queries 1,536 to 2,047', 'queries 0, 2')
@@ -86,18 +87,18 @@ def _listed(name: str, numbers: tuple[int, ...]) -> str:
 
 
 def find_head(att: AttentionBase, head: Any) -> int:
-    """Return a head from 0 up; IndexError, with the heads' numbers in the model, if it is not there."""
+    """Return a head's number from 0; otherwise raise IndexError, with the numbers of the heads in the model."""
     try:
         return as_index(head, att.shape.H, "head", "heads")
     except IndexError as error:
         if att.part is None or att.part.heads is None:
             raise
         own = _listed("head", att.part.heads)
-        raise IndexError(f"{error}, counted from 0 in what was kept: {own} of the model") from None
+        raise IndexError(f"{error}, counted from 0 among the kept heads: {own} of the model") from None
 
 
 class AttentionBase:
-    """An attention of any source. It does not change, and holds nothing (Q, K) of its own."""
+    """An immutable attention with any source. It makes no (Q, K) tensor of its own."""
 
     q: Tensor | None
     k: Tensor | None
@@ -112,8 +113,8 @@ class AttentionBase:
     source: Source
     options: AttentionOptions
     part: Part | None = None
-    carries: Carrying | None = None  # what its weights carry on, where that is known
-    axes_read: str | None = None  # the letters of three axes that nobody named, the first of them a batch of several
+    carries: Carrying | None = None  # what its weights contribute downstream, if known
+    axes_read: str | None = None  # the letters assumed for 3 unnamed axes, if the first is a batch of several samples
     _read: MaskAndBias
     _memory: LogSumExpCache
     _guard: MutationGuard
@@ -128,18 +129,18 @@ class AttentionBase:
         rules: Rules | None = None,
         known: tuple[AttentionOptions, MaskAndBias] | None = None,
     ) -> None:
-        """Put an attention together.
+        """Make an attention.
 
         Args:
             source: where the numbers of a block come from.
             v: (B, G, K, Dv), or None.
             shape: the sizes of source and v.
-            options: what the user gave.
-            rules: where they do not follow from the options.
-            known: options for the same tensors, and their mask and bias as they were read.
+            options: the keywords that the user gave.
+            rules: None to read them from the options.
+            known: other options for the same tensors, with their mask and bias, to reuse.
 
         Raises:
-            TypeError, ValueError: options that cannot be read.
+            TypeError, ValueError: the options cannot be read.
         """
         matrix = next(iter(source.tensors().values()))
         read = MaskAndBias()
@@ -199,21 +200,21 @@ class AttentionBase:
         return found
 
     def as_carrying(self, carries: Carrying) -> Self:
-        """Return the same attention, whose weights are known to carry on something."""
+        """Return the same attention with `carries`."""
         found = copy.copy(self)
         found.__setstate__({"carries": carries})
-        found.__dict__["_memory"] = self._memory  # log-normalizers hang on none of it
+        found.__dict__["_memory"] = self._memory  # log-normalizers do not depend on it
         return found
 
     def as_read(self, dims: str | None, axes: int, letters: Iterable[str]) -> Self:
-        """Note how axes were read, where three were given without their names and the first may as well be heads."""
+        """Note how 3 unnamed axes were read, if the first could be heads as well as samples."""
         if dims is None and axes == 3 and self.shape.B > 1:
             batch, _, *others = letters
             self.__dict__["axes_read"] = "".join((batch, *others))
         return self
 
     def own_keys(self, queries: range) -> Sequence[int] | None:
-        """Return of each query the key at its own place; None where keys are at other places."""
+        """Return each query's own key, at the same position; None if keys have other positions."""
         part = self.part or Part()
         if part.elsewhere:
             return None
@@ -223,7 +224,7 @@ class AttentionBase:
         return [part.keys_before + query for query in there]
 
     def replaced(self, options: AttentionOptions, source: Source, v: Tensor | None) -> Self:
-        """Return this attention with other options, source and values; only a mask or bias that is new is read."""
+        """Return this attention with other options, source and values; reads only a new mask or bias."""
         found = self.of(source, v, self.shape, options, known=(self.options, self._read))
         found = found if self.part is None else found.as_part(*self.part)
         return found if self.carries is None else found.as_carrying(self.carries)
@@ -232,16 +233,16 @@ class AttentionBase:
         return {name: value for name, value in vars(self).items() if name not in ("_memory", "_guard")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Fill a new attention or a copy: log-normalizers and the guard of its tensors start afresh."""
+        """Fill a new attention or a copy, with an empty cache and a new guard of its tensors."""
         self.__dict__.update(state, _memory=LogSumExpCache())
         others = {name: x for name, x in (("v", self.v), ("sinks", self.sinks)) if x is not None}
         self.__dict__.update(_guard=MutationGuard({**self.source.tensors(), **others, **self.rules.tensors()}))
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise AttributeError(f"an Attention does not change, so {name} cannot be set: make a new one")
+        raise AttributeError(f"an Attention is immutable, so {name} cannot be set: make a new one")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"an Attention does not change, so {name} cannot be deleted: make a new one")
+        raise AttributeError(f"an Attention is immutable, so {name} cannot be deleted: make a new one")
 
     def __repr__(self) -> str:
         B, H, G, Q, K, D, Dv = self.shape
@@ -256,22 +257,22 @@ class AttentionBase:
 
     @property
     def description(self) -> tuple[str, ...]:
-        """What was made of the tensors or given beside them, each in a word or two."""
+        """How the attention was derived, or the options given with its tensors, each as a word or two."""
         return self.source.description or self.options.describe()
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of q as it was given."""
+        """The dtype of the given q."""
         return self._matrix.dtype
 
     @property
     def result_dtype(self) -> torch.dtype:
-        """The dtype of what is computed: float64 for float64, else float32."""
+        """The dtype of results: float64 for float64, otherwise float32."""
         return torch.promote_types(self.dtype, torch.float32)
 
     @property
     def device(self) -> torch.device:
-        """Where q, k and v are, and all results."""
+        """The device of q, k and v, and of all results."""
         return self._matrix.device
 
     @property
@@ -280,10 +281,10 @@ class AttentionBase:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages there are, in the order of computation.
+        """The available stages, in the order of computation.
 
-        Those before what was given are not there, nor contribution without v; capped is only where there is a softcap,
-        for else it equals scaled; what weights carry is there as far as it is known: see `Attention.carrying`.
+        Stages before the given numbers are missing. "contribution" needs v, and "capped" a softcap (without one it
+        equals "scaled"). For "value_norm", "logit" and "saliency", see `Attention.carrying`.
 
         >>> from attnwidget import Attention
         >>> Attention(torch.zeros(1, 2), torch.zeros(1, 2)).stages
@@ -297,31 +298,31 @@ class AttentionBase:
 
     @property
     def scores_are_products(self) -> bool:
-        """Whether scaled scores are scale · q · kᵀ: q and k are there, and no softcap is in between."""
+        """Whether the scores before biases are scale · q · kᵀ: there are q and k, and no softcap."""
         return self.q is not None and self.softcap is None
 
     @property
     def has_sinks(self) -> bool:
-        """Whether a learned sink takes a share of the weights, here or in the attention that this is made of."""
+        """Whether a learned sink takes a share of the weights, here or in the attention that this is derived from."""
         return self.sinks is not None or self.source.has_sinks
 
     def head(self, batch: Any, head: Any) -> Head:
-        """Return a head; IndexError if it is not there; a warning if the tensors have changed."""
+        """Return a head; raise IndexError if it does not exist, and warn if the tensors have changed."""
         return Head(self, *self.find(batch, head))
 
     def find(self, batch: Any, head: Any) -> tuple[int, int]:
-        """Return batch and head from 0 up; IndexError if they are not there; a warning if the tensors have changed."""
+        """Return batch and head, counted from 0; raise IndexError, or warn, as `head` does."""
         self._guard.check()
         return as_index(batch, self.shape.B, "batch", "batches"), find_head(self, head)
 
     def check_stage(self, stage: str, *also: str) -> None:
-        """Raise ValueError unless there is this stage, with what it would take."""
+        """Raise ValueError, with what to give, unless this stage is available."""
         as_choice(stage, (*STAGES, *also), "stage")
         if stage in STAGES and STAGES.index(stage) < STAGES.index(self.source.gives):
             if self.source.derived:
                 raise OnlyWeightsError(
-                    f"heads or words that are put together have weights only, so {stage} is not known: ask single "
-                    "heads and pieces"
+                    f"combined heads and merged words have only weights, so {stage} is not known: ask single heads "
+                    "and subword tokens"
                 )
             raise ValueError(f"only weights were given, so {stage} is not known: give Attention(q, k) or from_scores")
         if stage == "contribution" and self.v is None:
@@ -331,9 +332,9 @@ class AttentionBase:
             raise (OnlyWeightsError if self.source.derived else ValueError)(f"{stage} is not known: {why_not}")
 
     def why_not(self, stage: str) -> str | None:
-        """Return why there is no such stage of what weights carry; None if there is."""
+        """Return why a stage of `CARRIED` is missing; None if it is available."""
         if self.source.derived:
-            return "heads or words that are put together have weights only: ask single heads and pieces"
+            return "combined heads and merged words have only weights: ask single heads and subword tokens"
         if self.v is None:
             return "there is no v: give Attention(q, k, v)"
         return GIVE[stage] if self.carries is None else self.carries.refusal(stage)
@@ -343,15 +344,15 @@ class AttentionBase:
         return head // (self.shape.H // self.shape.G)
 
     def known_rows(self, batch: int, head: int, queries: Indices) -> LogSumExp | None:
-        """Return the log-normalizers of some queries of a head, if all were computed since the tensors last changed."""
+        """Return the cached log-normalizers of some queries; None unless all are known for the present tensors."""
         return self._memory.get((batch, head), self._guard.versions(), queries)
 
     def versions(self) -> tuple[int, ...]:
-        """Return numbers that change whenever a tensor does from which this is computed."""
+        """Return version numbers of the tensors; they change with any change in place."""
         return self._guard.versions()
 
     def longest_key(self, batch: int, group: int) -> float:
-        """Return the largest ‖k‖ of a key head, kept until the tensors change; NaN or ∞ if any of its numbers is."""
+        """Return the largest ‖k‖ of a key head, cached until the tensors change; NaN or ∞ if k contains it."""
         versions = self._guard.versions()
         known = self._memory.number((batch, group), versions)
         if known is None:
@@ -361,20 +362,20 @@ class AttentionBase:
         return known
 
     def remember(self, batch: int, head: int, normalizers: LogSumExp) -> None:
-        """Keep the log-normalizers of all queries of a head, for the blocks to come."""
+        """Cache the log-normalizers of all queries of a head."""
         self.remember_rows(batch, head, range(self.shape.Q), normalizers)
 
     def remember_rows(
         self, batch: int, head: int, queries: Indices, normalizers: LogSumExp, versions: tuple[int, ...] | None = None
     ) -> None:
-        """Keep the log-normalizers of some queries of a head, unless the tensors have changed since `versions`."""
+        """Cache the log-normalizers of some queries, unless the tensors have changed since `versions`."""
         now = self._guard.versions()
         if versions is None or versions == now:
             self._memory.put((batch, head), now, self.shape.Q, queries, normalizers)
 
 
 class Head(NamedTuple):
-    """One head of one sample of an attention, found: both count from 0 up."""
+    """One head of one sample of an attention, both counted from 0."""
 
     att: AttentionBase
     batch: int
@@ -387,25 +388,25 @@ class Head(NamedTuple):
 
     @property
     def q(self) -> Tensor | None:
-        """Its queries (Q, D), as they were given."""
+        """Its queries (Q, D), as given."""
         return None if self.att.q is None else self.att.q[self.batch, self.head]
 
     @property
     def k(self) -> Tensor | None:
-        """Its keys (K, D), as they were given."""
+        """Its keys (K, D), as given."""
         return None if self.att.k is None else self.att.k[self.batch, self.group]
 
     @property
     def v(self) -> Tensor | None:
-        """Its values (K, Dv), as they were given."""
+        """Its values (K, Dv), as given."""
         return None if self.att.v is None else self.att.v[self.batch, self.group]
 
     @property
     def sink(self) -> float | None:
-        """The logit of its learned sink; None where it has none."""
+        """The logit of its learned sink; None if it has none."""
         found = -inf if self.att.sinks is None else float(self.att.sinks[self.head])
         return None if found == -inf else found
 
     def block(self, queries: Indices, keys: Indices | None = None) -> Block:
-        """Return the cells of some queries and keys, all keys where None."""
+        """Return the cells of some queries and keys; None for all keys."""
         return Block(self.batch, self.head, queries, range(self.att.shape.K) if keys is None else keys)

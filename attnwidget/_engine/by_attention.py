@@ -1,9 +1,8 @@
-"""Sums of weights by class of keys, from torch's fused attention: its output, where a value tells the class of its key.
+"""Sums of weights by class of keys, computed by torch's fused attention with one-hot values.
 
-On a GPU that is the way to exact sums without a Q × K tensor: torch's kernel keeps the scores on the chip, where blocks
-that stream through memory would take several times as long. Values are one-hot, and 0 and 1 are exact, so that all
-is computed in float32; some classes at a time, 512 in a few calls. It gives no maximum and no log-normalizers: those
-stay with blocks that stream past.
+On a GPU this is several times faster than streaming blocks through memory, because torch's kernel keeps the scores on
+the chip. The values 0 and 1 are exact, and all is computed in float32, `CLASSES` classes at a time. It gives neither
+maxima nor log-normalizers, for which blocks are streamed.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from .sources import Products
 from .stages import KEYS, new
 from .stripes import Stripe
 
-DEVICES = ("cuda",)  # kinds of those where it is the quicker way
-CLASSES = 128  # of one call: numbers of a value
+DEVICES = ("cuda",)  # device types where this is faster
+CLASSES = 128  # in one call: the size of a value
 
 
 def sums_by_attention(att: AttentionBase, head: Head, queries: Indices) -> bool:
-    """Whether torch's attention computes the weights of some queries, on a device where that is the quicker way."""
+    """Return whether torch's attention can compute the weights of some queries, and is faster on this device."""
     if att.device.type not in DEVICES or not isinstance(att.source, Products) or att.result_dtype != torch.float32:
         return False
     if att.softcap is not None or att.sinks is not None:
@@ -41,11 +40,11 @@ def weights_by_class(head: Head, queries: Indices, classes: Tensor, count: int) 
     Args:
         head: which head.
         queries: which queries.
-        classes: (K,) int64, from 0 up to `count`; others are left out, but take their share of the weights.
-        count: how many classes there are.
+        classes: (K,) int64, from 0 up to `count`; keys with other numbers take weight but are not summed.
+        count: the number of classes.
 
     Returns:
-        (count, queries), 0 of a query that may attend to nothing.
+        (count, queries), 0 for a fully masked query.
     """
     att, found = head.att, new(head.att, count, len(queries)).zero_()
     assert head.q is not None
@@ -66,14 +65,14 @@ def weights_by_class(head: Head, queries: Indices, classes: Tensor, count: int) 
 
 
 def _added(head: Head, queries: Indices, keys: range) -> tuple[Tensor | None, Tensor | None]:
-    """Return what is added to scores, −∞ where a cell is blocked, (queries, keys); and empty rows, (queries, 1)."""
+    """Return the biases, with −∞ in blocked cells, (queries, keys); and which rows are fully masked, (queries, 1)."""
     att, cells = head.att, head.block(queries, keys)
     allowed = att.rules.allowed(cells)
     if allowed is True and not att.rules.biases:
         return None, None
     added = new(att, len(queries), len(keys)).zero_()
     for bias in att.rules.biases:
-        added += cut(bias.added, cells)  # type: ignore[union-attr]  # those that are functions are not served
+        added += cut(bias.added, cells)  # type: ignore[union-attr]  # functions are excluded by `sums_by_attention`
     if allowed is True:
         return added, None
     is_open = whole(allowed, queries, keys, att.device)
@@ -81,10 +80,10 @@ def _added(head: Head, queries: Indices, keys: range) -> tuple[Tensor | None, Te
 
 
 class AttentionStripe(Stripe):
-    """The sum of weights, from torch's attention: a bin of keys is a class."""
+    """The sum of weights, computed by torch's attention: each bin of keys is a class."""
 
     def run(self) -> Iterator[tuple[range, Allowed]]:
-        """Sum all keys at once; yield, block by block, which cells are allowed."""
+        """Sum all keys at once; yield the allowed cells block by block."""
         region, (first, count) = self.region, (self.columns.start, len(self.bins))
         classes = torch.arange(len(region.keys), device=self.att.device) // region.key_bin - first
         self.bins.copy_(weights_by_class(self.head, self.rows, classes, count))
@@ -96,16 +95,16 @@ class AttentionStripe(Stripe):
 
 
 def own_apart(head: Head, queries: Indices, classes: Tensor, count: int, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Sum weights by class of keys without that of a query's own key, which is given apart.
+    """Sum weights by class of keys, and separate the weight of each query's own key.
 
-    The own keys of these queries are classes of their own, for a difference of two sums would be rounding.
+    The own keys get classes of their own, because subtracting them from a sum would leave rounding errors.
 
     Args:
-        head, queries, classes, count: as of `weights_by_class`.
-        own: (queries,) the key at each query's own place, −1 for none; None where none is known.
+        head, queries, classes, count: as in `weights_by_class`.
+        own: (queries,) the key at each query's position, −1 for none; None if unknown.
 
     Returns:
-        (count, queries), and (queries,) what each query gives to its own key.
+        (count, queries) without own keys, and (queries,) the weights of own keys.
     """
     if own is None or not bool((own >= 0).any()):
         return weights_by_class(head, queries, classes, count), new(head.att, len(queries)).zero_()

@@ -1,7 +1,7 @@
-"""What a cache of keys may forget: policies as masks, which say of each query which keys are still there.
+"""KV-cache policies as masks: which keys each query still has.
 
-A policy that evicts one key after the other never brings one back, so of each key it is enough to know from which
-query on it is gone: O(K) numbers of a head, found by going through its queries once, when the head is first asked for.
+An evicted key never comes back, so one number for each key is enough: the first query that no longer has it. These O(K)
+numbers of a head are found in one pass over its queries, when the head is first used.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .softmax import whole_rows
 from .stages import QUERIES
 
 POLICIES = ("window", "heavy_hitters", "snapkv", "tova")
-FIRST_KEYS = 4  # that "window" always keeps: Xiao et al. 2024, §3.2
-OBSERVED, POOLED = 32, 7  # queries that vote, and keys that a vote is for: Li et al. 2024, §4
+FIRST_KEYS = 4  # which "window" always keeps: Xiao et al. 2024, §3.2
+OBSERVED, POOLED = 32, 7  # how many queries vote, and the pool width in keys: Li et al. 2024, §4
 A = TypeVar("A", bound=AttentionBase)
 
 
@@ -39,11 +39,11 @@ class CachePolicy:
     """Which keys a cache keeps.
 
     name: one of `POLICIES`.
-    budget: how many keys a query has at most, its own among them.
-    sinks: of "window", how many of these are the first keys.
-    recent: of "heavy_hitters", how many of these are the last keys.
-    prompt: of "snapkv", how many tokens are read before keys are forgotten.
-    observe: of "snapkv", how many of the last queries of the prompt vote.
+    budget: the most keys for a query, its own included.
+    sinks: for "window", how many of them are the first keys.
+    recent: for "heavy_hitters", how many of them are the last keys.
+    prompt: for "snapkv", the number of tokens before keys are evicted.
+    observe: for "snapkv", how many of the last queries of the prompt vote.
     """
 
     name: str
@@ -58,14 +58,14 @@ class CachePolicy:
 
 
 def read_policy(att: AttentionBase, given: Mapping[str, Any]) -> CachePolicy:
-    """Return a policy as a user gives it.
+    """Read a policy that a user gives.
 
     Args:
         att: the attention that it is for.
-        given: policy, budget, and sinks, recent, prompt and observe where they are not the default.
+        given: policy, budget, and optionally sinks, recent, prompt and observe.
 
     Raises:
-        TypeError, ValueError: no such policy, or numbers that do not fit.
+        TypeError, ValueError: the policy is unknown, or its numbers do not fit.
     """
     name = as_choice(given.get("policy"), POLICIES, "policy")
     budget = _as_budget(given.get("budget"), att.shape.K)
@@ -77,16 +77,16 @@ def read_policy(att: AttentionBase, given: Mapping[str, Any]) -> CachePolicy:
     what, count = inside.get(name, ("", 0))
     if count >= budget:
         raise ValueError(
-            f"budget is {budget} keys, of which {what} takes {count}: give a larger budget, or a smaller {what}="
+            f"budget is {budget} keys, and {what} takes {count} of them: give a larger budget, or a smaller {what}="
         )
     if name == "snapkv":
         if prompt is None:
-            raise ValueError("snapkv forgets keys once, where the prompt ends: say how many tokens it has, prompt=")
+            raise ValueError("snapkv evicts keys at the end of the prompt: give the number of its tokens, prompt=")
         prompt = as_size(prompt, "prompt")
         if prompt >= att.shape.K:
             raise ValueError(f"prompt is {prompt:,} of {att.shape.K:,} tokens, so nothing comes after it: give fewer")
         if observe > prompt:
-            raise ValueError(f"observe is {observe}, and the prompt has {prompt} tokens: give at most {prompt}")
+            raise ValueError(f"observe is {observe} but the prompt has {prompt} tokens: give at most {prompt}")
     return CachePolicy(name, budget, sinks, recent, prompt or 0, observe)
 
 
@@ -108,29 +108,29 @@ def _as_count(given: Any, name: str, otherwise: int) -> int:
 
 
 def policy_mask(att: AttentionBase, policy: CachePolicy) -> Mask:
-    """Return the keys that a policy leaves each query, as a mask for the attention beside its own.
+    """Return the keys that a policy leaves each query, as an additional mask.
 
     Raises:
-        ValueError: the attention is no causal self-attention with all its queries.
+        ValueError: the attention is not causal self-attention with all its queries.
     """
     own = att.own_keys(range(att.shape.Q))
     if own is None:
         raise ValueError(
-            f"{policy} goes by the place of each query among the keys, which is not known in {att!r}: give "
+            f"{policy} needs the position of each query among the keys, which is not known in {att!r}: give "
             "self-attention, or a mask as the policy"
         )
     places = torch.tensor(list(own), dtype=torch.int64, device="cpu")
     if policy.name != "window" and (len(places) != att.shape.K or int(places[0]) != 0):
         raise ValueError(
-            f"{policy} is decided by all queries from the first key on, and there are {len(places):,} queries of "
-            f"{att.shape.K:,} keys: give attention that has them all, or the policy 'window'"
+            f"{policy} needs all queries from the first key on, but there are {len(places):,} queries for "
+            f"{att.shape.K:,} keys: give attention with all queries, or the policy 'window'"
         )
     for batch in range(att.shape.B):
         later = _later_key(att, batch, places)
         if later is not None:
             raise ValueError(
-                f"a cache holds what came before, and query {later[0]:,} may attend to key {later[1]:,}, which comes "
-                "later: give causal attention, or a mask as the policy"
+                f"a cache holds only earlier keys, but query {later[0]:,} may attend to the later key {later[1]:,}: "
+                "give causal attention, or a mask as the policy"
             )
     if policy.name == "window":
         firsts = tuple(_first_key(att, batch) for batch in range(att.shape.B))
@@ -139,13 +139,13 @@ def policy_mask(att: AttentionBase, policy: CachePolicy) -> Mask:
 
 
 def _later_key(att: AttentionBase, batch: int, places: Tensor) -> tuple[int, int] | None:
-    """Return a query and a key after its own place that the rules allow; None where there is none."""
+    """Return a query and a later key that it may attend to; None if there is none."""
     device = att.device
     for head in range(1 if att.rules.same_for_heads else att.shape.H):
         for rows in cuts(range(len(places)), 1, QUERIES):
             own = places[rows.start : rows.stop]
             keys = att.rules.span(Block(batch, head, rows, range(int(own[0]) + 1, att.shape.K)))
-            if not keys:  # under a causal rule few are left: those between the queries
+            if not keys:  # a causal rule leaves only keys between these queries
                 continue
             allowed = att.rules.allowed(Block(batch, head, rows, keys))
             later = torch.arange(keys.start, keys.stop, device="cpu") > own[:, None]
@@ -156,7 +156,7 @@ def _later_key(att: AttentionBase, batch: int, places: Tensor) -> tuple[int, int
 
 
 def _first_key(att: AttentionBase, batch: int) -> int:
-    """Return the first key that any query of any head may attend to: the keys before it are padding."""
+    """Return the first key that any query of any head may attend to; earlier keys are padding."""
     rows, heads = range(att.shape.Q), range(1 if att.rules.same_for_heads else att.shape.H)
     for keys in cuts(range(att.shape.K), 1, 64):
         blocks = (att.rules.allowed(Block(batch, head, rows, keys)) for head in heads)
@@ -168,11 +168,11 @@ def _first_key(att: AttentionBase, batch: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class WindowAndFirst(Mask):
-    """The last keys up to the query's own, and the first ones that are no padding.
+    """The last keys up to the query's own, and the first keys after padding.
 
     policy: how many of both.
-    places: (Q,), the key at each query's own place.
-    firsts: of each sample, the first key.
+    places: (Q,), the key at each query's position.
+    firsts: the first key of each sample.
     """
 
     policy: CachePolicy
@@ -181,7 +181,7 @@ class WindowAndFirst(Mask):
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
-        """Whether all samples have the same."""
+        """Whether it is the same for all samples."""
         return len(set(self.firsts)) == 1
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -207,22 +207,22 @@ class WindowAndFirst(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Evicting(Mask):
-    """The keys that a policy has not evicted yet, found for each head when it is first asked for.
+    """The keys that a policy has not evicted yet, computed for each head on first use.
 
-    policy: which.
-    att: the attention whose rows decide.
+    policy: which policy.
+    att: the attention whose weights decide.
     """
 
     policy: CachePolicy
     att: AttentionBase
     _known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _begun: dict[tuple[int, int], Finding] = field(default_factory=dict)
-    _versions: list[tuple[int, ...]] = field(default_factory=list)  # those of the tensors, of all that is known
+    _versions: list[tuple[int, ...]] = field(default_factory=list)  # of the tensors, for all cached results
     _lock: threading.RLock = field(default_factory=threading.RLock)
     shared = False
 
     def until(self, batch: int, head: int) -> Tensor:
-        """Return of each key the first query that does not have it any more, (K,) int64; `NEVER` of those kept."""
+        """Return the first query that no longer has each key, (K,) int64; `NEVER` for a key that is kept."""
         with self._lock:
             self._forget_others()
             for _ in self._finding(self._of(batch, head)):
@@ -230,7 +230,7 @@ class Evicting(Mask):
             return self._known[self._of(batch, head)]
 
     def finding(self, batch: int, heads: range) -> Iterator[float]:
-        """Find what some heads evict, in steps; yields the share of all of it that is done, nothing where known."""
+        """Compute what some heads evict, in chunks; yields the share done, or nothing if it is known."""
         sets = list(dict.fromkeys(self._of(batch, head) for head in heads))
         for number, of in enumerate(sets):
             while True:
@@ -242,7 +242,7 @@ class Evicting(Mask):
                 yield (number + share) / len(sets)
 
     def cells_left(self, batch: int) -> int:
-        """Return how many weights take as long as to find what is not known yet of a sample's heads."""
+        """Return the cost of computing what is not known yet of a sample's heads, in weights."""
         shape = self.att.shape
         with self._lock:
             self._forget_others()
@@ -259,7 +259,7 @@ class Evicting(Mask):
         return (batch, 0) if self.policy.name == "tova" else (batch, head)  # which all heads of a layer share
 
     def _forget_others(self) -> None:
-        """Forget what was found before the tensors changed."""
+        """Drop results from before the tensors changed."""
         now = self.att.versions()
         if self._versions != [now]:
             self._known.clear()
@@ -267,7 +267,7 @@ class Evicting(Mask):
             self._versions[:] = [now]
 
     def _finding(self, of: tuple[int, int]) -> Iterator[float]:
-        """Go on where another call has stopped; what raises or is interrupted begins anew the next time."""
+        """Resume where another call stopped; after an error or interrupt, start again."""
         while of not in self._known:
             steps = self._begun.pop(of, None) or EVICTIONS[self.policy.name](self.att, self.policy, *of)
             try:
@@ -304,13 +304,13 @@ class Evicting(Mask):
 
 @dataclass(frozen=True, eq=False)
 class GivenKeys(Mask):
-    """A mask tensor of the user's own, (B or 1, H or 1, Q or 1, K), True where a key is kept."""
+    """A user's mask tensor, (B or 1, H or 1, Q or 1, K), True for keys to keep."""
 
     kept: Tensor
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
-        """Whether all samples and heads have the same."""
+        """Whether it is the same for all samples and heads."""
         return tuple(self.kept.shape[:2]) == (1, 1)
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -329,31 +329,31 @@ class GivenKeys(Mask):
 
 
 def kept_keys(att: AttentionBase) -> Mask | None:
-    """Return the keys that a cache keeps, where an attention is over these alone."""
+    """Return the mask of the keys that a cache keeps; None without a policy."""
     return dict(att.options.extra_masks).get("keep")
 
 
 def _evicting(att: AttentionBase) -> Evicting | None:
-    """Return what evicts keys of an attention, of words that of their pieces."""
+    """Return the evicting mask of an attention, or for merged words, of their subword tokens."""
     found = kept_keys(getattr(att.source, "pieces", att))
     return found if isinstance(found, Evicting) else None
 
 
 def finding_evictions(att: AttentionBase, batch: int) -> Iterator[float]:
-    """Find what a cache evicts in all heads of a sample, in steps; yields the share, nothing where it is known."""
+    """Compute what a cache evicts in all heads of a sample, in chunks; yields the share done, or nothing if known."""
     found = _evicting(att)
     if found is not None:
         yield from found.finding(batch, range(found.att.shape.H))
 
 
 def cells_to_evict(att: AttentionBase, batch: int) -> int:
-    """Return how many weights take as long as to find what a cache evicts in all heads; 0 where it is known."""
+    """Return the cost of computing what a cache evicts in all heads, in weights; 0 if it is known."""
     found = _evicting(att)
     return 0 if found is None else found.cells_left(batch)
 
 
 def with_keys(att: A, mask: Mask | None) -> A:
-    """Return the attention over the keys that a mask keeps; over all where None."""
+    """Return the attention over the keys that a mask keeps; None for all keys."""
     extra = {name: one for name, one in att.options.extra_masks if name != "keep"}
     extra |= {} if mask is None else {"keep": mask}
     return att.replaced(replace(att.options, extra_masks=tuple(extra.items())), att.source, att.v)
@@ -363,17 +363,17 @@ def with_keys(att: A, mask: Mask | None) -> A:
 
 
 def _heavy_hitters(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Finding:
-    """Evict the key whose weights have the least sum so far, among all but the last ones: one head by itself."""
+    """Evict the key whose weights have the smallest sum so far, except recent keys; each head separately."""
     return evicting(att, batch, range(head, head + 1), Greedy(policy.budget, policy.recent, sums=True))
 
 
 def _tova(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Finding:
-    """Evict the key with the least weight of the last query, the mean over the heads of the layer."""
+    """Evict the key with the smallest weight of the current query, averaged over the heads of the layer."""
     return evicting(att, batch, range(att.shape.H), Greedy(policy.budget, 0, sums=False))
 
 
 def _snapkv(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> Finding:
-    """Keep the last keys of the prompt, and those before with most of the weights of its last queries, pooled."""
+    """Keep the last keys of the prompt, and the earlier keys with the largest pooled weights of its last queries."""
     before, until = policy.prompt - policy.observe, torch.full((att.shape.K,), NEVER, device="cpu")
     count = policy.budget - policy.observe
     if count >= before:
@@ -384,7 +384,7 @@ def _snapkv(att: AttentionBase, policy: CachePolicy, batch: int, head: int) -> F
         votes = weights[:, :before].sum(0, dtype=torch.float64)  # (keys,)
     yield 0.5
     pooled = F.max_pool1d(votes[None], POOLED, stride=1, padding=POOLED // 2)[0]
-    order = torch.sort(pooled, descending=True, stable=True).indices  # of equal ones the earlier first
+    order = torch.sort(pooled, descending=True, stable=True).indices  # of equal votes, the earlier key first
     until[order[count:].cpu()] = policy.prompt
     return until
 
@@ -397,7 +397,7 @@ EVICTIONS: dict[str, Callable[[AttentionBase, CachePolicy, int, int], Finding]] 
 
 
 def as_key_mask(att: AttentionBase, given: Any) -> Mask | None:
-    """Return a mask of a user's own as the policy: a function of indices or a bool tensor; None if it is neither."""
+    """Read a mask that a user gives as the policy, a function or a bool tensor; None if it is neither."""
     if isinstance(given, Mask) or (callable(given) and not isinstance(given, Tensor)):
         return read_mask_function(given, (att.shape.B, att.shape.H, att.shape.Q, att.shape.K), att.device)
     if isinstance(given, np.ndarray):
@@ -406,7 +406,7 @@ def as_key_mask(att: AttentionBase, given: Any) -> Mask | None:
         return None
     B, H, _, Q, K, *_ = att.shape
     if given.dtype != torch.bool:
-        raise TypeError(f"the mask is {given.dtype}: give bools, True where a key is kept")
+        raise TypeError(f"the mask is {given.dtype}: give bools, True for keys to keep")
     kept = given.detach()[(None,) * (4 - given.ndim)] if given.ndim <= 4 else given
     wanted = ((1, B), (1, H), (1, Q), (K,))
     if kept.ndim != 4 or not all(n in there for n, there in zip(kept.shape, wanted, strict=True)):
@@ -417,5 +417,5 @@ def as_key_mask(att: AttentionBase, given: Any) -> Mask | None:
 
 
 def told_policy(given: Any) -> str:
-    """Return what a policy may be, for errors."""
+    """Return the error message for an unknown policy."""
     return f"policy is {told(given)}: give one of {', '.join(POLICIES)}, or a mask"

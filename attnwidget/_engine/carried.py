@@ -1,4 +1,4 @@
-"""What a weight carries: stages that are weights ⊙ (left · rightᵀ), a few numbers of each query and each key.
+"""What a weight contributes downstream: stages of the form weights ⊙ (left · rightᵀ), from a few numbers per position.
 
 value_norm  weight · ‖v W_O‖                     Kobayashi et al. 2020, §3
 logit       weight · (v W_O · d) / s             d: the direction of a token, s: the final norm's scale at the query
@@ -18,7 +18,7 @@ from .._utils.indexing import Indices, take
 from .sources import CARRIED
 
 NEEDS = {"value_norm": ("w_o",), "logit": ("w_o", "direction"), "saliency": ("grad_output",)}
-SAVED = {"value_norm": "roots", "logit": "read"}  # what a file has in their place
+SAVED = {"value_norm": "roots", "logit": "read"}  # what a file holds instead
 GIVE = {
     "value_norm": "the output projection is not known: capture the model, or give att.carrying(w_o=…)",
     "logit": "the direction of a token is not known: capture the model, or give att.carrying(w_o=…, direction=…)",
@@ -28,10 +28,10 @@ GIVE = {
 
 
 CHANGED = (
-    "a tensor that it is made of was changed in place after it was captured or given, as the output projection by a "
-    "step of training: capture the model again, or give att.carrying(…) again"
+    "one of its tensors was changed in place after it was captured or given, such as the output projection by a "
+    "training step: capture the model again, or give att.carrying(…) again"
 )
-OTHER_RULES = "the gradient was taken of the attention as it was, not under other rules: take these away"
+OTHER_RULES = "the gradient is of the original attention, not under other rules: remove the changes"
 
 
 class Of(NamedTuple):
@@ -42,19 +42,19 @@ class Of(NamedTuple):
 
 
 def version_of(x: Tensor | None) -> int:
-    """Return how often torch changed a tensor in place; 0 where it does not count."""
+    """Return how often torch changed a tensor in place; 0 if torch does not count."""
     return 0 if x is None or x.is_inference() else x._version
 
 
 class Readout(Protocol):
-    """What a model reads of its residual stream in the end."""
+    """The unembedding of a model: the directions that its logits read from the residual stream."""
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
 
     def refusal(self) -> str | None:
-        """Return why it cannot be read any more; None if it can."""
+        """Return why it can no longer be read; None if it can."""
 
     def directions(self, tokens: Sequence[int]) -> Tensor:
         """Return the direction of each token, (tokens, d_model)."""
@@ -62,23 +62,24 @@ class Readout(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Carrying:
-    """What the weights of an attention carry on, as far as it is known.
+    """What the weights of an attention contribute downstream, if known.
 
-    w_o: (heads, Dv, d_model) the output projection, by head.
-    heads: which of them each head of the attention is; None: the same.
-    direction: (B or 1, d_model) what is read of the residual stream: of a token's logit, before the final norm's scale.
-    scale: (B or 1, Q) what the final norm divides by at each query; None: 1.
+    w_o: (heads, Dv, d_model) the output projection by head.
+    heads: the row of w_o for each head of the attention; None for the same numbers.
+    direction: (B or 1, d_model) the direction read from the residual stream, such as a token's logit before the scale
+        of the final norm.
+    scale: (B or 1, Q) what the final norm divides by at each query; None for 1.
     grad_output: (B, H, Q, Dv) ∂L/∂O.
-    projection: the name of the module that the output projection is of.
-    readout: what makes a direction of a token.
-    factor: what the attention's part in the residual stream is multiplied by.
-    is_before_cap: whether logits are bent by a softcap afterwards, so that the direction is of the logit before it.
-    targets: of each sample, of which token the direction is.
-    choices: of each sample, the tokens that are most likely next, the first the most.
-    words: of tokens, their text, as far as it is known.
-    refusals: by stage, why it cannot be had; and of "target", why no other token can be chosen.
-    roots: (heads, Dv, r) of each head Rᵀ, of which ‖v W_O‖ = ‖v Rᵀ‖; of a file, which has no w_o.
-    read: (B, heads, Dv) of each head W_O d; the same.
+    projection: the name of the output projection's module.
+    readout: gives the direction of a token.
+    factor: the factor of the attention's output in the residual stream.
+    is_before_cap: whether the model applies a softcap to its logits; the direction then gives the logit before it.
+    targets: the target token of each sample, for the direction.
+    choices: the most likely next tokens of each sample, the most likely first.
+    words: the text of tokens, if known.
+    refusals: by stage, why it is not available; "target": why no other token can be chosen.
+    roots: (heads, Dv, r) Rᵀ of each head, with ‖v W_O‖ = ‖v Rᵀ‖; from a file, instead of w_o.
+    read: (B, heads, Dv) W_O d of each head; from a file, instead of w_o and direction.
     """
 
     w_o: Tensor | None = None
@@ -96,8 +97,8 @@ class Carrying:
     refusals: Mapping[str, str] = field(default_factory=dict)
     roots: Tensor | None = None
     read: Tensor | None = None
-    versions: Mapping[str, int] | None = None  # of each tensor, by which changes in place are noticed
-    _roots: dict[int, Tensor] = field(default_factory=dict, repr=False)  # by head: Rᵀ, of which ‖v W_O‖ = ‖v Rᵀ‖
+    versions: Mapping[str, int] | None = None  # of each tensor, to notice changes in place
+    _roots: dict[int, Tensor] = field(default_factory=dict, repr=False)  # by head: Rᵀ, as in `roots`
 
     def __post_init__(self) -> None:
         if self.versions is None:
@@ -107,18 +108,18 @@ class Carrying:
         return {**vars(self), "_roots": {}, "versions": None, "changed": [*map(self._changed, NEEDS)]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Fill a copy, whose tensors count from 0 again."""
+        """Fill a copy; the versions of its tensors start from 0 again."""
         changed = [stage for stage, is_so in zip(NEEDS, state.pop("changed"), strict=True) if is_so]
         self.__dict__.update(state, refusals={**state["refusals"], **dict.fromkeys(changed, CHANGED)})
         self.__post_init__()
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Return the stages that can be had."""
+        """The available stages."""
         return tuple(stage for stage in CARRIED if self.refusal(stage) is None)
 
     def refusal(self, stage: str) -> str | None:
-        """Return why a stage cannot be had; None if it can."""
+        """Return why a stage is not available; None if it is."""
         told = self.refusals.get(stage)
         if told is not None:
             return told
@@ -137,11 +138,11 @@ class Carrying:
         return any(version_of(getattr(self, name)) != before.get(name, 0) for name in needed)
 
     def named(self, token: int) -> str:
-        """Return a token's text; its number where that is not known."""
+        """Return a token's text, or its number if the text is not known."""
         return self.words.get(token, f"token {token}")
 
     def with_targets(self, tokens: Sequence[int]) -> Carrying:
-        """Return the same with the directions of other tokens, one for each sample; `readout` is known."""
+        """Return the same with the directions of other tokens, one for each sample; needs `readout`."""
         assert self.readout is not None
         direction = self.readout.directions(tokens) * self.factor
         versions = {**(self.versions or {}), "direction": version_of(direction)}
@@ -158,18 +159,18 @@ class Carrying:
         return replace(self, **moved, versions=versions)
 
     def without_gradient(self) -> Carrying:
-        """Return the same for an attention under other rules, of which the gradient is none."""
+        """Return the same without the gradient, which does not hold under other rules."""
         if self.grad_output is None:
             return self
         return replace(self, grad_output=None, refusals={**self.refusals, "saliency": OTHER_RULES})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is read, by name."""
+        """Return the tensors by name."""
         named = {name: getattr(self, name) for name in ("w_o", "direction", "scale", "grad_output")}
         return {name: x for name, x in named.items() if x is not None}
 
     def left(self, stage: str, of: Of, queries: Indices, dtype: torch.dtype) -> Tensor | None:
-        """Return the numbers of some queries, (queries, r); None where all are 1."""
+        """Return `left` for some queries, (queries, r); None if all are 1."""
         if stage == "saliency":
             assert self.grad_output is not None
             return take(self.grad_output[of.batch, of.head], queries, 0).to(dtype)
@@ -179,13 +180,7 @@ class Carrying:
         return take(scale, queries, 0).to(dtype).reciprocal()[:, None]
 
     def right(self, stage: str, of: Of, values: Tensor) -> Tensor:
-        """Return the numbers of some keys, (keys, r).
-
-        Args:
-            stage: which stage.
-            of: which head of which sample.
-            values: of the keys, (keys, Dv), in the dtype of results.
-        """
+        """Return `right` for some keys, (keys, r), from their values (keys, Dv) in the dtype of results."""
         if stage == "saliency":
             return values
         if stage == "value_norm":
@@ -193,7 +188,7 @@ class Carrying:
         return values @ self.read_of(of).to(values.dtype)[:, None]
 
     def read_of(self, of: Of) -> Tensor:
-        """Return W_O d, what is read of the values of a head, (Dv,)."""
+        """Return W_O d of a head, (Dv,): the direction to read from its values."""
         if self.read is not None:
             return self.read[of.batch, of.head]
         assert self.direction is not None
@@ -201,12 +196,12 @@ class Carrying:
         return self._projection(of.head).double() @ direction.to(self._projection(of.head).device)
 
     def _projection(self, head: int) -> Tensor:
-        """Return the part of the output projection that is a head's, (Dv, d_model)."""
+        """Return a head's part of the output projection, (Dv, d_model)."""
         assert self.w_o is not None
         return self.w_o[head if self.heads is None else self.heads[head]]
 
     def root(self, head: int) -> Tensor:
-        """Return Rᵀ, (Dv, at most Dv), with W_O = Rᵀ Qᵀ and Q orthonormal, so that lengths are those after W_O."""
+        """Return Rᵀ, (Dv, at most Dv), with W_O = Rᵀ Qᵀ and Q orthonormal, so that ‖v Rᵀ‖ = ‖v W_O‖."""
         if self.roots is not None:
             return self.roots[head]
         if head not in self._roots:
@@ -220,12 +215,12 @@ def _row(x: Tensor, batch: int) -> int:
 
 
 def factor(carrying: Carrying, stage: str, of: Of, queries: Indices, values: Tensor) -> Tensor:
-    """Return what the weights of some queries are multiplied by, (keys, queries) or (keys, 1)."""
+    """Return the factors of the weights of some queries, (keys, queries) or (keys, 1)."""
     left, right = carrying.left(stage, of, queries, values.dtype), carrying.right(stage, of, values)
     return right if left is None else right @ left.mT
 
 
 def carried(weights: Tensor, of_cell: Tensor) -> Tensor:
-    """Return weights × what each carries, (keys, queries); 0 where the weight is 0, whatever that is."""
+    """Return weights × factors, (keys, queries); 0 for a weight of 0, even if the factor is NaN or infinite."""
     found = weights * of_cell
     return found if bool(of_cell.isfinite().all()) else found.masked_fill_(weights == 0, 0)

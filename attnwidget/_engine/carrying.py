@@ -1,4 +1,4 @@
-"""Read what a user says that the weights of an attention carry: see `Attention.carrying`."""
+"""Read the arguments of `Attention.carrying` and `Attention.with_target`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from .base import AttentionBase, OnlyWeightsError
 from .carried import NEEDS, Carrying, version_of
 
 A = TypeVar("A", bound=AttentionBase)
-NO_UNEMBEDDING = "a direction was given, and no unembedding is known: give att.carrying(direction=…) of another token"
+NO_UNEMBEDDING = (
+    "a direction was given but the unembedding is not known: give att.carrying(direction=…) for another token"
+)
 
 
 def carrying(att: A, given: Mapping[str, Any]) -> A:
-    """Return an attention with what its weights carry on: see `Attention.carrying`."""
+    """Return an attention with stages after the weights: see `Attention.carrying`."""
     if att.source.derived:
         raise OnlyWeightsError(
-            "heads or words that are put together have weights only, which carry nothing: give it to single heads and "
-            "pieces, before they are put together"
+            "combined heads and merged words have only weights: call carrying on single heads and subword tokens, "
+            "before combining or merging"
         )
     if not any(x is not None for x in given.values()):
-        raise ValueError(f"nothing is given that weights carry: give one of {', '.join(given)}")
+        raise ValueError(f"carrying has no argument: give one of {', '.join(given)}")
     before = att.carries or Carrying()
     found = read(att, given, before.w_o)
     settled = {stage for stage, needs in NEEDS.items() if set(needs) & set(found)}
@@ -39,7 +41,7 @@ def carrying(att: A, given: Mapping[str, Any]) -> A:
 
 
 def with_target(att: A, token: Any) -> A:
-    """Return an attention whose logits are of another token: see `Attention.with_target`."""
+    """Return an attention with the logits of another token: see `Attention.with_target`."""
     carries = att.carries
     known = None if carries is None or carries.w_o is None else carries.readout
     if carries is None or known is None or known.refusal() is not None:
@@ -54,19 +56,19 @@ def with_target(att: A, token: Any) -> A:
 
 
 def read(att: AttentionBase, given: Mapping[str, Any], w_o: Tensor | None) -> dict[str, Tensor]:
-    """Check what is given, and return each in one form.
+    """Check the arguments of `Attention.carrying`, and return those given, each in one form.
 
     Args:
         att: the attention.
-        given: w_o, direction, scale and grad_output, each None where nothing is said.
-        w_o: the output projection that is known already, or None.
+        given: w_o, direction, scale and grad_output, or None for each.
+        w_o: the output projection already known, or None.
 
     Raises:
-        TypeError, ValueError: no tensor, or a shape that does not fit.
+        TypeError, ValueError: an argument is not a tensor, or its shape does not fit.
     """
     B, H, _, Q, _, _, Dv = att.shape
     if Dv is None:
-        raise ValueError("there is no v, so a weight carries nothing: give Attention(q, k, v)")
+        raise ValueError("carrying needs v: give Attention(q, k, v)")
     found = {name: as_tensor(x, name).detach().to(att.device) for name, x in given.items() if x is not None}
     if "w_o" in found:
         w_o = found["w_o"] = _read_projection(found["w_o"], H, Dv)
@@ -95,7 +97,7 @@ def _read_projection(w_o: Tensor, heads: int, size: int) -> Tensor:
         return w_o
     raise ValueError(
         f"w_o has shape {tuple(w_o.shape)}: give ({heads * size}, d_model), or ({heads}, {size}, d_model), so that "
-        "outputs of the heads side by side, times w_o, are what the layer adds"
+        "the layer adds the concatenated outputs of its heads times w_o"
     )
 
 

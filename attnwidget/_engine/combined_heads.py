@@ -28,9 +28,9 @@ A = TypeVar("A", bound=AttentionBase)
 
 @dataclass(frozen=True, eq=False)
 class CombinedHeads:
-    """Weights of one head, from those of several: a `Source`.
+    """The combined weights of several heads as one head: a `Source`.
 
-    Nothing (Q, K) is held; the log-normalizers of the heads are those of the attention itself.
+    It makes no (Q, K) tensor, and shares the log-normalizers of the attention.
     """
 
     att: AttentionBase
@@ -42,7 +42,7 @@ class CombinedHeads:
 
     @property
     def description(self) -> tuple[str, ...]:
-        """How the heads are combined, and what is known of their attention."""
+        """How the heads are combined, and the description of their attention."""
         return f"the {'mean' if self.how == 'mean' else 'maximum'} of {len(self.heads)} heads", *self.att.description
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
@@ -67,7 +67,7 @@ class CombinedHeads:
         return self.att.has_sinks
 
     def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
-        """Return the mean or the maximum of what the sinks of the heads take."""
+        """Return the mean or the maximum of the heads' sink weights."""
         found = [sink_weights(one, queries) for one in self.heads_in_cells(batch, head)]
         each = [one for one in found if one is not None]
         if not each:
@@ -75,7 +75,7 @@ class CombinedHeads:
         return torch.stack(each).mean(0) if self.how == "mean" else torch.stack(each).amax(0)
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
-        """Compute the log-normalizers of the heads that are combined."""
+        """Compute the log-normalizers of the combined heads."""
         for head in self.heads if self.att.source.gives == "scores" else ():
             yield from normalizing(Head(self.att, batch, head), queries)
 
@@ -107,7 +107,7 @@ class CombinedRows:
 
 @dataclass(frozen=True, eq=False)
 class AnyHead:
-    """A rule that allows what any of some heads may attend to."""
+    """A rule that allows a cell if any of the heads allows it."""
 
     att: AttentionBase
     heads: tuple[int, ...]
@@ -125,7 +125,7 @@ class AnyHead:
         return KeyBounds(range(min(one.start for one in outer), max(one.stop for one in outer)), inner)
 
     def _of(self, cells: Block, head: int) -> KeyBounds:
-        """Return which keys the queries of one head may attend to at most, and to which all of them may."""
+        """Return the bounds of one head: see `Rule.bounds`."""
         at, columns = cells._replace(head=head), hull(cells.keys)
         found = [rule.bounds(at) for rule in self.att.rules.rules]
         outer = reduce(overlap, (bounds.outer for bounds in found), columns)
@@ -162,7 +162,7 @@ def _either(one: Allowed, other: Allowed, cells: Block, device: torch.device) ->
 
 
 def as_heads(att: AttentionBase, heads: Any) -> tuple[int, ...]:
-    """Return heads of an attention, each once and in order; all of them for None."""
+    """Return heads of an attention, sorted and without repeats; None for all."""
     if heads is None:
         return tuple(range(att.shape.H))
     if isinstance(heads, str | bytes) or not isinstance(heads, Iterable):
@@ -177,7 +177,7 @@ def combined(att: A, heads: Any, how: str) -> A:
     """Combine several heads into one: see `Attention.combine`."""
     as_choice(how, HOW, "how")
     chosen = as_heads(att, heads)
-    att.find(0, 0)  # warns of tensors that have changed
+    att.find(0, 0)  # warns if tensors have changed
     rules = Rules(att.rules.rules if att.rules.same_for_heads else (AnyHead(att, chosen),))
     shape = Shape(att.shape.B, 1, 1, att.shape.Q, att.shape.K, None, None)
     options = AttentionOptions(is_causal=att.is_causal, window=att.window)

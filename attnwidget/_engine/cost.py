@@ -1,4 +1,4 @@
-"""What an answer costs, in cells to compute, so that none takes seconds while a front-end waits."""
+"""The cost of an answer, in cells to compute, so that none keeps a front-end waiting for seconds."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from .base import AttentionBase
 from .kept_levels import only_overviews
 from .stages import NORMALIZED, QUERIES, excludes, streamed
 
-AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; what is beyond is computed in slices
-MAX_CELLS = 1 << 28  # cells that the questions of one message may come to, about 0.2 s; what is beyond is refused
-REFRESH = MAX_CELLS // 2  # cells that all that is shown is worth, made anew
-COMBINED = 4  # cells that one of a head is worth, of which several are one
-WORDS = 16  # and one of words: some cells of pieces, each computed twice
-STATISTICS = 12  # cells that one of a row's statistics is worth: it is read several times
-GRADIENT = 32  # and one of the gradients, of five products, each of whose blocks is gone through many times
-PEAK = 8  # and one of a bin whose largest is looked for
-RANKED = 16  # and one of a line that is ranked, or whose rows are summed
-JACOBIAN = 8  # and one of a Jacobian
-SWEEP = 1 << 25  # cells that a sweep of head sizes is worth
-SMALL_PICTURE = 3  # and one of a small picture of one of all heads
-SEARCHED = 64  # cells that a token which is searched is worth
-BYTES_SEARCHED = 16  # of text in a token; a longer one is worth more
-COMPARED = 32  # and one of a picture of two attentions and their difference
-CHANGE = 16  # and one of two attentions, among which the largest change is looked for
-TILE = 1 << 13  # cells that a tile is worth, however few it has; one of several heads, so many for each
-SAMPLED = 2  # and one of sampled rows, of a tile or of statistics: they lie far apart
-ASKED = 4  # and one of which a mask function is asked
-COUNTED_PIECES = 64  # in which queries are counted: a triangle is then overestimated by a hundredth
+AT_ONCE = 1 << 26  # cells: 8,192², about 40 ms on two cores; more cells are computed in slices
+MAX_CELLS = 1 << 28  # the most cells for all requests of one message, about 0.2 s; more cells raise an error
+REFRESH = MAX_CELLS // 2  # cost of refreshing all that is shown
+# The cost of one cell, in plain cells:
+COMBINED = 4  # for each of several combined heads
+WORDS = 16  # of merged words: several cells of subwords, each computed twice
+STATISTICS = 12  # of a row's statistics, which read it several times
+GRADIENT = 32  # of the gradients: five products, with many steps for each block
+PEAK = 8  # of a bin whose largest cell is searched
+RANKED = 16  # of a ranked line, or of summed rows
+JACOBIAN = 8  # of a Jacobian
+SMALL_PICTURE = 3  # of the small pictures of all heads
+COMPARED = 32  # of a picture of two attentions and their difference
+CHANGE = 16  # of two attentions whose largest change is searched
+SAMPLED = 2  # of sampled rows, in tiles or statistics, because they lie far apart
+ASKED = 4  # of a mask function
+# The cost of other things, in cells:
+SWEEP = 1 << 25  # a sweep of head sizes
+SEARCHED = 64  # a token of up to `BYTES_SEARCHED` bytes to search; more for a longer one
+BYTES_SEARCHED = 16
+TILE = 1 << 13  # the least cost of a tile; for combined heads, of each head
+COUNTED_PIECES = 64  # groups of queries to count by; this overestimates a triangle by about 1 %
 
 
 def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range, stage: str) -> int:
-    """Return how many cells of a region are computed, without those that known rules exclude.
-
-    It may be a few hundredths too many.
-    """
+    """Return how many cells of a region are computed, without excluded cells; it may be a few percent too high."""
     if only_overviews(att) is not None:
         return 0
     heads = att.source.heads_in_cells(batch, head)
@@ -51,7 +50,7 @@ def cells(att: AttentionBase, batch: int, head: int, queries: range, keys: range
 
 
 def worth_of_a_cell(att: AttentionBase, batch: int, head: int) -> int:
-    """Return how many cells one is worth, as several heads as one, or words, are read from others."""
+    """Return the cost of one cell: more than 1 for combined heads and merged words."""
     heads = att.source.heads_in_cells(batch, head)
     if heads:
         return sum(_of_several(one[0]) * worth_of_a_cell(*one) for one in heads)
@@ -59,14 +58,14 @@ def worth_of_a_cell(att: AttentionBase, batch: int, head: int) -> int:
 
 
 def _of_several(att: AttentionBase) -> int:
-    """Return how many cells one of a head is worth where several are one; one of words is worth many by itself."""
+    """Return the factor for each combined head; less for merged words, whose cells already cost more."""
     return COMBINED // 2 if att.source.derived else COMBINED
 
 
 def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage: str) -> int:
-    """Return how many cells are computed for log-normalizers of some queries that a stage needs and are not known.
+    """Return how many cells are computed for the missing log-normalizers that a stage of some queries needs.
 
-    Of words these are those of all their pieces, if not all are known.
+    Merged words need those of all their subwords, unless all are known.
     """
     needed = att.source.rows_needed(batch, head, queries)
     if needed is not None:
@@ -84,17 +83,17 @@ def normalizers(att: AttentionBase, batch: int, head: int, queries: range, stage
 
 
 class CostBudget:
-    """The number of cells that the questions of one message may cost together."""
+    """The number of cells that the requests of one message may cost together."""
 
     def __init__(self, most: int = MAX_CELLS) -> None:
         self.most = self.left = most
 
     def spend(self, cells: int, advice: str) -> None:
-        """Raise ValueError, with advice, if so many more cells are too many."""
+        """Spend cells; raise ValueError, with advice, if too few are left."""
         if cells > self.left:
             raise ValueError(f"this takes {cells:,} numbers to compute, at most {self.most:,} at once: {advice}")
         self.left -= cells
 
     def use(self, cells: int) -> None:
-        """Take away what was computed, as far as there is any left."""
+        """Subtract cells that were computed; the rest stays 0 or more."""
         self.left = max(0, self.left - cells)

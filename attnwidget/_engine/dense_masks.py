@@ -1,7 +1,7 @@
-"""Whole rows at once, (queries, keys), for a mask or bias that is given cell by cell: it lies in memory row by row.
+"""Compute whole rows, (queries, keys), for a dense mask or bias, which is stored row by row.
 
-Elsewhere a block lies (keys, queries), and such a mask would have to be transposed for each: on a CPU that takes longer
-than the product.
+Elsewhere blocks are (keys, queries), so a dense mask would have to be transposed for each block. On a CPU that takes
+longer than the product.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .softmax import is_finite
 from .sources import CARRIED
 from .stages import KEYS, NORMALIZED, QUERIES, new
 
-PRODUCT_CELLS = 1 << 19  # of one product
-MAX_CELLS_AT_ONCE = 1 << 22  # of some rows: of 16,384 keys, fewer rows take twice as long
-MAX_KEYS = 1 << 15  # of longer rows too few would fit
+PRODUCT_CELLS = 1 << 19  # in one product
+MAX_CELLS_AT_ONCE = 1 << 22  # in one group of rows: with 16,384 keys, smaller groups take twice as long
+MAX_KEYS = 1 << 15  # too few longer rows would fit into a group
 
 
 def serves(head: Head, queries: range, stage: str) -> bool:
-    """Whether a mask or bias is given cell by cell, and nothing is in force that only works on (keys, queries)."""
+    """Return whether there is a dense mask or bias, and nothing that needs (keys, queries)."""
     att = head.att
     if stage not in NORMALIZED or stage in CARRIED or not att.scores_are_products or att.shape.K > MAX_KEYS:
         return False
@@ -34,20 +34,20 @@ def serves(head: Head, queries: range, stage: str) -> bool:
 
 
 def rows_at_once(att: AttentionBase, query_bin: int) -> int:
-    """Return how many queries to compute at once: whole bins, if possible."""
+    """Return how many queries to compute at once; whole bins if possible."""
     return min(max(MAX_CELLS_AT_ONCE // max(1, att.shape.K), query_bin), QUERIES)
 
 
 def filled(head: Head, queries: range, *, small: bool) -> Tensor:
-    """Compute masked of some queries over all keys.
+    """Compute the masked scores of some queries over all keys.
 
     Args:
         head: which head.
         queries: which queries.
-        small: whether to return exp of it, for scores so small that no maximum need be taken off.
+        small: whether to return their exp, for scores so small that exp needs no maximum subtracted.
 
     Returns:
-        (queries, keys), −∞ where blocked, or 0 of exp.
+        (queries, keys), in blocked cells −∞, or 0 for exp.
     """
     att, q, k, blocked = head.att, head.q, head.k, 0.0 if small else -inf
     assert q is not None
@@ -77,17 +77,17 @@ def filled(head: Head, queries: range, *, small: bool) -> Tensor:
             part.copy_(S)
         if not small and isinstance(allowed, Tensor):
             block_out(part, allowed)
-        del S  # the next one comes to lie where it was
+        del S  # so that the next block reuses its memory
     return found
 
 
 def ones_and_zeros(allowed: Tensor, out: Tensor) -> Tensor:
-    """Write 1 where a cell is allowed, else 0: a product with it is ten times faster than a choice cell by cell."""
-    return out.copy_(allowed.view(torch.uint8))  # from bool it takes five times as long
+    """Write 1 for allowed cells and 0 for others: multiplying by it is ten times faster than masking."""
+    return out.copy_(allowed.view(torch.uint8))  # copying from bool takes five times as long
 
 
 def block_out(x: Tensor, allowed: Tensor) -> None:
-    """Write −∞ where a cell is not allowed, in place, by operations on bits."""
+    """Write −∞ into blocked cells, in place, by bit operations."""
     integer = torch.int32 if x.element_size() == 4 else torch.int64
     keep = allowed.to(integer).neg_()  # all bits or none
     bits = x.view(integer)

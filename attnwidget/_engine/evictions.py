@@ -1,7 +1,7 @@
-"""Which keys a cache evicts, query after query: one decision follows from the last, in steps of some queries each.
+"""Which keys a KV cache evicts, query by query, in chunks of queries.
 
-The scores of some queries on the keys that are there are made together; what is left for each query by itself is a sum,
-a product and the least of as many numbers as the cache holds.
+The scores of a chunk on the cached keys are computed together. Each query then takes only a sum, a product and a
+minimum over the cached keys.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .matmul import exact
 from .softmax import exact_block
 
 NEVER = torch.iinfo(torch.int64).max
-MOST_ROWS = 128  # queries of a step
-MOST_CELLS = 1 << 21  # scores of a step, of all heads that decide together
+MOST_ROWS = 128  # queries in a chunk
+MOST_CELLS = 1 << 21  # scores in a chunk, of all heads that decide together
 LEAST_ROWS = 1
-DECISION = 1 << 11  # weights that are gone through in the time of one decision, beside its own
-LEAST_TOTAL = 1e-20  # of a row's exponentials: below, their largest has gone, and they are made again
+DECISION = 1 << 11  # fixed cost of one decision, in weights
+LEAST_TOTAL = 1e-20  # of a row's exponentials: below, their largest key is gone, so they are computed again
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -32,11 +32,11 @@ Finding = Generator[float, None, Tensor]
 
 @dataclass(frozen=True)
 class Greedy:
-    """How one key after the other is evicted.
+    """How to evict one key at a time.
 
-    budget: keys that a query has at most, its own among them.
-    protected: how many of the last keys are not evicted.
-    sums: whether weights are summed over the queries so far; else those of the last query decide.
+    budget: the most keys for a query, its own included.
+    protected: how many of the last keys are never evicted.
+    sums: whether sums over the queries so far decide, or only the weights of the current query.
     """
 
     budget: int
@@ -45,19 +45,19 @@ class Greedy:
 
 
 def evicting(att: AttentionBase, batch: int, heads: range, how: Greedy) -> Finding:
-    """Go through the queries; where the cache is full, evict the key with the least weight: of equal ones the earliest.
+    """Go through the queries; when the cache is full, evict the (earliest) key with the smallest weight.
 
     Args:
         att: causal self-attention with all its queries.
         batch: which sample.
-        heads: whose weights, as a mean, decide together.
-        how: what is evicted.
+        heads: their mean weights decide.
+        how: how to evict.
 
     Yields:
-        After each step the share that is done.
+        The share done.
 
     Returns:
-        Of each key the first query that does not have it any more, (K,) int64 on the CPU; `NEVER` of those kept.
+        The first query that no longer has each key, (K,) int64 on the CPU; `NEVER` for a key that is kept.
     """
     Q, K = att.shape.Q, att.shape.K
     until: Places = np.full(K, NEVER, dtype=np.int64)
@@ -77,24 +77,24 @@ def evicting(att: AttentionBase, batch: int, heads: range, how: Greedy) -> Findi
 
 
 def cells_of_decisions(queries: int, budget: int, heads: int) -> int:
-    """Return how many weights take as long as to go through so many queries, whose heads decide together."""
+    """Return the cost of going through the queries, in weights; `heads` decide together."""
     return queries * (heads * (min(queries, budget) + MOST_ROWS // 2) + DECISION)
 
 
 def _cells(rows: int, budget: int) -> float:
-    """How many weights the first queries have together."""
+    """Return how many weights the first `rows` queries have together."""
     full = min(rows, budget)
     return full * (full + 1) / 2 + (rows - full) * budget
 
 
 class _Step:
-    """Some queries, and the keys that may be there.
+    """A chunk of queries, and the keys that they may have.
 
     Args:
         att, batch, heads: as for `evicting`.
         rows: the queries.
-        there: the keys that are there before, ascending.
-        kept: the sum of the weights that each of them has had.
+        there: the cached keys before them, ascending.
+        kept: the sum of the weights of each cached key.
     """
 
     def __init__(self, att: AttentionBase, batch: int, heads: range, rows: range, there: Places, kept: Numbers) -> None:
@@ -106,7 +106,7 @@ class _Step:
         self.sink = np.zeros((len(heads), len(rows)))
 
     def exponentials(self) -> Generator[None, None, None]:
-        """Compute e to the power of each score, less the largest of its row; yields after each head."""
+        """Compute exp(score − largest score of its row); yields after each head."""
         keys: Indices = range(self.rows.stop)
         if len(self.places) < len(keys):
             keys = torch.from_numpy(self.places).to(self.att.device)
@@ -122,7 +122,7 @@ class _Step:
             yield
 
     def decide(self, how: Greedy, until: Places) -> tuple[Places, Numbers]:
-        """Evict; return the keys that are there then, and what is kept of each."""
+        """Evict keys; return the cached keys afterwards, and their sums."""
         alive, dead = np.ones(len(self.places)), np.zeros(len(self.places))
         count = self.before
         for at, row in enumerate(self.rows):
@@ -149,7 +149,7 @@ class _Step:
         return self.places[left], self.kept[left]
 
     def _again(self, at: int, alive: Numbers) -> tuple[Numbers, Numbers]:
-        """Compute the exponentials of one row, less the largest of the keys that are there."""
+        """Compute the exponentials of one row again, relative to its largest cached key."""
         keys = torch.from_numpy(self.places).to(self.att.device)
         rows = self.rows[at : at + 1]
         found, totals = np.zeros((len(self.heads), len(self.places))), np.zeros(len(self.heads))

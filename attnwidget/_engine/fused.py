@@ -1,8 +1,8 @@
-"""Whether the fused pass is at hand: numba, its kernels compiled, and threads that run them. See `fused_kernels`.
+"""The fused pass: whether its numba kernels are available, and the threads that run them. See `fused_kernels`.
 
-The extra `fast` brings numba. Nothing waits for it: the first long pass has it imported and compiled in a thread, and
-whatever begins before that is done runs as it does without numba. A pass asks once, and stays with what it was told, so
-that no picture is made of both. The variable ATTNWIDGET_FAST of the environment turns it off with 0.
+The extra `fast` installs numba. The first long pass imports and compiles the kernels in a thread; until they are ready,
+passes run without numba. A pass asks once and keeps the answer, so no picture mixes both. The environment variable
+ATTNWIDGET_FAST=0 turns the fused pass off.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ..masks import BandLimits
 from .matmul import X86, made_by_intel
 
 VARIABLE = "ATTNWIDGET_FAST"
-LEAST_CELLS = 1 << 24  # of a pass: a shorter one takes a moment either way
-KEYS_AT_ONCE = 16384  # of blocks between which nobody else has a turn: some 16 ms of one thread
-QUERIES_AT_ONCE = 64  # by which those of a block are shared out among threads: whole lines of memory
-DELAY = 0.5  # seconds that compiling waits, so that what is on its way to a page comes first
+LEAST_CELLS = 1 << 24  # in a pass: a shorter pass is fast either way
+KEYS_AT_ONCE = 16384  # to pool without yielding: about 16 ms of one thread
+QUERIES_AT_ONCE = 64  # threads get multiples of so many queries, whole cache lines
+DELAY = 0.5  # seconds before compiling, so that data on its way to a page comes first
 NO_LIMIT, NO_LIMITS = 1 << 40, BandLimits()
 
 T = TypeVar("T")
 
 
 class Kernels(Protocol):
-    """What `fused_kernels` has compiled."""
+    """The compiled functions of `fused_kernels`."""
 
     def add_maxima(self, *arguments: Any) -> None: ...
     def add_sums(self, *arguments: Any) -> None: ...
 
 
 class State(Enum):
-    """How far the kernels are."""
+    """The state of the kernels."""
 
-    UNASKED = "not asked for yet"
+    UNASKED = "not used yet"
     ABSENT = "numba is not installed: pip install 'attnwidget[fast]'"
     COMPILING = "compiling"
     READY = "ready"
@@ -60,9 +60,9 @@ class Accelerator:
         self._thread: threading.Thread | None = None
 
     def of_pass(self, cells: int) -> Kernels | None:
-        """Return the kernels for a pass over so many cells; None where they are not there, turned off or not worth it.
+        """Return the kernels for a pass over so many cells; None if they are not ready, turned off or not worthwhile.
 
-        The first to ask has them compiled, in a thread.
+        The first call starts compiling them in a thread.
         """
         if cells < LEAST_CELLS or off():
             return None
@@ -71,42 +71,42 @@ class Accelerator:
         return self._kernels
 
     def begin(self, delay: float = DELAY) -> None:
-        """Begin to compile in a thread, once per process."""
+        """Start compiling in a thread, once per process."""
         with self._lock:
             if self.state is not State.UNASKED:
                 return
             self.state = State.COMPILING if find_spec("numba") is not None else State.ABSENT
             if self.state is State.COMPILING:
-                # Not a daemon: one that is killed in the midst of LLVM takes the process with it.
+                # Not a daemon: killing a thread inside LLVM crashes the process.
                 self._thread = threading.Thread(target=self._compile, args=(delay,), name="attnwidget-compile")
                 try:
                     self._thread.start()
-                except RuntimeError:  # the program is about to end
+                except RuntimeError:  # the program is ending
                     self.state, self._thread = State.UNASKED, None
 
     def wait(self) -> Kernels | None:
-        """Begin, wait until it is done, and return the kernels; None where they cannot be had."""
+        """Compile the kernels, wait for them, and return them; None if they are not available."""
         self.begin(0)
         if self._thread is not None:
             self._thread.join()
         return self._kernels
 
     def describe(self) -> str:
-        """Return in a few words how far it is."""
+        """Return the state as text."""
         if off():
             return f"turned off ({VARIABLE}={os.environ[VARIABLE]})"
         return f"{self.state.value}: {self.failure}" if self.failure else self.state.value
 
     def _compile(self, delay: float) -> None:
         main = threading.main_thread()
-        main.join(delay)  # it ends as the program does: then nothing is left to compile for
+        main.join(delay)  # ends with the program, and then compiling is pointless
         if delay and not main.is_alive():
             self.state = State.UNASKED
             return
         try:
-            # At the rank of all others: one that is put off while it holds the interpreter's lock puts everybody off.
+            # At normal priority: a thread that is delayed while it holds the GIL delays all threads.
             kernels: Any = import_module(self._module)
-        except BaseException as error:  # whatever numba or LLVM meet here, the other way is as right
+        except BaseException as error:  # whatever fails in numba or LLVM, the pass without them is as exact
             self.failure = type(error).__name__ + _first_line(error)
             self.state = State.FAILED
         else:
@@ -115,23 +115,23 @@ class Accelerator:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of what an error says; nothing if that names a file, which no report may hold."""
+    """Return the first line of an error; "" if it contains a path, which reports must not show."""
     line = next(iter(str(error).splitlines()), "")[:200]
     return f": {line}" if line and not {"/", "\\"} & {*line} else ""
 
 
 def off() -> bool:
-    """Whether the environment turns the fused pass off."""
+    """Return whether the environment turns the fused pass off."""
     return os.environ.get(VARIABLE, "1").strip().lower() in ("0", "false", "no", "off")
 
 
 @cache
 def block_keys() -> int:
-    """Return how many keys a block has, by the processor's kind, as the way of a product does.
+    """Return the number of keys in a block, by the kind of processor.
 
-    512, with 512 queries, are 1 MiB of scores, which stay in a cache of the second level. An AMD processor has a large
-    one of the third, which kernels read almost as fast; more keys at once make the product quicker there, and two
-    threads wait for one another less (Zen 4: by a tenth with one thread, by a fifth with two).
+    512 keys and 512 queries are 1 MiB of scores, which fit the L2 cache. AMD processors have a large L3 cache, which
+    kernels read almost as fast. There, more keys make the product faster, and two threads wait less for each other
+    (Zen 4: by 10 % with one thread, by 20 % with two).
     """
     return 2048 if X86 and not made_by_intel() else 512
 
@@ -151,12 +151,12 @@ def _workers(count: int) -> ThreadPoolExecutor:
 
 
 def _compute_alone() -> None:
-    """Have torch compute on this thread alone, as the others have work of their own.
+    """Let torch use only this thread, because the other threads have their own work.
 
-    torch keeps the number for threads that begin later as well: one that ends at once gives it back.
+    torch would also apply this to threads that start later, so a thread that ends at once restores the number.
     """
     with _beginning:
-        count = torch.get_num_threads()  # asked first, for torch sets it on a thread's first question
+        count = torch.get_num_threads()  # read first, because torch sets it on a thread's first call
         torch.set_num_threads(1)
         others = threading.Thread(target=torch.set_num_threads, args=(count,))
         others.start()
@@ -164,11 +164,11 @@ def _compute_alone() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not come along
+    os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
 
 
 def shares(queries: int) -> list[slice]:
-    """Return the parts of some queries, one for each thread that torch uses.
+    """Divide queries among the threads that torch uses.
 
     >>> count = torch.get_num_threads()
     >>> torch.set_num_threads(2)
@@ -182,30 +182,29 @@ def shares(queries: int) -> list[slice]:
 
 
 def side_by_side(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
-    """Call work(part) for each part, on a thread each; a single one on this thread.
+    """Call work(part) for each part in its own thread; a single part in this thread.
 
-    Products and kernels let go of the interpreter's lock. Each thread multiplies for itself: threads of torch's own,
-    among which it would share out one product, wait for the next in a loop that takes a core from those that run the
-    kernels.
+    Products and kernels release the GIL. Each thread computes its own products, because torch's own threads would
+    busy-wait between products and take cores from the kernels.
     """
     if len(parts) == 1:
         work(parts[0])
         return
     running = [_workers(len(parts)).submit(_without_gradients, work, part) for part in parts]
-    wait(running)  # for all, also where one fails: they write into memory that others have use for
+    wait(running)  # for all, even if one fails, because they write into shared memory
     for one in running:
         one.result()
 
 
 def alone(compute: Callable[..., T], *about: Any) -> T:
-    """Return compute(*about), for which torch takes one thread: what is soon done is not shared out either."""
+    """Return compute(*about) on one thread, since short work is not worth dividing."""
     if torch.get_num_threads() == 1:
         return compute(*about)
     return _workers(1).submit(_without_gradients, compute, *about).result()
 
 
 def _without_gradients(compute: Callable[..., T], *about: Any) -> T:
-    with torch.no_grad():  # which is of a thread
+    with torch.no_grad():  # it applies to one thread
         return compute(*about)
 
 

@@ -1,10 +1,10 @@
-"""What numba compiles for the fused pass: a block of scores is read while it lies in the processor's cache.
+"""The numba kernels of the fused pass, which read a block of scores while it is in the processor's cache.
 
-Importing this module imports numba and compiles, for seconds, or reads what was compiled before: only `fused` does so,
-in a thread of its own. A block lies (keys, queries), as everywhere in the engine, and loops run along the queries, of
-which a processor takes 4 to 16 at once.
+Importing this module imports numba and compiles for seconds, or reads earlier results from the cache folder. Only
+`fused` imports it, in a thread. Blocks are (keys, queries), as everywhere in the engine, and loops run along the
+queries, so that the processor computes 4 to 16 at once.
 
-No comparison here is true of NaN: a maximum passes it over, and a sum keeps it, so that whoever finishes a row sees it.
+Comparisons with NaN are false: maxima skip it and sums keep it, so `FusedStripe.settle` can restore it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba.misc.appdirs import AppDirs
 F = TypeVar("F")
 CACHE = AppDirs("attnwidget", appauthor=False).user_cache_dir
 
-# 2 ** x for |x| ≤ ½: of the polynomials of degree 5 with p(0) = 1 that of the least relative error, 9.1e-8 at most.
+# 2 ** x for |x| ≤ ½: the polynomial of degree 5 with p(0) = 1 and the smallest relative error, at most 9.1e-8.
 C1, C2, C3, C4, C5 = (
     np.float32(c) for c in (0.6931469775578207, 0.2402224207698382, 0.0555073377765083, 0.0096715130223251, 0.001326472)
 )
@@ -31,12 +31,12 @@ ROUND = np.float32(3 << 22) + np.float32(
     127
 )  # added and taken off again, leaves an integer; + 127, its bits are 2 ** n
 MANTISSA = np.int32(23)  # bits
-LEAD = np.float32(60)  # by how much a score may exceed what is taken off: sums of a million e ** 60 are normal numbers
+LEAD = np.float32(60)  # how much a score may exceed its base: sums of a million e ** 60 are normal numbers
 
 
 @contextmanager
 def in_own_folder() -> Iterator[None]:
-    """Let numba keep what it compiles in the user's cache folder: files beside the package would outlive it."""
+    """Let numba cache in the user's cache folder: files in the package folder would outlive an uninstall."""
     given = config.CACHE_DIR
     config.CACHE_DIR = given or CACHE
     try:
@@ -56,17 +56,17 @@ def _may_be_kept() -> bool:
 
 
 def _nothing() -> None:
-    """Be compiled, to find out whether anything can."""
+    """Do nothing; compiled to find out where numba can cache."""
 
 
 if getattr(config, "DISABLE_JIT", False):
-    raise RuntimeError("NUMBA_DISABLE_JIT is set")  # what is not compiled would take hours
+    raise RuntimeError("NUMBA_DISABLE_JIT is set")  # uncompiled, the kernels would take hours
 KEPT = _may_be_kept()
 
 
 def compiled(function: F) -> F:
-    """Compile a function when it is first called, for the numbers that it is called with."""
-    # "contract" alone: products and sums in one rounding. Nothing else may change, or NaN and −∞ would be lost.
+    """Compile a function on its first call, for the types of its arguments."""
+    # Only "contract", which fuses products and sums. Other fast-math flags would lose NaN and −∞.
     with in_own_folder():
         return cast(F, njit(nogil=True, cache=KEPT, fastmath={"contract"})(function))
 
@@ -84,7 +84,7 @@ def compiled_at_once(*arguments: str) -> Callable[[F], F]:
 
 @compiled
 def exp2(y: Any) -> Any:
-    """Compute 2 ** y for y ≤ 127, to a part in 5 million; 0 below the normal range, NaN of NaN."""
+    """Compute 2 ** y for y ≤ 127, to 1 part in 5 million; 0 below the normal range, NaN for NaN."""
     y = LOW if y < LOW else y
     t = np.float32(y + ROUND)
     f = y - (t - ROUND)  # in −½ to ½
@@ -98,7 +98,7 @@ def exp2(y: Any) -> Any:
 
 @compiled
 def raise_by_one(a: Any, largest: Any) -> None:
-    """Raise each number to that of a row, if that is larger."""
+    """Take the elementwise maximum with one row."""
     for j in range(largest.size):
         x, r = a[j], largest[j]
         largest[j] = x if x > r else r
@@ -106,7 +106,7 @@ def raise_by_one(a: Any, largest: Any) -> None:
 
 @compiled
 def raise_by_four(a: Any, b: Any, c: Any, d: Any, largest: Any) -> None:
-    """Raise each number to the largest of four rows, if that is larger."""
+    """Take the elementwise maximum with four rows."""
     for j in range(largest.size):
         r = largest[j]
         x = a[j] if a[j] > r else r
@@ -135,7 +135,7 @@ def add_four(a: Any, b: Any, c: Any, d: Any, base: Any, total: Any) -> None:
 
 @compiled
 def raise_and_add_four(a: Any, b: Any, c: Any, d: Any, largest: Any, base: Any, total: Any) -> None:
-    """Raise each number to the largest of four rows, and add exp(row − base): both from one reading."""
+    """Do `raise_by_four` and `add_four`, reading each score once."""
     for j in range(largest.size):
         at, r = base[j], largest[j]
         x = a[j] if a[j] > r else r
@@ -150,13 +150,13 @@ def raise_and_add_four(a: Any, b: Any, c: Any, d: Any, largest: Any, base: Any, 
 
 @compiled
 def block_outside(S: Any, at: int, keys: int, start: int, end: int, low: int, high: int, stop: int) -> None:
-    """Write −∞ but where q + low ≤ k ≤ q + high and k < stop, of queries q and keys k counted from the block's first.
+    """Write −∞ except where q + low ≤ k ≤ q + high and k < stop, with q and k counted from the block's first.
 
     Args:
         S: (most keys, queries).
-        at: which query the first of S is.
-        keys: how many keys the block has.
-        start, end: its queries from here up to there alone.
+        at: the number of the first query in S.
+        keys: the number of keys in the block.
+        start, end: only queries from start up to end.
         low, high, stop: the limits.
     """
     for k in range(keys):
@@ -167,7 +167,7 @@ def block_outside(S: Any, at: int, keys: int, start: int, end: int, low: int, hi
 
 @compiled
 def largest_of(S: Any, first: int, last: int, start: int, end: int, largest: Any) -> None:
-    """Raise numbers, (queries,), to the largest of the keys from first up to last."""
+    """Take the maximum with the keys from first up to last, (queries,)."""
     k = first
     while k + 4 <= last:
         raise_by_four(S[k, start:end], S[k + 1, start:end], S[k + 2, start:end], S[k + 3, start:end], largest)
@@ -179,7 +179,7 @@ def largest_of(S: Any, first: int, last: int, start: int, end: int, largest: Any
 
 @compiled
 def raise_and_add(S: Any, first: int, last: int, start: int, end: int, largest: Any, base: Any, total: Any) -> None:
-    """Do as `largest_of` and `sum_of`, reading each score once."""
+    """Do `largest_of` and `sum_of`, reading each score once."""
     k = first
     while k + 4 <= last:
         a, b, c, d = S[k, start:end], S[k + 1, start:end], S[k + 2, start:end], S[k + 3, start:end]
@@ -226,15 +226,15 @@ def add(a: Any, total: Any) -> None:
 
 @compiled
 def move_base(peak: Any, base: Any, off: Any, factor: Any) -> bool:
-    """Let what is taken off a query's scores follow its maximum where that is far ahead.
+    """Move the base of each query, which is subtracted from its scores, to its maximum if that is far ahead.
 
     Args:
-        peak, base: (queries,) the running maximum, and what is taken off, which is changed; −∞ before any key.
-        off: (queries,) is made the base, 0 where there is none.
-        factor: (queries,) is made what sums so far are multiplied by.
+        peak, base: (queries,) the running maximum, and the base, which is changed; −∞ before any key.
+        off: (queries,) output: the base, with 0 for −∞.
+        factor: (queries,) output: the factors that rescale earlier sums.
 
     Returns:
-        Whether any has changed.
+        Whether any base has changed.
     """
     moved = False
     for j in range(peak.size):
@@ -266,19 +266,19 @@ def add_maxima(
     high: int,
     stop: int,
 ) -> None:
-    """Raise bins to the largest score of a block, and add the block to a running maximum and sum.
+    """Pool a block of scores by maximum, and add it to a running maximum and sum.
 
     Args:
         S: (most keys, queries), masked scores.
-        at: which query the first of S is.
-        keys: how many keys the block has.
+        at: the number of the first query in S.
+        keys: the number of keys in the block.
         bins: (columns, most queries), largest scores so far.
         before: how many keys of the bins come before the block's first.
-        width: keys to a bin.
+        width: keys in a bin.
         m: (most queries,) the running maximum.
-        base, total: (most queries,) what is taken off each score, and the sum of exp(score − base).
-        start, end: queries from here up to there alone.
-        low, high, stop: as of `block_outside`.
+        base, total: (most queries,) the base of each query, and the sum of exp(score − base).
+        start, end: only queries from start up to end.
+        low, high, stop: as in `block_outside`.
     """
     block_outside(S, at, keys, start, end, low, high, stop)
     n = end - start
@@ -325,13 +325,13 @@ def add_sums(
     high: int,
     stop: int,
 ) -> None:
-    """Add exp(score − base) of a block to bins and to a running sum; the base follows the running maximum from afar.
+    """Add exp(score − base) of a block to bins and to a running sum; `move_base` moves the base.
 
     Args:
-        S, at, keys, before, width, m, start, end, low, high, stop: as of `add_maxima`.
+        S, at, keys, before, width, m, start, end, low, high, stop: as in `add_maxima`.
         bins: (columns, most queries), sums so far.
-        first: the first column that was added to.
-        base, total: (most queries,) what is taken off each score, and the sum of exp(score − base).
+        first: the first column in use.
+        base, total: (most queries,) the base of each query, and the sum of exp(score − base).
     """
     block_outside(S, at, keys, start, end, low, high, stop)
     off, added, part = (

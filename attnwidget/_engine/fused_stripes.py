@@ -1,6 +1,6 @@
-"""Stripes of the fused pass: each block of scores is read while it lies in the cache, by kernels that numba compiled.
+"""Stripes of the fused pass: numba kernels read each block of scores while it is in the processor's cache.
 
-The numbers are those of `OnlineMaximum` and `OnlineSum` but for the last bits: exp is another polynomial, and sums have
+The results equal those of `OnlineMaximum` and `OnlineSum` up to rounding: exp is another polynomial, and sums have
 another order.
 """
 
@@ -26,11 +26,11 @@ Array = np.ndarray[Any, Any]
 
 
 class FusedStripe(OnlineStripe):
-    """Weights of any scores, whose blocks are pooled and summed by a kernel.
+    """Weights of any scores, with blocks pooled and summed by a kernel.
 
     Args:
-        kernels: what is compiled.
-        about: as of `Stripe`.
+        kernels: the compiled functions.
+        about: as in `Stripe`.
     """
 
     def __init__(self, kernels: Kernels, *about: Any):
@@ -40,14 +40,14 @@ class FusedStripe(OnlineStripe):
         self.arrays = [x.numpy() for x in (self.softmax.m, self.base, self.softmax.l)]  # the same memory
         self._grid = self.grid.numpy()
         rules = self.att.rules
-        self._limits = rules.band_limits(self.region.batch)  # the kernel writes −∞ itself where these are all
+        self._limits = rules.band_limits(self.region.batch)  # if there are only these, the kernel writes −∞ itself
         if rules.biases or self.rows.step > 1:
             self._limits = None
 
     def run(self) -> Iterator[tuple[range, Allowed]]:
-        """Pool one block after the other; of what band limits block, the kernel takes care.
+        """Pool all blocks in turn; each thread computes and pools those of its own queries.
 
-        Each thread computes and pools the blocks of its own queries.
+        The kernel handles band limits.
         """
         if self._limits is None:
             yield from super().run()
@@ -66,7 +66,7 @@ class FusedStripe(OnlineStripe):
             yield range(turn[0].start, turn[-1].stop), True
 
     def _scores(self, part: slice) -> Callable[[range], Array]:
-        """Return a function that computes the scores of some queries and a block of keys, in memory of its own."""
+        """Return a function that computes the scores of some queries and a block of keys, in its own memory."""
         att, rows = self.att, rows_of(self.head, self.rows[part], "capped")
         scratch = Scratch((part.stop - part.start) * block_keys(), att.result_dtype, att.device)
 
@@ -88,30 +88,30 @@ class FusedStripe(OnlineStripe):
         Args:
             keys: of the block.
             S: (keys, queries).
-            at: which query the first of S is.
-            part: which queries.
+            at: the number of the first query in S.
+            part: which queries to pool.
         """
 
     def any_allowed(self) -> Tensor:
-        """Return which bins have an allowed cell, (rows, columns) bool, read off the numbers; before `finish`."""
+        """Return which bins have an allowed cell, (rows, columns) bool, from the numbers; call before `finish`."""
         return alone(super().any_allowed)
 
     def finish(self) -> LogSumExp:
-        """Bring the grid to its final numbers. Returns the log-normalizers of the queries."""
+        """Compute the final numbers of the grid. Return the log-normalizers of the queries."""
         return alone(self.normalize)
 
     def pooled(self) -> Tensor:
-        """Return the final numbers, (rows, columns); after `finish`."""
+        """Return the final numbers, (rows, columns); call after `finish`."""
         return alone(super().pooled)
 
     @abstractmethod
     def normalize(self) -> LogSumExp:
-        """Do what `finish` does."""
+        """Do the work of `finish`."""
 
     def settle(self) -> None:
-        """Bring the softmax to what it is elsewhere: NaN, which a kernel's comparison passes over; and exp(masked − m).
+        """Bring the softmax into its usual form: restore NaN in the maximum, and rescale sums to exp(masked − m).
 
-        What is taken off each score follows the maximum only when that is far ahead.
+        Kernels skip NaN in comparisons, and their base follows the maximum only when that is far ahead.
         """
         softmax = self.softmax
         softmax.m.masked_fill_(softmax.l.isnan(), nan)
@@ -135,7 +135,7 @@ class FusedMaximum(FusedStripe, OnlineMaximum):
 
 
 class FusedSum(FusedStripe, OnlineSum):
-    """The sum of weights: the grid is of exp(masked − base)."""
+    """The sum of weights; the grid holds sums of exp(masked − base)."""
 
     def add_part(self, keys: range, S: Array, at: int, part: slice) -> None:
         """Add exp(score − base) of a block to bins."""
@@ -151,13 +151,13 @@ class FusedSum(FusedStripe, OnlineSum):
 
 
 def _array(S: Tensor) -> Array:
-    """Return a block as an array of the same memory."""
+    """Return a block as an array, on the same memory if it is contiguous."""
     found: Array = S.contiguous().numpy()
     return found
 
 
 def _turns(blocks: Iterable[range]) -> Iterator[list[range]]:
-    """Gather blocks between which nobody else has a turn."""
+    """Group blocks to pool without yielding."""
     turn: list[range] = []
     for keys in blocks:
         if turn and keys.stop - turn[0].start > KEYS_AT_ONCE:

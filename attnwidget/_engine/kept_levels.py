@@ -1,4 +1,4 @@
-"""What is left of heads whose q and k were dropped: an exact pooled level of the weights, and numbers of each row."""
+"""Heads kept without q and k: an exact pooled level of their weights, and some numbers of each row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .pooling import pool_first
 from .regions import Region
 from .sources import GivenRows, SourceRows, TensorSource
 
-LARGEST_LEVEL = 128  # rows and columns of a level that is kept, at most
+LARGEST_LEVEL = 128  # the most rows and columns of a kept level
 
 
 class OnlyOverviewError(ValueError):
-    """Something was asked that only q and k can tell, of an attention whose overviews alone were kept."""
+    """Raised for anything that needs q and k, if only overviews were kept."""
 
 
 def bin_width(positions: int) -> int:
-    """Return how many positions a bin of the level has: a power of two.
+    """Return the number of positions in a bin of the level, a power of two.
 
     >>> bin_width(100), bin_width(129), bin_width(2048)
     (1, 2, 16)
@@ -34,43 +34,42 @@ def bin_width(positions: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class KeptLevels(TensorSource):
-    """Weights pooled by maximum into bins, which are single weights where the text is short: a `Source`."""
+    """Weights max-pooled into bins, or single weights for a short text: a `Source`."""
 
     values: Tensor  # (B, H, rows, columns) float32 or float64
     allowed: Tensor  # (B or 1, H or 1, rows, columns) bool, which bins have an allowed cell
-    log_normalizers: Tensor  # (B, H, Q); −∞ of a query that may attend to nothing
+    log_normalizers: Tensor  # (B, H, Q); −∞ for a fully masked query
     metric_sums: Tensor  # (B, metrics, H) float64, over all queries
-    metric_counts: Tensor  # (B, metrics, H) int64, of how many
-    bins: tuple[int, int]  # queries and keys to a bin
+    metric_counts: Tensor  # (B, metrics, H) int64, how many queries are summed
+    bins: tuple[int, int]  # queries and keys in a bin
     sinks: Tensor | None = None  # (H,) learned sink logits
     gives: Literal["scores", "weights"] = "weights"
     default_scale: float = 1.0
 
     @property
     def description(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What is kept, in a few words."""
+        """What is kept, as short text."""
         return ("weights",) if self.is_whole else (f"an overview in bins of {self.size}",)
 
     @property
     def size(self) -> str:
-        """The bins in words."""
+        """The size of the bins as text."""
         return f"{self.bins[0]:,} × {self.bins[1]:,}"
 
     @property
     def is_whole(self) -> bool:
-        """Whether each bin is a single weight, so that nothing of the weights is lost."""
+        """Whether each bin is a single weight, so that all weights are known."""
         return self.bins == (1, 1)
 
     def refusal(self, what: str) -> OnlyOverviewError:
-        """Return the error for something that is asked and is not known."""
+        """Return the error for something that is not known; `what` is its name and verb."""
         kept = "the weights" if self.is_whole else f"overviews, in bins of {self.size} cells"
         return OnlyOverviewError(
-            f"this capture kept only {kept} (keep='overview'), so {what} not known: capture again with keep='tensors' "
-            "to ask for it"
+            f"this capture kept only {kept} (keep='overview'), so {what} not known: capture again with keep='tensors'"
         )
 
     def whole_bins(self, query_bin: int, key_bin: int) -> tuple[int, int]:
-        """Return the narrowest bins, of whole ones of those kept, that are as wide as these."""
+        """Return the smallest bins at least this wide that are made of whole kept bins."""
         rows, columns = (ceil(width / own) * own for width, own in zip((query_bin, key_bin), self.bins, strict=True))
         return rows, columns
 
@@ -101,10 +100,10 @@ class KeptLevels(TensorSource):
         """Pool a region further.
 
         Returns:
-            Values and which bins have an allowed cell, (rows, columns) each.
+            Values, and which bins have an allowed cell, (rows, columns) each.
 
         Raises:
-            OnlyOverviewError: of another stage, pooled otherwise, or in bins that are not whole ones of those kept.
+            OnlyOverviewError: the stage or pool is another, or the bins are not made of whole kept bins.
         """
         axes = zip((region.queries, region.keys), (region.query_bin, region.key_bin), self.bins, strict=True)
         fits = all(places.step == 1 and width % own == 0 and places.start % own == 0 for places, width, own in axes)
@@ -122,7 +121,7 @@ class KeptLevels(TensorSource):
 
 
 def only_overviews(att: AttentionBase) -> KeptLevels | None:
-    """Return what is kept of an attention, if that is less than its weights; None where blocks can be computed."""
+    """Return the kept levels of an attention, if they are less than its weights; None if blocks can be computed."""
     return att.source if isinstance(att.source, KeptLevels) and not att.source.is_whole else None
 
 

@@ -1,4 +1,4 @@
-"""A cache of exact levels of heads, within a budget of bytes; coarser levels are pooled from those that are kept."""
+"""A cache of exact levels of heads, within a memory budget; coarser levels are pooled from cached ones."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from .stripe_choice import takes_fused_pass
 
 T = TypeVar("T")
 
-LARGEST_LEVEL = 2048  # rows and columns of a level that is kept, at most
-MAX_LEVEL_BYTES = 128 << 20  # of all levels that are kept together
-QUERIES_PER_STEP = 2048  # that are finished at a time
-ROWS_PER_STEP = 512  # of bins, at most: they stand in memory twice until they are taken in
+LARGEST_LEVEL = 2048  # the most rows and columns of a cached level
+MAX_LEVEL_BYTES = 128 << 20  # of all cached levels together
+QUERIES_PER_STEP = 2048  # to finish at a time
+ROWS_PER_STEP = 512  # the most rows of bins at a time: they are in memory twice until they are copied
 
 
 class LevelKey(NamedTuple):
-    """What a level is of: a stage of a head, and how it is pooled."""
+    """The identity of a level: a stage of a head, and how it is pooled."""
 
     batch: int
     head: int
@@ -50,19 +50,18 @@ class LevelKey(NamedTuple):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether its strongest pairs can be asked for: of weights, and of what they are multiplied to."""
+        """Whether the level has strongest pairs: weights and later stages, pooled by maximum."""
         return self.stage in NORMALIZED and self.pool == "max"
 
 
 @dataclass(frozen=True, eq=False)
 class CachedLevel:
-    """A whole level of a head, exact: bins of 2^row_level × 2^column_level cells.
+    """A whole exact level of a head, in bins of 2^row_level × 2^column_level cells.
 
-    overview: its values, and where any cell is allowed.
-    cells: (rows, columns) int32, over how many cells each mean is; None for the maximum.
-    beside_first: (rows,) the first column's bins without key 0; only of weights, and of stages after them, pooled by
-        maximum.
-    by_size: whether "max" is the number of largest absolute value.
+    overview: its values, and which bins have an allowed cell.
+    cells: (rows, columns) int32, the number of cells in each mean; None for the maximum.
+    beside_first: (rows,) the first column of bins without key 0; only for levels with `has_pairs`.
+    by_size: whether "max" means the largest absolute value.
     """
 
     row_level: int
@@ -74,7 +73,7 @@ class CachedLevel:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """Its size in bytes."""
         tensors = (self.overview.values, self.overview.allowed, self.cells, self.beside_first)
         return sum(x.nbytes for x in tensors if x is not None)
 
@@ -82,10 +81,10 @@ class CachedLevel:
         """Pool some of its bins further.
 
         Args:
-            rows: of this level.
-            columns: of this level.
-            down: how many rows become one.
-            across: how many columns become one.
+            rows: which rows of this level.
+            columns: which columns of this level.
+            down: how many rows to pool into one.
+            across: how many columns to pool into one.
 
         Returns:
             (⌈rows / down⌉, ⌈columns / across⌉).
@@ -106,21 +105,18 @@ class CachedLevel:
         return Overview((total / count).masked_fill(count == 0, -torch.inf), any_allowed, query_bin, key_bin)
 
     def has(self, level: tuple[int, int]) -> bool:
-        """Whether a level, (of rows, of columns), can be folded from it."""
+        """Return whether a level, (of rows, of columns), can be folded from this one."""
         return level[0] >= self.row_level and level[1] >= self.column_level
 
     def tile(self, level: tuple[int, int], at: TileAddress) -> Overview:
-        """Fold a tile of a level that it has; `level` is that of the address, for rows and for columns."""
+        """Fold a tile; `level` is the level of its address, (of rows, of columns)."""
         down, across = 1 << level[0] - self.row_level, 1 << level[1] - self.column_level
         rows, columns = at.ranges(self.overview.shape[0], self.overview.shape[1], (down, across))
         return self.fold(slice(rows.start, rows.stop), slice(columns.start, columns.stop), down, across)
 
 
 class LevelStore:
-    """Levels of several attentions, within a budget of bytes together.
-
-    The level least recently asked for is forgotten first. Safe to share between threads.
-    """
+    """Levels of several attentions within one memory budget; least recently used levels go first. Thread-safe."""
 
     def __init__(self, budget: int = MAX_LEVEL_BYTES) -> None:
         self._budget = budget
@@ -128,7 +124,7 @@ class LevelStore:
         self._levels: OrderedDict[tuple[object, LevelKey], tuple[tuple[int, ...], CachedLevel]] = OrderedDict()
 
     def get(self, key: tuple[object, LevelKey], versions: tuple[int, ...]) -> CachedLevel | None:
-        """Return a level, if it is of these versions of the tensors."""
+        """Return a level, if it was computed from these versions of the tensors."""
         with self._lock:
             before, level = self._levels.get(key, ((), None))
             if level is None or before != versions:
@@ -137,7 +133,7 @@ class LevelStore:
             return level
 
     def put(self, key: tuple[object, LevelKey], versions: tuple[int, ...], level: CachedLevel) -> None:
-        """Keep a level; one that alone is above the budget is not kept."""
+        """Cache a level, unless it alone is above the budget."""
         with self._lock:
             self._levels.pop(key, None)
             if level.nbytes > self._budget:
@@ -147,7 +143,7 @@ class LevelStore:
                 self._levels.popitem(last=False)
 
     def nbytes(self, owner: object) -> int:
-        """Return how many bytes are kept of one attention."""
+        """Return the size of all levels of one attention, in bytes."""
         with self._lock:
             return sum(level.nbytes for (of, _), (_, level) in self._levels.items() if of is owner)
 
@@ -155,21 +151,20 @@ class LevelStore:
 class LevelCache:
     """The levels of one attention.
 
-    Of every head whose level was built, the finest level of at most 2,048 × 2,048 bins is kept. Coarser levels are
-    folded from it; finer tiles are computed one by one. What was computed before the tensors changed is not used. Safe
-    to share between threads.
+    For each head that was built, it caches the finest level with at most 2,048 × 2,048 bins. Coarser levels are folded
+    from it; finer tiles are computed one by one. Levels from before a change of the tensors are not used. Thread-safe.
 
     Args:
         att: the attention.
-        budget: bytes, in a store of its own.
-        largest: rows and columns of a level that is kept, at most.
-        store: where levels are kept together with those of other attentions.
+        budget: bytes, for its own store.
+        largest: the most rows and columns of a cached level.
+        store: a store shared with other attentions; None for its own.
 
     >>> import torch, attnwidget
     >>> levels = LevelCache(attnwidget.Attention(*torch.randn(2, 5000, 8)))
     >>> for share in levels.build(0, 0):  # in slices
     ...     pass
-    >>> levels.tile(0, 0, TileAddress(level=4, row=0, column=0)).values.shape  # folded from the level that is kept
+    >>> levels.tile(0, 0, TileAddress(level=4, row=0, column=0)).values.shape  # folded from the cached level
     torch.Size([256, 256])
     """
 
@@ -183,11 +178,11 @@ class LevelCache:
     ):
         self.att, self._largest = att, as_size(largest, "largest")
         self._store = LevelStore(budget) if store is None else store
-        self._owner = object()  # whose levels they are, in a store that others use too
+        self._owner = object()  # marks its levels in a shared store
 
     @property
     def finest(self) -> tuple[int, int]:
-        """The level of rows and that of columns that is kept: 0 for at most 2,048 queries, or keys."""
+        """The cached level, (of rows, of columns): 0 for at most 2,048 queries or keys."""
         rows, columns = (
             (-(-max(n, 1) // self._largest) - 1).bit_length() for n in (self.att.shape.Q, self.att.shape.K)
         )
@@ -195,7 +190,7 @@ class LevelCache:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes are kept."""
+        """The size of all its levels, in bytes."""
         return self._store.nbytes(self._owner)
 
     def build(
@@ -208,13 +203,13 @@ class LevelCache:
         seconds: float = 0.02,
         executor: Executor | None = None,
     ) -> LevelBuild:
-        """Compute the level to keep, in slices: an iterator of the share that is done, empty where it is kept."""
+        """Compute the level to cache, in slices: an iterator of the share done, empty if it is cached."""
         as_choice(pool, POOLS, "pool")
         self.att.check_stage(stage)
         return LevelBuild(self, LevelKey(*self.att.find(batch, head), stage, pool), seconds, executor)
 
     def tile(self, batch: int, head: int, at: TileAddress, *, stage: Stage = "weights", pool: str = "max") -> Overview:
-        """Return a tile as `overview.tile` does, folded from the level that is kept where that is possible."""
+        """Return a tile like `overview.tile`, folded from the cached level if possible."""
         levels = as_levels(self.att, at.level)
         as_choice(pool, POOLS, "pool")
         self.att.check_stage(stage)
@@ -226,19 +221,19 @@ class LevelCache:
             return kept.tile(levels, at)
 
     def find(self, key: LevelKey) -> CachedLevel | None:
-        """Return the level that is kept of a head, if the tensors have not changed."""
+        """Return the cached level of a head, if the tensors have not changed."""
         return self._store.get((self._owner, key), self.att.versions())
 
     def keep(self, key: LevelKey, versions: tuple[int, ...], level: CachedLevel) -> None:
-        """Keep a level that was computed from these versions of the tensors."""
+        """Cache a level that was computed from these versions of the tensors."""
         self._store.put((self._owner, key), versions, level)
 
 
 class LevelRows(NamedTuple):
     """Some rows of a level.
 
-    pooled: values, and which cells are allowed.
-    beside_first: as of `CachedLevel`, of these rows.
+    pooled: values and allowed bins.
+    beside_first: as in `CachedLevel`, for these rows.
     normalizers: the log-normalizers of their queries, if there are any.
     """
 
@@ -254,13 +249,13 @@ def level_rows(
 
     Args:
         att: the attention.
-        key: what the level is of.
-        queries: whole bins of them.
-        bins: queries and keys to a bin.
-        fast: whether by the fused pass.
+        key: which level.
+        queries: in whole bins.
+        bins: queries and keys in a bin.
+        fast: whether to use the fused pass.
 
     Yields:
-        After each block, the share that is done.
+        After each block, the share done.
     """
     (batch, head, stage, pool), (width, key_bin) = key, bins
     steps = pooled(att, Region(batch, head, queries, range(att.shape.K), width, key_bin), stage, pool, fast=fast)
@@ -286,7 +281,7 @@ def computed_rows(att: AttentionBase, key: LevelKey, queries: range, bins: tuple
 def _beside_first(
     att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]
 ) -> Generator[float, None, Tensor]:
-    """Return what the first column's bins are without key 0, (rows,); yields 1, all but done."""
+    """Return the first column of bins without key 0, (rows,); yields 1."""
     width, key_bin = bins
     keys = range(1, min(key_bin, att.shape.K))
     if not keys:
@@ -303,28 +298,28 @@ def _beside_first(
 
 
 def _shares(steps: Generator[float, None, T], before: float, here: float) -> Generator[float, None, T]:
-    """Go through steps that yield their own share, and yield that of the whole: `before`, and up to `here` of it."""
+    """Run steps that yield their own share, and yield `before` + `here` · share instead."""
     return passing(steps, lambda part: before + here * part)
 
 
 class LevelBuild:
-    """Computes the level of a head that is to be kept, row by row from the top: an iterator of the share that is done.
+    """Computes the level of a head to cache, row by row from the top: an iterator of the share done.
 
-    Dropping it cancels, and log-normalizers that were found stay known. After an error or an interrupt it goes on where
-    the last whole step ended.
+    Drop it to cancel; log-normalizers found so far stay cached. After an error or interrupt it resumes after the last
+    finished step.
 
     Args:
-        levels: where the level will be kept.
-        key: what it is of.
-        seconds: how long a slice lasts, or the time of one block if that is longer.
-        executor: whose workers compute it; None: this process.
+        levels: the cache for the level.
+        key: which level.
+        seconds: the length of a slice; at least one block is computed.
+        executor: whose workers compute it; None for this process.
 
     Attributes:
-        workers: how many workers compute it now; None: this process does.
-        wait: seconds that a slice waits for a result of a worker: 0 on an event loop, which has others to serve.
-        level: of which the first `rows` rows are exact; None where it was kept before.
+        workers: how many workers compute it now; None for this process.
+        wait: seconds that a slice waits for a worker's result; 0 on an event loop, which must not block.
+        level: its first `rows` rows are exact; None if it was already cached.
         rows: how many rows of the level are exact.
-        share: the share that is finished of all cells that are computed.
+        share: the finished share of the cells to compute.
     """
 
     def __init__(self, levels: LevelCache, key: LevelKey, seconds: float, executor: Executor | None = None):
@@ -333,7 +328,7 @@ class LevelBuild:
         row_level, column_level = levels.finest
         self._bins = 1 << row_level, 1 << column_level
         self._fast = takes_fused_pass(self.att, key.stage, self.att.shape.Q * self.att.shape.K)
-        self._beforehand: dict[int, int] = {}  # below a gap: first queries of steps, and the row where each ends
+        self._beforehand: dict[int, int] = {}  # finished steps after a gap: first query to end row
         self.rows, self.share = 0, 0.0
         self.workers: int | None = None
         self.wait = 0.0
@@ -346,12 +341,12 @@ class LevelBuild:
 
     @property
     def changed(self) -> bool:
-        """Whether the tensors have changed on the way, so that what was computed belongs to none."""
+        """Whether the tensors have changed meanwhile, so that the level is invalid."""
         return self._versions != self.att.versions()
 
     @property
     def cells_left(self) -> float:
-        """How many cells are still to be computed."""
+        """The number of cells still to compute."""
         if self._steps is None:
             return 0.0
         everything = range(self.att.shape.Q), range(self.att.shape.K)
@@ -359,7 +354,7 @@ class LevelBuild:
 
     @property
     def finished_queries(self) -> int:
-        """How many queries are finished."""
+        """The number of finished queries."""
         return 0 if self.level is None else min(self.rows << self.level.row_level, self.att.shape.Q)
 
     def __iter__(self) -> LevelBuild:
@@ -385,7 +380,7 @@ class LevelBuild:
         return self.share
 
     def give_to(self, executor: Executor | None) -> None:
-        """Have what is left computed by the workers of an executor; by this process where None."""
+        """Let the workers of an executor compute the rest; None for this process."""
         if executor is self._executor:
             return
         self._executor = executor
@@ -394,7 +389,7 @@ class LevelBuild:
             self._steps = self._from(self.rows)
 
     def close(self) -> None:
-        """Cancel: what was not finished is not there."""
+        """Cancel, and drop the unfinished level."""
         if self._steps is not None:
             self._steps.close()
             self._steps = self.level = None
@@ -410,7 +405,7 @@ class LevelBuild:
         return CachedLevel(row_level, column_level, overview, cells, beside_first, by_size)
 
     def _from(self, row: int) -> Generator[float, None, None]:
-        """Fill the level from a row on; yields after each block the share that is done."""
+        """Fill the level from a row on; yields the share done after each block."""
         if self._executor is not None:
             yield from self._by_workers(self._executor, row)
             return
@@ -427,7 +422,7 @@ class LevelBuild:
             yield before + here
 
     def _by_workers(self, executor: Executor, row: int) -> Generator[float, None, None]:
-        """Fill the level from a row on, as workers have it; yields the share that is done after each look at them."""
+        """Fill the level from a row on with the results of workers; yields the share done after each poll."""
         att, (batch, head, stage, _) = self.att, self.key
         subject = Subject(needed_for(att, stage), "this head", att, self._versions)
         everything = range(row * self._width, att.shape.Q)
@@ -456,17 +451,17 @@ class LevelBuild:
         return self._bins[0]
 
     def _steps_of(self, queries: range) -> Iterator[range]:
-        """Yield the queries that are computed together: the same for this process and for workers."""
+        """Yield the queries of each step, the same for this process and for workers."""
         most = min(QUERIES_PER_STEP, ROWS_PER_STEP * self._width)
         return cuts(queries, self._width, max(most, self._width))
 
     def _scale(self, todo: range) -> float:
-        """Return the share of the level that a cell is, of those to do."""
+        """Return the share of the level that one cell of the rest is worth."""
         batch, head, stage, _ = self.key
         return (1 - self.share) / max(1, cost.cells(self.att, batch, head, todo, range(self.att.shape.K), stage))
 
     def _put(self, queries: range, found: LevelRows) -> None:
-        """Take in rows of the level, which need not be the next ones."""
+        """Copy finished rows into the level, in any order."""
         assert self.level is not None
         at, device = slice(queries.start // self._width, ceil(queries.stop / self._width)), self.att.device
         with exact(device):
@@ -482,11 +477,11 @@ class LevelBuild:
         self._beforehand[queries.start] = at.stop
 
     def _count_rows(self) -> None:
-        """Count the rows from the top without a gap."""
+        """Count the finished rows from the top, up to the first gap."""
         while self.rows * self._width in self._beforehand:
             self.rows = self._beforehand.pop(self.rows * self._width)
 
     def _catch_up(self) -> None:
-        """Wait for a device that only queues its work, so that a slice is as long as it seems."""
+        """Wait for an asynchronous device, so that a slice takes the time it should."""
         if self.level is not None and self.att.device.type != "cpu":
             self.level.overview.values[:1, :1].cpu()

@@ -1,4 +1,4 @@
-"""Log-normalizers and their cache: O(Q) numbers of a head make any block of its weights exact."""
+"""Log-normalizers and their cache: with these O(Q) numbers of a head, any block of its weights is exact."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from .._utils.indexing import Indices, take
 
-MAX_HEADS = 64  # whose log-normalizers are kept
-MAX_BYTES = 64 << 20  # of all log-normalizers that are kept
+MAX_HEADS = 64  # in the cache
+MAX_BYTES = 64 << 20  # of the cache
 
-Versions = tuple[int, ...]  # of the tensors that something was computed from
+Versions = tuple[int, ...]  # of the tensors
 
 
 class LogSumExp(NamedTuple):
-    """The log-normalizers of some queries, m + log l, in two parts: their sum alone is too coarse for large scores.
+    """The log-normalizers of some queries, m + log l, in two parts, because the sum is too imprecise for large scores.
 
-    m: (queries,), the largest masked score or the sink's logit, or the log-normalizer itself, rounded; 0 in an empty
-        row.
-    log_l: (queries,), log Σ exp(masked − m), a learned sink included; +∞ in an empty row without a sink, so that its
-        weights are 0.
+    m: (queries,), the largest masked score or the sink's logit, or the log-normalizer itself, rounded; 0 in a fully
+        masked row.
+    log_l: (queries,), log Σ exp(masked − m), including a learned sink; +∞ in a fully masked row without a sink, so that
+        its weights are 0.
     """
 
     m: Tensor
@@ -35,16 +35,16 @@ class LogSumExp(NamedTuple):
         return (masked - self.m) - self.log_l
 
     def take(self, queries: Indices) -> LogSumExp:
-        """Return those of some of the queries."""
+        """Return the log-normalizers of some of the queries."""
         return LogSumExp(take(self.m, queries, 0), take(self.log_l, queries, 0))
 
     def log_normalizer(self) -> Tensor:
-        """Return the sum of both parts, (queries,); −∞ in an empty row."""
+        """Return the sum of both parts, (queries,); −∞ in a fully masked row."""
         return (self.m + self.log_l).masked_fill(self.log_l == inf, -inf)
 
 
 class _KnownRows:
-    """The log-normalizers of one head that are known so far: of all queries, or of some rows."""
+    """The known log-normalizers of one head, for some or all queries."""
 
     def __init__(self, versions: Versions, queries: int, like: Tensor):
         self.versions = versions
@@ -54,11 +54,11 @@ class _KnownRows:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they take."""
+        """Their size in bytes."""
         return self.numbers.m.nbytes + self.numbers.log_l.nbytes + self.known.nbytes
 
     def put(self, queries: Indices, found: LogSumExp) -> None:
-        """Fill in some rows; those that are known stay as they are, so that what was read never changes."""
+        """Fill in some rows; known rows keep their numbers, so that results never change."""
         if self.complete:
             return
         places = queries if isinstance(queries, range) else queries.cpu()
@@ -85,10 +85,9 @@ class _KnownRows:
 
 
 class LogSumExpCache:
-    """Log-normalizers by (batch, head), within bounds.
+    """A bounded cache of log-normalizers by (batch, head). Thread-safe.
 
-    Heads of which not all is known are forgotten first, then those that were filled in least recently. Safe to share
-    between threads.
+    Incomplete heads are dropped first, then those filled least recently.
     """
 
     def __init__(self) -> None:
@@ -98,18 +97,18 @@ class LogSumExpCache:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the log-normalizers take."""
+        """The size of all log-normalizers in bytes."""
         with self._lock:
             return sum(rows.nbytes for rows in self._rows.values())
 
     def put(self, head: tuple[int, int], versions: Versions, count: int, queries: Indices, found: LogSumExp) -> None:
-        """Keep the log-normalizers of some queries of a head.
+        """Cache the log-normalizers of some queries of a head.
 
         Args:
             head: (batch, head).
             versions: of the tensors that they were computed from.
-            count: how many queries the head has.
-            queries: which of them.
+            count: the number of queries of the head.
+            queries: which queries.
             found: their log-normalizers.
         """
         with self._lock:
@@ -125,18 +124,18 @@ class LogSumExpCache:
                 del self._rows[next((one for one in others if not self._rows[one].complete), others[0])]
 
     def get(self, head: tuple[int, int], versions: Versions, queries: Indices) -> LogSumExp | None:
-        """Return the log-normalizers of some queries of a head, if all of them are known."""
+        """Return the log-normalizers of some queries of a head; None unless all are known."""
         with self._lock:
             rows = self._rows.get(head)
             return rows.take(queries) if rows is not None and rows.versions == versions else None
 
     def put_number(self, group: tuple[int, int], versions: Versions, number: float) -> None:
-        """Keep one number of a key head."""
+        """Cache a number for a key head."""
         with self._lock:
             self._numbers[group] = versions, number
 
     def number(self, group: tuple[int, int], versions: Versions) -> float | None:
-        """Return the number that is kept of a key head."""
+        """Return the cached number of a key head; None if there is none."""
         with self._lock:
             before, number = self._numbers.get(group, ((), None))
         return number if before == versions else None

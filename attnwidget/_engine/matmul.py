@@ -1,4 +1,4 @@
-"""Products and exponentials, as fast as possible and in the precision of the tensors whatever the caller's mode."""
+"""Fast products and exponentials, in the precision of the tensors, whatever mode the caller is in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-LEAST_CONVOLVED_CELLS = 1 << 17  # of a product, from which on a convolution is quicker
+LEAST_CONVOLVED_CELLS = 1 << 17  # in a product: from here on a convolution is faster
 LOG2_E = log2(EULER)
 
 Y = TypeVar("Y")
@@ -29,12 +29,12 @@ R = TypeVar("R")
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
     """Compute in the precision of the tensors, without gradients, whatever mode the caller is in."""
-    with torch.inference_mode(False), torch.no_grad(), full(device):  # what is cached here is used outside
+    with torch.inference_mode(False), torch.no_grad(), full(device):  # cached results are used outside inference mode
         yield
 
 
 def exactly(device: torch.device, steps: Generator[Y, None, R]) -> Generator[Y, None, R]:
-    """Run steps as `exact` does, each by itself: the caller's mode is back between them."""
+    """Run each step inside `exact`; the caller's mode is restored between steps."""
     while True:
         try:
             with exact(device):
@@ -47,7 +47,7 @@ def exactly(device: torch.device, steps: Generator[Y, None, R]) -> Generator[Y, 
 
 @contextmanager
 def full(device: torch.device) -> Iterator[None]:
-    """Compute in the precision of the tensors, whatever the caller lowers it to."""
+    """Compute in the precision of the tensors, even if the caller has lowered it."""
     user = _User()
     try:
         _keep_float32(user)
@@ -60,25 +60,25 @@ def full(device: torch.device) -> Iterator[None]:
         try:
             _bring_back(user)
         except BaseException:
-            _bring_back(user)  # an interrupt may come in the middle of that as well
+            _bring_back(user)  # an interrupt may stop the first call
             raise
 
 
 class _User:
-    """A block that computes: only weakly held, so that one that an interrupt ended anywhere counts no longer."""
+    """A running `full` block. It is held weakly, so that one ended by an interrupt no longer counts."""
 
     __slots__ = ("__weakref__",)
 
 
 _precision = threading.Lock()
-_changed: list[Callable[[], Any]] = []  # how to bring back what the caller had
-_users: WeakSet[_User] = WeakSet()  # of all threads
+_changed: list[Callable[[], Any]] = []  # restore the caller's settings
+_users: WeakSet[_User] = WeakSet()  # in all threads
 
 
 def _keep_float32(user: _User) -> None:
-    """Turn off TF32 and bfloat16 products, which are off by 1e-3, until the last thread that computes is done.
+    """Turn off TF32 and bfloat16 products, which have errors of 1e-3, until no thread computes any more.
 
-    These settings are those of the process: a thread that ends may not bring them back for one that still computes.
+    The settings belong to the process, so a thread that ends must not restore them while another still computes.
     """
     with _precision:
         if not _users or not _changed:
@@ -95,7 +95,7 @@ def _bring_back(user: _User) -> None:
 
 
 def _turned_off() -> Iterator[Callable[[], Any]]:
-    """Turn off what the caller has turned on, and yield, before each, how to bring it back."""
+    """Turn off what the caller has turned on; before each change, yield a function that restores it."""
     backends: list[Any] = [torch.backends.cuda.matmul]
     backends += [getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv")]
     if not hasattr(backends[0], "fp32_precision"):  # torch before 2.9
@@ -110,12 +110,12 @@ def _turned_off() -> Iterator[Callable[[], Any]]:
 
 
 class Scratch:
-    """Memory for one block after the other, allocated only once a block has use for it.
+    """Memory that blocks use in turn, allocated on first use.
 
     Args:
-        cells: the most numbers that a block has.
+        cells: the most numbers in a block.
         dtype: of the numbers.
-        device: where they are.
+        device: of the memory.
     """
 
     def __init__(self, cells: int, dtype: torch.dtype, device: torch.device):
@@ -125,7 +125,7 @@ class Scratch:
         self._shape: tuple[int, int] | None = None
 
     def cut(self, keys: int, queries: int) -> Tensor:
-        """Return memory for a block, (keys, queries), to be overwritten."""
+        """Return uninitialized memory for a block, (keys, queries)."""
         if self._memory is None:
             self._memory = torch.empty(self._cells, **self._how)  # type: ignore[call-overload]
         if self._shape != (keys, queries):
@@ -134,19 +134,18 @@ class Scratch:
 
 
 class Product:
-    """k · qᵀ for some queries, with one block of keys after the other.
+    """The product k · qᵀ of some queries with many blocks of keys.
 
     Args:
         q: (queries, D).
 
-    torch has two libraries for it on x86. `mm` goes to MKL, which on an AMD processor leaves AVX-512 unused; a 1 × 1
-    convolution goes to oneDNN, which does not, and is up to twice as fast (Zen 5; on Zen 4 a tenth). On an Intel
-    processor MKL is the quicker, by a tenth in large blocks and by a third in small ones; and on one without AVX-512
-    as well (Zen 3: by a third in blocks of 512 × 512). The error is the same. The keys are laid out as 16 images: with
-    fewer, torch does not hand it to oneDNN on one thread.
+    On x86, torch has two libraries for it. `mm` uses MKL, which does not use AVX-512 on AMD processors. A 1 × 1
+    convolution uses oneDNN, which does, and is up to twice as fast (Zen 5; on Zen 4 by 10 %). MKL is faster on Intel
+    processors, by 10 % in large blocks and by a third in small ones, and on processors without AVX-512 (Zen 3: by a
+    third in blocks of 512 × 512). The error is the same. The keys are passed as 16 images, because with fewer torch
+    does not use oneDNN on one thread.
 
-    The processor's kind decides and no measurement, which chance would have a part in: every process on a machine has
-    the same last bits, so that what several workers compute is what one would.
+    The choice depends only on the processor, not on a measurement, so all processes of a machine compute the same bits.
     """
 
     def __init__(self, q: Tensor):
@@ -157,14 +156,14 @@ class Product:
         self.convolves &= bool(torch.backends.mkldnn.enabled) and torch.backends.mkldnn.is_available()
         if self.convolves:
             _keep_freed_memory()
-            self.kernels = self.q[:, None, None].permute(0, 3, 1, 2)  # channels last: a view of the same memory
+            self.kernels = self.q[:, None, None].permute(0, 3, 1, 2)  # channels last, a view
 
     def of(self, k: Tensor, scratch: Scratch | None = None) -> Tensor:
         """Multiply a block of keys.
 
         Args:
             k: (keys, D).
-            scratch: where the result may lie.
+            scratch: optional memory for the result.
 
         Returns:
             (keys, queries).
@@ -179,8 +178,8 @@ class Product:
 
 @cache
 def made_by_intel() -> bool:
-    """Whether the processor is Intel's, once per process; what says nothing of itself counts as another's."""
-    said = platform.processor() + os.environ.get("PROCESSOR_IDENTIFIER", "")  # Windows tells it in either
+    """Return whether the processor is made by Intel, determined once per process; False if unknown."""
+    said = platform.processor() + os.environ.get("PROCESSOR_IDENTIFIER", "")  # Windows has it in either
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         said += next((line for line in lines if line.startswith("vendor_id")), "")
     return "GenuineIntel" in said or (sys.platform == "darwin" and X86)
@@ -188,31 +187,30 @@ def made_by_intel() -> bool:
 
 @cache
 def has_avx512() -> bool:
-    """Whether torch runs with the instructions of AVX-512, once per process."""
+    """Return whether torch uses AVX-512 instructions, determined once per process."""
     return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 def product(k: Tensor, q: Tensor, scratch: Scratch | None = None) -> Tensor:
-    """Return k · qᵀ, (keys, queries), from (keys, D) and (queries, D); in scratch memory where that is of use."""
+    """Return k · qᵀ, (keys, queries), from (keys, D) and (queries, D), possibly in scratch memory."""
     return Product(q).of(k, scratch)
 
 
 @cache
 def _keep_freed_memory() -> None:
-    """Make glibc keep large blocks that are freed, once per process.
+    """Make glibc keep large freed blocks of memory, once per process; other systems are not affected.
 
-    Otherwise it hands them back to the system, and asking again for each product costs as much as computing it. One
-    free of 31 MiB, never touched, tells it to keep blocks up to that size; any program that ever frees a tensor as
-    large has done so already. Elsewhere it does nothing.
+    Otherwise glibc returns them to the system, and allocating memory for each product takes as long as computing it.
+    Freeing one block of 31 MiB makes it keep blocks up to that size, as in any program that has freed such a tensor.
 
-    `mm` has no need of it, for it writes into memory that is there; a convolution has no such argument, and blocks
-    small enough to be kept anyway cost a tenth more. Whoever goes through blocks lets go of one before the next is
-    made, so that it comes to lie in the same memory, and that in the processor's cache.
+    `mm` does not need this, since it can write into existing memory. A convolution cannot, and smaller blocks would
+    cost 10 % more. Loops over blocks free each block before the next, which then reuses its memory in the processor's
+    cache.
     """
     torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
 
 def exp_(x: Tensor) -> Tensor:
-    """Compute exp in place, as exp2: several times faster on a CPU if results below the normal range become 0 first."""
+    """Compute exp in place by exp2; subnormal results become 0, which is several times faster on a CPU."""
     tiny = log2(torch.finfo(x.dtype).tiny)
     return torch.threshold_(x.mul_(LOG2_E), tiny, -inf).exp2_()

@@ -1,8 +1,9 @@
-"""Pieces merged into words: weights to a word are summed over its pieces, those from one averaged.
+"""Merge subwords into words: sum weights over the subwords of a key word, average over those of a query word.
 
 Clark et al. 2019, "What does BERT look at?", §4.1: "For attention to a split-up word, we sum up the attention weights
 over its tokens. For attention from a split-up word, we take the mean of the attention weights over its tokens." So the
-weights of a word sum to 1 as those of its pieces do. Nothing (Q, K) is held: `MergedWords` is a source as any other.
+weights of a word sum to 1, like those of its subwords. `MergedWords` is a source that makes no (Q, K) tensor. In names
+here, a piece is a subword.
 """
 
 from __future__ import annotations
@@ -28,51 +29,51 @@ from .matmul import Scratch
 from .sources import SourceRows
 from .stages import FEW_CELLS, allowed_cells, new, streamed
 
-ROWS_AT_ONCE, KEYS_AT_ONCE = 1024, 4096  # pieces that are computed at once
-FEW_WORDS = 16  # words, whose rows are computed at once
+ROWS_AT_ONCE, KEYS_AT_ONCE = 1024, 4096  # subwords to compute at once
+FEW_WORDS = 16  # the rows of so many words are computed at once
 A = TypeVar("A", bound=AttentionBase)
 
 
 @dataclass(frozen=True, eq=False)
 class WordBounds:
-    """Where the words of each sample begin and end among its pieces; those beyond its last are empty."""
+    """Where the words of each sample begin and end among its subwords; words after the last are empty."""
 
-    ends: Tensor  # (B or 1, words + 1) int64: word w is the pieces from ends[w] to ends[w + 1]
+    ends: Tensor  # (B or 1, words + 1) int64: word w has the subwords from ends[w] up to ends[w + 1]
 
     @property
     def words(self) -> int:
-        """The number of words in the sample that has most."""
+        """The number of words in the sample with the most words."""
         return self.ends.shape[1] - 1
 
     def of(self, batch: int) -> Tensor:
-        """Return where the words of a sample begin, and the last ends, (words + 1,)."""
+        """Return `ends` of one sample, (words + 1,)."""
         return self.ends[batch if len(self.ends) > 1 else 0]
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """The number of words of each sample that are not empty."""
+        """The number of nonempty words of each sample."""
         return tuple(int((row[1:] > row[:-1]).sum()) for row in self.ends)
 
     def word_of(self, piece: int, batch: int) -> int:
-        """Return the word that a piece is of."""
+        """Return the word of a subword."""
         return int(torch.searchsorted(self.of(batch), piece, right=True)) - 1
 
     def first_of(self, word: int, batch: int) -> int:
-        """Return the first piece of a word; of an empty one, the last there is."""
+        """Return the first subword of a word; for an empty word, the last subword of the sample."""
         ends = self.of(batch)
         return min(int(ends[word]), int(ends[-1]) - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class MergedWords:
-    """Weights between words, from those between their pieces."""
+    """Weights between words, computed from the weights between their subwords."""
 
     pieces: AttentionBase
     queries: WordBounds
     keys: WordBounds
     gives: Literal["weights"] = "weights"
     default_scale: float = 1.0
-    description: tuple[str, ...] = ()  # its options are of words, and tell it
+    description: tuple[str, ...] = ()  # the options of the merged attention describe it
     derived: bool = True
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
@@ -93,7 +94,7 @@ class MergedWords:
         return self.pieces.has_sinks
 
     def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
-        """Return the mean of what the sink takes from the pieces of each word; 0 of an empty one."""
+        """Return the sink weights averaged over the subwords of each word; 0 for an empty word."""
         rows, of_row = pieces_of(self.queries.of(batch), positions(queries, self.pieces.device))
         if not len(rows):
             return new(self.pieces, len(queries)).zero_() if self.has_sinks else None
@@ -110,12 +111,12 @@ class MergedWords:
         return ()
 
     def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...]:
-        """Return those of all pieces; none for a few words, whose rows are computed at once."""
+        """Return the rows of all subwords; () for a few words, whose rows are computed at once."""
         one = Head(self.pieces, batch, head), range(self.pieces.shape.Q)
         return (one,) if len(queries) > FEW_WORDS else ()
 
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        """Return which words may attend to which, as a mask function: if any piece of one may to any of the other."""
+        """Return, as a mask function, which words may attend to which: if any subword may attend to any other."""
         queries, keys = q_idx.flatten(), kv_idx.flatten()
         rows, of_row = pieces_of(self.queries.of(int(b)), queries)
         columns, of_column = pieces_of(self.keys.of(int(b)), keys)
@@ -132,7 +133,7 @@ class MergedWords:
 
 @dataclass(frozen=True, eq=False)
 class WordMask(DerivedMask):
-    """Which words may attend to which, with the bounds that those of their pieces give."""
+    """Which words may attend to which, with bounds from those of their subwords."""
 
     words: MergedWords
     shared = False
@@ -154,11 +155,11 @@ class WordMask(DerivedMask):
         return "mask"
 
     def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
-        raise ValueError("which words may attend to which follows from their pieces: save the attention of the pieces")
+        raise ValueError("the mask of merged words cannot be saved: save the attention of the subword tokens")
 
 
 class WordRows:
-    """Some words as queries."""
+    """The rows of some words."""
 
     def __init__(self, words: MergedWords, batch: int, head: int, queries: Indices, scale: float):
         self.words, self.batch, self.head, self.scale, self.count = words, batch, head, scale, len(queries)
@@ -184,14 +185,14 @@ class WordRows:
 
 
 def pieces_of(ends: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pieces of some words, one word after the other, and which of these words each is of.
+    """Return the subwords of some words, word by word, and the index into `words` for each subword.
 
     Args:
-        ends: (words + 1,) where the words of a sample begin, and the last ends.
+        ends: (words + 1,), as in `WordBounds.of`.
         words: (n,) int64.
 
     Returns:
-        (pieces,) int64 twice.
+        (pieces,) int64 each.
     """
     counts = ends[words + 1] - ends[words]
     of = torch.repeat_interleave(torch.arange(len(words), device=words.device), counts)
@@ -200,22 +201,21 @@ def pieces_of(ends: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def compact(places: Tensor) -> Indices:
-    """Return indices as a range, which cuts views, where they have no gaps."""
+    """Return indices as a range if they have no gaps, so that slicing makes views."""
     span = hull(places)
     return span if len(span) == len(places) and bool((places[1:] > places[:-1]).all()) else places
 
 
 def as_word_bounds(words: Any, batches: int, length: int, name: str, device: torch.device) -> WordBounds:
-    """Read the words that a user gives, of one sample for all or of each; `WordBounds` as they are.
+    """Read the words that a user gives, for all samples or for each; return `WordBounds` unchanged.
 
     Args:
-        words: for each position the number of its word, as `encoding.word_ids()` gives them, None for one of its own;
-            or the tokens, whose marks say where words begin. Or such a list for each sample.
-        batches, length: how many samples, and positions in each, there are.
-        name: what the user calls them.
+        words: as in `Attention.merge`.
+        batches, length: the number of samples, and of positions in each.
+        name: of the argument, for errors.
 
     Raises:
-        TypeError, ValueError: something else, too many or too few, or a word whose pieces do not follow one another.
+        TypeError, ValueError: the words cannot be read, their number is wrong, or a word's subwords are not adjacent.
     """
     if isinstance(words, WordBounds):
         return words
@@ -231,7 +231,7 @@ def as_word_bounds(words: Any, batches: int, length: int, name: str, device: tor
 
 
 def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
-    """Return where the words of one sample begin, and where the last ends."""
+    """Return the `ends` of one sample."""
     if len(words) != length:
         raise ValueError(f"{name} has {len(words)} entries but there are {length} positions: give one for each")
     if all(isinstance(word, str) for word in words):
@@ -246,7 +246,7 @@ def _ends(words: Sequence[Any], length: int, name: str) -> list[int]:
             )
         if word is None or word != before:
             if word in seen:
-                raise ValueError(f"{name}[{at}] is word {word} again, after another: give each run of pieces a number")
+                raise ValueError(f"{name}[{at}] is word {word} again, after another: give each word its own number")
             starts.append(at)
         if word is not None:
             seen.add(word)
@@ -267,16 +267,16 @@ def merged(att: A, words: Any, key_words: Any = None) -> A:
     causal &= queries is keys and len(att.rules.rules) == 1 and not att.rules.by_score and not padded
     limited = (att.rules.rules and not causal) or att.rules.by_score or padded
     shape = Shape(B, H, H, queries.words, keys.words, None, None)
-    # Where pieces are causal, so are words, and a band is quicker than a function that is asked.
+    # If subwords are causal, so are words, and a band is faster than a mask function.
     options = AttentionOptions(is_causal=causal, mask=WordMask(source) if limited else None)
     same = queries is keys or torch.equal(queries.ends, keys.ends)
-    is_own = same and att.own_keys(range(Q)) == range(Q)  # else as many words are at other places all the same
+    is_own = same and att.own_keys(range(Q)) == range(Q)  # otherwise their positions differ
     elsewhere = queries.words == keys.words and not is_own
     heads = None if att.part is None else att.part.heads
     return att.of(source, None, shape, options).as_part(heads, None, elsewhere=elsewhere)
 
 
 def merged_tokens(tokens: Sequence[str], words: WordBounds, batch: int) -> list[str]:
-    """Return a token for each word of a sample; padding for those that are empty."""
+    """Return the text of each word of a sample; "[PAD]" for empty words."""
     ends = words.of(batch).tolist()
     return [join_pieces(tokens[start:stop]) if stop > start else "[PAD]" for start, stop in pairwise(ends)]

@@ -1,6 +1,6 @@
-"""Overviews of a head: a stage pooled into uniform bins while its blocks stream past; no (Q, K) tensor anywhere.
+"""Overviews of a head: a stage pooled into uniform bins, block by block, without any (Q, K) tensor.
 
-`pooled` is the pass over a region. It is planned once (`PoolingPlan`) and then runs over stripes of queries.
+`pooled` is the pass over a region: `PoolingPlan` plans it once, and it then runs over stripes of queries.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from .stripes import Stripe
 T = TypeVar("T")
 
 POOLS = ("max", "mean")
-COMBINED_QUERIES = 2048  # of several heads as one, computed at once: of all these heads together
-OF_WORDS = 4  # rows that one of words counts for
-LEAST_QUERIES = 16  # and of each
-SCATTERED_QUERIES = 128  # of a sample, computed at once where rules exclude keys: more of them share fewer
+COMBINED_QUERIES = 2048  # of combined heads to compute at once, all heads together
+OF_WORDS = 4  # rows that one row of merged words counts for
+LEAST_QUERIES = 16  # of each combined head to compute at once
+SCATTERED_QUERIES = 128  # sampled queries to compute at once if rules exclude keys: fewer share more excluded keys
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Overview(Readable):
-    """A head pooled into bins of the matrix, `query_bin` × `key_bin` cells each, the last of them ragged.
+    """A head pooled into bins of `query_bin` × `key_bin` cells; the last bins may be smaller.
 
     values: (rows, columns), the pooled stage, float32 or float64.
-    allowed: (rows, columns) bool, True where any cell of the bin is allowed.
+    allowed: (rows, columns) bool, True if any cell of the bin is allowed.
     """
 
     values: Tensor
@@ -58,11 +58,11 @@ class Overview(Readable):
 
     @property
     def shape(self) -> torch.Size:
-        """How many bins there are: rows and columns."""
+        """The number of bins: rows and columns."""
         return self.values.shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the values, for numpy, matplotlib and whatever takes arrays."""
+        """Return the values as an array, for numpy, matplotlib and others."""
         values = self.values.cpu().numpy()
         return values.astype(dtype, copy=bool(copy)) if dtype is not None or copy else values
 
@@ -106,20 +106,19 @@ def sampled(
     stage: str = "weights",
     pool: str = "max",
 ) -> Overview:
-    """Pool exact queries, evenly spread up to the last, over the keys; give how many bins or how wide they are.
+    """Pool exact rows, evenly spread and including the last, over bins of keys: a thumbnail at any length.
 
-    The cost is that of these rows alone: a thumbnail at any length. One query of each bin of an overview is taken; in
-    the result `query_bin` is the distance from one to the next.
+    It computes only these rows, one for each bin of an overview. In the result, `query_bin` is their distance.
 
     Args:
         att: the attention.
         batch: which sample.
         head: which head.
-        rows: how many queries at most; or
-        query_bin: the distance from one to the next.
-        columns: how many bins of keys at most; or
-        key_bin: how many keys a bin has.
-        stage: the stage that is pooled.
+        rows: the most queries; or
+        query_bin: the distance between queries.
+        columns: the most bins of keys; or
+        key_bin: the keys in a bin.
+        stage: the stage to pool.
         pool: "max" or "mean", over the keys of a bin.
 
     >>> import torch, attnwidget.attention
@@ -142,14 +141,14 @@ def sampled(
 
 
 def _as_bin(width: Any, count: Any, n: int, name: str, counted: str) -> int:
-    """Return the width of a bin, given as such or by how many bins there may be."""
+    """Return the width of a bin, from the width or from the number of bins."""
     if (width is None) == (count is None):
         raise TypeError(f"{name} is {width!r} and {counted} is {count!r}: give one of them")
     return as_size(width, name) if count is None else ceil(n / as_size(count, counted))
 
 
 def checked(att: AttentionBase, batch: Any, head: Any, size: Any, pool: str, stage: str) -> tuple[int, int, int]:
-    """Return what an overview is asked of, sample and head from 0 up, and its size; see `Attention.overview`."""
+    """Check the arguments of `Attention.overview`; return sample and head, counted from 0, and the size."""
     size = as_size(size, "size")
     _check(att, stage, pool)
     return *att.find(batch, head), size
@@ -161,23 +160,23 @@ def _check(att: AttentionBase, stage: str, pool: str) -> None:
 
 
 class OverviewPass:
-    """An overview computed in slices: an iterator of the share that is done, up to 1, so that callers stay responsive.
+    """An overview computed in slices, so that callers stay responsive: an iterator of the share done, up to 1.
 
-    It ends when `result` is there. Dropping it, or `close`, cancels. The log-normalizers of each row of blocks that is
-    finished are remembered, unless the tensors have changed on the way.
+    It ends when `result` is available. Drop or `close` it to cancel. The log-normalizers of each finished row of blocks
+    are cached, unless the tensors have changed meanwhile.
 
     Args:
         att: the attention.
-        region: what is pooled.
-        stage: the stage of it.
+        region: the region to pool.
+        stage: the stage to pool.
         pool: "max" or "mean".
-        seconds: how long a slice lasts, or the time of one block if that is longer.
+        seconds: the length of a slice; at least one block is computed.
 
     Attributes:
         region: as given.
-        done: how many queries are finished.
-        share: the share that is finished of all cells that are computed.
-        cells: once finished, (rows, columns) int32, over how many cells each mean is; None for the maximum.
+        done: the number of finished queries.
+        share: the finished share of the cells to compute.
+        cells: once finished, (rows, columns) int32, the number of cells in each mean; None for the maximum.
     """
 
     def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str, seconds: float):
@@ -190,9 +189,9 @@ class OverviewPass:
 
     @property
     def result(self) -> Overview:
-        """The overview; RuntimeError as long as it is not finished."""
+        """The overview; raises RuntimeError until it is finished."""
         if self._result is None:
-            raise RuntimeError("the pass is not finished: go on with it, or start another")
+            raise RuntimeError("the pass is not finished: iterate further, or start another")
         return self._result
 
     def __iter__(self) -> OverviewPass:
@@ -215,7 +214,7 @@ class OverviewPass:
                     return self.share
 
     def finish(self) -> Overview:
-        """Compute all that is left at once, and return the overview."""
+        """Compute the rest at once, and return the overview."""
         for _ in self:
             pass
         return self.result
@@ -239,7 +238,7 @@ def passes(
     stage: str = "weights",
     seconds: float = 0.02,
 ) -> OverviewPass:
-    """Start an `overview` in slices of little more than `seconds`: one product of a block is the least there is.
+    """Start an `overview` in slices of little more than `seconds`, and at least one block.
 
     >>> import torch, attnwidget.attention
     >>> att = attnwidget.attention.Attention(*torch.randn(2, 3000, 8))
@@ -265,17 +264,16 @@ def tile(
     stage: str = "weights",
     pool: str = "max",
 ) -> Overview:
-    """Pool one tile of a level, ragged at the ends of the matrix.
+    """Pool one tile of a level exactly; tiles at the ends of the matrix may be smaller.
 
-    It is exact from the log-normalizers of the rows in view alone: those that are known, or else computed for it, and
-    then known.
+    It needs only the log-normalizers of the tile's rows, from the cache or computed and cached here.
 
     Args:
         att: the attention.
         batch: which sample.
         head: which head.
         at: which tile.
-        stage: the stage that is pooled.
+        stage: the stage to pool.
         pool: "max" or "mean".
 
     >>> import torch, attnwidget
@@ -290,18 +288,18 @@ def tile(
     return OverviewPass(att, region, stage, pool, inf).finish()
 
 
-# Own keys.
+# Padding at the end.
 
 
 def own_keys(att: AttentionBase, batch: int, head: int, found: Overview, queries: range | None = None) -> int:
-    """Return how many keys come before those at the end that no query may attend to: a padded sample's own length.
+    """Return the length of a sample without the keys at its end that no query may attend to (padding).
 
     Args:
         att: the attention.
         batch: which sample.
         head: which head.
         found: its overview.
-        queries: those that the overview is of, unless it is of all.
+        queries: the queries of the overview; None for all.
 
     >>> import torch, attnwidget
     >>> att = attnwidget.Attention(*torch.randn(2, 1, 6, 8), mask=attnwidget.masks.padding([4]))
@@ -315,14 +313,14 @@ def own_keys(att: AttentionBase, batch: int, head: int, found: Overview, queries
 def finding_own_keys(
     att: AttentionBase, batch: int, head: int, found: Overview, queries: range
 ) -> Generator[None, None, int]:
-    """Find how many keys come before those at the end that none of some queries may attend to; yields after each block.
+    """Find the length without keys at the end that none of the queries may attend to; yields after each block.
 
     Args:
         att: the attention.
         batch: which sample.
         head: which head.
-        found: an overview of these queries and all keys: only its last bin with an allowed cell is looked into.
-        queries: those that count.
+        found: an overview of these queries and all keys; only its last bin with an allowed cell is examined.
+        queries: which queries.
 
     Returns:
         The number of keys.
@@ -339,7 +337,7 @@ def finding_own_keys(
         ends = (keys.stop, None if limits.high is None else queries[-1] + limits.high + 1, limits.stop)
         return min(end for end in ends if end is not None)
     last = 0
-    for piece in reversed(list(cuts(range(len(queries)), 1, QUERIES))):  # the last query of a causal mask sees most
+    for piece in reversed(list(cuts(range(len(queries)), 1, QUERIES))):  # causal: the last query sees most
         rows = queries[piece.start : piece.stop]
         allowed = whole(allowed_cells(att, Block(batch, head, rows, keys)), rows, keys, att.device)
         places = allowed.any(0).nonzero()
@@ -358,7 +356,7 @@ class PooledRegion(NamedTuple):
 
     values: (rows, columns).
     allowed: (rows, columns) bool, which bins have an allowed cell.
-    cells: (rows, columns) int32, over how many cells each mean is; None for the maximum.
+    cells: (rows, columns) int32, the number of cells in each mean; None for the maximum.
     """
 
     values: Tensor
@@ -369,21 +367,21 @@ class PooledRegion(NamedTuple):
 def pooled(
     att: AttentionBase, region: Region, stage: str, pool: str, part: range | None = None, fast: bool | None = None
 ) -> Generator[tuple[int, float], None, PooledRegion]:
-    """Pool a stage of a region while its blocks stream past.
+    """Pool a stage of a region, block by block.
 
-    Log-normalizers that are not known come from the same pass where the region has all keys, else from one of their own
-    over the rows in view; from then on they are known.
+    Unknown log-normalizers come from the same pass if the region has all keys, otherwise from an additional pass over
+    the region's rows. They are cached.
 
     Args:
         att: the attention.
-        region: what is pooled.
-        stage: the stage of it.
+        region: the region to pool.
+        stage: the stage to pool.
         pool: "max" or "mean".
-        part: only these of its queries, some of `parts_of`, computed as with all the others; None for all.
-        fast: whether by the fused pass, where `takes_fused_pass` decided that for all parts; None: decide.
+        part: only these queries, from `parts_of`, with the same results as in a full pass; None for all.
+        fast: whether to use the fused pass, as `takes_fused_pass` decided for all parts; None: decide here.
 
     Yields:
-        After each block, how many queries are done, and the share that is done of all cells that are computed.
+        After each block, the number of finished queries, and the finished share of the cells to compute.
 
     Returns:
         The pooled region.
@@ -404,13 +402,13 @@ def pooled(
 def _stream(
     plan: PoolingPlan, stage: str, fast: bool | None, values: Tensor, counts: AllowedCounts | None
 ) -> Generator[tuple[int, float], None, None]:
-    """Pool the blocks of a plan, whose memory is let go of before anything is made of them.
+    """Pool the blocks of a plan; the memory for blocks is freed at the end.
 
     Args:
-        plan: what is pooled.
-        stage, fast: as of `pooled`, which also says what is yielded.
-        values: (rows, columns), where it is pooled.
-        counts: of the allowed cells; None where they are not counted.
+        plan: the plan.
+        stage, fast: as in `pooled`, like the yields.
+        values: (rows, columns), memory for the result.
+        counts: counter of the allowed cells; None to count none.
     """
     att, region = plan.att, plan.region
     stripes = Stripes(att, region, stage, plan.pool, dense=plan.dense, fast=fast)
@@ -434,17 +432,17 @@ def _stream(
 
 
 def parts_of(att: AttentionBase, region: Region, stage: str, pool: str, most: float) -> list[tuple[range, float]]:
-    """Cut the queries of a region where its pass begins a piece and a bin, so that parts come out as in one pass.
+    """Divide the queries of a region where a piece of its pass and a bin begin, so that parts give the same results.
 
     Args:
         att: the attention.
-        region: what is pooled, of all keys.
-        stage: the stage of it.
+        region: the region to pool, with all keys.
+        stage: the stage to pool.
         pool: "max" or "mean".
-        most: cells of a part; more where a bin, or a piece, has more.
+        most: the most cells of a part, unless a single bin or piece has more.
 
     Returns:
-        The queries of each part, counted from the region's first, and how many cells it has.
+        The queries of each part, counted from the region's first, and its number of cells.
     """
     plan = PoolingPlan(att, region, stage, pool)
     found: list[tuple[range, float]] = []
@@ -460,24 +458,24 @@ def parts_of(att: AttentionBase, region: Region, stage: str, pool: str, most: fl
 
 
 class PoolingPlan:
-    """How a region is pooled: all that is decided before any of its blocks is computed.
+    """How to pool a region: all decisions before its first block.
 
     Args:
         att: the attention.
-        region: what is pooled.
-        stage: the stage of it.
+        region: the region to pool.
+        stage: the stage to pool.
         pool: "max" or "mean".
-        part: only these of its queries, counted from its first; None for all.
+        part: only these queries, counted from the region's first; None for all. Decisions do not depend on it.
 
     Attributes:
-        part: the region of these alone; what is decided follows from all.
-        rules: those that are in force for the blocks.
-        limits: the attention's rules as band limits, if they are that simple: which bins have an allowed cell then
-            follows from these alone.
+        part: the region of only these queries.
+        rules: the rules that apply to the blocks.
+        limits: the attention's rules as band limits, if they are that simple; they then tell which bins have an allowed
+            cell.
         normalized: whether the stage needs log-normalizers.
-        carried: whether it is what weights carry, for which they have to be known before.
-        whole_rows: whether the region has all keys, so that the pass itself can find them.
-        dense: whether whole rows are computed at once, for a mask or bias that is there cell by cell.
+        carried: whether the stage is one of `CARRIED`, which need log-normalizers in advance.
+        whole_rows: whether the region has all keys, so that the pass itself finds the log-normalizers.
+        dense: whether to compute whole rows at once, for a dense mask or bias.
         pieces: the queries of each stripe, counted from the part's first: whole bins or a part of one.
     """
 
@@ -491,7 +489,7 @@ class PoolingPlan:
         self.normalized, self.carried = masked and stage in NORMALIZED, stage in CARRIED
         self.whole_rows = region.keys == range(att.shape.K)
         self.dense = self.whole_rows and serves(self.head, queries, stage)
-        self._over_allowed = pool == "mean" and stage == "masked"  # else a mean is over all cells of its bin
+        self._over_allowed = pool == "mean" and stage == "masked"  # otherwise a mean is over all cells of its bin
         self._counts = masked and (self.limits is None or self._over_allowed)
         self._numbers_tell = self._counts and (self.dense or (stage == "weights" and is_finite(self.head, queries)))
         pieces = cuts(range(len(queries)), region.query_bin, self._queries_at_once())
@@ -510,28 +508,27 @@ class PoolingPlan:
         return limit if worth < 2 else max(LEAST_QUERIES, min(limit, COMBINED_QUERIES // worth))
 
     def new_values(self) -> Tensor:
-        """Return (rows, columns), each bin as it is where no cell of it is computed."""
+        """Return (rows, columns), filled with the value of a bin without computed cells."""
         outside = 0 if self.normalized or self.carried or (self._excludes and not self._masked) else -inf
         return new(self.att, *self.part.shape).fill_(outside if self.pool == "max" else 0)
 
     def new_counts(self) -> AllowedCounts | None:
-        """Return a counter of the allowed cells in the blocks of the pass; None where they need not be counted."""
+        """Return a counter of allowed cells; None if they need not be counted."""
         return AllowedCounts(self.att, self.part) if self._counts else None
 
     def reads_allowed_off(self, stripe: Stripe) -> bool:
-        """Whether a stripe's numbers tell which bins have an allowed cell, so that its blocks need not be counted."""
+        """Return whether a stripe's numbers show which bins have an allowed cell, so that it needs no counting."""
         return self._numbers_tell and stripe.empty_value is not None
 
     def columns(self, rows: range) -> slice:
-        """Return the bins of keys that any of some queries may attend to."""
+        """Return the bins of keys that some of the queries may attend to."""
         region = self.region
         return region.columns(self.rules.span(Block(region.batch, region.head, rows, region.keys)))
 
     def log_normalizers(self, rows: range) -> Generator[int, None, LogSumExp | None]:
-        """Return the log-normalizers of some queries; None where there are none or the stripe finds them by itself.
+        """Return the log-normalizers of some queries; None if the stripe needs none or finds them itself.
 
-        Computes those of other heads first where this one is made of them. Yields after each block how many cells of
-        this head it had.
+        First prepares a derived source. Yields after each block its number of cells in this head.
         """
         att, (batch, head, *_) = self.att, self.region
         for _ in att.source.prepare(batch, rows):
@@ -539,14 +536,14 @@ class PoolingPlan:
         if not self.normalized or self.dense:
             return None
         if self.whole_rows and not self.carried and (self.pool != "max" or self.region.key_bin == 1):
-            return None  # of no use even if they are known
+            return None  # not needed, even if known
         known = att.known_rows(batch, head, rows)
         if known is None and (self.carried or not self.whole_rows):
             known = yield from normalizing(self.head, rows)
         return known
 
     def merge(self, values: Tensor, found: Tensor) -> None:
-        """Pool what a stripe comes to into the values of its bins, (rows, columns) both."""
+        """Merge a stripe's result into the values of its bins, (rows, columns) both."""
         if self.pool == "max" and self.carried:
             values.copy_(larger_by_size(values, found))
         elif self.pool == "max":
@@ -555,7 +552,7 @@ class PoolingPlan:
             values += found
 
     def result(self, values: Tensor, counts: AllowedCounts | None) -> PooledRegion:
-        """Return what it comes to, from pooled values and the allowed cells, where these were counted."""
+        """Return the result, from pooled values and counted cells, if any."""
         cells = None
         if self.pool == "mean":
             counted = counts.counts if counts is not None and self._over_allowed else None
@@ -563,12 +560,12 @@ class PoolingPlan:
             values = (values / cells).masked_fill(cells == 0, -inf)
         if counts is not None:
             return PooledRegion(values, counts.counts > 0, cells)
-        assert self.limits is not None  # else they were counted
+        assert self.limits is not None  # otherwise cells were counted
         return PooledRegion(values, bins_within(self.att, self.part, self.limits), cells)
 
 
 class PassProgress:
-    """The share that is done of the cells that a pass computes, those for log-normalizers of their own among them."""
+    """The finished share of the cells of a pass, including those for separate log-normalizers."""
 
     def __init__(self, plan: PoolingPlan):
         self._done, self._all = 0, 0
@@ -582,10 +579,10 @@ class PassProgress:
                 self._all += len(rows) * len(plan.rules.span(cells._replace(keys=row)))
 
     def share(self, cells: int) -> float:
-        """Return the share that is done once so many cells more are computed: at most 1."""
+        """Count so many more cells, and return the share done, at most 1."""
         self._done += cells
         return min(self._done / max(1, self._all), 1.0)
 
     def through(self, done: int, steps: Generator[int, None, T]) -> Generator[tuple[int, float], None, T]:
-        """Go through steps that yield how many cells they computed, and yield the progress instead."""
+        """Run steps that yield numbers of cells, and yield the progress instead."""
         return passing(steps, lambda cells: (done, self.share(cells)))

@@ -1,4 +1,4 @@
-"""Overviews in parts, which workers compute: what a part is, what it comes to, and how parts are laid together."""
+"""Split an overview into tasks for workers, and merge the results."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .softmax import run_to_end
 from .sources import CARRIED
 from .stripe_choice import takes_fused_pass
 
-MOST_CELLS = 1 << 30  # of a task: about a second of one thread
-LEAST_CELLS = 1 << 24  # and what is worth a task at all
-TASKS_PER_WORKER = 4  # at least, where they are long enough, so that all workers end at about the same time
+MOST_CELLS = 1 << 30  # in a task: about a second of one thread
+LEAST_CELLS = 1 << 24  # in a task; less is not worth one
+TASKS_PER_WORKER = 4  # at least, if tasks are long enough, so that all workers end at about the same time
 
 
 class PooledPart(NamedTuple):
     """Some rows of a pooled region, with the log-normalizers of their queries.
 
-    values, allowed, cells: as of `PooledRegion`.
-    normalizers: None where there are none.
+    values, allowed, cells: as in `PooledRegion`.
+    normalizers: None if the stage needs none.
     """
 
     values: Tensor
@@ -43,9 +43,9 @@ class PooledPart(NamedTuple):
 
 
 def needed_for(att: AttentionBase, stage: str) -> AttentionBase:
-    """Return an attention without what a stage has no use for, so that none of it is sent: values, and where they go.
+    """Return an attention without values and `carries` if a stage does not need them, so that they are not sent.
 
-    It knows no log-normalizers: what is computed of it hangs on nothing that was computed before.
+    Its cache is empty, so results do not depend on earlier computations.
     """
     found = copy.copy(att)
     if stage not in CARRIED:
@@ -55,12 +55,12 @@ def needed_for(att: AttentionBase, stage: str) -> AttentionBase:
 
 
 def subject_of(att: AttentionBase, stage: str, name: str | None) -> Subject:
-    """Return what tasks of an attention share.
+    """Return the data that the tasks of an attention share.
 
     Args:
         att: the attention.
-        stage: what they compute of it.
-        name: of the layer, if it is one of several.
+        stage: the stage that they compute.
+        name: of the layer, if there are several.
     """
     return Subject(needed_for(att, stage), name or "this attention", att, att.versions())
 
@@ -77,7 +77,7 @@ def pooled_part(
 
 
 def cells_of_a_task(executor: Executor | None, cells: float) -> float:
-    """Return how many cells a task has at most, of so many in all."""
+    """Return the most cells of a task, given the number of all cells."""
     each = cells / (TASKS_PER_WORKER * max(1, workers_of(executor).count()))
     return min(max(each, LEAST_CELLS), MOST_CELLS)
 
@@ -85,15 +85,15 @@ def cells_of_a_task(executor: Executor | None, cells: float) -> float:
 def overview_tasks(
     subject: Subject, region: Region, stage: str, pool: str, most: float, name: str | None
 ) -> Iterator[Task]:
-    """Yield the tasks of which `laid_together` makes an overview of a head.
+    """Yield the tasks for the overview of a head, whose results `merged_overview` merges.
 
     Args:
-        subject: of `subject_of`.
+        subject: from `subject_of`.
         region: all queries and keys of a head.
-        stage: the stage that is pooled.
+        stage: the stage to pool.
         pool: "max" or "mean".
-        most: cells of a task.
-        name: of the layer, if it is one of several.
+        most: the most cells of a task.
+        name: of the layer, if there are several.
     """
     att = subject.value
     is_whole = only_overviews(att) is not None or not region.queries
@@ -104,8 +104,8 @@ def overview_tasks(
         yield Task(pooled_part, subject, (region, stage, pool, None if is_whole else part, fast), where, max(cells, 1))
 
 
-def laid_together(att: AttentionBase, tasks: Sequence[Task], found: Sequence[PooledPart]) -> Overview:
-    """Return the overview of a head from its parts; their log-normalizers are known from then on."""
+def merged_overview(att: AttentionBase, tasks: Sequence[Task], found: Sequence[PooledPart]) -> Overview:
+    """Merge the parts of a head's overview, and cache their log-normalizers."""
     region: Region = tasks[0].arguments[0]  # type: ignore[assignment]
     with exact(att.device):
         values, allowed = (torch.cat(parts).to(att.device) for parts in zip(*(one[:2] for one in found), strict=True))
@@ -117,7 +117,7 @@ def laid_together(att: AttentionBase, tasks: Sequence[Task], found: Sequence[Poo
 
 
 def remember(att: AttentionBase, region: Region, rows: range, found: PooledPart, versions: object) -> None:
-    """Keep the log-normalizers of a part, unless the tensors have changed since."""
+    """Cache the log-normalizers of a part, unless the tensors have changed since."""
     if found.normalizers is not None and versions == att.versions():
         numbers = LogSumExp(*(x.to(att.device) for x in found.normalizers))
         att.remember_rows(region.batch, region.head, rows, numbers)
@@ -138,9 +138,9 @@ def overviews(
     Args:
         layers: their names and attentions.
         batch: which sample.
-        heads: of each layer, which.
+        heads: which heads of each layer.
         size, pool, stage: as in `overview`.
-        executor: whose workers do it; None: this thread.
+        executor: whose workers compute them; None for this thread.
         progress: draw a bar.
     """
     regions = [[_whole(att, batch, head, size) for head in of] for (_, att), of in zip(layers, heads, strict=True)]
@@ -153,7 +153,7 @@ def overviews(
     every = [task for of in tasks for its in of for task in its]
     results = iter(gather(every, executor, progress=progress, desc="overviews"))
     return [
-        [laid_together(att, its, [next(results) for _ in its]) for its in of]
+        [merged_overview(att, its, [next(results) for _ in its]) for its in of]
         for (_, att), of in zip(layers, tasks, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Pooling of blocks into uniform bins, and how many cells of each bin are allowed."""
+"""Pool blocks into uniform bins, and count the allowed cells of each bin."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .stages import KEYS, QUERIES, allowed_cells
 
 
 def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor], out: Tensor | None = None) -> Tensor:
-    """Pool the first axis, the last bin ragged.
+    """Pool the first axis; the last bin may be smaller.
 
     Args:
         x: (n, …).
-        width: positions to a bin.
-        reduce: torch.amax, torch.sum or such, of an axis.
-        out: (⌈n / width⌉, …), where the result is to lie.
+        width: positions in a bin.
+        reduce: torch.amax, torch.sum or another function that reduces an axis.
+        out: (⌈n / width⌉, …), memory for the result.
 
     Returns:
         (⌈n / width⌉, …); x itself for bins of one position.
@@ -46,7 +46,7 @@ def pool_first(x: Tensor, width: int, reduce: Callable[..., Tensor], out: Tensor
 
 
 def pool_last(x: Tensor, width: int, reduce: Callable[..., Tensor]) -> Tensor:
-    """Pool the last axis of a matrix, the last bin ragged: (n, m) -> (n, ⌈m / width⌉)."""
+    """Pool the last axis of a matrix: (n, m) -> (n, ⌈m / width⌉); the last bin may be smaller."""
     if reduce is torch.amax and 1 < width < 32 and x.shape[0] and x.device.type == "cpu":  # several times faster
         return F.max_pool1d(x, width, ceil_mode=True)
     return pool_first(x.mT, width, reduce).mT
@@ -58,7 +58,7 @@ def pool_by_size(x: Tensor, width: int) -> Tensor:
 
 
 def larger_by_size(high: Tensor, low: Tensor) -> Tensor:
-    """Return of two numbers, as a maximum and a minimum, the one of larger absolute value; NaN where one of them is."""
+    """Return the element of `high` or `low` with the larger absolute value; NaN if one of them is."""
     return torch.where((high.abs() >= low.abs()) | high.isnan(), high, low)
 
 
@@ -66,7 +66,7 @@ def larger_by_size(high: Tensor, low: Tensor) -> Tensor:
 
 
 class AllowedCounts:
-    """Counts the allowed cells of each bin, as blocks come in.
+    """Counts the allowed cells of each bin, block by block.
 
     counts: (rows, columns) int64.
     """
@@ -81,7 +81,7 @@ class AllowedCounts:
         Args:
             piece: its queries, counted from the region's first.
             keys: its keys.
-            allowed: (queries, keys) or what broadcasts to it.
+            allowed: broadcasts to (queries, keys).
         """
         if allowed is False:
             return
@@ -93,7 +93,7 @@ class AllowedCounts:
         self.counts[bins(piece, part.query_bin), self._region.columns(keys)] += found
 
     def mark(self, piece: range, columns: slice, any_allowed: Tensor) -> None:
-        """Note which bins have an allowed cell at all, where nobody needs to know how many.
+        """Mark the bins that have an allowed cell, if their number is not needed.
 
         Args:
             piece: queries, counted from the region's first.
@@ -104,10 +104,10 @@ class AllowedCounts:
 
 
 def counting(att: AttentionBase, region: Region) -> Generator[tuple[int, float], None, AllowedCounts]:
-    """Count the allowed cells of each bin, without their scores if that is possible.
+    """Count the allowed cells of each bin, without computing scores if possible.
 
     Yields:
-        After each block, as `pooled`: all queries, and all of their cells.
+        After each block, the progress as in `pooled`: all is done.
 
     Returns:
         The counts.
@@ -122,9 +122,10 @@ def counting(att: AttentionBase, region: Region) -> Generator[tuple[int, float],
 
 
 def bins_within(att: AttentionBase, region: Region, limits: BandLimits) -> Tensor:
-    """Return which bins have a cell within band limits, whatever the length.
+    """Return which bins have a cell within band limits, in a time that does not depend on the width of bins.
 
-    What neighboring queries reach together has no gaps, for they are at most one key apart; of others each counts.
+    The bands of adjacent queries have no gap between them, so a bin of adjacent queries is treated as one band. Sampled
+    queries are treated one by one.
 
     Returns:
         (rows, columns) bool.

@@ -1,4 +1,4 @@
-"""Regions of a head in uniform bins: where a tile lies, which levels there are, which bins some positions fall into."""
+"""Regions of a head in uniform bins: tiles, levels, and the bins of positions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from .base import AttentionBase
 
 
 class Region(NamedTuple):
-    """Some queries × some keys of a head, in bins of query_bin × key_bin cells, counted from the first of each.
-
-    keys: without gaps.
-    """
+    """Some queries × some keys of a head, in bins of query_bin × key_bin cells; keys have no gaps."""
 
     batch: int
     head: int
@@ -25,44 +22,44 @@ class Region(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many bins there are: rows and columns."""
+        """The number of bins: rows and columns."""
         return ceil(len(self.queries) / self.query_bin), ceil(len(self.keys) / self.key_bin)
 
     @property
     def query_stride(self) -> int:
-        """Distance in queries from one row of bins to the next."""
+        """The distance in queries from one row of bins to the next."""
         return self.query_bin * self.queries.step
 
     def sample(self, att: AttentionBase) -> Region:
-        """Return the region with one query in the place of each bin.
+        """Return the region with one query instead of each bin.
 
-        These are the last query of the head and those that lie whole bins before it, so that all tiles of a level, and
-        the picture in these bins, show the same queries.
+        The queries are the last of the head and those whole bins before it, so all tiles of a level and its picture
+        show the same queries.
         """
         first = self.queries.start + (att.shape.Q - 1 - self.queries.start) % self.query_bin
         return self._replace(queries=range(first, self.queries.stop, self.query_bin), query_bin=1)
 
     def columns(self, keys: range) -> slice:
-        """Return the columns of bins into which some of the keys fall."""
+        """Return the columns of the bins that contain these keys."""
         first = self.keys.start
         return bins(range(keys.start - first, keys.stop - first), self.key_bin)
 
 
 def bins(positions: range, width: int) -> slice:
-    """Return the bins of so many positions each into which a range falls."""
+    """Return the bins, `width` positions each, that contain a range."""
     return slice(positions.start // width, ceil(positions.stop / width))
 
 
 class TileAddress(NamedTuple):
-    """Which tile of which level, of at most size × size bins of 2^level × 2^level cells each.
+    """The address of a tile: at most size × size bins of 2^level × 2^level cells each.
 
-    Tile (row, column) begins at query row · size · 2^level and key column · size · 2^level, so tiles of one level meet,
-    and four bins of one level make one of the next.
+    Tile (row, column) begins at query row · size · 2^level and key column · size · 2^level. So the tiles of a level
+    cover the head, and four bins of one level make one bin of the next.
 
     level: of both axes, or (of the queries, of the keys).
     row: which row of tiles; negative counts from the end.
     column: which column of tiles; negative counts from the end.
-    size: rows and columns of a tile, at most.
+    size: the most rows and columns of a tile.
     """
 
     level: int | tuple[int, int]
@@ -71,12 +68,12 @@ class TileAddress(NamedTuple):
     size: int = 256
 
     def ranges(self, rows: int, columns: int, widths: tuple[int, int]) -> tuple[range, range]:
-        """Return what lies in the tile along both axes; IndexError if it is not there.
+        """Return the positions of the tile along both axes; raise IndexError if it does not exist.
 
         Args:
-            rows: how many positions there are along the first axis.
-            columns: how many there are along the second.
-            widths: positions to a bin, along each.
+            rows: the number of positions along the first axis.
+            columns: the number of positions along the second axis.
+            widths: positions in a bin, along each axis.
         """
         size = as_size(self.size, "size")
         return (
@@ -100,7 +97,7 @@ def tile_region(att: AttentionBase, batch: int, head: int, at: TileAddress) -> R
 
 
 def as_levels(att: AttentionBase, level: Any) -> tuple[int, int]:
-    """Read a level as that of the rows and that of the columns; one number is both."""
+    """Read a level for rows and columns; one number stands for both."""
     if not isinstance(level, tuple):
         return (as_level(att, level),) * 2
     if len(level) != 2:
@@ -109,10 +106,10 @@ def as_levels(att: AttentionBase, level: Any) -> tuple[int, int]:
 
 
 def as_level(att: AttentionBase, level: Any) -> int:
-    """Read a level: from 0, cell by cell, to the one where all of a head is a single bin."""
+    """Read a level, from 0 (single cells) to the level where a head is a single bin."""
     return as_index(level, top_level(att) + 1, "level", "levels")
 
 
 def top_level(att: AttentionBase) -> int:
-    """Return the level where all of a head is a single bin."""
+    """Return the level where a head is a single bin."""
     return (max(att.shape.Q, att.shape.K, 1) - 1).bit_length()

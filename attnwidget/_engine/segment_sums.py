@@ -1,9 +1,9 @@
-"""Weights summed over groups of keys, streamed block by block, exact at any length; and what even attention would be.
+"""Sum weights over groups of keys, block by block and exactly at any length; and count keys for uniform attention.
 
-So are the stages after the weights, what a weight carries: `summing_stage`.
+`summing_stage` does the same for the stages after the weights.
 
-Sums of exp cost no pass of their own: the softmax needs their total anyway, and that is the sum of the groups. Heads
-that share a key head are computed in one product.
+Sums of exp need no additional pass, because the softmax needs their total anyway. Heads that share a key head are
+computed in one product.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from .softmax import is_small, normalizing, sink_weights
 from .sources import Products
 from .stages import KEYS, QUERIES, allowed_cells, blocks, new, streamed, valued
 
-CELLS = QUERIES * KEYS  # of a block
-MAX_KEYS = 4 * KEYS  # of a block
-LONG_RUN = 128  # keys, from which on a run is summed in a tree: many equal numbers, one by one, are all rounded alike
-FAST_KEYS = 16  # a product of a multiple of so many keys is quicker
-LEAST_EXPONENT = -126.0  # 2^−126 is the least normal number of float32; slower below
-MAX_STRIPES, MAX_SUMS = 8, 1 << 18  # of queries whose means are taken at once, and numbers of theirs
+CELLS = QUERIES * KEYS  # in a block
+MAX_KEYS = 4 * KEYS  # in a block
+LONG_RUN = 128  # keys: from here on a run is summed in a tree, since rounding errors of equal numbers would add up
+FAST_KEYS = 16  # a product is faster with a multiple of so many keys
+LEAST_EXPONENT = -126.0  # 2^−126 is the smallest normal number of float32; smaller ones are slow
+MAX_STRIPES, MAX_SUMS = 8, 1 << 18  # the most stripes and sums to average at once
 
-OwnKeys = range | Tensor  # the key at each query's own place: consecutive ones, or (queries,) int64, -1 for none
+OwnKeys = range | Tensor  # the key at each query's position: a range, or (queries,) int64 with -1 for none
 
 
 class KeyGroups:
-    """Groups of keys, each a few runs or many.
+    """Groups of keys, each with any number of runs.
 
     Args:
-        labels: (K,) the number of the group of each key, from 0 up; -1 of a key in none.
-        count: how many groups there are.
-        device: where sums are.
+        labels: (K,) the group of each key, from 0; -1 for none.
+        count: the number of groups.
+        device: of the sums.
     """
 
     def __init__(self, labels: np.ndarray[tuple[int], np.dtype[np.int64]], count: int, device: torch.device) -> None:
         self.count = count
-        filled = np.where(labels < 0, count, labels)  # what is in none counts for the total
+        filled = np.where(labels < 0, count, labels)  # keys in no group count in the total
         edges = np.flatnonzero(np.diff(filled)) + 1
         self.starts = np.concatenate([[0], edges])
         self.stops = np.concatenate([edges, [len(filled)]])
@@ -58,23 +58,23 @@ class KeyGroups:
         self._runs = list(zip(self.starts.tolist(), self.stops.tolist(), self.of_run.tolist(), strict=True))
 
     def queries_at_once(self, heads: int) -> int:
-        """Return how many queries of some heads are summed before their means are taken: several stripes, if few."""
+        """Return how many queries of some heads to sum before averaging: several stripes if there are few sums."""
         stripe = max(1, QUERIES // heads)
         return stripe * max(1, min(MAX_STRIPES, MAX_SUMS // (max(self.rows, len(self.starts)) * stripe * heads)))
 
     def of_keys(self, keys: OwnKeys) -> Tensor:
-        """Return the group of each of some keys, (n,); `count` of a key in none, and of no key."""
+        """Return the group of each key, (n,); `count` for a key in no group, or for no key."""
         if isinstance(keys, range):
             return self.labels[keys.start : keys.stop]
         return self.labels[keys.clamp(min=0)].masked_fill(keys < 0, self.count)
 
     def runs_of(self, keys: range) -> slice:
-        """Return which runs have any of some keys."""
+        """Return the runs that contain some of the keys."""
         first, last = np.searchsorted(self.stops, keys.start, "right"), np.searchsorted(self.starts, keys.stop, "left")
         return slice(int(first), max(int(first), int(last)))
 
     def reached(self, keys: range) -> range:
-        """Return the groups that have any of some keys: from the first to the last."""
+        """Return the groups that contain some of the keys, from the first to the last."""
         numbers = self.of_run[self.runs_of(keys)]
         numbers = numbers[numbers < self.count]
         return range(int(numbers.min()), int(numbers.max()) + 1) if len(numbers) else range(0)
@@ -83,11 +83,11 @@ class KeyGroups:
         """Add a block to sums by group.
 
         Args:
-            sums: (groups, n), overwritten.
+            sums: (groups, n), changed in place.
             keys: of the block.
             e: (keys, n).
         """
-        short = keys.start  # where what is not added yet begins
+        short = keys.start  # the first key that is not added yet
         for start, stop, group in self._runs[self.runs_of(keys)]:
             start, stop = max(keys.start, start), min(keys.stop, stop)
             if stop - start < LONG_RUN:
@@ -106,10 +106,10 @@ class KeyGroups:
 class WeightSums(NamedTuple):
     """The weights of some queries of some heads, by group of keys.
 
-    groups: those that were asked for; the others have none.
-    others: (groups, heads, queries), without that of a query's own key.
-    own: (heads, queries), the weight of each query's own key; 0 where it has none.
-    sink: (heads, queries), that of the learned sink; None where no head has one.
+    groups: the groups here; other groups have weight 0.
+    others: (groups, heads, queries), the weights without a query's own key.
+    own: (heads, queries), the weight of each query's own key; 0 if it has none.
+    sink: (heads, queries), the weight of the learned sink; None if no head has one.
     """
 
     groups: range
@@ -126,14 +126,14 @@ def summing(
     Args:
         att: the attention.
         batch: which sample.
-        heads: one head, or several that may be computed together: see `together`.
+        heads: one head, or several that `together` allows in one product.
         rows: which queries.
         groups: of the keys.
-        own: the key at each query's own place; None where none is known.
-        small: whether scores are known to be so small that no maximum need be taken off: see `all_small`.
+        own: the key at each query's position; None if unknown.
+        small: whether scores are so small that exp needs no maximum subtracted: see `all_small`.
 
     Yields:
-        After each block, how many cells it had.
+        The number of cells in each block.
     """
     head = Head(att, batch, heads[0])
     if streamed(att, "weights") == "weights":
@@ -152,7 +152,7 @@ def summing(
 def _summing_by_attention(
     att: AttentionBase, batch: int, heads: range, rows: Indices, groups: KeyGroups, own: OwnKeys | None
 ) -> Generator[int, None, WeightSums]:
-    """Sum weights by torch's attention, where that is the quicker way: groups are classes of keys."""
+    """Sum weights by torch's attention, with groups as classes of keys."""
     of = reached(Head(att, batch, heads[0]), rows, groups)
     others, of_own = new(att, len(of), len(heads), len(rows)), new(att, len(heads), len(rows))
     for place, one in enumerate(heads):
@@ -167,7 +167,7 @@ def _summing_by_attention(
 
 
 def _filling(stripe: _RunningSums, batch: int, *, small: bool) -> Generator[int, None, None]:
-    """Let all blocks of some queries stream past their sums."""
+    """Add all blocks of a stripe's queries to its sums."""
     att, heads, rows = stripe.att, stripe.heads, stripe.rows
     if isinstance(att.source, Products) and not att.rules.biases:
         limits = att.rules.band_limits(batch) if small and isinstance(rows, range) and rows.step == 1 else None
@@ -183,20 +183,20 @@ def _filling(stripe: _RunningSums, batch: int, *, small: bool) -> Generator[int,
 
 
 def reached(head: Head, rows: Indices, groups: KeyGroups) -> range:
-    """Return the groups that have any weight of some queries: from the first to the last."""
+    """Return the groups that get weight from some queries, from the first to the last."""
     if streamed(head.att, "weights") == "weights":
         return range(groups.count)
     return groups.reached(head.att.rules.span(head.block(rows)))
 
 
 def all_small(att: AttentionBase, batch: int, heads: Iterable[int], rows: Indices) -> bool:
-    """Whether scores of some queries are so small that no maximum need be taken off: looks at all keys."""
+    """Return whether the scores of some queries are so small that exp needs no maximum subtracted."""
     is_product = isinstance(att.source, Products) and not att.rules.biases
     return is_product and all(is_small(Head(att, batch, head), rows) for head in heads)
 
 
 def together(att: AttentionBase) -> int:
-    """Return how many heads, from a multiple of that number on, may be computed in one product."""
+    """Return how many heads may share one product; groups of heads begin at multiples of this number."""
     if isinstance(att.source, Products) and att.rules.same_for_heads and not att.rules.biases:
         return att.shape.H // att.shape.G
     return 1
@@ -205,7 +205,7 @@ def together(att: AttentionBase) -> int:
 def _summing_given(
     head: Head, rows: Indices, groups: KeyGroups, own: OwnKeys | None
 ) -> Generator[int, None, WeightSums]:
-    """Sum weights that are given, or made of others: as they are, whatever they come to."""
+    """Sum given or derived weights, without normalizing them."""
     att = head.att
     sums = new(att, groups.rows, len(rows)).zero_()
     of_own = new(att, len(rows)).zero_()
@@ -222,7 +222,7 @@ def _summing_given(
 def summing_stage(
     att: AttentionBase, batch: int, heads: range, rows: Indices, groups: KeyGroups, own: OwnKeys | None, stage: str
 ) -> Generator[int, None, WeightSums]:
-    """Sum a stage after the weights of some queries by group of keys, with its signs; a learned sink has nothing of it.
+    """Sum a stage after the weights, with signs, by group of keys; a learned sink has no part in it.
 
     Args:
         att: the attention.
@@ -230,11 +230,11 @@ def summing_stage(
         heads: which heads.
         rows: which queries.
         groups: of the keys.
-        own: the key at each query's own place; None where none is known.
-        stage: a stage that is weights multiplied by something.
+        own: the key at each query's position; None if unknown.
+        stage: weights times a factor.
 
     Yields:
-        After each block, how many cells it had.
+        The number of cells in each block.
     """
     sums = new(att, groups.rows, len(heads), len(rows)).zero_()
     of_own = new(att, len(heads), len(rows)).zero_()
@@ -254,7 +254,7 @@ def summing_stage(
 
 
 def _known(head: Head, rows: Indices, stage: str) -> Generator[int, None, LogSumExp | None]:
-    """Return the log-normalizers of some queries; None where weights were given."""
+    """Return the log-normalizers of some queries; None for given weights."""
     return (yield from normalizing(head, rows)) if streamed(head.att, stage) == "masked" else None
 
 
@@ -267,10 +267,7 @@ def _stage_blocks(head: Head, rows: Indices, stage: str, known: LogSumExp | None
 
 
 class _RunningSums:
-    """Sums of exp by group for some queries of some heads, as blocks of keys come in; in powers of two.
-
-    A learned sink comes first, as a key would.
-    """
+    """Running sums of exp by group for some queries and heads, in powers of two; a learned sink is the first key."""
 
     def __init__(self, att: AttentionBase, heads: range, rows: Indices, groups: KeyGroups, own: OwnKeys | None) -> None:
         self.att, self.heads, self.rows, self.groups = att, heads, rows, groups
@@ -287,13 +284,13 @@ class _RunningSums:
         self.is_direct = False
 
     def add(self, keys: range, S: Tensor, *, small: bool, limits: BandLimits | None = None) -> None:
-        """Add a block of masked scores times log₂ e, (keys, n), which it overwrites.
+        """Add a block of masked scores times log₂ e.
 
         Args:
             keys: of the block.
-            S: the block.
-            small: whether no maximum need be taken off any score of these queries, the sink's included.
-            limits: what blocks cells of the block, where that is not done yet and the queries are `rows`.
+            S: the block, (keys, n), which is overwritten.
+            small: whether exp needs no maximum subtracted, from scores or from the sink.
+            limits: limits still to apply to the block; only if `rows` is a range.
         """
         if small:
             self._begin_direct()
@@ -314,32 +311,32 @@ class _RunningSums:
 
     def _begin_direct(self) -> None:
         if not self.is_direct:
-            self.of_sink = self.m.exp2()  # 0 where there is none
+            self.of_sink = self.m.exp2()  # 0 without a sink
             self.is_direct = True
 
 
 def _weights(stripes: Sequence[_RunningSums], of: range) -> WeightSums:
-    """Return the weights of some groups, of all queries that were gone through."""
+    """Return the weights of some groups, for the queries of all stripes."""
     heads = len(stripes[0].heads)
     sums = _joined([one.sums for one in stripes], heads)
     of_own, of_sink = (_joined(x, heads) for x in zip(*((one.of_own, one.of_sink) for one in stripes), strict=True))
     total = sums.sum(0) + of_own + of_sink
-    total.masked_fill_(total == 0, 1)  # of a query that may attend to nothing
+    total.masked_fill_(total == 0, 1)  # fully masked queries
     sink = None if stripes[0].att.sinks is None else of_sink / total
     return WeightSums(of, sums[of.start : of.stop] / total, of_own / total, sink)
 
 
 def _joined(parts: Sequence[Tensor], heads: int) -> Tensor:
-    """Join numbers of some queries of some heads, (…, heads · queries), to (…, heads, queries) of all."""
+    """Concatenate numbers, (…, heads · queries) each, into (…, heads, all queries)."""
     split = [part.unflatten(-1, (heads, -1)) for part in parts]
     return split[0] if len(split) == 1 else torch.cat(split, -1)
 
 
 def take_own_(sums: Tensor, own: OwnKeys | None, keys: range, e: Tensor) -> None:
-    """Move what each query gives its own key from a block (keys, n), where it is 0 then, to sums (n,).
+    """Move the weights of own keys from a block (keys, n) into sums (n,), leaving 0.
 
-    A difference of sums would be rounding where nearly all of a weight is a query's own. A range of own keys is of each
-    of the heads that the n queries are of.
+    Subtracting sums would leave rounding errors if a query gives nearly all weight to its own key. A range of own keys
+    holds for each head of the n columns.
     """
     if isinstance(own, range):
         here = range(max(keys.start, own.start), min(keys.stop, own.stop))
@@ -361,9 +358,9 @@ def take_own_(sums: Tensor, own: OwnKeys | None, keys: range, e: Tensor) -> None
 def _products(
     att: AttentionBase, batch: int, heads: range, rows: Indices, *, masked: bool
 ) -> Iterator[tuple[range, Tensor]]:
-    """Iterate over blocks of masked scores times log₂ e, (keys, heads · queries), of heads that share a key head.
+    """Iterate over blocks of scores times log₂ e, (keys, heads · queries), of heads that share a key head.
 
-    Where `masked` is False, those are left that no block is outside of, and which cells are blocked is not looked at.
+    Without `masked`, blocked cells keep their scores, and only keys outside the span are skipped.
     """
     source, capped = att.source, att.softcap
     assert isinstance(source, Products)
@@ -384,23 +381,23 @@ def _products(
         S = product.of(take(k, keys, 0).to(att.result_dtype), scratch)
         if capped is not None:
             S.div_(capped).tanh_().mul_(capped * LOG2_E)
-        if isinstance(allowed, Tensor):  # before exp: this stops NaN in what is blocked
+        if isinstance(allowed, Tensor):  # before exp, which stops NaN in blocked cells
             blocked = allowed.logical_not().mT.expand(len(keys), len(rows))
             S.view(len(keys), len(heads), len(rows)).masked_fill_(blocked[:, None], -inf)
         yield keys, S
         del S
 
 
-# Even attention.
+# Uniform attention.
 
 
 class AllowedSums(NamedTuple):
-    """To how many keys some queries may attend, by group.
+    """The number of keys that some queries may attend to, by group.
 
-    groups: those that were asked for; the others have none.
+    groups: the groups here; other groups have none.
     others: (groups, queries) int64, without a query's own key.
-    total: (queries,) int64, of all keys, those in no group too.
-    own: (queries,) int64, 1 where a query may attend to its own key.
+    total: (queries,) int64, all keys, including those in no group.
+    own: (queries,) int64, 1 if a query may attend to its own key.
     """
 
     groups: range
@@ -410,10 +407,10 @@ class AllowedSums(NamedTuple):
 
 
 def counting(head: Head, rows: Indices, groups: KeyGroups, own: OwnKeys | None) -> Generator[int, None, AllowedSums]:
-    """Count the keys that some queries may attend to, by group: from the ends of rows where rules are known.
+    """Count the keys that some queries may attend to, by group; from the ends of rows if the rules give them.
 
     Yields:
-        After each block that is looked at cell by cell, how many cells it had.
+        The number of cells in each block that is evaluated cell by cell.
     """
     known = _ends(head, rows)
     if known is None:
@@ -443,10 +440,10 @@ def counting(head: Head, rows: Indices, groups: KeyGroups, own: OwnKeys | None) 
 
 
 def _ends(head: Head, rows: Indices) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """Return where the keys of each query begin and end, and which are for any query; None where more is to be known.
+    """Return the first and end key of each query, and the keys open to any query; None if rules are not that simple.
 
     Returns:
-        (queries,) twice, 0 ≤ start, stop ≤ K; (K,) bool, None where all are.
+        (queries,) each, 0 ≤ start, stop ≤ K; (K,) bool, None for all keys.
     """
     att = head.att
     if att.rules.by_score:
@@ -486,7 +483,7 @@ def _counting_cells(
 def _looking(
     head: Head, rows: Indices, groups: KeyGroups, own: OwnKeys | None
 ) -> Generator[int, None, tuple[Tensor, Tensor]]:
-    """Look which cells are allowed: (groups, queries) of other keys, and (queries,) of the own one."""
+    """Count allowed cells one by one: (groups, queries) for other keys, and (queries,) for the own key."""
     att = head.att
     counts = torch.zeros(groups.rows, len(rows), dtype=torch.float32, device=att.device)  # exact up to 2²⁴ keys
     of_own = torch.zeros(len(rows), dtype=torch.float32, device=att.device)

@@ -1,7 +1,7 @@
-"""The online softmax and all that runs over whole rows, streamed block by block; no (Q, K) tensor anywhere.
+"""The online softmax and other computations over whole rows, block by block, without any (Q, K) tensor.
 
-The softmax is that of Milakov & Gimelshein (2018) and FlashAttention (Dao et al. 2022); a log-normalizer stays in two
-parts, `LogSumExp`.
+The softmax follows Milakov & Gimelshein (2018) and FlashAttention (Dao et al. 2022), with log-normalizers in two parts:
+`LogSumExp`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SMALL = 60.0  # |score|: e^±60, and sums of a million of them, are normal numbe
 
 
 class Softmax:
-    """Running maximum m and sum l of exp(masked − m) for some queries, as blocks of keys come in.
+    """Running maximum m and sum l of exp(masked − m) for some queries, block by block.
 
-    A learned sink comes first, as a key would: its logit in every row, and no value.
+    A learned sink is the first key: its logit in every row, without a value.
     """
 
     def __init__(self, head: Head, queries: int):
@@ -48,10 +48,10 @@ class Softmax:
             peak: (queries,), its maximum over the keys.
 
         Returns:
-            exp(S − m), in the memory of S; and (queries,), the factor of what earlier blocks returned, None for 1.
+            exp(S − m), in the memory of S; and the factors that rescale earlier results, (queries,), None for 1.
         """
         m = torch.maximum(self.m, peak)  # keeps NaN
-        base = m.masked_fill(m == -inf, 0)  # −∞ − (−∞) would be NaN in a row that is empty so far
+        base = m.masked_fill(m == -inf, 0)  # −∞ − (−∞) would be NaN in a row without keys so far
         e = exp_(S.sub_(base))  # (keys, queries)
         shrink = exp_(self.m - base)  # (queries,)
         self.m, self.l = m, self.l * shrink + e.sum(0)
@@ -64,10 +64,9 @@ class Softmax:
 
 
 class DirectSoftmax(Softmax):
-    """The same for scores so small that no maximum need be taken off them.
+    """The softmax for scores so small that exp needs no maximum subtracted, and no rescaling.
 
-    No difference, no factor for what came before, nothing below the normal range. The maximum is kept, for the
-    log-normalizers.
+    The maximum is kept only for the log-normalizers.
     """
 
     def __init__(self, head: Head, queries: int):
@@ -75,7 +74,7 @@ class DirectSoftmax(Softmax):
         self.l = self.m.mul(LOG2_E).exp2_()  # 0, or exp of the sink
 
     def add(self, S: Tensor, peak: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Add a block of keys: as `Softmax.add`, but returns exp(S)."""
+        """Add a block of keys like `Softmax.add`, but return exp(S)."""
         e = S.mul_(LOG2_E).exp2_()  # (keys, queries)
         self.m = torch.maximum(self.m, peak)
         self.l += e.sum(0)
@@ -89,7 +88,7 @@ class DirectSoftmax(Softmax):
 
 
 class DirectSum:
-    """The sum l = Σ exp(masked) alone, for scores so small that no maximum need be taken off them."""
+    """Only the sum l = Σ exp(masked), for scores so small that exp needs no maximum subtracted."""
 
     def __init__(self, head: Head, queries: int):
         sink = head.sink
@@ -102,14 +101,14 @@ class DirectSum:
 
 
 def online(head: Head, queries: Indices) -> Callable[[Head, int], Softmax]:
-    """Return the quickest softmax that is exact for some queries."""
+    """Return the fastest softmax that is exact for some queries."""
     return DirectSoftmax if is_small(head, queries) else Softmax
 
 
 def is_small(head: Head, queries: Indices, limit: float = SMALL) -> bool:
-    """Whether scores of some queries are so small that exp needs no maximum taken off, and only masks change them.
+    """Return whether scores of some queries and the sink's logit are so small that exp needs no maximum subtracted.
 
-    The logit of a sink is one of them.
+    Scores with biases or a softcap never count as small.
     """
     att = head.att
     if not att.scores_are_products or att.rules.biases or abs(head.sink or 0.0) >= limit:
@@ -118,23 +117,23 @@ def is_small(head: Head, queries: Indices, limit: float = SMALL) -> bool:
 
 
 def is_finite(head: Head, queries: Indices) -> bool:
-    """Whether a masked score of some queries is −∞ only where it is blocked: no product and no sum overflows."""
+    """Return whether masked scores of some queries are −∞ only in blocked cells, because nothing overflows."""
     rules = head.att.rules
     return not rules.by_score and len(rules.biases) < 2 and bound(head, queries) < 1e30  # NaN is not
 
 
 def bound(head: Head, queries: Indices) -> float:
-    """Return an upper bound of the scaled scores of some queries, |q · k| ≤ ‖q‖ · ‖k‖; ∞ or NaN if it is not known."""
+    """Return an upper bound of the scaled scores of some queries, |q · k| ≤ ‖q‖ · ‖k‖; ∞ or NaN if unknown."""
     if head.q is None:
         return inf
     return longest(take(head.q, queries, 0)) * head.att.longest_key(head.batch, head.group) * abs(head.att.scale)
 
 
 def normalizing(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
-    """Compute the log-normalizers of some queries where they are not known, and remember them.
+    """Compute and cache the log-normalizers of some queries, unless they are known.
 
     Yields:
-        After each block, how many cells it had.
+        The number of cells in each block.
 
     Returns:
         The log-normalizers.
@@ -175,17 +174,17 @@ def _of_any(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
 
 
 def normalizers(head: Head, queries: Indices) -> LogSumExp:
-    """Return the log-normalizers of some queries, from now on remembered."""
+    """Return the log-normalizers of some queries, and cache them."""
     return run_to_end(normalizing(head, queries))
 
 
 def head_logsumexp(head: Head) -> LogSumExp:
-    """Return the log-normalizers of all queries of a head, from now on remembered."""
+    """Return the log-normalizers of all queries of a head, and cache them."""
     return normalizers(head, range(head.att.shape.Q))
 
 
 def passing(steps: Generator[Y, None, T], told: Callable[[Y], R]) -> Generator[R, None, T]:
-    """Run a generator, yield what is told of each thing that it yields, and return what it returns."""
+    """Run a generator, yield told(item) for each item, and return its result."""
     while True:
         try:
             made = next(steps)
@@ -195,7 +194,7 @@ def passing(steps: Generator[Y, None, T], told: Callable[[Y], R]) -> Generator[R
 
 
 def run_to_end(steps: Generator[Any, None, T]) -> T:
-    """Run a generator to its end, and return what it returns."""
+    """Run a generator to its end, and return its result."""
     while True:
         try:
             next(steps)
@@ -204,7 +203,7 @@ def run_to_end(steps: Generator[Any, None, T]) -> T:
 
 
 def output(head: Head) -> tuple[Tensor, LogSumExp | None]:
-    """Compute weights · v of all queries, (Q, Dv), and their log-normalizers, where there are any."""
+    """Compute weights · v of all queries, (Q, Dv), and their log-normalizers, if any."""
     att = head.att
     out, (m, log_l) = new(att, att.shape.Q, att.shape.Dv or 0), new(att, 2, att.shape.Q)
     for rows in cuts(range(att.shape.Q), 1, QUERIES):
@@ -216,10 +215,10 @@ def output(head: Head) -> tuple[Tensor, LogSumExp | None]:
 
 
 def output_rows(head: Head, rows: Indices) -> Generator[int, None, tuple[Tensor, LogSumExp | None]]:
-    """Compute weights · v of some queries, (queries, Dv), and their log-normalizers, where there are any.
+    """Compute weights · v of some queries, (queries, Dv), and their log-normalizers, if any.
 
     Yields:
-        After each block, how many cells it had.
+        The number of cells in each block.
     """
     att, stage = head.att, streamed(head.att, "weights")
     total = new(att, len(rows), att.shape.Dv or 0).zero_()  # (queries, Dv)
@@ -238,7 +237,7 @@ def output_rows(head: Head, rows: Indices) -> Generator[int, None, tuple[Tensor,
 
 
 def weigh(e: Tensor, v: Tensor) -> Tensor:
-    """Return eᵀ · v, (queries, Dv); a value that is NaN or infinite reaches only queries that give it weight."""
+    """Return eᵀ · v, (queries, Dv); NaN and ∞ in v reach only queries that give them weight."""
     finite = v.isfinite()  # (keys, Dv)
     if bool(finite.all()):
         return e.mT @ v  # (queries, Dv)
@@ -256,7 +255,7 @@ def exact_block(att: AttentionBase, cells: Block, stage: str, known: LogSumExp |
         att: the attention.
         cells: which cells.
         stage: which stage.
-        known: the log-normalizers of the queries, for weights of scores and the stages after them.
+        known: the log-normalizers of the queries, if weights or later stages are computed from scores.
 
     Returns:
         (queries, keys).
@@ -269,17 +268,17 @@ def exact_block(att: AttentionBase, cells: Block, stage: str, known: LogSumExp |
         else:
             S, _ = masked(att, part, att.rules.allowed(part))
         if known is not None:
-            S = exp_(known.log_weights(S).clamp_(max=0))  # above 1 by rounding alone
+            S = exp_(known.log_weights(S).clamp_(max=0))  # above 1 only by rounding
             S = valued(S, Head(att, part.batch, part.head), part.queries, part.keys, stage)
         out[:, at.start : at.stop] = S.mT
     return out
 
 
 def whole_rows(att: AttentionBase, cells: Block, stage: str) -> Tensor:
-    """Compute weights, or a stage after them, of some queries over all keys, each row normalized by its own numbers.
+    """Compute weights or a later stage of some queries over all keys, and normalize each row by its own scores.
 
-    A row's only key then has weight 1 and equal keys share equally, to the last bit; log-normalizers from a product of
-    another shape may differ in it.
+    So a row's only key has weight exactly 1, and equal keys have exactly equal weights. Cached log-normalizers, from a
+    product of another shape, may differ in the last bit.
 
     Returns:
         (queries, keys).
@@ -296,11 +295,10 @@ def whole_rows(att: AttentionBase, cells: Block, stage: str) -> Tensor:
 
 
 def sink_weights(head: Head, queries: Indices) -> Tensor | None:
-    """Compute what the learned sink takes of the weights of some queries.
+    """Compute the sink weights of some queries, 1 minus the sum of their other weights.
 
     Returns:
-        (queries,): 1 less it is the sum of the weights of a query's keys; 0 where this head has no sink. None where no
-        head has.
+        (queries,), 0 if this head has no sink; None if no head has one.
     """
     att = head.att
     if att.sinks is None:
@@ -310,7 +308,7 @@ def sink_weights(head: Head, queries: Indices) -> Tensor | None:
 
 
 def sink_column(head: Head, queries: Indices, stage: str) -> Tensor | None:
-    """Compute the sink's column of a stage, (queries,): its logit from scaled to masked; None where there is none."""
+    """Compute the sink's column of a stage, (queries,): its logit for "scaled" to "masked"; None if there is none."""
     if stage == "weights":
         return sink_weights(head, queries)
     sinks = head.att.sinks

@@ -1,4 +1,4 @@
-"""Where the numbers of a block come from: products of q and k, or a matrix that the user has."""
+"""Sources of the numbers of a block: products of q and k, or a matrix that the user gave."""
 
 from __future__ import annotations
 
@@ -12,73 +12,73 @@ from torch import Tensor
 from .._utils.indexing import Indices, take
 from .matmul import Product, Scratch
 
-CARRIED = ("value_norm", "logit", "saliency")  # what a weight carries: see `carried`
+CARRIED = ("value_norm", "logit", "saliency")  # what a weight contributes downstream: see `carried`
 Stage = Literal["scores", "scaled", "capped", "masked", "weights", "contribution", "value_norm", "logit", "saliency"]
 STAGES: tuple[Stage, ...] = get_args(Stage)  # in the order of computation
 
-HeadOfSource = tuple[Any, int, int]  # `base.Head`, which knows sources: an attention, a sample and a head
+HeadOfSource = tuple[Any, int, int]  # a `base.Head`, which cannot be imported here: an attention, a sample and a head
 
 
 class SourceRows(Protocol):
-    """Some queries of a head, multiplied by a scale: their blocks, one after the other."""
+    """Some queries of a head, times a scale, to compute blocks of."""
 
     def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
         """Return scale × the stage of the queries and some keys.
 
         Returns:
-            (keys, queries), float32 or float64, in the memory of `scratch` if that is of use. Never a view of what the
-            user gave: the caller writes into it.
+            (keys, queries), float32 or float64, possibly in the memory of `scratch`. Never a view of the user's
+            tensors, because callers write into it.
         """
 
 
 class Source(Protocol):
-    """Gives one stage of any block; the stages after it are computed from that."""
+    """Provides one stage of any block; later stages are computed from it."""
 
     @property
     def gives(self) -> Literal["scores", "weights"]:
-        """Which stage that is."""
+        """The stage it provides."""
 
     @property
     def default_scale(self) -> float:
-        """What scores are multiplied by where nobody says."""
+        """The factor of scores if the user gives none."""
 
     @property
     def description(self) -> tuple[str, ...]:
-        """What it is made of, each part in a few words; () where the options tell it."""
+        """What it is made of, as short texts; () if the options describe it."""
 
     @property
     def derived(self) -> bool:
         """Whether it is computed from another attention."""
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
-        """Return some queries of a head, multiplied by a scale."""
+        """Return some queries of a head, times a scale."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what it is read from, by the user's name for it; the first has (batch, head, query, …)."""
+        """Return its tensors, by the user's names; the first is (batch, head, query, …)."""
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
-        """Compute what blocks of some queries need, so that none has to wait; yield the cells of each part."""
+        """Compute in advance what blocks of some queries need; yield the number of cells of each part."""
 
     def heads_in_cells(self, batch: int, head: int) -> tuple[HeadOfSource, ...]:
-        """Return the heads of which one cell each is computed for a cell of a head; () if it is read from tensors."""
+        """Return the heads whose cells are combined into a cell of this head; () if it reads tensors."""
 
     def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[HeadOfSource, range], ...] | None:
-        """Return whose log-normalizers blocks of some queries need: heads, and queries of each; None for their own."""
+        """Return the heads and queries whose log-normalizers blocks of some queries need; None for their own."""
 
     @property
     def zero_where_blocked(self) -> bool:
-        """Whether its weights are 0 wherever the rules block: then what known rules exclude need not be computed."""
+        """Whether its weights are 0 in all blocked cells, so that excluded blocks need not be computed."""
 
     @property
     def has_sinks(self) -> bool:
-        """Whether learned sinks take a share of the weights that it gives."""
+        """Whether learned sinks take a share of its weights."""
 
     def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
-        """Return what learned sinks take of the weights of some queries, (queries,); None where it is not known."""
+        """Return the sink weights of some queries, (queries,); None if they are not known."""
 
 
 class TensorSource:
-    """What all sources have in common that are read from tensors alone."""
+    """The common part of all sources that only read tensors."""
 
     description: tuple[str, ...] = ()
     derived = False
@@ -100,7 +100,7 @@ class TensorSource:
 
 @dataclass(frozen=True, eq=False)
 class Products(TensorSource):
-    """scores = q · kᵀ, computed where they are looked at."""
+    """scores = q · kᵀ, computed on demand."""
 
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
@@ -121,7 +121,7 @@ class Products(TensorSource):
         return {"q": self.q, "k": self.k}
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Products:
-        """Return the products of the same tensors, each with a change made to it."""
+        """Return the products of the changed tensors."""
         return Products(change(self.q), change(self.k))
 
 
@@ -138,7 +138,7 @@ class ProductRows:
 
 @dataclass(frozen=True, eq=False)
 class Given(TensorSource):
-    """A matrix that is there already, never copied whole."""
+    """A given matrix, never copied as a whole."""
 
     matrix: Tensor  # (B, H, Q, K)
     gives: Literal["scores", "weights"]
@@ -151,7 +151,7 @@ class Given(TensorSource):
         return {self.gives: self.matrix}
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Given:
-        """Return the same matrix with a change made to it."""
+        """Return the changed matrix as a source."""
         return Given(change(self.matrix), self.gives)
 
 

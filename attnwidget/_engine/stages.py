@@ -1,7 +1,7 @@
 """The stages of attention, block by block, and their properties.
 
-A block lies transposed, (keys, queries): pooling over keys then runs along rows of memory. Numbers are float32, or
-float64 where the tensors are.
+Blocks are transposed, (keys, queries), so that pooling over keys runs along rows of memory. Numbers are float64 for
+float64 tensors, otherwise float32.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .carried import Of, carried, factor
 from .matmul import LOG2_E, Scratch
 from .sources import CARRIED, SourceRows
 
-NORMALIZED = ("weights", "contribution", *CARRIED)  # stages that take a whole row
-BY_SIZE = ("logit", "saliency")  # stages that pool to the number of largest absolute value, with its sign
-SIGNED = ("scores", "scaled", "capped", "masked", *BY_SIZE)  # stages whose numbers may be negative
-MASKED = ("masked", *NORMALIZED)  # stages in which a blocked cell has no number of its own
-QUERIES, KEYS = 512, 2048  # of one block
-FEW_CELLS = 1 << 17  # of a block of few queries
+NORMALIZED = ("weights", "contribution", *CARRIED)  # stages that need a whole row
+BY_SIZE = ("logit", "saliency")  # stages that "max" pools to the largest absolute value, with its sign
+SIGNED = ("scores", "scaled", "capped", "masked", *BY_SIZE)  # stages with negative numbers
+MASKED = ("masked", *NORMALIZED)  # stages in which blocked cells have no number of their own
+QUERIES, KEYS = 512, 2048  # in one block
+FEW_CELLS = 1 << 17  # in a block of few queries
 
 
 def new(att: AttentionBase, *shape: int) -> Tensor:
@@ -33,19 +33,19 @@ def new(att: AttentionBase, *shape: int) -> Tensor:
 
 
 def streamed(att: AttentionBase, stage: str) -> str:
-    """Return the stage to stream in order to obtain a stage: weights need the whole row of masked scores."""
+    """Return the stage to compute block by block for a stage: weights need whole rows of masked scores."""
     return "masked" if att.source.gives == "scores" and stage in NORMALIZED else stage
 
 
 def excludes(att: AttentionBase, stage: str) -> bool:
-    """Return whether what known rules exclude is left out of a stage that is streamed."""
+    """Return whether blocks that known rules exclude can be skipped for a streamed stage."""
     return stage == "masked" or (stage == "weights" and att.source.zero_where_blocked)
 
 
 def keys_at_once(att: AttentionBase, queries: int) -> int:
-    """Return how many keys a block of some queries has at most: no more than so many are cast at once.
+    """Return the most keys in a block of some queries, which limits the numbers to cast at once.
 
-    What is put together from other heads, or from pieces, takes its time for each block, however few cells it has.
+    Combined heads and merged words get longer blocks, since each block has a fixed cost there.
     """
     return max(KEYS, FEW_CELLS // max(1, queries)) if att.source.derived else KEYS
 
@@ -59,14 +59,14 @@ def rows_of(head: Head, queries: Indices, stage: str) -> SourceRows:
 def plain(
     att: AttentionBase, cells: Block, stage: str, scratch: Scratch | None = None, rows: SourceRows | None = None
 ) -> Tensor:
-    """Compute a stage that follows from single cells, before any mask.
+    """Compute a stage that follows from single cells, without masks.
 
     Args:
         att: the attention.
         cells: which cells.
-        stage: which stage, but not masked.
-        scratch: where the result may lie.
-        rows: the queries of the cells, as `rows_of` returns them, where several blocks share them.
+        stage: which stage, except "masked".
+        scratch: optional memory for the result.
+        rows: the result of `rows_of` for the queries, to share between blocks.
 
     Returns:
         (keys, queries).
@@ -95,11 +95,11 @@ def masked(
         att: the attention.
         cells: which cells.
         allowed: which of them the rules allow.
-        scratch: where the result may lie.
-        rows: the queries of the cells, as `rows_of` returns them, where several blocks share them.
+        scratch: optional memory for the result.
+        rows: the result of `rows_of` for the queries, to share between blocks.
 
     Returns:
-        (keys, queries), −∞ where blocked; and which cells are allowed, for a function of the scores may block more.
+        (keys, queries), −∞ in blocked cells; and which cells are allowed, since functions of the scores may block more.
     """
     if allowed is False:
         return new(att, len(cells.keys), len(cells.queries)).fill_(-inf), False
@@ -116,7 +116,7 @@ def masked(
 
 
 def allowed_cells(att: AttentionBase, cells: Block) -> Allowed:
-    """Return which cells are allowed, by the rules and by what a function makes of their scores."""
+    """Return which cells are allowed by the rules and by functions of the scores."""
     allowed = att.rules.allowed(cells)
     if att.rules.by_score and allowed is not False and len(cells.queries) and len(cells.keys):
         return masked(att, cells, allowed)[1]
@@ -132,18 +132,18 @@ def blocks(
     within: range | None = None,
     zeros: bool = True,
 ) -> Iterator[tuple[range, Tensor, Allowed]]:
-    """Iterate over the blocks of some queries along the keys; for the stage masked, blocked ones are left out.
+    """Iterate over the blocks of some queries along the keys; for the stage "masked", skip blocked blocks.
 
     Args:
         head: which head.
         queries: which queries.
-        stage: masked, or a stage that follows from single cells.
-        width: keys to a bin; a block has whole bins or a part of one.
-        within: only these keys.
-        zeros: whether weights come too that known rules make 0.
+        stage: "masked", or a stage that follows from single cells.
+        width: keys in a bin; a block has whole bins or a part of one.
+        within: only these keys; None for all.
+        zeros: whether to include weights that known rules make 0.
 
     Yields:
-        The keys of a block; its numbers, (keys, queries), which the caller may overwrite and the next block does; and
+        The keys of a block; its numbers, (keys, queries), which the caller may overwrite and the next block reuses; and
         which cells are allowed.
     """
     att = head.att
@@ -165,10 +165,7 @@ def blocks(
 def exponentials(
     head: Head, queries: Indices, width: int = 1, *, within: range | None = None
 ) -> Iterator[tuple[range, Tensor, Allowed]]:
-    """Iterate over blocks of exp(masked), 0 where a cell is blocked: see `blocks`.
-
-    Only for scores that nothing but masks changes, and which are so small that exp needs no maximum taken off.
-    """
+    """Iterate over blocks of exp(masked), with 0 in blocked cells, for scores that `softmax.is_small`: see `blocks`."""
     att = head.att
     rows = att.source.rows(head.batch, head.head, queries, att.scale * LOG2_E)
     scratch = Scratch(len(queries) * KEYS, att.result_dtype, att.device)
@@ -194,7 +191,7 @@ def exponentials(
 
 def values(head: Head, keys: Indices) -> Tensor:
     """Return the values of some keys, (keys, Dv)."""
-    assert head.v is not None  # a stage with values was checked before
+    assert head.v is not None  # `check_stage` guarantees it
     return take(head.v, keys, 0).to(head.att.result_dtype)
 
 
@@ -204,23 +201,23 @@ def norms(head: Head, keys: Indices) -> Tensor:
 
 
 def valued(weights: Tensor, head: Head, queries: Indices, keys: Indices, stage: str) -> Tensor:
-    """Return what weights come to in a stage after them, (keys, queries)."""
+    """Return a stage after the weights, (keys, queries), from weights."""
     if stage == "contribution":
         return by_value(weights, norms(head, keys))
     if stage not in CARRIED:
         return weights
-    assert head.att.carries is not None  # a stage that weights carry was checked before
+    assert head.att.carries is not None  # `check_stage` guarantees it
     of = Of(head.batch, head.head)
     return carried(weights, factor(head.att.carries, stage, of, queries, values(head, keys)))
 
 
 def by_value(weights: Tensor, norms: Tensor) -> Tensor:
-    """Return weight × ‖v‖, (keys, queries); 0 where the weight is 0, whatever the value."""
+    """Return weight × ‖v‖, (keys, queries); 0 for a weight of 0, even if v is NaN or infinite."""
     found = weights * norms
     return found if bool(norms.isfinite().all()) else found.masked_fill_(weights == 0, 0)
 
 
 def log_by_value(S: Tensor, norms: Tensor) -> Tensor:
-    """Return log(e^S × ‖v‖), (keys, queries); −∞ where S is."""
+    """Return log(e^S × ‖v‖), (keys, queries); −∞ where S is −∞."""
     found = S + norms.log()
     return found if bool(norms.isfinite().all()) else found.masked_fill_(S.isneginf(), -inf)

@@ -1,4 +1,4 @@
-"""Which kind of stripe a region is pooled by."""
+"""Choose the kind of stripe that pools a region."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from .stripes import (
 
 
 class Stripes:
-    """The stripes of a region, one after the other in the same memory: chooses the quickest kind that is exact.
+    """Makes the stripes of a region, in the same memory, with the fastest kind that is exact.
 
     Args:
         att: the attention.
-        region: what is pooled.
-        stage: the stage of it.
+        region: the region to pool.
+        stage: the stage to pool.
         pool: "max" or "mean".
-        dense: whether whole rows are computed at once, for a mask or bias that is there cell by cell.
-        fast: whether by the fused pass, where that was decided for a picture of which this is a part; None: decide.
+        dense: whether to compute whole rows at once, for a dense mask or bias.
+        fast: whether to use the fused pass, if that was decided for the whole picture; None: decide here.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Stripes:
 
         Args:
             rows: the queries.
-            columns: the bins of keys that any of them may attend to.
-            known: their log-normalizers, if they are known and of use.
+            columns: the bins of keys that some of them may attend to.
+            known: their log-normalizers, if they are known and useful.
         """
         grid = self._grid.view(-1)[: len(self._grid) * len(rows)].view(len(self._grid), len(rows))
         about = self._att, self._region, rows, columns, self._stage, self._pool, grid
@@ -62,16 +62,16 @@ class Stripes:
 
     @cached_property
     def _kernels(self) -> Kernels | None:
-        """The kernels of the fused pass, asked for once: a pass does not go over to them on its way."""
+        """The kernels of the fused pass, decided once: a pass does not switch to them midway."""
         if self._fast is False or not _has_kernels(self._att, self._stage) or self._region.queries.step > 1:
             return None
         if self._fast:
-            return ACCELERATOR.wait()  # another process may have to compile them first
+            return ACCELERATOR.wait()  # a worker process may have to compile them first
         return ACCELERATOR.of_pass(len(self._region.queries) * len(self._region.keys))
 
     @cached_property
     def _unknown(self) -> Callable[..., Stripe]:
-        """The kind of those whose log-normalizers are not known; looked for only where there are such."""
+        """The kind of stripe for unknown log-normalizers, decided on first use."""
         att, region = self._att, self._region
         if streamed(att, self._stage) != "masked" or self._stage not in NORMALIZED:
             return Stripe
@@ -88,7 +88,7 @@ class Stripes:
 
 
 def takes_fused_pass(att: AttentionBase, stage: str, cells: int) -> bool:
-    """Whether a picture over so many cells, computed in parts, is made by the fused pass: all of it, or nothing."""
+    """Return whether the fused pass makes a picture over so many cells; the answer holds for all its parts."""
     return _has_kernels(att, stage) and ACCELERATOR.of_pass(cells) is not None
 
 

@@ -1,6 +1,6 @@
-"""Stripes: some queries of a region, pooled along the keys as their blocks stream past. One kind per way to pool.
+"""Stripes: some queries of a region, pooled along the keys block by block. Each class is one way to pool.
 
-`Stripes` of `stripe_choice` is the one place that chooses among the kinds.
+Only `stripe_choice.Stripes` chooses among them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .stages import KEYS, blocks, exponentials, log_by_value, norms, streamed, v
 
 
 class Stripe:
-    """Some queries, pooled along the keys as blocks come in: a stage that follows from each cell alone.
+    """Some queries, pooled along the keys block by block, for a stage that follows from single cells.
 
     Args:
         att: the attention.
-        region: what is pooled.
+        region: the region to pool.
         rows: the queries of this stripe.
-        columns: the bins of keys that any of them may attend to; the others are left out.
-        stage: what is pooled.
-        pool: "max" or "mean"; of a mean the sums are pooled.
-        grid: (columns of the region, queries), memory that stripes use one after the other.
+        columns: the bins of keys that some of them may attend to; other bins are skipped.
+        stage: the stage to pool.
+        pool: "max" or "mean"; for a mean, the stripe pools sums.
+        grid: (columns of the region, queries), memory that stripes share in turn.
     """
 
-    logarithmic = False  # whether exp is left for the end: the maximum of exp is exp of the maximum
-    empty_value: float | None = None  # what pools to this had no allowed cell; None if numbers do not tell
+    logarithmic = False  # whether exp is taken at the end: the maximum of exp is exp of the maximum
+    empty_value: float | None = None  # the pooled value of bins without allowed cells; None if it does not tell
 
     def __init__(
         self, att: AttentionBase, region: Region, rows: range, columns: slice, stage: str, pool: str, grid: Tensor
@@ -51,22 +51,22 @@ class Stripe:
 
     @property
     def start(self) -> float:
-        """Value of a bin before any of its cells."""
+        """The value of a bin before any of its cells."""
         return -inf if self.pool == "max" else 0
 
     def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
-        """Iterate over the blocks of the queries along the region's keys: keys, (keys, queries), and what is allowed.
+        """Iterate over blocks along the region's keys: keys, numbers (keys, queries), and allowed cells.
 
-        The next block may reuse the memory of the one before.
+        The next block may reuse the memory of the last one.
         """
         region, base = self.region, streamed(self.att, self.stage)
         return blocks(self.head, self.rows, base, region.key_bin, within=region.keys, zeros=False)
 
     def run(self) -> Iterator[tuple[range, Allowed]]:
-        """Pool one block after the other; yield the keys of each, and which of its cells are allowed."""
+        """Pool all blocks in turn; yield the keys and the allowed cells of each."""
         for keys, S, allowed in self.blocks():
             self.add(keys, S, allowed)
-            del S  # the next one comes to lie where it was
+            del S  # so that the next block reuses its memory
             yield keys, allowed
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
@@ -76,9 +76,9 @@ class Stripe:
         self.merge(keys, S)
 
     def merge(self, keys: range, x: Tensor) -> Tensor:
-        """Pool numbers, (keys, queries), into the grid. Returns their own bins, (columns, queries)."""
+        """Pool numbers, (keys, queries), into the grid. Return their bins, (columns, queries)."""
         at, width = self.grid[self.region.columns(keys)], self.region.key_bin
-        if width <= KEYS:  # then blocks are cut at bins, and each bin comes once
+        if width <= KEYS:  # blocks have whole bins, and each bin comes once
             return pool_first(x, width, self.reduce, at)
         found = pool_first(x, width, self.reduce)
         if self.pool == "max":
@@ -88,7 +88,7 @@ class Stripe:
         return found
 
     def valued(self, keys: range, weights: Tensor) -> Tensor:
-        """Return weights, (keys, queries), as they are or as what they come to in the stage."""
+        """Return the stage for weights, (keys, queries)."""
         return valued(weights, self.head, self.rows, keys, self.stage)
 
     def norms(self, keys: range) -> Tensor:
@@ -96,11 +96,11 @@ class Stripe:
         return norms(self.head, keys)
 
     def any_allowed(self) -> Tensor:
-        """Return which bins have an allowed cell, (rows, columns) bool, read off the numbers; before `finish`."""
+        """Return which bins have an allowed cell, (rows, columns) bool, from the numbers; call before `finish`."""
         return self.by_bin().ne(self.empty_value)  # type: ignore[arg-type]
 
     def finish(self) -> LogSumExp | None:
-        """Bring the grid to its final numbers. Returns the log-normalizers of the queries, if there are any."""
+        """Compute the final numbers of the grid. Return the log-normalizers of the queries, if there are any."""
         return None
 
     def by_bin(self) -> Tensor:
@@ -108,12 +108,12 @@ class Stripe:
         return pool_last(self.bins, self.region.query_bin, self.reduce).mT
 
     def pooled(self) -> Tensor:
-        """Return the final numbers, (rows, columns); after `finish`."""
+        """Return the final numbers, (rows, columns); call after `finish`."""
         return exp_(self.by_bin()) if self.logarithmic else self.by_bin()
 
 
 class KnownStripe(Stripe):
-    """Weights whose log-normalizers are known: a maximum needs no exp but that of its own bins."""
+    """Weights with known log-normalizers; for a maximum, exp is taken only of bins."""
 
     def __init__(self, known: LogSumExp, *about: Any):
         super().__init__(*about)
@@ -137,11 +137,11 @@ class KnownStripe(Stripe):
 
 
 class CarriedStripe(Stripe):
-    """What weights carry: its largest absolute value, with its sign, or the sum.
+    """A stage of `CARRIED`: the largest absolute value, with its sign, or the sum.
 
     Args:
-        known: the log-normalizers; None where the weights were given.
-        about: as of `Stripe`.
+        known: the log-normalizers; None for given weights.
+        about: as in `Stripe`.
     """
 
     def __init__(self, known: LogSumExp | None, *about: Any):
@@ -175,7 +175,7 @@ class CarriedStripe(Stripe):
 
 
 class SmallStripe(Stripe):
-    """Weights of scores so small that exp needs no maximum taken off: of those, exp is what comes in."""
+    """Weights of scores so small that exp needs no maximum subtracted; blocks hold exp(masked)."""
 
     empty_value = 0.0
 
@@ -208,7 +208,7 @@ class SmallStripe(Stripe):
 
 
 class OnlineStripe(Stripe):
-    """Weights of any scores: the online softmax beside it."""
+    """Weights of any scores, with the online softmax during pooling."""
 
     def __init__(self, *about: Any):
         super().__init__(*about)
@@ -236,7 +236,7 @@ class OnlineMaximum(OnlineStripe):
 
 
 class OnlineSum(OnlineStripe):
-    """The sum of weights: what came before shrinks as the running maximum grows."""
+    """The sum of weights; earlier sums are rescaled as the running maximum grows."""
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
         """Pool a block of masked scores."""
@@ -252,10 +252,7 @@ class OnlineSum(OnlineStripe):
 
 
 class DenseStripe(Stripe):
-    """Weights of a few queries over all keys at once, pooled over the queries first.
-
-    For a mask or bias that is there cell by cell, whatever the scores. There are no blocks: all is computed at once.
-    """
+    """Weights of some queries over all keys at once, without blocks, for a dense mask or bias and any scores."""
 
     empty_value = 0.0
 
@@ -263,7 +260,7 @@ class DenseStripe(Stripe):
         super().__init__(*about)
         small = is_small(self.head, self.rows, SMALL / 2)
         x = filled(self.head, self.rows, small=small)  # (queries, keys)
-        if small:  # so that no weight is below the normal range
+        if small:  # no weight is below the normal range
             total = DirectSum(self.head, len(self.rows))
             total.l += x.sum(1)
             self.l, self.found = total.l, total.logsumexp()
@@ -282,7 +279,7 @@ class DenseStripe(Stripe):
         return pool_last(x, self.region.key_bin, reduce)[:, self.columns]
 
     def blocks(self) -> Iterator[tuple[range, Tensor, Allowed]]:
-        """Iterate over nothing."""
+        """Return no blocks."""
         return iter(())
 
     def any_allowed(self) -> Tensor:

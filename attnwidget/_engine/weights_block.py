@@ -1,4 +1,4 @@
-"""A block of weights as a function of the user's own is given it, to edit a model's attention while it runs."""
+"""The block of weights that a custom function receives to edit a model's attention while it runs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .._utils.readable import Readable
 
 @dataclass(frozen=True, repr=False)
 class WeightsBlock(Readable):
-    """A block of weights, as a function of one's own is given it.
+    """A block of weights, passed to a custom function.
 
     Attributes:
-        weights: of these queries to all keys of the call, (samples, heads, queries, keys); rows sum to 1, or to less
-            where a learned sink takes the rest, or to 0 where a query may attend to nothing.
-        allowed: which cells the rules allow, bool, the same shape.
-        name: of the module.
+        weights: of these queries to all keys of the call, (samples, heads, queries, keys). Rows sum to 1; to less if a
+            learned sink takes the rest; to 0 for a fully masked query.
+        allowed: which cells the rules allow, bool, same shape.
+        name: the name of the module.
         layer: its number.
-        samples, heads: which they are.
-        queries, keys: the positions in the text.
+        samples, heads: their numbers.
+        queries, keys: their positions in the text.
     """
 
     weights: Tensor

@@ -1,4 +1,4 @@
-"""The same tensors under other rules: what the attention would be with another scale, mask, window or number type."""
+"""The same tensors under other rules: another scale, mask, window, number type and more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
     changes = read(att, changes)
     source, v = att.source, att.v
     if "dtype" in changes:
-        assert isinstance(source, Products | Given)  # what gives weights alone was refused
+        assert isinstance(source, Products | Given)  # `read` raises for other sources
         source, v = rounded(source, v, changes["dtype"])
     found = att.replaced(changed(att, changes), source, v)
     if changes and found.carries is not None:
@@ -41,7 +41,7 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
 
 
 def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
-    """Return the options of an attention with changes that were read."""
+    """Return the options of an attention with checked changes."""
     new: dict[str, Any] = {name: changes[name] for name in ("softcap", "window") if name in changes}
     new |= {"sinks": None} if changes.get("sinks") is False else {}
     new["scale"] = changes.get("scale", att.scale) / changes.get("temperature", 1.0)
@@ -63,12 +63,12 @@ def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
 
 
 class WhatIfLayers(Generic[A]):
-    """The layers of a stack under other rules, each made when it is first used and then kept.
+    """The layers of a stack under other rules, each made on first use and cached.
 
     Args:
         stack: the layers.
         changes: as for `Attention.what_if`.
-        then: takes the number and the changed attention of a layer, and returns what is used in its place.
+        then: takes the number and the changed attention of a layer, and returns its replacement.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ def read(att: AttentionBase, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Check changes, and return each in one form.
 
     Raises:
-        TypeError, ValueError, IndexError: a change that there is not, or a value that it cannot have.
+        TypeError, ValueError, IndexError: a change is unknown, or its value is not valid.
     """
     if not isinstance(changes, Mapping):
         raise TypeError(f"what_if is {type(changes).__name__}: give a dict such as {{'scale': 1.0}}")
@@ -109,7 +109,7 @@ def read(att: AttentionBase, changes: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(att.source, KeptLevels) and changes:
         raise att.source.refusal("what it would be under other rules is")
     if att.source.gives == "weights" and changes:
-        raise ValueError("only weights were given, so nothing before them can be changed: give Attention(q, k)")
+        raise ValueError("only weights were given, so earlier stages cannot be changed: give Attention(q, k)")
     made = {name: READERS[name](att, value) for name, value in changes.items()}
     _held(made.get("scale", att.scale) / made.get("temperature", 1.0), "scale / temperature")
     return made
@@ -120,10 +120,10 @@ def _scale(att: AttentionBase, value: Any) -> float:
 
 
 def _held(number: float, name: str) -> float:
-    """Return a number; raise ValueError where float32, in which scores are computed, does not hold it."""
+    """Return a number; raise ValueError if it is outside the range of float32, in which scores are computed."""
     if number and not SMALLEST <= abs(number) <= LARGEST:
         raise ValueError(
-            f"{name} is {number:g}, which float32 does not hold: give 0 or {SMALLEST:.0e} to {LARGEST:.0e}"
+            f"{name} is {number:g}, outside the range of float32: give 0, or {SMALLEST:.0e} to {LARGEST:.0e}"
         )
     return number
 
@@ -179,7 +179,7 @@ def _keep(att: AttentionBase, value: Any) -> dict[str, Any] | None:
 
 
 def _plain(given: Any) -> Any:
-    """Return a number as one of Python's, which can be sent."""
+    """Return a number as a Python number, for JSON."""
     return given if isinstance(given, str) else float(given) if isinstance(given, float) else operator.index(given)
 
 
@@ -208,7 +208,7 @@ READERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def rounded(source: Products | Given, v: Tensor | None, dtype: str) -> tuple[Source, Tensor | None]:
-    """Return a source and values as another type holds them, in their own type: what follows stays as exact.
+    """Return a source and values rounded to another number type, in their own dtype.
 
     int8 is symmetric, a scale for each token: round(x / s) · s with s = max |x| / 127 (Dettmers et al. 2022, §2.1).
     """
@@ -216,7 +216,7 @@ def rounded(source: Products | Given, v: Tensor | None, dtype: str) -> tuple[Sou
 
 
 def round_to(x: Tensor, dtype: str) -> Tensor:
-    """Return the same numbers as `dtype` holds them, in the type that they have."""
+    """Return x rounded to `dtype`, in its own dtype."""
     with torch.no_grad():
         if dtype != "int8":
             return x.to(NUMBERS[dtype]).to(x.dtype)
@@ -227,7 +227,7 @@ def round_to(x: Tensor, dtype: str) -> Tensor:
 
 @dataclass(frozen=True)
 class WithoutKeys(Mask):
-    """All keys but some, whose weight goes to the others."""
+    """A mask of all keys but some."""
 
     keys: tuple[int, ...]
     by_key = True

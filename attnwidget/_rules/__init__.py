@@ -1,1 +1,1 @@
-"""What lies between scores and weights: masks and biases, parsed once and asked block by block."""
+"""Masks and biases: parsed once, and evaluated block by block."""

@@ -1,4 +1,4 @@
-"""The keywords of an attention call, declared once: as a value, as types for an editor, and for `help()`."""
+"""The keywords of an attention call, declared once: as a dataclass, as types for editors, and for `help()`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..masks import Mask, MaskFunction
 
 
 class SupportsArray(Protocol):
-    """Anything that numpy reads, such as an array or a tensor."""
+    """Anything that numpy can read, such as an array or a tensor."""
 
     def __array__(self, *args: Any, **keywords: Any) -> Any: ...
 
 
 class SupportsDLPack(Protocol):
-    """Anything that shares its memory by DLPack, such as an array of JAX or CuPy."""
+    """Anything that shares its memory by DLPack, such as a JAX or CuPy array."""
 
     def __dlpack__(self, *args: Any, **keywords: Any) -> Any: ...
 
@@ -35,7 +35,7 @@ MaskDims = Literal["qk", "bk", "bqk", "hqk", "bhqk"]
 
 
 class KeywordsBesideMask(TypedDict, total=False):
-    """`AttentionKeywords` for a function that takes mask by position."""
+    """`AttentionKeywords` without mask, for functions that take mask by position."""
 
     mask_means: MaskMeans | None
     mask_dims: MaskDims | None
@@ -54,7 +54,7 @@ class AttentionKeywords(KeywordsBesideMask, total=False):
 
 
 class LayeredKeywords(TypedDict, total=False):
-    """The same for a stack of layers: one value for all of them, or a list with one for each."""
+    """`AttentionKeywords` for a stack of layers: one value for all, or a list with one for each."""
 
     mask: MaskLike | Sequence[MaskLike | None] | None
     mask_means: MaskMeans | Sequence[MaskMeans | None] | None
@@ -70,11 +70,9 @@ class LayeredKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class AttentionOptions:
-    """What happens between q · kᵀ and the softmax, as the user gave it.
+    """The keywords of `Attention` as the user gave them, and masks that `what_if` adds.
 
-    The fields are the keywords of `Attention`, but for the last.
-
-    extra_masks: masks that no keyword stands for, by name; `what_if` adds them, and all of them apply.
+    extra_masks: named masks without a keyword; all of them apply.
     """
 
     mask: MaskLike | None = None
@@ -90,10 +88,10 @@ class AttentionOptions:
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> AttentionOptions:
-        """Make options of the keywords of a call.
+        """Make options from the keywords of a call.
 
         Raises:
-            TypeError: a keyword that there is not, with the nearest one that is.
+            TypeError: a keyword is unknown; the message names the closest one.
 
         >>> AttentionOptions.of({"is_causal": True, "window": 4}).describe()
         ('causal', 'window 4')
@@ -102,11 +100,11 @@ class AttentionOptions:
         return cls(**keywords)
 
     def detached(self) -> AttentionOptions:
-        """Return the same options with tensors outside of any graph, on the same memory."""
+        """Return the same options with detached tensors."""
         return replace(self, mask=detached(self.mask), bias=detached(self.bias), sinks=detached(self.sinks))
 
     def describe(self) -> tuple[str, ...]:
-        """Return the options that are not the default, each in a word or two."""
+        """Return the options that differ from the default, each as a word or two."""
         given: dict[str, Any] = {
             "causal": self.is_causal,
             f"window {self.window}": self.window,
@@ -124,7 +122,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_keywords(function: F) -> F:
-    """Let `help()` and an editor list the keywords with their defaults where the signature has **options."""
+    """Show the keywords and their defaults in `help()` and editors, instead of **options."""
     found = inspect.signature(function)
     before = [one for one in found.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     taken = {one.name for one in before}

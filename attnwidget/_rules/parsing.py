@@ -1,7 +1,7 @@
-"""Masks, windows and biases as users give them, read into `Rules`: what each means, and how its axes are read.
+"""Read the masks, windows and biases that users give into `Rules`.
 
-A bool mask means what torch's SDPA means by it, True = may attend; a float mask is added. Whatever has two readings is
-refused with the keyword that tells them apart.
+As in torch's SDPA, True in a bool mask means "may attend", and a float mask is added. An ambiguous mask raises an error
+that names the keyword to give.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .options import AttentionOptions, MaskDims, MaskMeans
 from .rules import Bias, ByIndex, Keep, Rule, Rules, ScoreFunction, indices
 
 MEANINGS = get_args(MaskMeans)
-READINGS = get_args(MaskDims)  # of a mask's axes, the likely one of each length first
+READINGS = get_args(MaskDims)  # of a mask's axes, for each number of axes the most likely first
 BIASES = ("qk", "hqk", "bqk", "bhqk")
 
-ROOM = 100  # calls that are left between a rule and Python's limit
+ROOM = 100  # nested calls to leave between a mask function and Python's limit
 
 Sizes = tuple[int, int, int, int]  # (B, H, Q, K)
 
 
 class MaskAndBias(NamedTuple):
-    """The mask and the bias of an attention as rules, from which other options need not read them again."""
+    """The mask and the bias of an attention as rules, which other options of the same tensors reuse."""
 
     mask: tuple[Rule, ...] = ()
     bias: Bias | ScoreFunction | None = None
@@ -46,21 +46,21 @@ def read_mask_and_bias(
     """Read the mask and the bias that a user gave.
 
     Args:
-        options: as given. Its mask is a bool, floating or integer tensor or array that broadcasts to shape, or a mask
-            function; its bias a floating tensor or array that broadcasts to shape, or
+        options: their mask is a bool, floating or integer tensor or array that broadcasts to shape, or a mask function;
+            their bias is a floating tensor or array that broadcasts to shape, or
             f(score, b, h, q_idx, kv_idx) -> score.
         shape: (B, H, Q, K).
         dtype: of q and k.
         device: of q, k and v.
-        known: other options for the same tensors, and what was read of them: what they share is taken from there.
+        known: other options for the same tensors, with their mask and bias; equal ones are reused.
 
     Raises:
-        TypeError, ValueError: what cannot be read, or could be read in two ways.
+        TypeError, ValueError: a mask or bias has no reading, or two.
     """
     if not isinstance(options.is_causal, bool | np.bool_):
         raise TypeError(f"is_causal is {options.is_causal!r}: give True or False")
     if options.window is not None:
-        sliding_window(options.window)  # refuses what is no window
+        sliding_window(options.window)  # raises if it is invalid
     before, read = known if known is not None else (None, MaskAndBias())
     if before is not None and _mask_keywords(before) == _mask_keywords(options):
         mask = read.mask
@@ -76,7 +76,7 @@ def _mask_keywords(options: AttentionOptions) -> tuple[Any, ...]:
 
 
 def rules_of(options: AttentionOptions, read: MaskAndBias, device: torch.device) -> Rules:
-    """Return all rules of some options, of which mask and bias were read."""
+    """Return all rules of some options, given their mask and bias."""
     known = [mask for _, mask in options.extra_masks]
     known += [causal] if options.is_causal else []
     known += [] if options.window is None else [sliding_window(options.window)]
@@ -88,10 +88,10 @@ def rules_of(options: AttentionOptions, read: MaskAndBias, device: torch.device)
 
 
 def read_sinks(options: AttentionOptions, heads: int) -> Tensor | None:
-    """Return the logit of each head's learned sink, (H,), on the memory of what was given; None where there are none.
+    """Return the logit of each head's learned sink, (H,), as a view; None without sinks.
 
     Raises:
-        TypeError, ValueError: what is no such logits. −∞ is one: that head has no sink.
+        TypeError, ValueError: the logits have the wrong type or shape, or hold NaN or +∞; −∞ means no sink.
 
     >>> read_sinks(AttentionOptions(sinks=0.0), 2)
     tensor([0., 0.])
@@ -113,7 +113,7 @@ def read_sinks(options: AttentionOptions, heads: int) -> Tensor | None:
 
 
 def read_rules(options: AttentionOptions, shape: Sizes, dtype: torch.dtype, device: torch.device) -> Rules:
-    """Return the rules of some options: see `read_mask_and_bias`.
+    """Read the rules of some options: see `read_mask_and_bias`.
 
     >>> import torch
     >>> options = AttentionOptions(mask=torch.eye(3).bool(), is_causal=True)
@@ -125,9 +125,9 @@ def read_rules(options: AttentionOptions, shape: Sizes, dtype: torch.dtype, devi
 
 
 class DerivedMask(Mask):
-    """A mask made of another attention's rules, which were read before: it is asked of no cells to see what it gives.
+    """A mask derived from another attention. It is not probed, since that could take long.
 
-    That could take long, where a cache evicts keys by the weights of all queries before.
+    For example, which keys a cache evicts can depend on the weights of all earlier queries.
     """
 
 
@@ -149,7 +149,7 @@ def _read_mask(
     if _is_function(mask):
         for name, value in given.items():
             raise ValueError(
-                f"{name} is {value!r} but mask is a function, which says True where a query may attend: "
+                f"{name} is {value!r} but mask is a function, which returns True where a query may attend: "
                 f"leave {name} out"
             )
         return tuple(ByIndex(one, device) for one in read_mask_function(mask, shape, device).parts_of_all())
@@ -162,10 +162,10 @@ def _read_mask(
 
 
 def read_mask_function(mask: Any, shape: Sizes, device: torch.device) -> Mask:
-    """Return a mask function, after asking it of some cells.
+    """Return a mask function as a `Mask`, after probing it with a few cells.
 
     Raises:
-        TypeError, ValueError: it gives something else than a bool for each, or is for another number of samples.
+        TypeError, ValueError: it does not return a bool for each cell, or is for another number of samples.
     """
     found = as_mask(mask)
     if found.sample_count not in (None, shape[0]):
@@ -185,7 +185,7 @@ def _read_score_function(bias: Any, shape: Sizes, dtype: torch.dtype, device: to
 
 
 def _deeper(function: Any, calls: int) -> Any:
-    """Return a function that calls one from so many calls further down: later it is asked from deeper than now."""
+    """Return a function that makes its call `calls` levels deeper, since later calls come from deeper in the stack."""
     return (lambda *given: _deeper(function, calls - 1)(*given)) if calls else function
 
 
@@ -198,7 +198,7 @@ def _probe(
     fits: Callable[[Tensor], bool],
     wanted: str,
 ) -> None:
-    """Ask a function of the last cells there are, so that what is wrong with it is said at once."""
+    """Probe a function with the last cells, so that a mistake in it raises an error at once."""
     B, H, Q, K = shape
     cells = Block(B - 1, H - 1, range(max(0, Q - 2), Q), range(max(0, K - 3), K))
     size = (len(cells.queries), len(cells.keys))
@@ -207,20 +207,20 @@ def _probe(
             found = _deeper(function, ROOM)(*(x.expand(size) for x in first), *indices(cells, device))
         except RecursionError as error:
             raise ValueError(
-                f"{name} is a function that calls others too deep for Python: let it hold at most some hundred of them"
+                f"{name} is a function whose calls are nested too deep for Python: nest at most some hundred calls"
             ) from error
         except Exception as error:
             raise ValueError(
-                f"{name}({'score, ' * len(first)}b, h, q_idx, kv_idx) cannot be asked of sample {B - 1}, head {H - 1} "
-                f"and tensors of indices, up to query {Q - 1} and key {K - 1}: {error}"
+                f"{name}({'score, ' * len(first)}b, h, q_idx, kv_idx) fails for sample {B - 1}, head {H - 1} "
+                f"and tensors of indices up to query {Q - 1} and key {K - 1}: {error}"
             ) from error
     if not isinstance(found, Tensor) or not fits(found):
         kind = str(found.dtype).removeprefix("torch.") if isinstance(found, Tensor) else type(found).__name__
-        raise TypeError(f"{name} is a function that gives {kind}: let it give {wanted}")
+        raise TypeError(f"{name} is a function that returns {kind}: let it return {wanted}")
     if found.ndim > 2 or any(n not in (1, m) for n, m in zip(found.shape[::-1], size[::-1], strict=False)):
         raise ValueError(
-            f"{name} is a function that gives shape {tuple(found.shape)} where its indices broadcast to {size}: "
-            "let it give a number for each pair of indices"
+            f"{name} is a function that returns shape {tuple(found.shape)} where its indices broadcast to {size}: "
+            "let it return a number for each pair of indices"
         )
 
 
@@ -242,7 +242,7 @@ def _read_bias(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device
     bias = _on_device(bias, "bias", device)
     if bias.dtype not in FLOATS:
         name = str(bias.dtype).removeprefix("torch.")
-        raise TypeError(f"bias holds {name}: give float32 to be added to the scores, or give it as mask=")
+        raise TypeError(f"bias holds {name}: give float32, to be added to the scores, or pass it as mask=")
     return Bias("bias", by_reading(bias, "bias", BIASES, None, shape), _lowest(bias.dtype, dtype))
 
 
@@ -255,7 +255,7 @@ def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias
             )
         return Bias("mask", mask, _lowest(mask.dtype, dtype))
     if mask.is_floating_point() or mask.is_complex():
-        raise TypeError(f"mask holds {name}: give bool, or float32 to be added to the scores")
+        raise TypeError(f"mask holds {name}: give bool, or float32, to be added to the scores")
     if mask.dtype is not torch.bool:
         if means is None:
             raise ValueError(
@@ -263,17 +263,17 @@ def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias
                 "or mask_means='hide' if 1 is blocked (a key_padding_mask)"
             )
         if bool(((mask != 0) & (mask != 1)).any()):
-            raise ValueError(f"mask holds {name} other than 0 and 1: compare it with what it stands for, to get bool")
+            raise ValueError(f"mask holds {name} other than 0 and 1: give a bool mask, such as mask != 0")
     return Keep(mask, hide=means == "hide")
 
 
 def _lowest(*dtypes: torch.dtype) -> float:
-    """Return the number at or below which a bias blocks: masks are filled with the least finite one of their dtype."""
+    """Return the number at or below which a bias blocks: masks are often filled with the lowest one of their dtype."""
     return max(torch.finfo(dtype).min for dtype in dtypes)
 
 
 def by_reading(x: Tensor, name: str, readings: tuple[str, ...], dims: str | None, shape: Sizes) -> Tensor:
-    """Return a mask or bias with its axes at their places of (B, H, Q, K), 1 where it says the same for all."""
+    """Return a mask or bias as (B, H, Q, K), with size 1 for axes that it lacks."""
     sizes = dict(zip("bhqk", shape, strict=True))
     given, wanted = tuple(x.shape), f"(B, H, Q, K) = {shape}"
     possible = [reading for reading in readings if len(reading) == x.ndim and dims in (None, reading)]
@@ -293,11 +293,11 @@ def by_reading(x: Tensor, name: str, readings: tuple[str, ...], dims: str | None
         )
     if len(fitting) > 1 and not torch.equal(x, x[:1].expand_as(x)):  # the readings differ in the first axis
         choices = " or ".join(f"mask_dims={reading!r}" for reading in fitting)
-        advice = f"say {choices}" if name == "mask" else "give it 4 axes, 1 where it says the same for all"
+        advice = f"say {choices}" if name == "mask" else "give it 4 axes, of size 1 where it is the same for all"
         raise ValueError(f"{name} has shape {given}, which fits {wanted} in two ways: {advice}")
     x = x[tuple(slice(None) if axis in fitting[0] else None for axis in "bhqk")]
     for axis, step in enumerate(x.stride()):
-        x = x.narrow(axis, 0, 1) if step == 0 else x  # expanded: the same number again and again
+        x = x.narrow(axis, 0, 1) if step == 0 else x  # an expanded axis repeats one number
     return x
 
 

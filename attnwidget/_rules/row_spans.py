@@ -1,4 +1,4 @@
-"""Masks whose rows are runs of keys, kept as two numbers a row: what nearly all masks of models come to."""
+"""Masks stored as one key range per row, which covers almost all masks of models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .._utils.indexing import Block, hull, positions
 from ..masks import NO_KEYS, Band, KeyBounds, Mask, overlap, padding
 
 SHORT_ROW = 1 << 13  # keys
-CELLS_AT_ONCE = 1 << 24  # cells of a mask that are read at once
+CELLS_AT_ONCE = 1 << 24  # mask cells to read at once
 
 
 @dataclass(frozen=True, eq=False)
 class Spans(Mask):
-    """start ≤ key < stop, for each query: causal, windows, padding at either end, caches, and mixtures of them."""
+    """The mask start ≤ key < stop for each query: causal, windows, padding at either end, KV caches and mixtures."""
 
     starts: Tensor  # (B or 1, H or 1, Q or 1) int32
     stops: Tensor  # the same; an empty row is 0, 0
@@ -67,7 +67,7 @@ class Spans(Mask):
 
     @cached_property
     def reach(self) -> tuple[int, bool]:
-        """The end of the row that ends last, and whether the last query may attend to later keys than the first."""
+        """The largest end of a row, and whether the last query may attend to later keys than the first."""
         stops = self._ends[1].max((0, 1))
         return int(stops.max()), bool(stops[-1] > stops[0])
 
@@ -86,7 +86,7 @@ class Spans(Mask):
 
 
 def as_spans(mask: Tensor) -> Spans | None:
-    """Return a bool mask (B, H, Q, K) as spans, where every row of it is one run of keys; else None.
+    """Return a bool mask (B, H, Q, K) as spans; None unless every row is one range of keys.
 
     >>> mask = torch.tensor([[True, False, False], [True, True, False]])
     >>> as_spans(mask[None, None]).stops
@@ -112,7 +112,7 @@ def as_spans(mask: Tensor) -> Spans | None:
 
 
 def _span_of_row(cells: list[bool]) -> Spans | None:
-    """Return the one row of a mask as spans: of each new token, a dozen functions of torch would take longer."""
+    """Return a mask of one row as spans, in plain Python: for each new token, torch's functions would take longer."""
     count = sum(cells)
     start = cells.index(True) if count else 0
     if not all(cells[start : start + count]):
@@ -121,7 +121,7 @@ def _span_of_row(cells: list[bool]) -> Spans | None:
 
 
 def merge_equal_ends(starts: Tensor, stops: Tensor) -> Spans:
-    """Return spans with an axis of 1 where all along it is the same.
+    """Return spans in which an axis of equal entries has size 1.
 
     Args:
         starts, stops: (B or 1, H or 1, Q or 1) int32.
@@ -134,7 +134,7 @@ def merge_equal_ends(starts: Tensor, stops: Tensor) -> Spans:
 
 
 def simplify(spans: Spans, batches: int, queries: int, keys: int) -> Mask | None:
-    """Return the same mask as a known kind, which has a name and costs less; None where it blocks nothing.
+    """Return the same mask as a simpler, named kind if possible; None if it blocks nothing.
 
     >>> simplify(as_spans(torch.ones(1, 1, 5, 5).tril().bool()), 1, 5, 5)
     causal: key ≤ query

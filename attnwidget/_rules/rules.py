@@ -1,7 +1,7 @@
-"""What is in force between scores and weights, in one form that is asked block by block: `Rules`.
+"""All masks and biases of an attention in one form, evaluated block by block: `Rules`.
 
-Masks and biases stay as they were given: nothing is expanded to (Q, K). A rule says of a block True where all of its
-cells are allowed and False where none is, and gives a tensor of bools only for what lies between.
+Nothing is expanded to (Q, K). For a block, a rule returns True if all cells are allowed, False if none is, and
+otherwise a bool tensor.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import Tensor
 from .._utils.indexing import Block, Indices, cuts, hull, positions, take
 from ..masks import NO_KEYS, BandLimits, KeyBounds, Mask, MaskFunction, name_of, overlap
 
-Allowed = Tensor | bool  # of some cells: bool (queries, keys) or broadcasts to it; True for all, False for none
-MIN_INNER_KEYS = 512  # keys: an inner part of fewer is not worth blocks of its own
+Allowed = Tensor | bool  # bool, broadcasts to (queries, keys); True if all cells are allowed, False if none is
+MIN_INNER_KEYS = 512  # a shorter inner range gets no blocks of its own
 
 
 class Rule(Protocol):
-    """One reason for which cells are blocked."""
+    """One reason to block cells."""
 
     @property
     def shared(self) -> bool:
-        """Whether all samples and heads have the same."""
+        """Whether it is the same for all samples and heads."""
 
     @property
     def same_for_heads(self) -> bool:
@@ -38,30 +38,30 @@ class Rule(Protocol):
         """Whether it is known to be the same for all queries of a sample and head."""
 
     def bounds(self, cells: Block) -> KeyBounds:
-        """Return which keys the queries may attend to at most, and to which all of them may."""
+        """Return the keys that some of the queries may attend to, and those that all of them may attend to."""
 
     def band_limits(self, batch: int) -> BandLimits | None:
-        """Return the whole rule for a sample in three numbers, if it is that simple."""
+        """Return the whole rule for a sample as three limits; None if it is not that simple."""
 
     def row_ends(self, cells: Block) -> tuple[Tensor, Tensor] | None:
-        """Return where the keys of each query begin and end, if each row is one run: (queries,) int64 twice."""
+        """Return the first and the end key of each query, (queries,) int64 each; None unless each row is one range."""
 
     def parts_of_all(self) -> tuple[Rule, ...]:
-        """Return rules which all have to allow a cell; itself, where it is one."""
+        """Return the rules that must all allow a cell; only itself for a simple rule."""
 
     def allowed(self, cells: Block) -> Allowed:
         """Return which of the cells are allowed: bool (queries, keys), or True or False for all."""
 
     def describe(self, batch: int) -> str:
-        """Return the rule for a sample in words."""
+        """Return the rule for a sample as text."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that the rule is read from, by the user's name for them."""
+        """Return the tensors of the rule, by the user's names."""
 
 
 @dataclass(frozen=True, eq=False)
 class ByIndex:
-    """A mask function, asked cell by cell only where its bounds leave the answer open."""
+    """A mask function, evaluated for each cell only where its bounds do not decide."""
 
     mask: Mask
     device: torch.device
@@ -72,7 +72,7 @@ class ByIndex:
 
     @property
     def same_for_heads(self) -> bool:
-        return self.mask.shared or self.mask.band_limits(0) is not None  # three numbers know no heads
+        return self.mask.shared or self.mask.band_limits(0) is not None  # band limits do not depend on heads
 
     @property
     def by_key(self) -> bool:
@@ -108,20 +108,20 @@ class ByIndex:
 
 
 def ask(mask: MaskFunction, cells: Block, device: torch.device) -> Tensor:
-    """Ask a mask function of each cell: bool (queries, keys)."""
+    """Evaluate a mask function for each cell: bool (queries, keys)."""
     b, h, q_idx, kv_idx = indices(cells, device)
-    found = mask(b, h, q_idx.mT, kv_idx.mT)  # laid out as the engine's blocks
+    found = mask(b, h, q_idx.mT, kv_idx.mT)  # transposed, like the engine's blocks
     return found.expand(len(cells.keys), len(cells.queries)).mT
 
 
 def indices(cells: Block, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return b and h (), q_idx (queries, 1) and kv_idx (1, keys), as FlexAttention's functions take them."""
+    """Return the arguments of FlexAttention's functions: b and h (), q_idx (queries, 1) and kv_idx (1, keys)."""
     b, h = torch.tensor([cells.batch, cells.head], device=device).unbind()
     return b, h, positions(cells.queries, device)[:, None], positions(cells.keys, device)[None, :]
 
 
 class _ByTensor:
-    """A rule whose cells are read from a tensor, (B or 1, H or 1, Q or 1, K or 1)."""
+    """A rule that reads its cells from a tensor, (B or 1, H or 1, Q or 1, K or 1)."""
 
     @property
     def _cells(self) -> Tensor:
@@ -151,7 +151,7 @@ class _ByTensor:
 
 @dataclass(frozen=True, eq=False)
 class Keep(_ByTensor):
-    """A bool or integer mask: what is not 0 may be attended to, or where `hide`, may not."""
+    """A bool or integer mask: nonzero cells are allowed, or blocked with `hide`."""
 
     mask: Tensor  # (B or 1, H or 1, Q or 1, K or 1)
     hide: bool
@@ -176,7 +176,7 @@ class Keep(_ByTensor):
 
 @dataclass(frozen=True, eq=False)
 class Bias(_ByTensor):
-    """What is added to the scores; at or below `lowest`, the least finite number, it blocks."""
+    """A tensor that is added to the scores; it blocks cells at or below `lowest`, the lowest finite number."""
 
     name: str  # mask or bias
     added: Tensor  # (B or 1, H or 1, Q or 1, K or 1)
@@ -196,7 +196,7 @@ class Bias(_ByTensor):
         part = cut(self.added, cells)
         if bool(part.amin() > self.lowest):
             return True
-        return settled((part <= self.lowest).logical_not_())  # NaN is allowed, and so seen
+        return settled((part <= self.lowest).logical_not_())  # NaN stays allowed, so that it shows
 
     def apply(self, S: Tensor, cells: Block) -> Tensor:
         return S.add_(cut(self.added, cells).mT)  # (keys, queries)
@@ -207,7 +207,7 @@ class Bias(_ByTensor):
 
 @dataclass(frozen=True, eq=False)
 class ScoreFunction:
-    """A bias as FlexAttention's score_mod: f(score, b, h, q_idx, kv_idx) -> score. It may block, with −∞."""
+    """A bias like FlexAttention's score_mod, f(score, b, h, q_idx, kv_idx) -> score. It blocks cells by −∞."""
 
     function: Any
 
@@ -216,7 +216,7 @@ class ScoreFunction:
         return S.copy_(changed.expand(S.shape[1], S.shape[0]).mT)  # (keys, queries)
 
     def describe(self, batch: int) -> str:
-        """Return the function in words."""
+        """Return the name of the function."""
         return f"bias {name_of(self.function)}".strip()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -224,30 +224,30 @@ class ScoreFunction:
 
 
 class Rules(NamedTuple):
-    """All that is in force: a cell is allowed if every rule allows it; every bias changes its score, in order."""
+    """All rules and biases: a cell is allowed if every rule allows it, and each bias changes its score, in order."""
 
     rules: tuple[Rule, ...] = ()
     biases: tuple[Bias | ScoreFunction, ...] = ()
 
     @property
     def by_score(self) -> bool:
-        """Whether a cell may also be blocked by what a function makes of its score."""
+        """Whether a function of the score may block a cell."""
         return any(isinstance(bias, ScoreFunction) for bias in self.biases)
 
     @property
     def same_for_heads(self) -> bool:
-        """Whether which cells are allowed is known to be the same for all heads of a sample."""
+        """Whether the allowed cells are known to be the same for all heads of a sample."""
         return not self.by_score and all(rule.same_for_heads for rule in self.rules)
 
     def span(self, cells: Block) -> range:
-        """Return the range of keys outside of which none of the queries may attend."""
+        """Return the range of keys that some of the queries may attend to."""
         return reduce(overlap, (rule.bounds(cells).outer for rule in self.rules), hull(cells.keys))
 
     def pieces(self, cells: Block, width: int, limit: int) -> Iterator[range]:
-        """Cut the span into pieces of at most `limit` keys, whole bins of `width` or a part of one.
+        """Cut the span into pieces of at most `limit` keys: whole bins of `width` keys, or a part of one.
 
-        A piece ends where a rule begins or ceases to allow everything: a triangle is then small, and what is beside it
-        needs no mask.
+        Pieces also end at the ends of inner ranges. So the triangle at a diagonal is small, and other pieces need no
+        mask.
         """
         span = self.span(cells)
         inner = [rule.bounds(cells).inner for rule in self.rules]
@@ -261,7 +261,7 @@ class Rules(NamedTuple):
             yield from cuts(range(start, stop), width, limit)
 
     def band_limits(self, batch: int) -> BandLimits | None:
-        """Return all rules in three numbers, if they are that simple."""
+        """Return all rules as three limits; None if they are not that simple."""
         found = BandLimits()
         for rule in self.rules:
             one = rule.band_limits(batch)
@@ -271,7 +271,7 @@ class Rules(NamedTuple):
         return None if self.by_score else found
 
     def allowed(self, cells: Block) -> Allowed:
-        """Return which of the cells the rules allow: bool (queries, keys), or True or False for all."""
+        """Return which cells the rules allow: bool (queries, keys), or True or False for all."""
         if not len(cells.queries) or not len(cells.keys):
             return True
         found: Allowed = True
@@ -282,12 +282,12 @@ class Rules(NamedTuple):
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that the rules are read from, by the user's name for them."""
+        """Return the tensors of the rules, by the user's names."""
         return {name: tensor for rule in self.rules for name, tensor in rule.tensors().items()}
 
 
 def both(one: Allowed, other: Allowed) -> Allowed:
-    """Return what two rules allow together."""
+    """Return the cells that both allow."""
     if one is True or other is False:
         return other
     if other is True or one is False:
@@ -296,10 +296,10 @@ def both(one: Allowed, other: Allowed) -> Allowed:
 
 
 def settled(allowed: Tensor) -> Allowed:
-    """Return True or False where all cells agree, else the cells."""
+    """Return True or False if all cells are equal, otherwise the cells."""
     first = allowed[:1]
     if bool(first.any()) and not bool(first.all()):
-        return allowed  # a look at one row spares that at the others
+        return allowed  # the first row already decides
     by_key = allowed.sum(0, dtype=torch.int32)  # (keys or 1,), several times faster than any() and all()
     if not by_key.any():
         return False

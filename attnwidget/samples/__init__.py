@@ -1,9 +1,9 @@
-"""q, k and v of a real model, bundled as data: attention to look at without a model.
+"""Bundled samples: q, k and v of a real model, to look at attention without loading one.
 
 A sample is one `.npz` file beside this module, with three arrays:
 
 - `planes` (4, 3, L, B, H, Q, D) uint8: q, k, v as little-endian float32, byte 0 of every number first, then byte 1 and
-  so on. The bytes with sign and exponent, lying together, deflate well; no bit is lost.
+  so on. The grouped sign and exponent bytes compress well, without loss.
 - `tokens` (B, Q) text
 - `mask` (B, K) bool, True = may attend
 
@@ -47,25 +47,25 @@ class Sample(NamedTuple):
 def load_sample(name: str = "bank") -> Sample:
     """Load q, k, v, tokens and mask of a real model, bit for bit as the model computed them.
 
-    `"bank"`: all layers and heads of a sentence encoder, for a batch of two texts with both senses of one word; the
-    second text is shorter and padded. L = 6 layers, B = 2 texts, H = 12 heads, Q = K = 20 tokens, D = 32.
+    `"bank"`: all layers and heads of a sentence encoder, for two texts that use both senses of "bank"; the second text
+    is shorter and padded. L = 6 layers, B = 2 texts, H = 12 heads, Q = K = 20 tokens, D = 32.
 
     1. She sat on the bank of the river and counted the money the bank had lent her.
     2. The bank will not lend money to build on the river bank.
 
-    `"cat"`: the same for one short text whose last word means an earlier one. B = 1 text, Q = K = 10 tokens.
+    `"cat"`: the same for one short text; its last word refers to an earlier one. B = 1 text, Q = K = 10 tokens.
 
     1. I have a cat and i love her
 
     Args:
-        name: of the sample.
+        name: the name of the sample.
 
     Returns:
-        A `Sample`: q, k, v float32 (L, B, H, Q, D), tokens (B lists of Q strings), mask bool (B, K). The tensors are
-        fresh at each call: writing into one changes no other.
+        A `Sample`: q, k, v float32 (L, B, H, Q, D), tokens (B lists of Q strings), mask bool (B, K). Each call makes
+        new tensors, so you may write into them.
 
     Raises:
-        ValueError: there is no sample of that name.
+        ValueError: there is no sample with that name.
 
     Source: sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), fine-tuned from MiniLM: Wang et al. 2020, "MiniLM: Deep
     Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained Transformers".

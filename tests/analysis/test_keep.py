@@ -191,13 +191,13 @@ def test_what_does_not_fit_is_refused() -> None:
     cases: list[tuple[Attention, dict[str, Any], str]] = [
         (att, {"policy": "windw", "budget": 4}, "did you mean 'window'"),
         (att, {"policy": "window"}, "a policy needs a budget"),
-        (att, {"policy": "window", "budget": 4}, "budget is 4 keys, of which sinks takes 4"),
+        (att, {"policy": "window", "budget": 4}, "budget is 4 keys, and sinks takes 4 of them"),
         (att, {"policy": "window", "budget": 1.5}, "a share of the keys"),
-        (att, {"policy": "snapkv", "budget": 40}, "where the prompt ends: say how many tokens"),
+        (att, {"policy": "snapkv", "budget": 40}, "at the end of the prompt: give the number of its tokens"),
         (att, {"policy": "snapkv", "budget": 40, "prompt": N}, "nothing comes after it"),
         (att, {"policy": torch.ones(N).bool(), "budget": 4}, "leave out budget="),
         (att, {"policy": torch.ones(3).bool()}, r"give \(40, 40\) for queries and keys"),
-        (Attention(att.q, att.k), {"policy": "tova", "budget": 4}, "query 0 may attend to key 1, which comes later"),
+        (Attention(att.q, att.k), {"policy": "tova", "budget": 4}, "query 0 may attend to the later key 1"),
         (Attention(torch.randn(3, 4), torch.randn(5, 4)), {"policy": "window", "budget": 5}, "or a mask as the policy"),
         (Attention.from_weights(torch.eye(4)), {"policy": "window", "budget": 5}, "only weights were given"),
     ]
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused() -> None:
         att.keep(torch.ones(N))
     with pytest.raises(TypeError, match="budget is True: give how many keys"):
         att.keep("tova", True)
-    with pytest.raises(TypeError, match="mask is a function that gives int64: let it give a bool"):
+    with pytest.raises(TypeError, match="mask is a function that returns int64: let it return a bool"):
         att.keep(lambda b, h, q, k: q - k)
     with pytest.raises(ValueError, match="mask has rules for 3 samples, and there"):
         att.keep(masks.padding([3, 4, 5]))
@@ -225,7 +225,7 @@ def test_a_part_of_the_queries_has_the_same_window() -> None:
     part = Attention(att.q[:, :, rows], att.k, att.v, mask=torch.ones(N, N).tril().bool()[rows]).as_part(None, rows, 0)
     found, whole = part.keep("window", 8), att.keep("window", 8)
     torch.testing.assert_close(found.recall, whole.recall[rows], rtol=WITHIN, atol=WITHIN)
-    with pytest.raises(ValueError, match="decided by all queries from the first key on"):
+    with pytest.raises(ValueError, match="needs all queries from the first key on"):
         part.keep("tova", 8)
 
 

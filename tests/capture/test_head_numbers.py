@@ -129,7 +129,7 @@ def test_a_comparison_has_the_numbers_of_both() -> None:
 
 def test_an_error_names_them() -> None:
     cap = captured([1, 3])
-    told = r"head 3 is not there: .* heads 0 to 1, counted from 0 in what was kept: heads 1, 3 of the model"
+    told = r"head 3 is not there: .* heads 0 to 1, counted from 0 among the kept heads: heads 1, 3 of the model"
     w = cap.widget()
     asks: tuple[Any, ...] = (
         lambda: cap.attention[0].block(head=3),

@@ -396,7 +396,7 @@ def test_a_cache_is_known_by_either_name_and_by_its_place() -> None:
 def test_cross_attention_has_no_cache_that_forgets() -> None:
     model = torch.nn.TransformerDecoderLayer(E, H, 32, dropout=0.0, batch_first=True).eval()
     edits = {0: {"keep": {"policy": "window", "budget": 5}}}
-    with torch.no_grad(), pytest.raises(ValueError, match="goes by the place of each query among the keys"):  # noqa: SIM117
+    with torch.no_grad(), pytest.raises(ValueError, match="needs the position of each query among the keys"):  # noqa: SIM117
         with intervene(model, edits, cross=True):
             model(text(5), text(7))
     mask = bools(5, 7)

@@ -195,10 +195,10 @@ def test_what_is_no_model_is_refused(model: Any, why: str) -> None:
         ({0: {"mask": lambda b, h, q, k: q - k}}, "returns int64: return a bool tensor"),
         ({0: {"mask": lambda b, h, q, k: (q >= k)[:2]}}, r"returns shape \(2, 7\), but its indices broadcast to"),
         ({0: {"mask": lambda b, h, q, k: missing}}, r"fails for sample 0, head 0.*missing"),  # noqa: F821
-        ({0: {"keep": {"policy": "window", "budget": 4}}}, "of which sinks takes 4: give a larger budget"),
+        ({0: {"keep": {"policy": "window", "budget": 4}}}, "and sinks takes 4 of them: give a larger budget"),
         (
             {0: {"keep": {"policy": "window", "budget": 6}, "causal": False}},
-            "query 0 may attend to key 1, which comes later",
+            "query 0 may attend to the later key 1",
         ),
         ({0: {"keep": {"policy": "tova", "budget": 3}, "mask": torch.zeros(7, 7)}}, "give it as bools"),
         ({0: PerSample(["zero"])}, "has edits for 1 samples, but the batch has 3"),

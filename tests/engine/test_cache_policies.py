@@ -162,11 +162,11 @@ def test_a_policy_is_read_with_its_numbers() -> None:
         ({"policy": "tova", "budget": 0.0}, "budget is 0: give a share of the keys, above 0 and at most 1"),
         ({"policy": "tova", "budget": 1.01}, r"budget is 1\.01: give a share of the keys"),
         ({"policy": "tova", "budget": True}, "budget is True: give how many keys"),
-        ({"policy": "window", "budget": 4}, "budget is 4 keys, of which sinks takes 4"),
-        ({"policy": "window", "budget": 9, "sinks": 9}, "of which sinks takes 9"),
-        ({"policy": "heavy_hitters", "budget": 3, "recent": 3}, "of which recent takes 3"),
-        ({"policy": "snapkv", "budget": 5, "observe": 5, "prompt": 9}, "of which observe takes 5"),
-        ({"policy": "snapkv", "budget": 9, "observe": 2}, "say how many tokens it has, prompt="),
+        ({"policy": "window", "budget": 4}, "budget is 4 keys, and sinks takes 4 of them"),
+        ({"policy": "window", "budget": 9, "sinks": 9}, "and sinks takes 9 of them"),
+        ({"policy": "heavy_hitters", "budget": 3, "recent": 3}, "and recent takes 3 of them"),
+        ({"policy": "snapkv", "budget": 5, "observe": 5, "prompt": 9}, "and observe takes 5 of them"),
+        ({"policy": "snapkv", "budget": 9, "observe": 2}, "give the number of its tokens, prompt="),
         ({"policy": "snapkv", "budget": 9, "observe": 2, "prompt": N}, "prompt is 24 of 24 tokens"),
         ({"policy": "heavy_hitters", "budget": 3, "recent": -1}, "recent is -1: give 1 or more"),
     ],
@@ -179,7 +179,7 @@ def test_numbers_that_do_not_fit_are_refused(given: dict[str, Any], told: str) -
 def test_a_policy_needs_attention_to_what_came_before() -> None:
     att = made(2, 6, 3)
     assert att.q is not None
-    with pytest.raises(ValueError, match="query 0 may attend to key 1, which comes later"):
+    with pytest.raises(ValueError, match="query 0 may attend to the later key 1"):
         Attention(att.q, att.k).keep("window", 9)
     with pytest.raises(ValueError, match="which is not known in"):
         Attention(att.q[:, :, :5], att.k).keep("window", 9)
@@ -227,7 +227,7 @@ def test_keys_that_only_some_heads_may_attend_to_are_no_padding() -> None:
 
 
 def test_more_observers_than_the_prompt_has_are_refused() -> None:
-    with pytest.raises(ValueError, match="observe is 9, and the prompt has 8 tokens: give at most 8"):
+    with pytest.raises(ValueError, match="observe is 9 but the prompt has 8 tokens: give at most 8"):
         made().keep("snapkv", 12, prompt=8, observe=9)
     assert made().keep("snapkv", 12, prompt=8, observe=8).cut.logical_not().all()  # no key before them can go
 

@@ -130,14 +130,14 @@ def test_a_projection_that_was_changed_afterwards_is_refused_by_name() -> None:
     w_o.mul_(2)
     for stage in ("value_norm", "logit"):
         assert stage not in found.stages
-        with pytest.raises(ValueError, match=f"{stage} is not known: a tensor that it is made of was changed in place"):
+        with pytest.raises(ValueError, match=f"{stage} is not known: one of its tensors was changed in place"):
             found.block(stage)
     assert found.block("saliency").isfinite().all()  # which needs none
-    with pytest.raises(ValueError, match="a tensor that it is made of was changed in place"):
+    with pytest.raises(ValueError, match="one of its tensors was changed in place"):
         found.overview(stage="value_norm")
     for other in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
         assert other.stages == found.stages
-    with pytest.raises(ValueError, match="a tensor that it is made of was changed in place"):
+    with pytest.raises(ValueError, match="one of its tensors was changed in place"):
         found.carrying(direction=torch.ones(7)).block("value_norm")
     again = found.carrying(w_o=w_o)
     assert torch.equal(again.block("value_norm"), att.carrying(w_o=w_o.clone()).block("value_norm"))
@@ -148,7 +148,7 @@ def test_under_other_rules_a_gradient_is_no_gradient_any_more() -> None:
     changed = att.what_if({"causal": False})
     assert changed.stages[-2:] == ("value_norm", "logit")
     assert torch.equal(changed.block("logit"), carrying(of(causal=False)).block("logit"))
-    with pytest.raises(ValueError, match=r"saliency is not known: .* was taken of the attention as it was"):
+    with pytest.raises(ValueError, match=r"saliency is not known: .* is of the original attention"):
         changed.block("saliency")
     assert torch.equal(att.what_if({}).block("saliency"), att.block("saliency"))
 
@@ -158,14 +158,14 @@ def test_heads_and_words_put_together_carry_nothing() -> None:
     for other in (att.combine(), att.merge([0, 0, 1, 2, 3, 4, 5, 6, 6], [0, *range(10)])):
         assert other.stages == ("weights",)
         for stage in CARRIED:
-            with pytest.raises(OnlyWeightsError, match=f"{stage} is not known: heads or words that are put together"):
+            with pytest.raises(OnlyWeightsError, match=f"{stage} is not known: combined heads and merged words"):
                 other.block(stage)
-        with pytest.raises(OnlyWeightsError, match="which carry nothing"):
+        with pytest.raises(OnlyWeightsError, match="call carrying on single heads"):
             other.carrying(grad_output=torch.ones(B, 1, Q, Dv))
 
 
 REFUSED = [
-    ({}, "nothing is given that weights carry: give one of w_o, direction, scale, grad_output"),
+    ({}, "carrying has no argument: give one of w_o, direction, scale, grad_output"),
     ({"w_o": torch.ones(47, 5)}, r"w_o has shape \(47, 5\): give \(48, d_model\), or \(6, 8, d_model\)"),
     ({"w_o": torch.ones(8, 6, 5)}, r"w_o has shape \(8, 6, 5\): give \(48, d_model\), or \(6, 8, d_model\)"),
     ({"grad_output": torch.ones(9, 8)}, r"grad_output has shape \(9, 8\): give ∂L/∂O of all heads, \(2, 6, 9, 8\)"),
@@ -188,7 +188,7 @@ def test_what_is_not_known_says_how_to_give_it() -> None:
             att.block(stage)
     with pytest.raises(ValueError, match="saliency is not known: there is no v"):
         Attention(att.q, att.k).block("saliency")
-    with pytest.raises(ValueError, match="there is no v, so a weight carries nothing"):
+    with pytest.raises(ValueError, match="carrying needs v"):
         Attention(att.q, att.k).carrying(grad_output=torch.ones(B, H, Q, Dv))
 
 

@@ -94,7 +94,7 @@ def test_what_cannot_be_combined() -> None:
         att.combine("all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="median"):
         att.combine(how="median")
-    with pytest.raises(ValueError, match="put together have weights only, so scores is not known: ask single heads"):
+    with pytest.raises(ValueError, match="have only weights, so scores is not known: ask single heads"):
         att.combine().block("scores")
     with pytest.raises(ValueError, match="only weights"):
         att.combine().what_if({"scale": 1.0})

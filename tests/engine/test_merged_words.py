@@ -237,7 +237,7 @@ def test_pieces_of_any_sample_can_be_merged() -> None:
 
 def test_a_stage_that_words_do_not_have_is_refused_with_the_way_back() -> None:
     w = shown(pieces="words")
-    with pytest.raises(ValueError, match=r'so scaled is not known: ask single heads and pieces .*w\.pieces = "pieces"'):
+    with pytest.raises(ValueError, match=r'so scaled is not known: ask single heads and .*w\.pieces = "pieces"'):
         w.stage = "scaled"
     w.pieces = "pieces"
     w.stage = "scaled"
@@ -246,5 +246,5 @@ def test_a_stage_that_words_do_not_have_is_refused_with_the_way_back() -> None:
 
 def test_an_attention_knows_nothing_of_widgets_where_it_refuses_a_stage() -> None:
     one = Attention(*torch.randn(2, 3, 4)).merge(["a", "em", "##bed"])
-    with pytest.raises(OnlyWeightsError, match=r"so scores is not known: ask single heads and pieces$"):
+    with pytest.raises(OnlyWeightsError, match=r"so scores is not known: ask single heads and subword tokens$"):
         one.block("scores")

@@ -52,7 +52,7 @@ def test_the_mask_of_words_is_named_and_not_saved() -> None:
     assert not any(effect.blocks for effect in words.explain(0, 1).effects)
     mask = words.options.mask
     assert isinstance(mask, masks.Mask)
-    with pytest.raises(ValueError, match="follows from their pieces: save the attention of the pieces"):
+    with pytest.raises(ValueError, match="cannot be saved: save the attention of the subword tokens"):
         masks.mask_to_json(mask, lambda x: "x")
 
 

@@ -145,7 +145,7 @@ def test_the_column_of_each_stage(stage: str) -> None:
     att = Attention(*torch.randn(3, 1, 2, 5, 8), softcap=2.0, is_causal=True, sinks=torch.tensor([0.5, -1.5]))
     att = carrying(att)
     if stage == "scores":
-        with pytest.raises(ValueError, match="a sink has no scores, for it has no key"):
+        with pytest.raises(ValueError, match="a sink has no scores, because it has no key"):
             att.block(stage, keys="sink", head=1)
         return
     found = att.block(stage, keys="sink", head=1, queries=[0, 3])
@@ -168,7 +168,7 @@ def test_what_is_no_sink_is_refused() -> None:
         Attention(q, q, sinks="learned")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="there are no learned sinks"):
         Attention(q, q).sink_weights()
-    with pytest.raises(ValueError, match=r"give keys by number, or \"sink\""):
+    with pytest.raises(ValueError, match=r"give key numbers, or \"sink\""):
         Attention(q, q, sinks=0.0).block(keys="sinks")
     with pytest.raises(ValueError, match="there are no learned sinks"):
         Attention.from_weights(torch.ones(1, 1)).block(keys="sink")

@@ -133,7 +133,7 @@ def test_what_weights_do_not_tell_is_refused(stage: str) -> None:
     ("make", "error", "match"),
     [
         (lambda: Attention.from_weights(torch.tensor([[0.5, -3.25]])), ValueError,
-         r"weights go down to -3\.25: give what the softmax gives, or Attention\.from_scores\(scores\)"),
+         r"weights go down to -3\.25: give the result of a softmax, or use Attention\.from_scores\(scores\)"),
         (lambda: Attention.from_weights(torch.tensor([[0.5, -1e-6]])), ValueError, "weights go down to -1e-06"),
         (lambda: Attention.from_weights(torch.ones(2, 3)).block("contribution"), ValueError,
          r"there is no v, so no contribution"),

@@ -339,7 +339,7 @@ def test_heads_that_cannot_have_the_rules_are_told() -> None:
     w = AttentionWidget.from_attention(AttentionStack(layers), what_if=rules)
     w.view = "heads"
     assert w.survey is None
-    assert "query 0 may attend to key 1, which comes later" in w.errors["survey"]
+    assert "query 0 may attend to the later key 1" in w.errors["survey"]
     w.what_if = {}
     assert w.survey is not None
     assert w.errors == {}

@@ -177,14 +177,14 @@ def test_the_axes_of_a_bias_are_those_that_fit(shape: tuple[int, ...], axes: str
     ("bias", "error", "match"),
     [
         (torch.randn(2, 4, 5), ValueError, r"bias has shape \(2, 4, 5\), which fits .* in two ways: give it 4 axes"),
-        (torch.zeros(4, 5).bool(), TypeError, "bias holds bool: give float32 to be added .*, or give it as mask="),
+        (torch.zeros(4, 5).bool(), TypeError, "bias holds bool: give float32, to be added .*, or pass it as mask="),
         (torch.zeros(4, 5).long(), TypeError, "bias holds int64"),
         (torch.zeros(4, 6), ValueError, r"bias has shape \(4, 6\), which does not fit \(B, H, Q, K\) = \(2, 2, 4, 5\)"),
         (torch.zeros(5), ValueError, r"bias has shape \(5,\), 1 axis: give \(Q, K\), \(H, Q, K\)"),
         (1.5, TypeError, "bias is a float: give a torch tensor or a numpy array"),
-        (lambda score: score, ValueError, r"bias\(score, b, h, q_idx, kv_idx\) cannot be asked of sample 1, head 1"),
-        (lambda score, b, h, q_idx, kv_idx: kv_idx <= q_idx, TypeError, "a function that gives bool: let it give"),
-        (lambda score, b, h, q_idx, kv_idx: 1.0, TypeError, "bias is a function that gives float: let it"),
+        (lambda score: score, ValueError, r"bias\(score, b, h, q_idx, kv_idx\) fails for sample 1, head 1"),
+        (lambda score, b, h, q_idx, kv_idx: kv_idx <= q_idx, TypeError, "a function that returns bool: let it return"),
+        (lambda score, b, h, q_idx, kv_idx: 1.0, TypeError, "bias is a function that returns float: let it"),
     ],
 )  # fmt: skip
 def test_a_bias_that_cannot_be_read_is_refused(bias: object, error: type[Exception], match: str) -> None:

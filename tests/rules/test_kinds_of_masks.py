@@ -144,7 +144,7 @@ def test_a_mask_is_the_same_again_from_its_form_in_a_file(mask: Mask) -> None:
     found = masks.mask_from_json(told, {})
     assert found == mask
     assert type(found) is type(mask)
-    with pytest.raises(ValueError, match="no mask is of kind 'strange': import the module that defines it"):
+    with pytest.raises(ValueError, match="no mask has the kind 'strange': import the module that defines it"):
         masks.mask_from_json({**told, "kind": "strange"}, {})
 
 
@@ -195,7 +195,7 @@ def test_masks_may_be_nested_64_deep_and_no_deeper() -> None:
         == [True] * 3 + [False] * 2
     )
     for combine, word in ((masks.and_masks, "and_masks"), (masks.or_masks, "or_masks")):
-        with pytest.raises(ValueError, match=f"nested more than 64 deep: give many to one {word}"):
+        with pytest.raises(ValueError, match=f"nested more than 64 deep: pass them all to one {word}"):
             combine(masks.causal, mask)
 
 

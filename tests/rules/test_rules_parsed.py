@@ -42,10 +42,10 @@ def test_a_table_that_is_one_too_short_is_refused_when_it_is_given(axis: int) ->
     table = torch.ones(sizes[axis], dtype=torch.bool)
     assert made(mask=mask, bias=bias).block("allowed").all()
     table = torch.ones(sizes[axis] - 1, dtype=torch.bool)
-    where = f"of sample {B - 1}, head {H - 1} and tensors of indices, up to query {Q - 1} and key {K - 1}"
-    with pytest.raises(ValueError, match=rf"mask\(b, h, q_idx, kv_idx\) cannot be asked {where}"):
+    where = f"for sample {B - 1}, head {H - 1} and tensors of indices up to query {Q - 1} and key {K - 1}"
+    with pytest.raises(ValueError, match=rf"mask\(b, h, q_idx, kv_idx\) fails {where}"):
         made(mask=mask)
-    with pytest.raises(ValueError, match=rf"bias\(score, b, h, q_idx, kv_idx\) cannot be asked {where}"):
+    with pytest.raises(ValueError, match=rf"bias\(score, b, h, q_idx, kv_idx\) fails {where}"):
         made(bias=bias)
 
 
