@@ -37,7 +37,7 @@ def test_how_three_axes_were_read_is_said_beside_the_sample(offline_page: Offlin
     assert note.inner_text().replace("\n", "").startswith('3 axes: sample, query, size. For heads: dims="hqd"')
     shown.screenshot(f"axes-read-{width}-{host}")
     shown.check()
-    note.get_by_role("button", name="Put this note away").click()
+    note.get_by_role("button", name="Dismiss this note").click()
     assert note.count() == 0
     assert "of 4" in picker.inner_text()
     shown.check()

@@ -258,7 +258,7 @@ async function wholes(
 ): Promise<Uint32Array> {
   const array = envelope === undefined ? null : await decode(envelope, buffers);
   if (!(array instanceof Uint32Array) || (count !== undefined && array.length !== count)) {
-    throw new Error(`uint32 of ${count ?? "any"} numbers was to be sent, got ${envelope?.dtype} of ${array?.length}`);
+    throw new Error(`expected uint32 of ${count ?? "any"} numbers, got ${envelope?.dtype} of ${array?.length}`);
   }
   return array;
 }

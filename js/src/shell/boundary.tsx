@@ -47,7 +47,7 @@ export function bounded(root: HTMLElement, store: Broken, build: () => View): { 
 
 function sentence(why: string, { recovery, view, show }: Broken): View {
   const node = part("aw-notice", "broken");
-  const text = `Nothing in the notebook has changed. Draw it again, or run the cell again. The reason: ${ended(why)}`;
+  const text = `The notebook is unchanged. Draw it again, or run the cell again. Reason: ${ended(why)}`;
   const actions: Action[] = [{ name: "Draw it again", run: () => recovery.attempt(() => {}) }];
   // What is drawn of a view may be what failed: the heatmap needs the least.
   if (view.peek() !== "heatmap") actions.push({ name: "Show the heatmap", run: () => show({ view: "heatmap" }) });

@@ -79,7 +79,7 @@ export class Card extends Component<{ ui: Ui; card: "keys" | "goto" }> {
       <div
         class="aw-popup aw-card"
         role="dialog"
-        aria-label={card === "keys" ? "Keys" : "Go to a token"}
+        aria-label={card === "keys" ? "Keyboard shortcuts" : "Go to a token"}
         popover="manual"
         tabIndex={-1}
         ref={this.node}
@@ -98,7 +98,7 @@ function Keys({ ui }: { ui: Ui }) {
   if (hasGoTo(ui)) anywhere.unshift({ shown: "/", does: "go to a token", keys: {} });
   return (
     <>
-      <h4>Keys, with the picture in focus</h4>
+      <h4>Keyboard shortcuts while the picture has focus</h4>
       <dl class="aw-keys-help">
         {[...ui.keyLines.value(), ...anywhere].map(({ shown, does }) => (
           <Fragment key={shown}>

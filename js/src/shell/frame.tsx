@@ -125,7 +125,7 @@ function Problem({ ui }: { ui: Ui }) {
       <Message
         sign="error"
         title="This head could not be computed"
-        text={`${text} The other heads are as before.`}
+        text={`${text} The other heads are unaffected.`}
         actions={[
           { name: "Try again", run: () => void ui.kernel.request("retry").catch(() => {}) },
           { name: "Copy the message", run: () => void copyMessage(ui, text) },

@@ -62,7 +62,7 @@ function StackPicker({ ui }: { ui: Ui }) {
     <div class="aw-stacks">
       {forwards > 1 && (
         <div class="aw-group" data-aw="forward" title={reason ?? `cap[${forward}]`}>
-          <span>Forward</span>
+          <span>Forward pass</span>
           <Stepper
             name="forward"
             value={forward}
@@ -97,10 +97,10 @@ function StackPicker({ ui }: { ui: Ui }) {
 
 /** Return why no other stack can be chosen; undefined where one can. */
 function fixed({ store, kernel }: Ui): string | undefined {
-  if (store.facts.value.saved) return "Only what is shown here is in this file: the others are in the notebook";
+  if (store.facts.value.saved) return "This file holds only what is shown. Open the notebook for the rest.";
   const state = kernel.state.value;
   if (!isAway(state)) return undefined;
-  return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to see another`;
+  return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to choose another`;
 }
 
 const AXES: Record<string, string> = { b: "sample", q: "query", k: "key", d: "size" };
@@ -116,7 +116,7 @@ class AxesRead extends Component<{ read: string | null | undefined }, { away: bo
       <span class="aw-axes-read" data-aw="axes-read">
         3 axes: {[...read].map((letter) => AXES[letter] ?? letter).join(", ")}. For heads:{" "}
         <code>dims="{read.replace("b", "h")}"</code>
-        <button type="button" aria-label="Put this note away" onClick={() => this.setState({ away: true })}>
+        <button type="button" aria-label="Dismiss this note" onClick={() => this.setState({ away: true })}>
           ×
         </button>
       </span>
@@ -145,7 +145,7 @@ function HeadOfOther({ ui }: { ui: Ui }) {
         role="checkbox"
         class="aw-check"
         aria-checked={own === null}
-        title={reason ?? `${name} shows the layer, sample and head that ${store.sides.value?.[0] ?? "A"} shows`}
+        title={reason ?? `${name} shows the same layer, sample and head as ${store.sides.value?.[0] ?? "A"}`}
         disabled={reason !== undefined}
         onClick={() => choose(own === null ? place : null)}
       >
@@ -272,7 +272,7 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
     <div class="aw-stepper">
       <button
         type="button"
-        aria-label={`${name} before`}
+        aria-label={`previous ${name}`}
         disabled={disabled || value === 0}
         onClick={() => choose(value - 1)}
       >
@@ -288,7 +288,7 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
       />
       <button
         type="button"
-        aria-label={`${name} after`}
+        aria-label={`next ${name}`}
         disabled={disabled || value === total - 1}
         onClick={() => choose(value + 1)}
       >
@@ -325,11 +325,11 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const whose =
     thumbnails === null
       ? ""
-      : `; small picture${thumbnails.stage === "weights" ? "" : ` of ${wordsOf(thumbnails.stage)}`} on ${highs === null ? "its own range" : "the range of all heads of the layer"}`;
+      : `; thumbnail${thumbnails.stage === "weights" ? "" : ` of ${wordsOf(thumbnails.stage)}`} with ${highs === null ? "its own color range" : "the color range of the layer"}`;
   return (
     <div class="aw-group">
       {label && (
-        <span title={isSeveral ? "Shift and click for several" : undefined}>{isSeveral ? "Heads" : "Head"}</span>
+        <span title={isSeveral ? "Shift-click to choose several" : undefined}>{isSeveral ? "Heads" : "Head"}</span>
       )}
       <div
         class="aw-heads"

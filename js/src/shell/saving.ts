@@ -25,7 +25,7 @@ export function savingSections(ui: Ui): Section[] {
   const files = [
     { value: "png", name: "as PNG", note: "a picture" },
     { value: "svg", name: "as SVG", note: "for print" },
-    { value: "html", name: "as HTML", note: "a page to open anywhere" },
+    { value: "html", name: "as HTML", note: "opens in any browser" },
   ];
   const copies = [
     { value: "picture", name: "picture" },
@@ -52,16 +52,17 @@ async function save(ui: Ui, format: Format): Promise<void> {
   try {
     const { name, blob } = await fileOf(ui, format);
     download(ui, name, blob);
-    tell(ui, { title: "Given to the browser", text: `${name}. ${otherwise(ui, format)}` }, GIVEN);
+    tell(ui, { title: "Sent to the browser", text: `${name}. ${otherwise(ui, format)}` }, GIVEN);
   } catch (error) {
-    const why = error instanceof KernelError ? error.message : "no kernel answers, which makes it.";
+    const why =
+      error instanceof KernelError ? error.message : "only the kernel can make this file, and it does not answer.";
     tell(ui, { title: "Not saved", text: sentenceOf(why, CALL[format]) });
   }
 }
 
 /** What to do where nothing comes of it: a page that may not save files is not told so. */
 function otherwise(ui: Ui, format: Format): string {
-  const refused = "If no file comes, this page may not save files";
+  const refused = "If no file arrives, this page is not allowed to save files";
   return ui.store.facts.peek().saved === undefined ? `${refused}. In a cell: ${CALL[format]}` : `${refused}.`;
 }
 
@@ -82,7 +83,7 @@ async function fetchFile(ui: Ui, format: Format): Promise<{ name: string; blob: 
     const reply = await ui.kernel.request("file", { format, start }, { signal: ui.stop });
     if (reply.share < 1) {
       const made = Math.floor(100 * reply.share);
-      tell(ui, { title: "Saving", text: `${made} % of the file is made.` });
+      tell(ui, { title: "Saving", text: `${made} % of the file is ready.` });
       continue;
     }
     const { data } = reply;
@@ -119,23 +120,23 @@ async function copyPicture(ui: Ui): Promise<void> {
   try {
     if (typeof ClipboardItem !== "function" || !navigator.clipboard?.write) throw new Error("no clipboard");
     await navigator.clipboard.write([new ClipboardItem({ "image/png": pictureOfPage(ui) })]);
-    tell(ui, { title: "Copied", text: "The picture is in the clipboard." }, SAID);
+    tell(ui, { title: "Copied", text: "The picture is on the clipboard." }, SAID);
   } catch {
-    tell(ui, { title: "Not copied", text: "This page may not copy pictures here: save it as PNG." });
+    tell(ui, { title: "Not copied", text: "This page is not allowed to copy pictures. Save it as PNG instead." });
   }
 }
 
 async function copyPython(ui: Ui): Promise<void> {
   tell(ui, null);
   const text = pythonOf(ui);
-  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The call is in the clipboard." }, SAID);
-  else tell(ui, { title: "Not copied", text: `This page may not copy here. The call is: ${text}` });
+  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The call is on the clipboard." }, SAID);
+  else tell(ui, { title: "Not copied", text: `This page is not allowed to copy. The call is: ${text}` });
 }
 
 /** Copy what Python has said. */
 export async function copyMessage(ui: Ui, text: string): Promise<void> {
-  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The message is in the clipboard." }, SAID);
-  else tell(ui, { title: "Not copied", text: "This page may not copy here: select the message." });
+  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The message is on the clipboard." }, SAID);
+  else tell(ui, { title: "Not copied", text: "This page is not allowed to copy. Select the message instead." });
 }
 
 /** Return whether a text could be copied. */

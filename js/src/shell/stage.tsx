@@ -91,8 +91,8 @@ function absent({ store }: Ui, name: ViewName, error: unknown, again: () => void
   const node = part("aw-notice", "unloaded");
   const why = error instanceof Error ? error.message : String(error);
   const text =
-    "Try again; if that does not help, run the cell again, or write the file again. " +
-    `Where a page's security policy refuses scripts from blob: addresses, allow those. The reason: ${why}`;
+    "Try again. If that does not help, run the cell again or save the file again. " +
+    `If the page's security policy blocks scripts from blob: URLs, allow them. Reason: ${why}`;
   return mount(node, () => (
     <Message
       sign="error"

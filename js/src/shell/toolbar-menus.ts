@@ -242,7 +242,7 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
     },
     sections: (ui) => [measureSection(ui)],
   },
-  aside: { name: "Aside", value: asideName, sections: (ui) => [asideSection(ui)] },
+  aside: { name: "Exclude", value: asideName, sections: (ui) => [asideSection(ui)] },
   asking: {
     name: "Asking",
     value: ({ store }) => store.mass.value?.asking ?? "",
@@ -287,7 +287,7 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   color: { name: "Color", value: colorName, sections: colorSections },
   pool: {
     name: "Pool",
-    value: (ui) => (showsCells(ui) ? "none needed" : poolName(ui.store.pool.value)),
+    value: (ui) => (showsCells(ui) ? "not needed" : poolName(ui.store.pool.value)),
     sections: (ui) => [poolSection(ui)],
   },
 };
@@ -308,8 +308,8 @@ function piecesSection({ store }: Ui): Section {
     title: "Tokens",
     value: store.pieces.value ?? "pieces",
     choices: [
-      { value: "pieces", name: "pieces", note: "as the tokenizer cuts them" },
-      { value: "words", name: "words", note: "summed to a word, averaged from a word" },
+      { value: "pieces", name: "pieces", note: "the tokenizer's subwords" },
+      { value: "words", name: "words", note: "keys summed, queries averaged" },
     ],
     choose: (pieces) => store.show({ pieces: pieces as "pieces" | "words" }),
   };
@@ -325,7 +325,7 @@ function labelsSection(ui: Ui): Section {
     value: ui.shownNames.value ?? "tokens",
     choices: [
       { value: "tokens", name: "tokens" },
-      { value: "segments", name: "segments", note: "tokens once there is room" },
+      { value: "segments", name: "segments", note: "tokens when there is room" },
     ],
     choose(names) {
       ui.axisNames.value = names as "tokens" | "segments";
@@ -468,10 +468,10 @@ function colorSections({ store }: Ui): Section[] {
     value: Array.isArray(range) ? "own" : range,
     choices: [
       { value: "head", name: "head", note: "its own maximum" },
-      { value: "row", name: "row", note: "each row its own" },
+      { value: "row", name: "row", note: "separate for each row" },
       ...(store.view.value === "heatmap" ? [{ value: "view", name: "view", note: "what is in view" }] : []),
       ...(store.view.value === "heatmap" && store.stage.value === "weights" && store.facts.value.heads > 1
-        ? [{ value: "layer", name: "layer", note: "the same for all its heads" }]
+        ? [{ value: "layer", name: "layer", note: "shared by its heads" }]
         : []),
       { value: "unit", name: unitName(signed) },
     ],
@@ -495,7 +495,7 @@ function lookSections({ store }: Ui): Section[] {
       title: "Theme",
       value: store.theme.value,
       choices: [
-        { value: "auto", name: store.facts.value.saved ? "as the system" : "as the notebook" },
+        { value: "auto", name: store.facts.value.saved ? "like the system" : "like the notebook" },
         { value: "light", name: "light" },
         { value: "dark", name: "dark" },
         { value: "contrast", name: "high contrast" },

@@ -146,8 +146,8 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string;
       return typed === texts[at] ? numbers[at] : Number((typed || "x").replace("−", "-")); // as shown: perhaps of more digits
     }) as [number, number];
     const say = (error: string) => this.setState({ error, of: texts.join() });
-    if (!Number.isFinite(low) || !Number.isFinite(high)) say("Give two numbers");
-    else if (low >= high) say("The first must be less");
+    if (!Number.isFinite(low) || !Number.isFinite(high)) say("Enter two numbers");
+    else if (low >= high) say("The first must be smaller");
     else {
       say("");
       this.props.ui.store.show({ color_range: [low, high] });
@@ -166,7 +166,7 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string;
     const { texts } = this.inForce();
     return (
       <>
-        <h4>Own range{Array.isArray(range) ? ", in force" : ""}</h4>
+        <h4>Custom range{Array.isArray(range) ? ", in use" : ""}</h4>
         <form onSubmit={this.submit}>
           <NumberField name="low" label="Low end of the colors" text={texts[0]} />
           <span class="aw-muted">to</span>
@@ -193,7 +193,7 @@ function KeysItem({ ui }: { ui: Ui }) {
       <h4 role="presentation">Help</h4>
       <button type="button" role="menuitem" onClick={show}>
         <span />
-        <span>keys</span>
+        <span>keyboard shortcuts</span>
         <span class="aw-note">?</span>
       </button>
     </div>

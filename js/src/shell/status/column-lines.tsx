@@ -52,12 +52,12 @@ export function RecallLine({ ui, queries }: { ui: Ui; queries: Span }) {
         <Place labels={ui.store.queryLabels.value} index={queries.start} side="query" />
       ) : (
         <>
-          queries <b>{rangeOf(queries)}</b>, the least
+          queries <b>{rangeOf(queries)}</b>, lowest
         </>
       )}{" "}
       <i class="aw-gap" />
       recall <b class="aw-exact">{Number.isNaN(found) ? "none" : statusNumber(found)}</b>
-      {Number.isNaN(found) && (recall !== null && recall.share < 1 ? ", not known yet" : ", it attends to nothing")}
+      {Number.isNaN(found) && (recall !== null && recall.share < 1 ? ", not known yet" : ", fully masked")}
     </>
   );
 }

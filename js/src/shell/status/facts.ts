@@ -74,7 +74,7 @@ function segmentFacts({ store }: Ui, narrow: boolean): string {
     `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
     narrow || columns.length === now.keys.length || now.stage !== "weights"
       ? ""
-      : "mass is a share of what is not set aside",
+      : "mass is a share of what is not excluded",
   ]
     .filter(Boolean)
     .join(" · ");

@@ -23,18 +23,18 @@ function Notice({ ui }: { ui: Ui }) {
       <Message
         sign="gone"
         title="The kernel is gone"
-        text={`What you see is the last picture.${lacks} Run the cell again to compute more.`}
+        text={`You see the last picture.${lacks} Run the cell again to compute more.`}
       />
     ) : state === "silent" ? (
       <Message
         sign="gone"
         title="No kernel answers"
-        text={`You see what was saved.${lacks} If a cell is running, wait until it ends; else run this widget's cell to compute more.`}
+        text={`You see what was saved.${lacks} If a cell is running, wait for it to finish. Otherwise run this widget's cell to compute more.`}
       />
     ) : refused !== null && ui.store.facts.value.saved !== undefined ? (
       <Message sign="empty" title="Not in this file" text={refused} />
     ) : refused !== null ? (
-      <Message sign="error" title="Python did not take this" text={refused} />
+      <Message sign="error" title="Python refused this" text={refused} />
     ) : (
       failed(ui)
     );
@@ -43,13 +43,13 @@ function Notice({ ui }: { ui: Ui }) {
 
 /** What each derived trait is to a reader. */
 const DERIVED: Partial<Record<TraitName, string>> = {
-  thumbnails: "small pictures of the heads",
+  thumbnails: "thumbnails of the heads",
   links: "links",
   stages: "stages",
   pair: "steps of the pinned pair",
   findings: "checks",
   deviation: "comparison with torch",
-  changes: "changes of what is pinned",
+  changes: "changes at the pin",
 };
 
 /** What of this selection could not be computed; everything else is there. */

@@ -52,7 +52,7 @@ export function SegmentsLine({ ui }: { ui: Ui }) {
   const { store } = ui;
   if (ui.removed.value !== null) return <RemovedLine ui={ui} removed={ui.removed.value} />;
   const reading = ui.segmentReading.value;
-  if (showsEffect(ui)) return <>click a segment or a head to see what is lost without it</>;
+  if (showsEffect(ui)) return <>click a segment or a head to see the loss without it</>;
   if (reading === null)
     return store.mass.value === null ? <>&nbsp;</> : <>click a column to pin a token and a segment</>;
   const { query, from, head, to, mass, raw, even, lift, perToken, isAside } = reading;
@@ -73,7 +73,7 @@ export function SegmentsLine({ ui }: { ui: Ui }) {
       {reading.shares === false && <SummedNumbers {...{ ui, reading, number }} />}
       {reading.shares !== false && (
         <>
-          {isAside ? number("set aside, weight", raw) : number("mass", mass)}
+          {isAside ? number("excluded, weight", raw) : number("mass", mass)}
           {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
           {!isAside && !narrow && mass !== raw && number("weight", raw)}
           {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
@@ -97,7 +97,7 @@ function SummedNumbers(props: {
   const name = sumWord(ui.store.mass.value?.stage ?? "weights");
   return (
     <>
-      {isAside ? number(`set aside, ${name}`, raw) : number(name, mass)}
+      {isAside ? number(`excluded, ${name}`, raw) : number(name, mass)}
       {!isAside && ui.store.measure.value === "per_token" && number("per token", perToken)}
     </>
   );

@@ -13,7 +13,7 @@ export function Busy({ ui }: { ui: Ui }) {
   const before = lastShown(ui);
   const running = "It is running another cell.";
   const still = before === null ? running : `You still see ${before}.`;
-  const more = "Hover, zoom and pins work meanwhile.";
+  const more = "You can still hover, zoom and pin.";
   return (
     <span
       class="aw-busy"

@@ -274,8 +274,8 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
         {masked && <span>{withImage ? "no color: masked" : "gray: masked"}</span>}
-        {(range === "unit" || Array.isArray(range)) && <span>{range === "unit" ? "fixed range" : "own range"}</span>}
-        {store.pieces.value === "words" && <span>words: weights summed to a word, averaged from a word</span>}
+        {(range === "unit" || Array.isArray(range)) && <span>{range === "unit" ? "fixed range" : "custom range"}</span>}
+        {store.pieces.value === "words" && <span>words: keys summed, queries averaged</span>}
       </div>
     </>
   );
