@@ -1,4 +1,4 @@
-/** Which sample, layer and head: chips, steppers, and a thumbnail for each head, on its own range. */
+/** The choice of sample, layer and head: chips, steppers, and a thumbnail for each head with its own color range. */
 
 import { Component } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
@@ -14,9 +14,9 @@ import type { Ui } from "../state/ui";
 import { count } from "../text/format";
 import { canCombine } from "../views/heads/menus";
 
-const CHIPS = 12; // more layers than that are stepped through
+const CHIPS = 12; // with more layers there is a stepper
 
-/** Return the choice of sample, layer and heads below the toolbar. */
+/** Return the choice of sample, layer and heads that stands below the toolbar. */
 export function headPicker(ui: Ui): View {
   return mount(part("aw-picker", "picker"), () => <Picker ui={ui} />);
 }
@@ -25,7 +25,7 @@ function Picker({ ui }: { ui: Ui }) {
   const { store } = ui;
   const facts = store.facts.value;
   const narrow = ui.mode.value === "narrow";
-  const all = store.view.value === "heads"; // they are below
+  const all = store.view.value === "heads"; // the view itself shows all heads
   return (
     <>
       <StackPicker ui={ui} />
@@ -49,12 +49,12 @@ function Picker({ ui }: { ui: Ui }) {
   );
 }
 
-/** Which of several forward passes, and which of its stacks: those of an encoder, a decoder, a vision tower. */
+/** The choice of forward pass and of stack (encoder, decoder, vision tower). */
 function StackPicker({ ui }: { ui: Ui }) {
   const { store } = ui;
   const { stacks = [], forwards = 1, ...shown } = store.facts.value;
   const reason = fixed(ui);
-  // What is wanted is shown at once, as of layers; where it cannot come, what there is.
+  // Show the wanted stack at once; if it cannot come, show the current one.
   const wanted = reason === undefined ? { stack: store.stack.value, forward: store.forward.value } : shown;
   const { stack = "", forward = 0 } = wanted;
   if (forwards < 2 && stacks.length < 2) return null;
@@ -95,7 +95,7 @@ function StackPicker({ ui }: { ui: Ui }) {
   );
 }
 
-/** Return why no other stack can be chosen; undefined where one can. */
+/** Return why no other stack can be chosen; undefined if one can. */
 function fixed({ store, kernel }: Ui): string | undefined {
   if (store.facts.value.saved) return "This file holds only what is shown. Open the notebook for the rest.";
   const state = kernel.state.value;
@@ -105,7 +105,7 @@ function fixed({ store, kernel }: Ui): string | undefined {
 
 const AXES: Record<string, string> = { b: "sample", q: "query", k: "key", d: "size" };
 
-/** How three axes were read that nobody named, and what says otherwise; until it is put away. */
+/** How three unnamed axes were read and how to say otherwise, until dismissed. */
 class AxesRead extends Component<{ read: string | null | undefined }, { away: boolean }> {
   override state = { away: false };
 
@@ -124,7 +124,7 @@ class AxesRead extends Component<{ read: string | null | undefined }, { away: bo
   }
 }
 
-/** Which layer, sample and head of B are compared: those of A, or its own. */
+/** The choice of B's layer, sample and head: the same as A's, or its own. */
 function HeadOfOther({ ui }: { ui: Ui }) {
   const { store } = ui;
   const { layers, batches, heads } = store.facts.value;
@@ -173,7 +173,7 @@ function HeadOfOther({ ui }: { ui: Ui }) {
   );
 }
 
-/** Whether a saved file holds this one of several; a kernel has them all. */
+/** Whether this item can be selected: a saved file may hold only some. */
 const isHere = (saved: readonly number[] | undefined, index: number) => saved?.includes(index) ?? true;
 
 function Layers({ ui }: { ui: Ui }) {
@@ -299,7 +299,7 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
   );
 }
 
-/** Every head by its own picture; heads that share a key/value head stand over one line. */
+/** Every head with its thumbnail; heads that share a key/value head stand over one line. */
 function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const { store } = ui;
   const { heads, groups, head_numbers } = store.facts.value;
@@ -308,7 +308,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const signed = isSigned(thumbnails?.stage ?? "weights");
   const paints = (signed ? ui.paints.value?.diverging : ui.paints.value?.sequential) ?? null;
   const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 50 : 0);
-  const chip = head_numbers ? 39 : 29; // both numbers stand below
+  const chip = head_numbers ? 39 : 29; // room for both numbers
   const dense = heads * chip > Math.max(room, CHIPS * chip);
   const isSeveral = store.view.value === "graph" || (canCombine(ui) && store.combine.value !== "none");
   const shown = isSeveral ? store.shownHeads.value : [store.head.value];
@@ -376,7 +376,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   );
 }
 
-/** Scroll the list, and nothing but the list, so that a newly chosen head is in view. */
+/** Scroll only the list, so that a newly chosen head is in view. */
 function keepInView(list: HTMLElement | null, head: number): void {
   if (list === null || list.dataset.head === String(head)) return;
   list.dataset.head = String(head);

@@ -1,11 +1,11 @@
-/** What needs saying above a view: that the kernel is lost, what Python would not take, what could not be computed. */
+/** Notices around a view: a lost kernel, a change that Python refused, a part that could not be computed. */
 
 import { mount, part, type View } from "../../components/dom";
 import { Message } from "../../components/message";
 import type { TraitName } from "../../contract/traits";
 import type { Ui } from "../../state/ui";
 
-/** Say that the kernel is lost, and what Python would not take. */
+/** Return the notices. */
 export function notice(ui: Ui): View {
   return mount(part("aw-notices"), () => <Notice ui={ui} />);
 }
@@ -41,7 +41,7 @@ function Notice({ ui }: { ui: Ui }) {
   return message === null ? null : <div class="aw-notice">{message}</div>;
 }
 
-/** What each derived trait is to a reader. */
+/** Plain names of the derived traits. */
 const DERIVED: Partial<Record<TraitName, string>> = {
   thumbnails: "thumbnails of the heads",
   links: "links",
@@ -52,7 +52,7 @@ const DERIVED: Partial<Record<TraitName, string>> = {
   changes: "changes at the pin",
 };
 
-/** What of this selection could not be computed; everything else is there. */
+/** Which parts of this selection could not be computed; all others are shown. */
 function failed({ store }: Ui) {
   const errors = Object.entries(store.errors.value ?? {});
   if (errors.length === 0) return null;
