@@ -296,7 +296,7 @@ def test_by_keys_alone(gallery: Show, nail: int) -> None:
     page.keyboard.press("End")
     assert heard(shown).startswith("answer token ., doc 3")
     page.keyboard.press("?")
-    assert "token before, token after" in text(shown, ".aw-card")
+    assert "previous, next token" in text(shown, ".aw-card")
     page.keyboard.press("Escape")
     page.locator("[data-aw=picture]").focus()
     page.keyboard.press("Escape")

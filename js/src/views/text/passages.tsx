@@ -144,13 +144,13 @@ function Pager({ flow }: { flow: Flow }) {
   const last = Math.min(passage.length, (at + 1) * PAGE) - 1;
   return (
     <div class="aw-pager">
-      <button type="button" aria-label="Tokens before" disabled={at === 0} onClick={() => go(at - 1)}>
+      <button type="button" aria-label="Previous tokens" disabled={at === 0} onClick={() => go(at - 1)}>
         ‹
       </button>
       <span>
         tokens <b>{count(at * PAGE)}</b>–<b>{count(last)}</b> of {count(passage.length)}
       </span>
-      <button type="button" aria-label="Tokens after" disabled={at === pages - 1} onClick={() => go(at + 1)}>
+      <button type="button" aria-label="Next tokens" disabled={at === pages - 1} onClick={() => go(at + 1)}>
         ›
       </button>
     </div>
