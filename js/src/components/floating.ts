@@ -13,7 +13,10 @@ export interface Seen {
 /** As much of something that floats is seen nearly everywhere, and the rest of it by scrolling. */
 const SURELY = 300;
 
-/** Milliseconds until it is asked again how much of a frame can be seen: nothing tells it that the page around it scrolls. */
+/**
+ * Milliseconds until it is asked again how much of a frame can be seen: nothing tells it that the page around it
+ * scrolls.
+ */
 const AGAIN = 250;
 
 /**

@@ -134,8 +134,8 @@ function moved({ start, stop }: Span, by: number, total: number): number | null 
 }
 
 /**
- * Return what is in view, of a picture whose cells stand for several, or of one with the names of segments; any other is
- * seen whole at a glance.
+ * Return what is in view, of a picture whose cells stand for several, or of one with the names of segments; any other
+ * is seen whole at a glance.
  */
 export function windowOf({ store, window, shownNames }: Ui): Window | null {
   const picture = store.picture.value;
@@ -143,7 +143,10 @@ export function windowOf({ store, window, shownNames }: Ui): Window | null {
   return picture.queryBin * picture.keyBin > 1 || shownNames.value === "segments" ? window.value : null;
 }
 
-/** A size of whole device pixels a cell, where that is not much smaller than 132 px, and how many cells of the picture are one of the map. */
+/**
+ * A size of whole device pixels a cell, where that is not much smaller than 132 px, and how many cells of the picture
+ * are one of the map.
+ */
 function fitted({ grid, queries, keys }: Picture, dpr: number, unit: number) {
   const most = SIDE * unit * dpr;
   const side = (total: number, other: number) =>

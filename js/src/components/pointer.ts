@@ -165,7 +165,10 @@ function watchHover(ui: Ui, plot: Plot, canvas: HTMLCanvasElement) {
     again() {
       if (resting !== null) hover(pointIn(canvas, resting));
     },
-    /** What is clicked. A click comes rounded to whole pixels, which may be those of another cell than the one that is ringed. */
+    /**
+     * What is clicked. A click comes rounded to whole pixels, which may be those of another cell than the one that is
+     * ringed.
+     */
     under(at: Point): Bin | null {
       const pointed = resting === null ? null : pointIn(canvas, resting);
       const same = pointed !== null && Math.hypot(at.x - pointed.x, at.y - pointed.y) < 1.5;

@@ -68,7 +68,10 @@ export function SegmentNames(props: NamesProps) {
   );
 }
 
-/** How far apart names stand: nearer, and smaller, where else a piece would be nameless that is as long as its name is tall. */
+/**
+ * How far apart names stand: nearer, and smaller, where else a piece would be nameless that is as long as its name is
+ * tall.
+ */
 function apartOf(pieces: readonly Placed[], view: AxisView, unit: number): number {
   const [near, far] = [GAPS_FROM * unit, APART * unit];
   const shown = new Set(named(pieces, view, far));
@@ -176,7 +179,8 @@ export function titleOf(node: SegmentNode): string {
   return `${node.name}${inside}: ${count(tokens)} ${tokens === 1 ? "token" : "tokens"}, ${rangeOf(node)}`;
 }
 
-// --- brackets -----------------------------------------------------------------------------------------------------------
+// --- brackets
+// -----------------------------------------------------------------------------------------------------------
 
 interface BracketsProps extends NamesProps {
   readonly around: readonly Placed[];
@@ -243,7 +247,8 @@ function bracketAt(figure: Figure, room: NameRoom, step: number, down: boolean, 
   return figure.top - margin - names - 6 * unit - step * (BRACKET + 12) * unit;
 }
 
-// --- zoomed in ----------------------------------------------------------------------------------------------------------
+// --- zoomed in
+// ----------------------------------------------------------------------------------------------------------
 
 /** Draw the names of segments outside zoomed tokens: left of them, and above. */
 export function NamesOutside(props: NamesProps) {

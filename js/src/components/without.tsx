@@ -66,14 +66,19 @@ export class Without extends Component<{ ui: Ui }> {
   }
 }
 
-/** Return what is lost without something, from its own run or those of all segments and heads; null before it is run. */
+/**
+ * Return what is lost without something, from its own run or those of all segments and heads; null before it is run.
+ */
 function knownLoss(ui: Ui, of: EffectOf): number | null {
   const detail = effectOf(ui, of);
   if (detail === null) return lossOf(ui.store.effects.value!, of);
   return detail.error ? Number.NaN : lostBy(detail);
 }
 
-/** Show what the model says next without something, or else what is lost, and why there is no more; `hint`: how to see it. */
+/**
+ * Show what the model says next without something, or else what is lost, and why there is no more; `hint`: how to see
+ * it.
+ */
 export function Removed({ ui, of, hint = "" }: { ui: Ui; of: EffectOf; hint?: string }) {
   const { effects, facts } = ui.store;
   const now = effects.value;

@@ -77,7 +77,10 @@ export interface Facts {
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
   has_sinks?: boolean;
-  /** Of each sample the token whose logits are shown, before a softcap or not, and those that may be chosen: [id, text]; null where there is none. */
+  /**
+   * Of each sample the token whose logits are shown, before a softcap or not, and those that may be chosen: [id, text];
+   * null where there is none.
+   */
   targets?:
     | readonly { token: number; text: string; before_cap?: true; choices: readonly (readonly [number, string])[] }[]
     | null;
@@ -174,7 +177,9 @@ export interface StageHeadsMessage {
   error: string | null;
 }
 
-/** All heads of all layers; `pictures` are of the layers that are ready, `metrics` of all their heads, layer by layer. */
+/**
+ * All heads of all layers; `pictures` are of the layers that are ready, `metrics` of all their heads, layer by layer.
+ */
 export interface SurveyMessage {
   batch: number;
   /** `rows` is how many queries of each head were looked at. */
@@ -432,7 +437,9 @@ export interface ImageMessage {
 /** Of a column's color: 0 to 6, 7 of the segment whose attention is looked at, -1 gray. */
 export type ColorSlot = number;
 
-/** The named parts of a text: each entry a contiguous piece, each of level n + 1 inside the last of level n before it. */
+/**
+ * The named parts of a text: each entry a contiguous piece, each of level n + 1 inside the last of level n before it.
+ */
 export interface SegmentsMessage {
   names: string[];
   starts: Envelope;

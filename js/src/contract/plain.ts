@@ -1,5 +1,6 @@
 /**
- * The traits that travel as plain JSON, checked: what does not fit its own kind is refused, as an envelope is in `decode.ts`.
+ * The traits that travel as plain JSON, checked: what does not fit its own kind is refused, as an envelope is in
+ * `decode.ts`.
  *
  * A trait that an older Python does not have is undefined, and then left to whoever reads it.
  */

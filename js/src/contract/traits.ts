@@ -110,7 +110,9 @@ export interface Traits {
   segments?: SegmentsMessage | NoSegmentsMessage | null;
   key_segments?: SegmentsMessage | NoSegmentsMessage | null;
   measure?: Measure;
-  /** Names of columns that are set aside; also "sink", the first token and the learned sink, and "self", the own key. */
+  /**
+   * Names of columns that are set aside; also "sink", the first token and the learned sink, and "self", the own key.
+   */
   aside?: string[];
   /** The segment whose attention is looked at; null: the answer. */
   /** A name, or the names that lead to a nested segment. */
@@ -136,8 +138,9 @@ export interface Traits {
 export type TraitName = keyof Traits;
 
 /**
- * What a trait is to the front-end: `given` by the user in Python; the `selection`; a `look`, which needs no kernel; what
- * chooses the `numbers`, which does; `derived` from the others by Python; or the widget's `identity`, which never changes.
+ * What a trait is to the front-end: `given` by the user in Python; the `selection`; a `look`, which needs no kernel;
+ * what chooses the `numbers`, which does; `derived` from the others by Python; or the widget's `identity`, which never
+ * changes.
  */
 export type Role = "given" | "selection" | "look" | "numbers" | "derived" | "identity";
 

@@ -1,4 +1,7 @@
-/** A comparison as the parts of a heatmap see it: places that both sides have in the place of positions, changes for numbers. */
+/**
+ * A comparison as the parts of a heatmap see it: places that both sides have in the place of positions, changes for
+ * numbers.
+ */
 
 import { computed, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
@@ -134,8 +137,8 @@ export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparis
 }
 
 /**
- * Return A's picture with the place from which on its queries are padding, as A's own mask says it; null where B has other
- * tokens there and `side` is B: its rows are its own.
+ * Return A's picture with the place from which on its queries are padding, as A's own mask says it; null where B has
+ * other tokens there and `side` is B: its rows are its own.
  */
 export function paddedPicture(outer: Ui, of: ReadyComparison | null, side: Part): Picture | null {
   const own = outer.store.picture.value;

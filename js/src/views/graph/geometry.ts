@@ -61,8 +61,8 @@ function folded(total: number, keep: readonly number[], unit: number): Lane {
 const token = (index: number): Row => ({ kind: "token", index });
 
 /**
- * The first of `keep` that have room, then tokens around them: two on each side while there is room, more only as long as
- * all stand at their full distance. Each gap takes a row too.
+ * The first of `keep` that have room, then tokens around them: two on each side while there is room, more only as long
+ * as all stand at their full distance. Each gap takes a row too.
  */
 function withNeighbors(total: number, keep: readonly number[], room: number): number[] {
   const chosen = new Set<number>();

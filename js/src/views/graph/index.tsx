@@ -124,7 +124,10 @@ function sceneOf(ui: Ui, model: GraphModel, frame: Frame, height: number): Scene
   };
 }
 
-/** The color of a band: of its sign where it has one, else of its head, or in a folded graph of one head of its key's segment. */
+/**
+ * The color of a band: of its sign where it has one, else of its head, or in a folded graph of one head of its key's
+ * segment.
+ */
 function colorsOf(model: GraphModel): (band: Band) => string {
   const [ofKey, ofHead, signs] = [model.bundleColor.value, model.colors.value, model.signColors.value];
   if (signs !== null) return ({ weight }) => (weight < 0 ? signs.minus : signs.plus);

@@ -465,7 +465,9 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
 const headingOf = (stage: Stage) =>
   stage === "weights" ? "Weight" : wordOf(stage).replace(/^./, (first) => first.toUpperCase());
 
-/** Of which stage the links are, the colors of their signs, and how much the widest band is; or that they are weights. */
+/**
+ * Of which stage the links are, the colors of their signs, and how much the widest band is; or that they are weights.
+ */
 function StageKey({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
   const [stage, chosen] = [store.linkedStage.value, store.stage.value];

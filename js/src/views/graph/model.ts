@@ -67,7 +67,9 @@ export interface Frame {
 export interface GraphModel {
   readonly frame: ReadonlySignal<Frame | null>;
   readonly lanes: ReadonlySignal<{ queries: Lane; keys: Lane }>;
-  /** The token whose links stand out: pinned, else pointed at by its label. A band that is pointed at changes nothing. */
+  /**
+   * The token whose links stand out: pinned, else pointed at by its label. A band that is pointed at changes nothing.
+   */
   readonly focus: ReadonlySignal<Target | null>;
   readonly lines: ReadonlySignal<readonly (Known | null)[]>;
   /** Too long for all its links: only tokens that are pinned or stand out are drawn. */
@@ -285,7 +287,9 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
   return links;
 }
 
-/** The same where a learned sink is one more key: among the strongest of each query, or with its own strongest queries. */
+/**
+ * The same where a learned sink is one more key: among the strongest of each query, or with its own strongest queries.
+ */
 function withSinks(known: Links, at: number, place: number, sinks: Float32Array, most: number, keys: number): Link[] {
   const links: Link[] = [];
   const toSink = Array.from(sinks, (weight, query) => ({ query, key: keys, head: place, weight }));

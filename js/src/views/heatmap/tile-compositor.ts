@@ -1,6 +1,6 @@
 /**
- * A zoomed part of a long matrix, drawn from tiles: of each tile in view the best there is. Exact or sampled, a coarser one,
- * at last the picture of the whole: never a blank.
+ * A zoomed part of a long matrix, drawn from tiles: of each tile in view the best there is. Exact or sampled, a coarser
+ * one, at last the picture of the whole: never a blank.
  */
 
 import {
@@ -44,7 +44,9 @@ export interface PaintedTiles {
   readonly every: number;
 }
 
-/** The cells of one axis that belong to one tile and are in view, and where on the canvas they are, in device pixels. */
+/**
+ * The cells of one axis that belong to one tile and are in view, and where on the canvas they are, in device pixels.
+ */
 interface TileSpan {
   readonly tile: number;
   readonly cells: Span;
@@ -141,7 +143,8 @@ function paintPart(
   context.drawImage(raster, x, y, width, height, right.from, down.from, right.length, down.length);
 }
 
-// --- cells ------------------------------------------------------------------------------------------------------------
+// --- cells
+// ------------------------------------------------------------------------------------------------------------
 
 /** The cells in view as a grid; one is filled again and again, so that a pan leaves no garbage. */
 const cellsOf = new WeakMap<TileRasters, Grid>();
@@ -191,7 +194,8 @@ function gridFor(owner: TileRasters, rows: number, columns: number): Grid {
   return Object.assign(grid, { rows, columns });
 }
 
-// --- rasters ----------------------------------------------------------------------------------------------------------
+// --- rasters
+// ----------------------------------------------------------------------------------------------------------
 
 interface Raster {
   tile: KeptTile;
@@ -200,7 +204,10 @@ interface Raster {
   canvas: HTMLCanvasElement;
 }
 
-/** Tiles as canvases of a pixel a cell, made once for each color mapper; the longest unused gives its canvas to the next. */
+/**
+ * Tiles as canvases of a pixel a cell, made once for each color mapper; the longest unused gives its canvas to the
+ * next.
+ */
 export class TileRasters {
   readonly #made = new Map<KeptTile, Raster>();
   #pixels: { image: ImageData; packed: Uint32Array } | null = null;

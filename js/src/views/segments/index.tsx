@@ -140,7 +140,8 @@ function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement, rooms: Readonly
   return [...views, { node: body, dispose: end }];
 }
 
-// --- headings -----------------------------------------------------------------------------------------------------------
+// --- headings
+// -----------------------------------------------------------------------------------------------------------
 
 /** "Where did the answer look", with a menu where there is no answer; how the columns are to be read; the way up. */
 function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
@@ -231,7 +232,8 @@ function Alone({ model }: { model: SegmentsModel }) {
   );
 }
 
-// --- states ---------------------------------------------------------------------------------------------------------------
+// --- states
+// ---------------------------------------------------------------------------------------------------------------
 
 const waitingLabel = ({ store }: Ui, state: State) =>
   state !== "waiting"
@@ -284,7 +286,8 @@ function Problem({ ui, state }: { ui: Ui; state: State }) {
   );
 }
 
-// --- what is pointed at -----------------------------------------------------------------------------------------------------
+// --- what is pointed at
+// -----------------------------------------------------------------------------------------------------
 
 /** The exact numbers under the pointer, or else of what is pinned. */
 function readingOf(model: SegmentsModel): SegmentReading | null {

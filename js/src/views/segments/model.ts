@@ -1,4 +1,6 @@
-/** What the segments view shows, as signals: what is left of the masses, which columns are pinned, all heads in order. */
+/**
+ * What the segments view shows, as signals: what is left of the masses, which columns are pinned, all heads in order.
+ */
 
 import { computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { isSigned } from "../../contract/stages";
@@ -129,7 +131,9 @@ export function segmentsModel(ui: Ui): SegmentsModel {
   };
 }
 
-/** The matrix; where it came rounded, with exact numbers in the asking segment's row and in those that were pointed at. */
+/**
+ * The matrix; where it came rounded, with exact numbers in the asking segment's row and in those that were pointed at.
+ */
 function exactWherePointed(ui: Ui, mass: ReadonlySignal<Mass | null>, hover: ReadonlySignal<Spot | null>) {
   const found = signal<{ readonly of: Mass | null; readonly rows: ReadonlySet<number> }>({ of: null, rows: new Set() });
   const masses = computed(() => {

@@ -1,4 +1,6 @@
-/** How the parts of this view stand: side by side or one below the other, under headings that fold where room is little. */
+/**
+ * How the parts of this view stand: side by side or one below the other, under headings that fold where room is little.
+ */
 
 import { effect, type ReadonlySignal, type Signal } from "@preact/signals-core";
 import type { ComponentChildren } from "preact";

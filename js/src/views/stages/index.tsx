@@ -1,4 +1,6 @@
-/** The computation from left to right: every stage as a small picture, below it the way of the pinned pair in numbers. */
+/**
+ * The computation from left to right: every stage as a small picture, below it the way of the pinned pair in numbers.
+ */
 
 import { type Signal, signal } from "@preact/signals-core";
 import { Chevron, mount, part, px, Token, type View } from "../../components/dom";
@@ -132,7 +134,9 @@ function shownPair({ store, kernel }: Ui): { pair: ExplainedPair | null; stale: 
   return isDue ? { pair, stale: true } : { pair: null, stale: false };
 }
 
-/** What is to be done, while there is no pair to explain; a saved file may not hold the steps of the one that is pinned. */
+/**
+ * What is to be done, while there is no pair to explain; a saved file may not hold the steps of the one that is pinned.
+ */
 function prompt({ store, kernel }: Ui): string {
   const { saved } = store.facts.value;
   const pinned = store.query.value !== null && store.key.value !== null;

@@ -1,4 +1,6 @@
-/** What a running text, or an image, shows, as signals: its passages, their lines, and the weights of what is pinned. */
+/**
+ * What a running text, or an image, shows, as signals: its passages, their lines, and the weights of what is pinned.
+ */
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { decodeGrid, NUMBER, type Picture } from "../../contract/decode";
@@ -194,7 +196,9 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
 
 export const otherSide = (side: Side): Side => (side === "query" ? "key" : "query");
 
-/** Return which segment each token is in, and where one begins; of a text that both sides share as its keys have them. */
+/**
+ * Return which segment each token is in, and where one begins; of a text that both sides share as its keys have them.
+ */
 function segmentsOf({ store }: Ui, { sides }: Passage, tokens: readonly Placed[]): TextSegments | null {
   const axis = axisSegments(store, sides.at(-1)!);
   if (axis === null) return null;

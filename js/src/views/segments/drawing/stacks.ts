@@ -19,8 +19,8 @@ export interface Stack {
 export const zeroOf = (model: SegmentsModel) => (model.signed.value ? 0.5 : 0);
 
 /**
- * Return how tall the bands of a token are. Those below zero hang from the line. Masses make 1 in all, and masses per token a sum; of lifts, which have none,
- * only those of pinned columns are drawn, or the largest.
+ * Return how tall the bands of a token are. Those below zero hang from the line. Masses make 1 in all, and masses per
+ * token a sum; of lifts, which have none, only those of pinned columns are drawn, or the largest.
  */
 export function stackOf(model: SegmentsModel, row: RestRow, bands: readonly Band[]): Stack {
   const measure = model.measure.value;

@@ -1,4 +1,7 @@
-/** Mass and loss on one zero: a bar for what was looked at, a dot for what is lost without it, words where they disagree. */
+/**
+ * Mass and loss on one zero: a bar for what was looked at, a dot for what is lost without it, words where they
+ * disagree.
+ */
 
 import type { ComponentChildren } from "preact";
 import { disagreement, placeOn, type Scales } from "../../../data/effects";
@@ -117,7 +120,9 @@ function Row(props: BarsProps & { row: EffectRow; lines: ComponentChildren }) {
   );
 }
 
-/** The bar, paler beyond what is lost and hollow where that is not known, with the line to a dot beyond it, and the dot. */
+/**
+ * The bar, paler beyond what is lost and hollow where that is not known, with the line to a dot beyond it, and the dot.
+ */
 function Bar({ row, scales, color, words }: { row: EffectRow; scales: Scales; color: string; words: string }) {
   const mass = largest([row.mass]) / scales.mass;
   const lost = row.lost === null || Number.isNaN(row.lost) ? null : row.lost / scales.lost;

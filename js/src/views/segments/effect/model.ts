@@ -1,4 +1,6 @@
-/** What of effects this view shows, as signals: each segment and each head with its mass and what is lost without it. */
+/**
+ * What of effects this view shows, as signals: each segment and each head with its mass and what is lost without it.
+ */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import type { EffectsMessage } from "../../../contract/messages";

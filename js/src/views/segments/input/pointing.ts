@@ -1,4 +1,6 @@
-/** The pointer over any of the three pictures: what it is over is the model's hover, and a click is the picture's own. */
+/**
+ * The pointer over any of the three pictures: what it is over is the model's hover, and a click is the picture's own.
+ */
 
 import type { Ui } from "../../../state/ui";
 import type { SegmentsModel, Spot } from "../model";

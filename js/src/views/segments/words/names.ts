@@ -12,10 +12,13 @@ export function asideNames({ mass, left }: SegmentsModel): string[] {
   return [...without.map((column) => mass.value?.keys[column] ?? ""), ...(self ? [] : ["own key"])];
 }
 
-// --- of the heads' columns ------------------------------------------------------------------------------------------------
+// --- of the heads' columns
+// ------------------------------------------------------------------------------------------------
 
 const HEADER_FONT = 10.5;
-/** What a column's name may have of the gap after it, and what the sorted one loses: to its padding and the triangle. */
+/**
+ * What a column's name may have of the gap after it, and what the sorted one loses: to its padding and the triangle.
+ */
 const OF_GAP = 3;
 const BESIDE_SORTED = 15;
 
@@ -54,7 +57,8 @@ export function headerNames(
   return { texts, rise: COS_45 * (longest + END * unit) + BELOW * unit };
 }
 
-// --- of the list's rows -----------------------------------------------------------------------------------------------------
+// --- of the list's rows
+// -----------------------------------------------------------------------------------------------------
 
 const LIST_FONT = 12;
 const LEAST_NAME = 76;
