@@ -159,8 +159,7 @@ export function placesOf(axis: Axis, index: number): Span {
   return { start: index * axis.bin, stop: Math.min((index + 1) * axis.bin, axis.total) };
 }
 
-// --- moving
-// -----------------------------------------------------------------------------------------------------------
+// --- moving ---------------------------------------------------------------------------------------------------------
 
 /** Return the view, moved so that it shows nothing outside the matrix. */
 export function within(reach: Reach, { k, x, y }: Viewport): Viewport {

@@ -131,8 +131,7 @@ class Exchange {
     );
   }
 
-  // --- what others ask of it
-  // ------------------------------------------------------------------------------------------
+  // --- what others ask of it ----------------------------------------------------------------------------------------
 
   request<K extends RequestKind>(kind: K, body: object, caller?: AbortSignal): Promise<Reply<K>> {
     return new Promise<Reply<K>>((resolve, reject) => {
@@ -220,8 +219,7 @@ class Exchange {
     return true;
   }
 
-  // --- sending and settling
-  // -------------------------------------------------------------------------------------------
+  // --- sending and settling -----------------------------------------------------------------------------------------
 
   #newId(): string {
     return `${this.#prefix}-${++this.#asked}`;
@@ -290,8 +288,7 @@ class Exchange {
     this.#expected = new Set();
   }
 
-  // --- the clock
-  // ------------------------------------------------------------------------------------------------------
+  // --- the clock ----------------------------------------------------------------------------------------------------
 
   #isDue(): boolean {
     return this.#onTheWay.size > 0 || this.#open.size > 0 || this.#expected.size > 0;

@@ -83,8 +83,7 @@ export function segmentAt(axis: AxisSegments | null, position: number): { node: 
   return axis === null || found === null ? null : { node: found, slot: axis.slot(found) };
 }
 
-// --- what is pinned
-// -----------------------------------------------------------------------------------------------------
+// --- what is pinned -------------------------------------------------------------------------------------------------
 
 /** The name and path of a pinned segment. */
 export interface PinnedSegment {

@@ -209,8 +209,7 @@ function name(context: CanvasRenderingContext2D, scene: Scene, place: number, x:
   context.fillText(nameOf(survey.heads[place]!, facts), x + layout.size / 2, y + layout.size + 20 * style.unit);
 }
 
-// --- more detail
-// --------------------------------------------------------------------------------------------------------
+// --- more detail ----------------------------------------------------------------------------------------------------
 
 const MOST = 200; // heads of the requests of one message
 const FINE = 32; // rows and columns of a larger picture

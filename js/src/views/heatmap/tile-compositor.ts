@@ -143,8 +143,7 @@ function paintPart(
   context.drawImage(raster, x, y, width, height, right.from, down.from, right.length, down.length);
 }
 
-// --- cells
-// ------------------------------------------------------------------------------------------------------------
+// --- cells ----------------------------------------------------------------------------------------------------------
 
 /** The cells in view as a grid; one is filled again and again, so that a pan leaves no garbage. */
 const cellsOf = new WeakMap<TileRasters, Grid>();
@@ -194,8 +193,7 @@ function gridFor(owner: TileRasters, rows: number, columns: number): Grid {
   return Object.assign(grid, { rows, columns });
 }
 
-// --- rasters
-// ----------------------------------------------------------------------------------------------------------
+// --- rasters --------------------------------------------------------------------------------------------------------
 
 interface Raster {
   tile: KeptTile;

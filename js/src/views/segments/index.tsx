@@ -140,8 +140,7 @@ function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement, rooms: Readonly
   return [...views, { node: body, dispose: end }];
 }
 
-// --- headings
-// -----------------------------------------------------------------------------------------------------------
+// --- headings -------------------------------------------------------------------------------------------------------
 
 /** "Where did the answer look", with a menu where there is no answer; how the columns are to be read; the way up. */
 function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
@@ -232,8 +231,7 @@ function Alone({ model }: { model: SegmentsModel }) {
   );
 }
 
-// --- states
-// ---------------------------------------------------------------------------------------------------------------
+// --- states ---------------------------------------------------------------------------------------------------------
 
 const waitingLabel = ({ store }: Ui, state: State) =>
   state !== "waiting"
@@ -286,8 +284,7 @@ function Problem({ ui, state }: { ui: Ui; state: State }) {
   );
 }
 
-// --- what is pointed at
-// -----------------------------------------------------------------------------------------------------
+// --- what is pointed at ---------------------------------------------------------------------------------------------
 
 /** The exact numbers under the pointer, or else of what is pinned. */
 function readingOf(model: SegmentsModel): SegmentReading | null {

@@ -133,8 +133,7 @@ export function tokenBeyond(layout: TokenLayout, at: number, by: number): number
 /** Return the line that a token is in. */
 export const lineIndex = ({ lines }: TokenLayout, at: number): number => lineOf(lines, at);
 
-// --- one line, from top to bottom
-// ---------------------------------------------------------------------------------------
+// --- one line, from top to bottom -----------------------------------------------------------------------------------
 
 /** What one line of tokens has, in pixels from its top. */
 export interface LineBox {
@@ -168,8 +167,7 @@ export function linesWithin(count: number, pitch: number, top: number, bottom: n
   return { start: Math.max(0, Math.floor(top / pitch)), stop: Math.min(count, Math.ceil(bottom / pitch)) };
 }
 
-// --- bands
-// ----------------------------------------------------------------------------------------------------------------
+// --- bands ----------------------------------------------------------------------------------------------------------
 
 /** Columns of the keys that are drawn as one band: a segment, or all the gray ones. */
 export interface Band {

@@ -189,8 +189,7 @@ function HeadBars({ ui, model, effects, pictures }: Props & { pictures: ReturnTy
   );
 }
 
-// --- headings and words
-// -----------------------------------------------------------------------------------------------------
+// --- headings and words ---------------------------------------------------------------------------------------------
 
 function Title({ ui, model }: Omit<Props, "effects">) {
   const now = model.mass.value;

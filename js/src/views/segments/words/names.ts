@@ -12,8 +12,7 @@ export function asideNames({ mass, left }: SegmentsModel): string[] {
   return [...without.map((column) => mass.value?.keys[column] ?? ""), ...(self ? [] : ["own key"])];
 }
 
-// --- of the heads' columns
-// ------------------------------------------------------------------------------------------------
+// --- of the heads' columns ------------------------------------------------------------------------------------------
 
 const HEADER_FONT = 10.5;
 /**
@@ -57,8 +56,7 @@ export function headerNames(
   return { texts, rise: COS_45 * (longest + END * unit) + BELOW * unit };
 }
 
-// --- of the list's rows
-// -----------------------------------------------------------------------------------------------------
+// --- of the list's rows ---------------------------------------------------------------------------------------------
 
 const LIST_FONT = 12;
 const LEAST_NAME = 76;
