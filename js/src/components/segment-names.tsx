@@ -104,7 +104,7 @@ function Name({ ui, plot, side, figure, placed, pinned, font, view, room }: Name
   const isPointed = pointedOn(ui, side, node);
   const measure = plot.measure.value;
   const { middle } = clipped(placed, view);
-  const beyond = (figure.width + figure.overhang - middle - 8 * unit) / Math.SQRT1_2; // when zoomed in, one may be at the end
+  const beyond = (figure.width + figure.overhang - middle - 8 * unit) / Math.SQRT1_2; // one may be at the end
   const most = down ? room.query : Math.min(room.key, Math.max(LEAST_NAME * unit, beyond));
   const text = shorten(node.name, most, (part) => measure(part, font, 600));
   const place = down
