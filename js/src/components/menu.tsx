@@ -1,4 +1,6 @@
-/** A word that opens a list: `Show weights ⌄`. Arrow keys, Home and End move in it; Esc or an outside click closes it. */
+/**
+ * A word that opens a list: `Show weights ⌄`. Arrow keys, Home and End move in it; Esc or an outside click closes it.
+ */
 
 import { signal } from "@preact/signals-core";
 import { Component, type ComponentChildren, createRef } from "preact";
