@@ -214,7 +214,7 @@ def _captions(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], 
     if aside or "self" in context.traits.aside:
         own = ["each token itself"] if "self" in context.traits.aside else []
         parts.append(
-            f"aside: {', '.join([*([aside] if aside else []), *own])}, {_text(found, float(found.aside[found.row]))}"
+            f"excluded: {', '.join([*([aside] if aside else []), *own])}, {_text(found, float(found.aside[found.row]))}"
         )
     if sent["share"] < 1:
         parts.append(f"from {round(100 * sent['share'])} % of the queries, exact")
