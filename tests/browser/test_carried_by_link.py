@@ -83,6 +83,6 @@ def test_heads_are_drawn_and_ordered_by_a_stage(offline_page: OfflinePages, widt
     w = widget(stage="logit", view="heads", theme=theme, layer=1, query=9, bar="stage_sum", order="stage_sum")
     page = show(offline_page, w, width=width)
     caption = page.page.locator(".aw-all-heads .aw-prompt").inner_text()
-    assert f"Logit of {quoted(w)}, direct path: each picture, − to +" in caption
+    assert f"Logit of {quoted(w)}, direct path: each picture from − to +" in caption
     assert "the sum of logits over the keys of query 9" in caption
     page.screenshot(f"carried-heads-{width}-{theme}")

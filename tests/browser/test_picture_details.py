@@ -142,7 +142,7 @@ def test_the_menu_says_the_range_and_has_that_of_the_layer(gallery: Show) -> Non
     highs = np.frombuffer(shown.widgets[0].thumbnails["highs"]["data"], "<f4")
     assert f"{highs.max():.2g}".lstrip("0") in legend.split()
     third = shown.page.locator("[role=radio][aria-label='head 3']")
-    assert "on the range of all heads of the layer" in (third.get_attribute("title") or "")
+    assert "with the color range of the layer" in (third.get_attribute("title") or "")
     before = shown.page.locator("[data-aw=legend] .aw-ramp").inner_text()
     third.click()
     shown.wait_for_lines()
