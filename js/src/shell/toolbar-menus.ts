@@ -308,7 +308,7 @@ function piecesSection({ store }: Ui): Section {
     title: "Tokens",
     value: store.pieces.value ?? "pieces",
     choices: [
-      { value: "pieces", name: "pieces", note: "the tokenizer's subwords" },
+      { value: "pieces", name: "pieces", note: "as the tokenizer splits them" },
       { value: "words", name: "words", note: "keys summed, queries averaged" },
     ],
     choose: (pieces) => store.show({ pieces: pieces as "pieces" | "words" }),
