@@ -72,7 +72,7 @@ def test_sums_by_segment_are_named_and_no_masses(
     assert number(pinned) == pytest.approx(float(wanted.sum[0, wanted.keys.index("small")]), abs=6e-4)
     said = page.page.locator(".aw-segments").inner_text()
     assert {"logit": "logit added", "value_norm": "‖v W_O‖ carried"}[stage] in said
-    assert "no share of 1" in said
+    assert "not a share of 1" in said
     for word in ("even attention", "lift", "Where did"):
         assert word not in said
     page.screenshot(f"carried-segments-{stage}-{width}-{theme}")
@@ -83,6 +83,6 @@ def test_heads_are_drawn_and_ordered_by_a_stage(offline_page: OfflinePages, widt
     w = widget(stage="logit", view="heads", theme=theme, layer=1, query=9, bar="stage_sum", order="stage_sum")
     page = show(offline_page, w, width=width)
     caption = page.page.locator(".aw-all-heads .aw-prompt").inner_text()
-    assert f"Logit of {quoted(w)}, direct path: each picture, − to +" in caption
+    assert f"Logit of {quoted(w)}, direct path: each picture from − to +" in caption
     assert "the sum of logits over the keys of query 9" in caption
     page.screenshot(f"carried-heads-{width}-{theme}")

@@ -259,7 +259,7 @@ def test_of_long_heads_too_it_says_where_they_differ_most(offline_page: OfflineP
     rows.first.wait_for()
     many, bins = (8 if width == 320 else 11), -(-length // 512)
     assert rows.count() == many
-    assert f"one of each {bins} × {bins} cells" in shown.page.locator(".aw-changes-head").inner_text()
+    assert f"one per {bins} × {bins} cells" in shown.page.locator(".aw-changes-head").inner_text()
     change = (heads.block(head=1) - heads.block(head=0)).numpy()
     padded = np.zeros((-(-length // bins) * bins,) * 2)
     padded[:length, :length] = np.abs(change)
@@ -316,7 +316,7 @@ def test_of_every_stage_it_says_where_they_differ_most(
         assert (one, other) == pytest.approx((float(a[query, key]), float(b[query, key])), abs=1e-3, rel=0.06)
     title = shown.page.locator(".aw-changes-head").inner_text()
     word = {"scores": "scores", "masked": "masked scores", "contribution": "contributions"}[stage]
-    assert f"Where their {word} differ most" in title or f"largest differences of {word}, one of each 2 × 2" in title
+    assert f"Where their {word} differ most" in title or f"largest differences of {word}, one per 2 × 2" in title
     shown.screenshot(f"differ-most-{stage}-{length}-{width}-{host}")
     shown.check()
     height = shown.page.locator(".attnwidget").bounding_box()
@@ -356,9 +356,7 @@ def test_a_long_comparison_without_a_kernel_leaves_no_hole(offline_page: Offline
     widget = compare((heads, 0, 0), (heads, 0, 1))
     widget.finish()
     shown = show(offline_page, widget, width=width, live=False)
-    said = shown.page.get_by_text(
-        "What changes for a query of a long head is computed by the kernel, and none answers."
-    )
+    said = shown.page.get_by_text("The changes of a query in a long head need a running kernel.")
     said.wait_for()
     shown.screenshot(f"long-differ-most-gone-{width}")
     assert shown.page.locator(".aw-changes").bounding_box()["height"] < 100  # type: ignore[index]

@@ -142,7 +142,7 @@ def test_the_menu_says_the_range_and_has_that_of_the_layer(gallery: Show) -> Non
     highs = np.frombuffer(shown.widgets[0].thumbnails["highs"]["data"], "<f4")
     assert f"{highs.max():.2g}".lstrip("0") in legend.split()
     third = shown.page.locator("[role=radio][aria-label='head 3']")
-    assert "on the range of all heads of the layer" in (third.get_attribute("title") or "")
+    assert "with the color range of the layer" in (third.get_attribute("title") or "")
     before = shown.page.locator("[data-aw=legend] .aw-ramp").inner_text()
     third.click()
     shown.wait_for_lines()
@@ -275,7 +275,7 @@ def test_the_budget_of_a_cache_is_a_slider_with_a_track(gallery: Show, width: in
         shown.page.get_by_role("button", name="What if").first.click()
     else:
         shown.menu("What if")
-    slider = shown.page.get_by_role("slider", name="Keys that the cache has")
+    slider = shown.page.get_by_role("slider", name="Keys that the cache holds")
     assert slider.evaluate("(input) => getComputedStyle(input).appearance") == "auto"
     # what belongs together begins at one height, and a choice that needs a second line stays beside its name
     if view == "stages":

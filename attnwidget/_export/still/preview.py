@@ -170,7 +170,7 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
     own = [name for name in traits.aside if name == "self"]
     said = ", ".join([*(name for name in names if name in left_out), *own])
     lines = [traits.title] if traits.title else []
-    lines += [f"aside: {said}, {aside[sent['row']]:.3f} of {sent['asking']}"] if said else []
+    lines += [f"excluded: {said}, {aside[sent['row']]:.3f} of {sent['asking']}"] if said else []
     lines += [f"from {round(100 * sent['share'])} % of the queries"] if sent["share"] < 1 else []
     at = asked.index(sent["asking"]) if traits.segment in shown and sent["asking"] in asked else None
     pinned = None if at is None else shown.index(str(traits.segment))
@@ -437,7 +437,7 @@ def _ring(page: Array, y: int, x: int, side: int) -> None:
 def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any, words: Words) -> list[Array]:
     """Return the ramp between its ends, and what else there is, each as a line of pixels."""
     if color_range == "row":
-        ends = ["− row's most" if matrix.kind == "diverging" else "0", "row's most"]
+        ends = ["− row's max." if matrix.kind == "diverging" else "0", "row's max."]
     else:
         scale = colors.matrix_scale(matrix, color_scale, color_range)
         ends = [legend_ticks(end, end, log=False, stage="weights")[-1].text for end in (scale.low, scale.high)]

@@ -15,17 +15,17 @@ import type { Grids, Mappers } from "./mappers";
 
 interface LegendProps {
   readonly ui: Ui;
-  /** The one picture that is shown, if it is one. */
+  /** The single picture that is shown, if any. */
   readonly only: Part | null;
   readonly plot: Plot;
-  /** A, with what is known of its padding. */
+  /** A, with its padding if known. */
   readonly padded: Picture | null;
   readonly comparison: ReadyComparison | null;
   readonly grids: Grids | null;
   readonly mappers: Mappers | null;
 }
 
-/** Draw both legends, or the one of the only picture that is shown. */
+/** Draw both legends, or that of the single picture. */
 export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: LegendProps) {
   const { store } = ui;
   const at = plot.figure.value;
@@ -65,7 +65,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
       )}
       <div class="aw-compare-key aw-kinds">
         <KindList {...{ kinds, stage, cells }} mapper={mappers.a} paints={sides} />
-        {range === "row" && <span>each row on its own range, the same in A and B</span>}
+        {range === "row" && <span>each row has its own range, shared by A and B</span>}
         {pooled && (
           <span>
             A, B: the {pool === "max" ? largestOf(stage) : "mean"} of {bins}
@@ -73,7 +73,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
         )}
         {every > 1 && (
           <span>
-            1 of {count(every)} rows{exact > 0 && `, ${percent(exact)} of them exact by now`}
+            1 of {count(every)} rows{exact > 0 && `, ${percent(exact)} of them exact so far`}
           </span>
         )}
         {padded !== null && hasPadding(store, padded) && (
@@ -83,7 +83,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
           </span>
         )}
         {left !== null && <span>{left}</span>}
-        {comparison.hasSinks && <span>beside what a learned sink takes</span>}
+        {comparison.hasSinks && <span>without the weight of learned sinks</span>}
       </div>
       {(only === null || only === "change") && (
         <div class="aw-compare-key">
@@ -108,7 +108,7 @@ function sumOf(one: Kinds, other: Kinds): Kinds {
   return sum;
 }
 
-/** What is not compared, or not labeled: "left out: 2 queries of A, 3 of B". */
+/** What is not compared or not labeled: "left out, no counterpart: 2 queries of A, 3 of B". */
 function onlyText({ queries, keys }: ReadyComparison, { facts }: Store): string | null {
   const some = (n: number, [one, many]: readonly [string, string], side: string) =>
     n > 0 ? [`${count(n)} ${n === 1 ? one : many} of ${side}`] : [];
@@ -120,7 +120,7 @@ function onlyText({ queries, keys }: ReadyComparison, { facts }: Store): string 
   const said = same
     ? text(["token", "tokens"], queries)
     : [...text(["query", "queries"], queries), ...text(["key", "keys"], keys)];
-  if (said.length > 0) return `without a partner, left out: ${said.join(", ")}`;
+  if (said.length > 0) return `left out, no counterpart: ${said.join(", ")}`;
   const other = Math.max(queries.differ, keys.differ);
-  return other === 0 ? null : `labels are A's: B has ${count(other)} other${other === 1 ? "" : "s"}`;
+  return other === 0 ? null : `labels from A: ${count(other)} differ${other === 1 ? "s" : ""} in B`;
 }

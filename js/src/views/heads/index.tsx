@@ -1,4 +1,4 @@
-/** All heads of all layers, small: which differ from the others, and in what. Click opens one in the heatmap. */
+/** All heads of all layers, small: which differ from the others, and how. A click opens one in the heatmap. */
 
 import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
@@ -40,11 +40,11 @@ export function heads(ui: Ui): View {
   const { node, canvas, scroller } = parts;
 
   const atlas = new Atlas();
-  const detail = signal(0); // grows as larger pictures come
+  const detail = signal(0); // increases as larger pictures arrive
   const ends = [
     effect(() => place(ui, state, parts)),
     effect(() => {
-      parts.runs.hidden = state.metric.value?.kind !== "nats"; // else there is nothing to keep room for
+      parts.runs.hidden = state.metric.value?.kind !== "nats"; // otherwise no room is needed
     }),
     effect(() => {
       const [at, survey, both] = [state.layout.value, store.survey.value, ui.paints.value];
@@ -97,7 +97,7 @@ export function heads(ui: Ui): View {
   };
 }
 
-/** The elements of the view, one in another, and what keeps them up to date. */
+/** The nested elements of the view, and the effects that keep them up to date. */
 function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: HeadsState, scrolled: Signal<number>) {
   const { survey } = ui.store;
   const node = part("aw-all-heads");
@@ -144,7 +144,7 @@ function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: Heads
   return { node, frame, scroller, board, canvas, live, layers: layers.node, card: card.node, runs: runs.node, views };
 }
 
-/** Put everything where the layout says. */
+/** Place everything. */
 function place(ui: Ui, { layout }: HeadsState, parts: ReturnType<typeof partsOf>): void {
   const at = layout.value;
   if (at === null) return;
@@ -152,13 +152,13 @@ function place(ui: Ui, { layout }: HeadsState, parts: ReturnType<typeof partsOf>
   Object.assign(canvas.style, { width: px(at.width), height: px(at.height) });
   board.style.width = px(at.width);
   frame.style.paddingLeft = px(at.left);
-  scroller.style.margin = `0 ${px(-at.margin)}`; // so that pictures stand where text does, and rings are whole
+  scroller.style.margin = `0 ${px(-at.margin)}`; // aligns pictures with text, and keeps rings whole
   frame.style.setProperty("--aw-heads-left", px(at.left));
-  // Few rows: the card stands beside a head, and has room to.
+  // With few rows, the card fits next to a head.
   const survey = ui.store.survey.value;
   const tall = survey === null || ui.mode.value === "narrow" ? 0 : tallest(survey) * ui.unit.value;
   frame.style.minHeight = px(tall);
-  // Where the card stands below the pictures its room is kept: some heads have more metrics than others.
+  // Below the pictures, the card's room is kept, because some heads have more metrics than others.
   const isBelow = survey !== null && ui.mode.value === "narrow";
   parts.card.style.minHeight = isBelow ? px(tallest(survey) * ui.unit.value) : "";
   layers.style.top = px(at.top);
@@ -192,7 +192,7 @@ interface MarksProps {
   readonly pointed: number;
 }
 
-/** Rings around the head that is selected and the one that is pointed at; their names, where names are below. */
+/** Rings around the selected head and the one under the pointer; their names, if names are shown. */
 function Marks({ facts, survey, layout, selected, pointed }: MarksProps) {
   if (survey === null || layout === null) return null;
   const around = (place: number) => {
@@ -221,7 +221,7 @@ function Marks({ facts, survey, layout, selected, pointed }: MarksProps) {
   );
 }
 
-/** How to read what is below. */
+/** How to read the pictures below. */
 function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const { store } = ui;
   const survey = store.survey.value;
@@ -237,53 +237,54 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   return (
     <>
       {order === "similar"
-        ? `Those most like layer ${store.layer.value}, ${headWords(store.head.value, store.facts.value)} first, by metrics and picture. `
+        ? `Most similar to layer ${store.layer.value}, ${headWords(store.head.value, store.facts.value)} first, by metrics and picture. `
         : known
           ? `Ordered by ${wordOf(order)}, largest first. `
           : ui.onlyHeads.value !== null
-            ? "Those that are shown, layer by layer. "
+            ? "Selected heads, layer by layer. "
             : many
               ? "Rows are layers, columns are heads. "
               : "The heads of the layer. "}
-      {picturesOf(ui, survey)} on its own color range
+      {picturesOf(ui, survey)} has its own color range
       {metric === null
         ? "."
         : `; the ${isTinted(metric.kind) || isDense(ui, metric) ? "tint" : "bar"} is ${barWords(ui, metric)}, ${rangeOf(metric)}.`}
       {unsaved(ui, metric)}
-      {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries of each, exact.`}
+      {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries per head, each exact.`}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
       <Only ui={ui} survey={survey} metric={metric} />
     </>
   );
 }
 
-/** What the pictures are of, where that is not what the stage menu says, or has signs. */
+/** What the pictures show, if that differs from the stage menu or has signs. */
 function picturesOf({ store }: Ui, { ofStage }: Survey): string {
   const [stage, linked] = [store.stage.value, store.linkedStage.value];
   if (stage !== linked)
-    return `Each picture is of weights (${wordsOf(stage)} are in the heatmap, the text and the stages),`;
+    return `Each picture is of weights (${wordsOf(stage)} are in the heatmap, the text and the stages) and`;
   if (stage === "weights") return "Each picture";
-  if (ofStage === undefined) return `Pictures of ${wordsOf(stage)} are computed; each is of weights until then,`;
+  if (ofStage === undefined)
+    return `Pictures of ${wordsOf(stage)} are being computed; until then each is of weights and`;
   const what = legendOf(stage, store.facts.value, store.batch.value);
-  return `${what}: each picture${isSigned(stage) ? ", − to +," : ""}`;
+  return `${what}: each picture${isSigned(stage) ? " from − to +" : ""}`;
 }
 
-/** "the sum over the keys of query 9", of sizes or with signs. */
+/** "the sum over the keys of query 9", signed or by size. */
 function sumOf(store: Ui["store"], kind: "stage" | "size"): string {
   const { stage = "logit" } = store.survey.value?.ofStage ?? {};
   const what = kind === "stage" ? `the sum of ${wordsOf(stage)}` : `the sum of the sizes of ${wordsOf(stage)}`;
   return `${what} over ${overKeys(store.survey.value?.ofStage)}`;
 }
 
-/** In a file: why the sums are those of no pinned query. */
+/** In a file: why the sums are not those of the pinned query. */
 function unsaved({ store }: Ui, metric: HeadMetric | null): string {
   const [query, of] = [store.query.value, store.survey.value?.ofStage];
   const isSum = metric?.kind === "stage" || metric?.kind === "size";
   if (!isSum || !store.facts.value.saved || query === null || of?.query === query) return "";
-  return ` Those of query ${query} alone were not saved: open the notebook to compute them.`;
+  return ` The sums of query ${query} alone were not saved: open the notebook to compute them.`;
 }
 
-/** What the bars, or tints, are of. */
+/** What the bars or tints show. */
 function barWords({ store }: Ui, { word, kind }: HeadMetric): string {
   if (kind === "stage" || kind === "size") return sumOf(store, kind);
   const text = store.effects.value?.target?.text;
@@ -324,7 +325,7 @@ interface NamesProps {
   readonly pointed: HeadOf | null;
 }
 
-/** Numbers above the columns; a line below those that share a key/value head, where that is so in all layers. */
+/** Numbers above the columns; a line below heads that share a key/value head, if the same in all layers. */
 function Names({ ui, layout, pointed }: NamesProps) {
   const survey = ui.store.survey.value;
   if (layout === null || survey === null || layout.top === 0) return null;
@@ -391,7 +392,7 @@ function Problem({ survey, ui }: { survey: Survey | null; ui: Ui }) {
   if (survey !== null && !survey.error && survey.problems.length > 0) {
     return (
       <div class="aw-notice">
-        <Message sign="empty" title="Not computed: metrics of your own" text={survey.problems.join(" ")} />
+        <Message sign="empty" title="Not computed: custom metrics" text={survey.problems.join(" ")} />
       </div>
     );
   }

@@ -1,4 +1,4 @@
-/** The keyboard on running text and patches: arrows move the pin along the text and from line to line. */
+/** The keyboard on running text and patches: arrows move the pin along the text and between lines. */
 
 import { headLines, pinLines } from "../../components/keyboard";
 import type { KeyLine, Ui } from "../../state/ui";
@@ -7,7 +7,7 @@ import { lineOf } from "../../text/lines";
 import { hoveredIn } from "./looks";
 import type { Flow, TextModel } from "./model";
 
-/** Return the keys of running text: arrows move the pin along the text, from line to line, from patch to patch. */
+/** Return the keys of running text: arrows move the pin along the text, between lines, and between patches. */
 export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: number): KeyLine[] {
   const { store } = ui;
   const flows = model.flows.value;
@@ -25,7 +25,7 @@ export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: num
   return [
     {
       shown: "← ↑ → ↓",
-      does: `pin another ${withImage ? "token or patch" : "token"}; with Shift 10 further on`,
+      does: `pin another ${withImage ? "token or patch" : "token"} (Shift: 10 at a time)`,
       keys: {
         ArrowLeft: () => pin(stepAlong(flow, at, rtl ? step : -step, withImage)),
         ArrowRight: () => pin(stepAlong(flow, at, rtl ? -step : step, withImage)),
@@ -35,7 +35,7 @@ export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: num
     },
     {
       shown: "Home End",
-      does: "first token, last token of the line",
+      does: "first, last token of the line",
       keys: { Home: () => pin(endOfLine(flow, at, 0)), End: () => pin(endOfLine(flow, at, 1)) },
     },
     { shown: "Enter", does: "pin what the pointer is on", keys: { Enter: pinPointed, " ": pinPointed } },
@@ -44,7 +44,7 @@ export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: num
   ];
 }
 
-/** Return the position so many tokens further on: what is not shown is passed over, and pages are turned. */
+/** Return the position so many tokens further: hidden tokens are skipped, and pages are turned. */
 export function stepAlong(flow: Flow, at: number | null, by: number, withImage: boolean): number | null {
   const { passage, pages } = flow;
   const shown = (position: number) =>
@@ -59,7 +59,7 @@ export function stepAlong(flow: Flow, at: number | null, by: number, withImage: 
   return position;
 }
 
-/** The token above or below, nearest to the middle of this one; of a patch the next row. */
+/** The token above or below, nearest to this one's center; for a patch, the next row. */
 function stepAcross(model: TextModel, flow: Flow, at: number | null, by: 1 | -1, withImage: boolean): number | null {
   const { patches } = flow.passage;
   if (at === null) return stepAlong(flow, null, 1, withImage);

@@ -1,4 +1,4 @@
-/** Passages of text and images side by side with the panel: what text view and image view have in common. */
+/** Passages of text and images side by side with the panel, shared by text view and image view. */
 
 import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
@@ -23,7 +23,7 @@ import { watchPointer } from "./pointing";
 
 const PANEL_GAP = 36;
 
-/** Return running text, with `withImage` the image too, and the ranked list beside it. */
+/** Return running text (with `withImage`, the image too), and the ranked list. */
 export function passagesView(ui: Ui, withImage: boolean): View {
   const { store } = ui;
   const model = textModel(ui, withImage);
@@ -85,7 +85,7 @@ export function passagesView(ui: Ui, withImage: boolean): View {
   };
 }
 
-/** What is pinned, and its strongest, for those who hear it. */
+/** The pin and its strongest partner, for screen readers. */
 function spoken({ store, target, ranked, marked }: Ui): string {
   const at = target.value;
   if (marked.value !== null) {
@@ -133,7 +133,7 @@ function Passages({ ui, model, colored, withImage }: ReaderProps) {
   );
 }
 
-/** Which tokens of a long text are shown, and the way to others. */
+/** Which tokens of a long text are shown, and buttons to others. */
 function Pager({ flow }: { flow: Flow }) {
   const { page, pages, passage } = flow;
   const at = page.value;
@@ -144,13 +144,13 @@ function Pager({ flow }: { flow: Flow }) {
   const last = Math.min(passage.length, (at + 1) * PAGE) - 1;
   return (
     <div class="aw-pager">
-      <button type="button" aria-label="Tokens before" disabled={at === 0} onClick={() => go(at - 1)}>
+      <button type="button" aria-label="Previous tokens" disabled={at === 0} onClick={() => go(at - 1)}>
         ‹
       </button>
       <span>
         tokens <b>{count(at * PAGE)}</b>–<b>{count(last)}</b> of {count(passage.length)}
       </span>
-      <button type="button" aria-label="Tokens after" disabled={at === pages - 1} onClick={() => go(at + 1)}>
+      <button type="button" aria-label="Next tokens" disabled={at === pages - 1} onClick={() => go(at + 1)}>
         ›
       </button>
     </div>
@@ -274,14 +274,14 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
         {masked && <span>{withImage ? "no color: masked" : "gray: masked"}</span>}
-        {(range === "unit" || Array.isArray(range)) && <span>{range === "unit" ? "fixed range" : "own range"}</span>}
-        {store.pieces.value === "words" && <span>words: weights summed to a word, averaged from a word</span>}
+        {(range === "unit" || Array.isArray(range)) && <span>{range === "unit" ? "fixed range" : "custom range"}</span>}
+        {store.pieces.value === "words" && <span>words: keys summed, queries averaged</span>}
       </div>
     </>
   );
 }
 
-/** What is marked, each a way to its place. */
+/** The marks, each a link to its place. */
 function Marked({ ui }: { ui: Ui }) {
   const marks = marksOf(ui);
   if (marks.length === 0) return null;

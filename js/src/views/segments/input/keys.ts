@@ -1,4 +1,4 @@
-/** The keyboard on the three pictures: arrows point, Enter pins and leads down, Backspace and Esc lead up. */
+/** The keyboard on the three pictures: arrows point, Enter pins and goes down, Backspace and Esc go up. */
 
 import { headLines, pressKey } from "../../../components/keyboard";
 import { type EffectOrder, ORDERS } from "../../../data/effects";
@@ -13,7 +13,7 @@ import { goUp, pinCell, pinColumn, pinHead, pinStack } from "./pins";
 
 type LinesOf = (step: number) => readonly KeyLine[];
 
-/** Listen to keys on one of several pictures; the list of keys is of the one that has the focus. */
+/** Listen to keys on one of the pictures; the list of keys belongs to the focused one. */
 function watch(ui: Ui, element: HTMLElement, linesOf: LinesOf): void {
   const listen = { signal: ui.stop };
   const show = () => {
@@ -24,7 +24,7 @@ function watch(ui: Ui, element: HTMLElement, linesOf: LinesOf): void {
   element.addEventListener("keydown", (event) => pressKey(event, linesOf), listen);
 }
 
-/** What all three have: the way up, heads and layers, the next reading. */
+/** The keys that all three share: way up, heads and layers, next measure. */
 function commonLines(ui: Ui, model: SegmentsModel, reading?: KeyLine): KeyLine[] {
   const up = () => goUp(ui, model);
   const measure = model.measure.value;
@@ -34,16 +34,16 @@ function commonLines(ui: Ui, model: SegmentsModel, reading?: KeyLine): KeyLine[]
   const lines: KeyLine[] = [];
   const isNested = (askedOf(ui.store)?.path.length ?? 0) > 0;
   if (inside || pinned || isNested) {
-    const does = inside || !pinned ? "one level up" : "free what is pinned";
+    const does = inside || !pinned ? "one level up" : "unpin";
     lines.push({ shown: "Esc", does, keys: { Escape: up, Backspace: up } });
   }
-  const readings = { shown: "r", does: "next reading: mass, per token, lift", keys: { r: next } };
+  const readings = { shown: "r", does: "next measure: mass, per token, lift", keys: { r: next } };
   return [...lines, ...headLines(ui), reading ?? readings];
 }
 
 const clamp = (at: number, count: number) => Math.max(0, Math.min(count - 1, at));
 
-/** Left and right a token, up and down a line or, with a token pinned or pointed at, a segment. */
+/** Left and right: a token. Up and down: a line, or with a token pinned or pointed at, a segment. */
 export function watchTokenKeys(ui: Ui, model: SegmentsModel, state: TokensState, canvas: HTMLElement): void {
   watch(ui, canvas, (step) => {
     const many = state.tokens.value.length;
@@ -68,13 +68,13 @@ export function watchTokenKeys(ui: Ui, model: SegmentsModel, state: TokensState,
     return [
       {
         shown: "← →",
-        does: "token before, token after; with Shift 10 further on",
+        does: "previous, next token (Shift: 10 at a time)",
         keys: { ArrowLeft: along(-step), ArrowRight: along(step) },
       },
-      { shown: "↑ ↓", does: "segment above, segment below", keys: { ArrowUp: across(1), ArrowDown: across(-1) } },
+      { shown: "↑ ↓", does: "segment above, below", keys: { ArrowUp: across(1), ArrowDown: across(-1) } },
       {
         shown: "Home End",
-        does: "first token, last token; Page keys: a line",
+        does: "first, last token; Page keys: a line",
         keys: {
           Home: () => point({ token: 0 }),
           End: () => point({ token: many - 1 }),
@@ -105,7 +105,7 @@ export function watchMatrixKeys(ui: Ui, model: SegmentsModel, canvas: HTMLElemen
     return [
       {
         shown: "← ↑ → ↓",
-        does: "point at another cell; with Shift 10 further on",
+        does: "point at another cell (Shift: 10 at a time)",
         keys: {
           ArrowUp: move(-step, 0),
           ArrowDown: move(step, 0),
@@ -115,7 +115,7 @@ export function watchMatrixKeys(ui: Ui, model: SegmentsModel, canvas: HTMLElemen
       },
       {
         shown: "Home End",
-        does: "first column, last column",
+        does: "first, last column",
         keys: { Home: move(0, -columns.length), End: move(0, columns.length) },
       },
       { shown: "Enter", does: "pin; again: look inside", keys: { Enter: pin, " ": pin } },
@@ -124,7 +124,7 @@ export function watchMatrixKeys(ui: Ui, model: SegmentsModel, canvas: HTMLElemen
   });
 }
 
-/** Up and down a head, left and right the column that sorts. */
+/** Up and down: a head. Left and right: the sorted column. */
 export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, canvas: HTMLElement): void {
   watch(ui, canvas, (step) => {
     const order = model.headOrder.value;
@@ -149,7 +149,7 @@ export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, c
     return [
       {
         shown: "↑ ↓",
-        does: "point at another head; with Shift 10 further on",
+        does: "point at another head (Shift: 10 at a time)",
         keys: {
           ArrowUp: move(-step),
           ArrowDown: move(step),
@@ -157,14 +157,14 @@ export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, c
           End: move(order.length),
         },
       },
-      { shown: "← →", does: "sort by the segment before, after", keys: { ArrowLeft: sort(-1), ArrowRight: sort(1) } },
+      { shown: "← →", does: "sort by the previous, next segment", keys: { ArrowLeft: sort(-1), ArrowRight: sort(1) } },
       { shown: "Enter", does: "select the head; again: look inside", keys: { Enter: pin, " ": pin } },
       ...commonLines(ui, model),
     ];
   });
 }
 
-/** Of rows of effects: up and down, Enter pins, `r` orders them by the next number, `s` stops the runs. */
+/** For rows of effects: up and down, Enter pins, `r` changes the order, `s` stops the runs. */
 export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement, rows: RowKeys): void {
   watch(ui, element, (step) => {
     const ids = rows.ids();
@@ -185,7 +185,7 @@ export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement,
     return [
       { shown: across > 0 ? "← ↑ → ↓" : "↑ ↓", does: `point at another ${rows.what}`, keys: { ...keys, ...sideways } },
       { shown: "Home End", does: "the first, the last", keys: ends },
-      { shown: "Enter", does: "pin; of a segment again: look inside", keys: { Enter: pin, " ": pin } },
+      { shown: "Enter", does: "pin; again on a segment: look inside", keys: { Enter: pin, " ": pin } },
       { shown: "s", does: "stop the runs", keys: { s: () => askRuns(ui, "stop") } },
       ...commonLines(ui, model, {
         shown: "r",
@@ -199,9 +199,9 @@ export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement,
 interface RowKeys {
   readonly what: string;
   ids(): readonly number[];
-  /** What is pointed at, or pinned. */
+  /** The row under the pointer, or the pinned one. */
   at(): number;
-  /** How many stand in a row, where they stand in rows. */
+  /** The number of columns, if they form a grid. */
   wide?(): number;
   point(id: number): void;
   pin(id: number): void;
