@@ -138,7 +138,7 @@ def test_of_other_large_heads_only_the_stage_in_view_and_the_weights(tmp_path: P
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        ({"heads": [7]}, IndexError, "heads holds 7, which is not there: there are 0 to 2"),
+        ({"heads": [7]}, IndexError, "heads has 7, but heads are 0 to 2"),
         ({"layers": "both"}, TypeError, 'layers is .both.: give "selected", "all" or a list of numbers'),
         ({"heads": [True]}, TypeError, "heads holds True: give numbers"),
         ({"heads": ["0"]}, TypeError, "heads holds '0': give numbers"),
