@@ -180,7 +180,7 @@ def test_heads_like_one_and_only_some_layers(gallery: Show, host: str, width: in
     shown = gallery(bank(order="similar"), host=host, width=width)
     shown.check()
     prompt = shown.page.locator(".aw-all-heads > .aw-prompt")
-    assert "Those most like layer 5, head 7 first" in prompt.inner_text()
+    assert "Most similar to layer 5, head 7 first" in prompt.inner_text()
     for name, value in (("First layer", "2"), ("Last layer", "3")):
         field = shown.page.locator(f'.aw-only input[aria-label="{name}"]')
         field.fill(value)

@@ -72,7 +72,7 @@ def test_sums_by_segment_are_named_and_no_masses(
     assert number(pinned) == pytest.approx(float(wanted.sum[0, wanted.keys.index("small")]), abs=6e-4)
     said = page.page.locator(".aw-segments").inner_text()
     assert {"logit": "logit added", "value_norm": "‖v W_O‖ carried"}[stage] in said
-    assert "no share of 1" in said
+    assert "not a share of 1" in said
     for word in ("even attention", "lift", "Where did"):
         assert word not in said
     page.screenshot(f"carried-segments-{stage}-{width}-{theme}")

@@ -152,7 +152,7 @@ def test_heads_say_it_where_the_sums_of_a_query_are_not_in_the_file(
     pin_query(page, 3)
     caption = said(page, ".aw-prompt")
     assert "the sum of logits over the keys, mean over the queries" in caption
-    assert "Those of query 3 alone were not saved: open the notebook to compute them." in caption
+    assert "The sums of query 3 alone were not saved: open the notebook to compute them." in caption
     told = card(page)
     assert "sums over the keys, mean over the queries" in told
     assert f"Sum of the stage {summed(w, 0, 1, None)} " in f"{told} "

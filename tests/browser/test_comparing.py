@@ -356,9 +356,7 @@ def test_a_long_comparison_without_a_kernel_leaves_no_hole(offline_page: Offline
     widget = compare((heads, 0, 0), (heads, 0, 1))
     widget.finish()
     shown = show(offline_page, widget, width=width, live=False)
-    said = shown.page.get_by_text(
-        "What changes for a query of a long head is computed by the kernel, and none answers."
-    )
+    said = shown.page.get_by_text("The changes of a query in a long head need a running kernel.")
     said.wait_for()
     shown.screenshot(f"long-differ-most-gone-{width}")
     assert shown.page.locator(".aw-changes").bounding_box()["height"] < 100  # type: ignore[index]

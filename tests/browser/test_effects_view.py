@@ -288,7 +288,7 @@ def test_without_a_model_it_says_why(gallery: Show) -> None:
     shown.menu("More")
     item = shown.page.get_by_role("menuitemradio", name="effect", exact=False)
     assert item.get_attribute("aria-disabled") == "true"
-    assert "there is no model here: cap.widget(model=model, inputs=inputs)" in item.inner_text()
+    assert "needs a model: cap.widget(model=model, inputs=inputs)" in item.inner_text()
     item.click(force=True)
     shown.settle()
     assert shown.widgets[0].segments_show == "effect"
@@ -438,7 +438,7 @@ def test_another_edit_is_in_every_word(gallery: Show, edit: str, of: str) -> Non
     shown.wait_for_lines()
     assert text(shown, ".aw-panel-head") == f"doc 3 {of}"
     assert text(shown, "[data-aw=status]").startswith(f"doc 3 {of} → nail")
-    assert text(shown, ".aw-seg-caption") == f"mean mass in 8 heads, each segment {of}"
+    assert text(shown, ".aw-seg-caption") == f"mean mass over 8 heads, each segment {of}"
     assert f"Each head {of}" in shown.page.locator(".aw-segments").inner_text()
 
 

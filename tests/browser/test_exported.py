@@ -173,7 +173,7 @@ def test_a_file_has_metrics_of_ones_own_and_heads_like_one(opened: Opened) -> No
     page = opened(w)
     first = w.attention.similar(2, 3, top=None, tokens=w.tokens)[0]
     found = max(w.metrics(batch=0), key=lambda one: one["near"])
-    assert "Those most like layer 2, head 3 first" in page.page.locator(".aw-all-heads > .aw-prompt").inner_text()
+    assert "Most similar to layer 2, head 3 first" in page.page.locator(".aw-all-heads > .aw-prompt").inner_text()
 
     def card(number: int) -> str:
         box = page.page.locator(PICTURE).bounding_box()
@@ -266,7 +266,7 @@ def test_a_file_of_a_long_comparison_has_no_hole(opened: Opened, scheme: str, wi
     w = compare((heads, 0, 0), (heads, 0, 1))
     w.finish()
     page = opened(w, scheme=scheme, width=width)
-    page.page.get_by_text("Where they differ most is not known here. This was not saved").wait_for()
+    page.page.get_by_text("The largest differences are not known here. This was not saved").wait_for()
     page.screenshot(f"exported-long-compare-{scheme}-{width}")
     assert page.page.locator(".aw-changes").bounding_box()["height"] < 100  # type: ignore[index]
     check(page)

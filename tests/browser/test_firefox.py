@@ -106,9 +106,9 @@ def test_files_are_made_and_the_call_is_copied(pages: OfflinePages) -> None:
     assert (svg[0][-4:], svg[1][:5]) == (".svg", "<?xml")
     assert (html[0][-5:], html[1][:15].lower()) == (".html", "<!doctype html>")
     choose(shown, "Copy", "as Python")
-    shown.page.get_by_text("The call is in the clipboard").wait_for()
+    shown.page.get_by_text("The call is on the clipboard").wait_for()
     choose(shown, "Copy", "picture")
-    shown.page.get_by_text("The picture is in the clipboard").wait_for()
+    shown.page.get_by_text("The picture is on the clipboard").wait_for()
     shown.check()
     pages.close()
 

@@ -291,9 +291,9 @@ def test_stages(gallery: Show, host: str) -> None:
 
 LOOKS: dict[str, tuple[dict[str, Any], str]] = {
     "log": ({"color_scale": "log"}, "Weight, log"),
-    "row": ({"color_range": "row"}, "each row on its own range"),
+    "row": ({"color_range": "row"}, "each row has its own range"),
     "unit": ({"color_range": "unit"}, "fixed range"),
-    "own": ({"color_range": (0.05, 0.3)}, "own range"),
+    "own": ({"color_range": (0.05, 0.3)}, "custom range"),
     "viridis": ({"palette": "viridis"}, "range of this head"),
     "scores-unit": ({"stage": "scores", "color_range": "unit"}, "beyond ±1"),
 }
@@ -360,7 +360,7 @@ def test_cells_that_are_no_numbers(gallery: Show, host: str) -> None:
     shown.check()
     shown.hover(2, 1)
     shown.settle()
-    assert "Nothing allowed: its output is 0." in text_of(shown, "panel")
+    assert "Fully masked: its output is 0." in text_of(shown, "panel")
     shown.screenshot(f"cells-blocked-row-{host}")
     shown.hover(4, 1)
     shown.settle()
@@ -466,7 +466,7 @@ def test_a_range_of_ones_own(gallery: Show) -> None:
     shown.page.get_by_label("Low end of the colors").fill("2")
     shown.page.get_by_label("High end of the colors").fill("1")
     shown.page.get_by_role("button", name="Set").click()
-    shown.page.get_by_text("The first must be less").wait_for()
+    shown.page.get_by_text("The first must be smaller").wait_for()
     shown.screenshot("own-range-refused")
     shown.check()
     assert shown.widgets[0].color_range == "head"
@@ -475,7 +475,7 @@ def test_a_range_of_ones_own(gallery: Show) -> None:
     shown.settle()
     color_range: Any = shown.widgets[0].color_range
     assert tuple(color_range) == (0.1, 1.0)
-    assert "own range" in text_of(shown, "legend")
+    assert "custom range" in text_of(shown, "legend")
 
 
 @pytest.mark.thorough

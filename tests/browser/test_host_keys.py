@@ -130,7 +130,7 @@ def test_keys_reach_the_widget(opened: Any, kind: Kind) -> None:
     soon(notebook, "w.query, w.key", "15 0")
 
     press("?")
-    keys = view.root.locator("[role=dialog][aria-label=Keys]")
+    keys = view.root.locator("[role=dialog][aria-label='Keyboard shortcuts']")
     keys.get_by_text("go to a token").wait_for()
     notebook.screenshot(f"{kind}-keys", of=".attnwidget")
     press("?")

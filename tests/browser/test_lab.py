@@ -182,7 +182,7 @@ def test_selecting(opened: Open) -> None:
     view.root.get_by_role("radio", name="layer 2", exact=True).click()
     soon(notebook, "w.layer", "2")
     before = view.changed(before)
-    view.stepper("sample after").click()
+    view.stepper("next sample").click()
     soon(notebook, "w.batch", "1")
     view.changed(before)
     view.label("query", "lend").wait_for()
@@ -467,13 +467,13 @@ def test_what_python_refuses(opened: Open) -> None:
         notebook.send_as_front_end(model, {"method": "custom", "content": content})
     traits = "w.layer, w.batch, w.head, w.query, w.key, w.stage, w.color_range, w.theme"
     assert python(notebook, traits) == "5 0 7 None None weights head auto"
-    view.root.get_by_text("Python did not take this").wait_for()
+    view.root.get_by_text("Python refused this").wait_for()
     notebook.screenshot("lab-refused", of=".attnwidget")
     assert view.pixels() == picture
     view.head(3).click()
     soon(notebook, "w.head", "3")
     view.changed(picture)
-    assert view.root.get_by_text("Python did not take this").count() == 0
+    assert view.root.get_by_text("Python refused this").count() == 0
     assert len(notebook.outputs_json(0)) == 1, "nothing beside the widget"
 
 

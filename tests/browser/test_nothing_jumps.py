@@ -286,7 +286,7 @@ def test_stages_and_what_if(gallery: Show, width: int) -> None:
         shown.page.mouse.up()
 
     def as_it_was(shown: Gallery) -> None:
-        shown.page.get_by_role("button", name="As it was").click()
+        shown.page.get_by_role("button", name="Reset").click()
 
     gestures: list[Gesture] = [
         ("point at the scores", at(0.03, 0.5)),

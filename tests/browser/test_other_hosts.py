@@ -79,7 +79,7 @@ def save_and_copy(page: Page) -> None:
         choose("Save", "as SVG")
     assert Path(coming.value.path()).read_bytes().startswith(b"<?xml")
     choose("Copy", "as Python")
-    first.get_by_text("The call is in the clipboard.").wait_for()
+    first.get_by_text("The call is on the clipboard.").wait_for()
 
 
 def test_marimo(browser: Browser, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_how_three_axes_were_read_is_said_beside_the_sample(offline_page: Offlin
     assert note.inner_text().replace("\n", "").startswith('3 axes: sample, query, size. For heads: dims="hqd"')
     shown.screenshot(f"axes-read-{width}-{host}")
     shown.check()
-    note.get_by_role("button", name="Put this note away").click()
+    note.get_by_role("button", name="Dismiss this note").click()
     assert note.count() == 0
     assert "of 4" in picker.inner_text()
     shown.check()
@@ -53,7 +53,7 @@ def test_both_heads_of_a_comparison_can_be_picked(offline_page: OfflinePages, ho
     shown.screenshot(f"compare-heads-{width}-{host}")
     shown.check()
     other.get_by_role("textbox", name="head of L2H1, 0 to 7").fill("4")
-    other.get_by_role("button", name="layer of L2H1 after").click()
+    other.get_by_role("button", name="next layer of L2H1").click()
     shown.settle()
     assert widget.against_at == (3, 0, 4)
     assert (widget.layer, widget.head) == (5, 7)

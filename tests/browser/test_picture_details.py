@@ -275,7 +275,7 @@ def test_the_budget_of_a_cache_is_a_slider_with_a_track(gallery: Show, width: in
         shown.page.get_by_role("button", name="What if").first.click()
     else:
         shown.menu("What if")
-    slider = shown.page.get_by_role("slider", name="Keys that the cache has")
+    slider = shown.page.get_by_role("slider", name="Keys that the cache holds")
     assert slider.evaluate("(input) => getComputedStyle(input).appearance") == "auto"
     # what belongs together begins at one height, and a choice that needs a second line stays beside its name
     if view == "stages":

@@ -85,11 +85,11 @@ def test_the_slider_of_the_budget_recolors_the_rows(offline_page: OfflinePages, 
     for budget in (8, 14):
         if budget != 8:
             shown.menu("What if")
-            shown.page.get_by_role("slider", name="Keys that the cache has").fill(str(budget))
+            shown.page.get_by_role("slider", name="Keys that the cache holds").fill(str(budget))
             shown.page.wait_for_function("() => document.querySelector('.aw-budget').textContent.includes('14 of')")
             shown.page.keyboard.press("Escape")
         exact = att.keep("heavy_hitters", budget, head=7).recall
-        least = f"least {list_number(float(exact.min()), 'weights')}"
+        least = f"lowest {list_number(float(exact.min()), 'weights')}"
         shown.page.wait_for_function(
             "(text) => document.querySelector('[data-aw=recall-legend]').textContent.includes(text)", arg=least
         )
@@ -139,7 +139,7 @@ def test_a_saved_file_has_the_recall_of_each_head(offline_page: OfflinePages, tm
         if key:
             page.keyboard.press(key)
         exact = w.attention[5].what_if({"causal": True}).keep("heavy_hitters", 8, head=head).recall
-        least = f"least {list_number(float(exact.min()), 'weights')}"
+        least = f"lowest {list_number(float(exact.min()), 'weights')}"
         page.wait_for_function(
             "(text) => document.querySelector('[data-aw=recall-legend]').textContent.includes(text)", arg=least
         )

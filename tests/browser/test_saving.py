@@ -87,9 +87,9 @@ def test_where_no_file_may_be_saved_the_line_to_write_is_said(offline_page: Offl
         ("HTML", 'w.to_html("attention.html")'),
     ):
         choose("Save", f"as {kind}")
-        said(f"If no file comes, this page may not save files. In a cell: {line}")
+        said(f"If no file arrives, this page is not allowed to save files. In a cell: {line}")
     choose("Copy", "picture")
-    said("This page may not copy pictures here: save it as PNG.")
+    said("This page is not allowed to copy pictures. Save it as PNG instead.")
     assert downloads == []
     shown.screenshot("saving-in-a-sandbox")
 
@@ -138,7 +138,7 @@ def test_the_call_and_the_pinned_number_are_copied(gallery: Show) -> None:
         " window.copied = document.querySelector('textarea').value; return true; }; }"
     )
     choose(shown, "Copy", "as Python")
-    shown.page.get_by_text("The call is in the clipboard.").wait_for()
+    shown.page.get_by_text("The call is on the clipboard.").wait_for()
     call, said = shown.page.evaluate("() => window.copied").split("\n")
     assert call == 'w = AttentionWidget(q, k, v, tokens=tokens, color_scale="log", head=1, pins=[(4, 1)])'
     assert said.startswith('# query 4 "money", key 1 "bank": weight 0.')
@@ -166,7 +166,7 @@ def test_the_copied_call_makes_the_same_segments(gallery: Show, is_nested: bool)
         "{ value: { writeText: async (text) => { window.copied = text; } } })"
     )
     choose(shown, "Copy", "as Python")
-    shown.page.get_by_text("The call is in the clipboard.").wait_for()
+    shown.page.get_by_text("The call is on the clipboard.").wait_for()
     call = shown.page.evaluate("() => window.copied").split("\n")[0]
     written = "segments" if is_nested else '{"doc 1": [(1, 3), (4, 5)], "answer": (5, 8)}'
     assert f"segments={written}, " in call
@@ -188,9 +188,9 @@ def test_where_nothing_may_be_copied_the_widget_says_so(gallery: Show) -> None:
         " document.execCommand = () => false; }"
     )
     choose(shown, "Copy", "picture")
-    shown.page.get_by_text("This page may not copy pictures here: save it as PNG.").wait_for()
+    shown.page.get_by_text("This page is not allowed to copy pictures. Save it as PNG instead.").wait_for()
     choose(shown, "Copy", "as Python")
-    shown.page.get_by_text("This page may not copy here. The call is: w = AttentionWidget(q, k, v").wait_for()
+    shown.page.get_by_text("This page is not allowed to copy. The call is: w = AttentionWidget(q, k, v").wait_for()
     shown.screenshot("saving-refused")
     shown.check()
 
@@ -206,7 +206,7 @@ def test_a_page_without_a_clipboard_copies_the_old_way(gallery: Show) -> None:
         " window.copied = what === 'copy' ? value.slice(selectionStart, selectionEnd) : null; return true; }; }"
     )
     choose(shown, "Copy", "as Python")
-    shown.page.get_by_text("The call is in the clipboard.").wait_for()
+    shown.page.get_by_text("The call is on the clipboard.").wait_for()
     assert shown.page.evaluate("() => window.copied") == "w = AttentionWidget(q, k, v, tokens=tokens, head=1)"
     assert shown.page.locator("textarea").count() == 0
     shown.check()
@@ -223,7 +223,7 @@ def test_a_picture_is_copied(gallery: Show) -> None:
         }"""
     )
     choose(shown, "Copy", "picture")
-    shown.page.get_by_text("The picture is in the clipboard.").wait_for()
+    shown.page.get_by_text("The picture is on the clipboard.").wait_for()
     assert shown.page.evaluate("() => window.copied") > 5000
 
 
@@ -269,5 +269,5 @@ def test_a_file_that_takes_several_messages_is_asked_for_until_it_is_made(
     assert "attnwidget-data" in page.read_text(encoding="utf-8")
     assert made == sorted(made)
     assert len(made) > 10
-    expect(shown.page.get_by_text("of the file is made")).to_have_count(0)
+    expect(shown.page.get_by_text("of the file is ready")).to_have_count(0)
     shown.check()

@@ -185,7 +185,7 @@ def test_a_block_is_pinned_read_and_looked_at(offline_page: OfflinePages) -> Non
     assert f"Per token {mass / 40:.4f}".replace(" 0.", " .") in said
     assert f"Lift ×{mass / share:.2f}" in said
     assert f"answer 258–284 → doc 3 128–167 mass {mass:.6f}" in status(shown)
-    assert "set aside: first token" in said
+    assert "excluded: first token" in said
 
     block = weights[:, 128:168]
     best = int(block.argmax())

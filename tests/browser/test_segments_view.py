@@ -296,7 +296,7 @@ def test_by_keys_alone(gallery: Show, nail: int) -> None:
     page.keyboard.press("End")
     assert heard(shown).startswith("answer token ., doc 3")
     page.keyboard.press("?")
-    assert "token before, token after" in text(shown, ".aw-card")
+    assert "previous, next token" in text(shown, ".aw-card")
     page.keyboard.press("Escape")
     page.locator("[data-aw=picture]").focus()
     page.keyboard.press("Escape")
@@ -351,17 +351,17 @@ def test_what_is_set_aside_is_said_wherever_it_counts(gallery: Show, nail: int) 
     shown = gallery(w, width=900)
     shown.wait_for_lines()
     assert "aside: first token" in text(shown, ".aw-seg-legend")
-    shown.menu("Aside")
+    shown.menu("Exclude")
     shown.page.get_by_role("menuitemcheckbox", name="answer").click()
     shown.wait_for_lines()
     assert w.aside == ["first token", "template", "answer"]
     assert "answer" not in text(shown, ".aw-seg-header")
-    assert "set aside: first token, answer" in text(shown, ".aw-seg-rows")
+    assert "excluded: first token, answer" in text(shown, ".aw-seg-rows")
     assert shown.page.locator(".aw-seg-labels > button[title=answer]").count() == 0
     w.aside = [*DOCUMENTS, "first token"]
     shown = gallery(w, width=900)
     shown.screenshot("segments-all-aside")
-    assert "everything is set aside" in text(shown, ".aw-seg-legend")
+    assert "everything is excluded" in text(shown, ".aw-seg-legend")
     shown.check()
 
 

@@ -154,7 +154,7 @@ def test_a_comparison_says_it(offline_page: OfflinePages) -> None:
     both = compare({"with": shown_one, "without": shown_one.what_if({"sinks": None})}, head=7, query=5)
     shown = show(offline_page, [both], host="jupyter-light", width=1100)
     shown.wait_for_lines()
-    assert "beside what a learned sink takes" in shown.page.locator(".attnwidget").inner_text()
+    assert "without the weight of learned sinks" in shown.page.locator(".attnwidget").inner_text()
     shown.screenshot("sinks-compare")
     shown.check()
 

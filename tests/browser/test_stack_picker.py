@@ -76,7 +76,7 @@ def test_choosing_by_keys_moves_nothing_above_the_picture(gallery: Show) -> None
     forward.fill("49")
     shown.page.keyboard.press("Enter")
     shown.page.locator("[data-aw=status]").get_by_text("forward 49").wait_for()
-    assert shown.page.get_by_role("button", name="forward after").is_disabled()
+    assert shown.page.get_by_role("button", name="next forward").is_disabled()
     shown.page.get_by_role("button", name="Stack encoder").focus()
     shown.page.keyboard.press("Enter")
     shown.page.get_by_role("menuitemradio", name="decoder", exact=True).wait_for()
@@ -99,7 +99,7 @@ def test_a_lost_kernel_leaves_the_name_of_what_is_shown(gallery: Show) -> None:
     """The picker never names a stack whose picture did not come."""
     shown = gallery(translator(forward=3), width=900)
     shown.end_kernel()
-    shown.page.get_by_role("button", name="forward after").click()
+    shown.page.get_by_role("button", name="next forward").click()
     shown.page.get_by_text("The kernel is gone", exact=True).wait_for()
     forward = shown.page.get_by_role("textbox", name="forward, 0 to 49")
     assert (forward.input_value(), forward.is_disabled()) == ("3", True)
@@ -129,7 +129,7 @@ def test_choosing_in_jupyterlab_and_what_a_saved_notebook_says(lab: Lab) -> None
     page = notebook.page
     root = page.locator(".attnwidget")
     status = root.locator("[data-aw=status]")
-    root.get_by_role("button", name="forward after").click()
+    root.get_by_role("button", name="next forward").click()
     status.get_by_text(re.compile("forward 1 · encoder")).wait_for()
     assert notebook.evaluate("print(w.forward, w.stack)") == "1 encoder"
     root.get_by_role("button", name="Stack encoder").click()
@@ -142,7 +142,7 @@ def test_choosing_in_jupyterlab_and_what_a_saved_notebook_says(lab: Lab) -> None
 
     notebook.restart_kernel()
     with contextlib.suppress(TookTooLong):  # a question that was on its way may have told it before: nothing to click
-        root.get_by_role("button", name="forward before").click(timeout=3000)
+        root.get_by_role("button", name="previous forward").click(timeout=3000)
     root.get_by_text("The kernel is gone", exact=True).wait_for()
     assert root.get_by_role("textbox", name="forward, 0 to 2").input_value() == "2"
     assert root.get_by_role("button", name="Stack decoder").is_disabled()

@@ -169,7 +169,7 @@ def test_the_keys_move_the_pin(offline_page: OfflinePages) -> None:
     shown = page.widgets[0]
     assert (shown.query, shown.key) == (3, 2)
     page.page.keyboard.press("Escape")
-    page.page.get_by_text("Click a cell to see why").wait_for()
+    page.page.get_by_text("Click a cell to see how").wait_for()
     page.page.get_by_role("button", name=re.compile("^Cost")).focus()
     page.page.keyboard.press("Enter")
     page.page.get_by_role("button", name="Measure", exact=True).wait_for()
@@ -184,9 +184,9 @@ def test_a_finding_pins_its_place_from_any_view(offline_page: OfflinePages) -> N
     page.page.wait_for_selector("[data-aw=findings] li")
     assert page.widgets[0].view == "stages"
     page.page.get_by_role("button", name="query 4", exact=True).click()
-    page.page.get_by_text("nothing allowed: weights and output are 0").wait_for()
+    page.page.get_by_text("fully masked: weights and output are 0").wait_for()
     assert (page.widgets[0].query, page.widgets[0].key) == (4, 4)
-    assert "Nothing allowed: every key is blocked for lent" in page.page.locator(".aw-ladder").inner_text()
+    assert "Every key is blocked for lent" in page.page.locator(".aw-ladder").inner_text()
     page.check()
 
 
@@ -233,7 +233,7 @@ def test_the_scale_is_dragged(offline_page: OfflinePages) -> None:
     page.page.wait_for_function(
         "(scale) => Number(document.querySelector('.aw-grip').getAttribute('aria-valuenow')) > scale", arg=scale
     )
-    page.page.locator(".aw-changed").get_by_role("button", name="As it was").click()
+    page.page.locator(".aw-changed").get_by_role("button", name="Reset").click()
     page.page.wait_for_selector(".aw-changed", state="detached")
     page.settle()
     assert shown.what_if == {}
@@ -246,7 +246,7 @@ def test_numbers_of_ones_own(offline_page: OfflinePages) -> None:
     page.page.get_by_role("button", name="What if").click()
     page.page.get_by_role("textbox", name="Temperature").fill("0")
     page.page.get_by_role("button", name="Set").click()
-    page.page.get_by_text("Temperature is above 0").wait_for()
+    page.page.get_by_text("Temperature must be above 0").wait_for()
     page.page.get_by_role("textbox", name="Temperature").fill("2")
     page.page.get_by_role("textbox", name="Softcap").fill("none")
     page.page.get_by_role("textbox", name="Window").fill("2")

@@ -71,5 +71,5 @@ def test_of_long_heads_the_legend_says_how_many_rows_were_looked_at() -> None:
     rows = w.thumbnails["rows"]
     assert rows < 2048
     words = range_words(of_picture(w._export_view().picture), w)
-    assert words == f"range of the layer's heads, from {rows:,} rows of each"
+    assert words == f"range of the layer's heads, from {rows:,} rows per head"
     assert np.isfinite(with_range(of_picture(w._export_view().picture), w).high or np.nan)

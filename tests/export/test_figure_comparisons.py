@@ -58,7 +58,7 @@ def test_changes_have_a_range_of_their_own_and_the_legend_says_which() -> None:
     assert parts(two())[2].shades[0].tolist() == [1, 255]  # −.4 and +.4, the largest
     assert parts(two(color_range=(0, 0.1)))[2].shades[0].tolist() == [1, 255]
     assert parts(two(color_range="unit"))[2].shades[0].tolist() == [round(1 + 127 * 0.6), round(128 + 127 * 0.4)]
-    assert {"row's maximum", "each row on its own range, the same in A and B"} <= set(texts(two(color_range="row")))
+    assert {"row's maximum", "each row has its own range, shared by A and B"} <= set(texts(two(color_range="row")))
     assert "above .5: 3 cells" in texts(two(color_range=(0, 0.5)))
 
 

@@ -39,7 +39,7 @@ def test_each_row_has_the_color_of_its_recall() -> None:
     assert recall.min() < 0.9
     table = colors.table("sequential", w.palette, "light")
     np.testing.assert_allclose(column(w), table[np.rint(recall * 255).astype(int)] / 255, atol=1.01 / 255)
-    said = f"least {list_number(float(recall.min()), 'weights')}, mean {list_number(float(recall.mean()), 'weights')}"
+    said = f"lowest {list_number(float(recall.min()), 'weights')}, mean {list_number(float(recall.mean()), 'weights')}"
     assert said in texts(w)
 
 
@@ -50,6 +50,6 @@ def test_the_largest_of_several_heads_have_none_and_the_picture_says_why(width: 
     w.combine = "max"
     assert "Recall of the rows: the largest weights of several heads are no shares of a row" in texts(w, width=width)
     w.combine = "mean"
-    assert "share of the row's weight on keys that the cache keeps: least" in texts(w, width=width)
+    assert "share of the row's weight on keys in the cache: lowest" in texts(w, width=width)
     w.what_if = {}
     assert "ecall" not in texts(w, width=width)

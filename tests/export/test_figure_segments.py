@@ -82,7 +82,7 @@ def test_among_many_segments_the_cells_have_the_pages_log_scale(measure: str, mo
         q, k, v, is_causal=True, segments=given, view="segments", measure=measure, aside=["first token"]
     )
     written = texts(w)
-    assert {f"{measure.capitalize()}, log", "below a thousandth of the largest all have one color"} <= {*written}
+    assert {f"{measure.capitalize()}, log", "one color below 1/1,000 of the largest"} <= {*written}
     table = colors.table("sequential", w.palette, "light")
     most = max(float(np.nanmax(values)) for values, _ in rows)
     for values, shades in rows:
@@ -110,9 +110,9 @@ def test_the_heads_that_read_the_pinned_segment_stand_below() -> None:
     assert drawn == [name for _, name in sorted(best, reverse=True)[:10]]
     assert {f"{value:.3f}"[1:] for value, _ in sorted(best, reverse=True)[:10]} <= {*written}
     assert any(text.startswith("4 more heads, at most .") for text in written)
-    assert "set aside: first token" in written
+    assert "excluded: first token" in written
     w.aside = ["self"]
-    assert "set aside: own key" in texts(w)
+    assert "excluded: own key" in texts(w)
     w.aside = []
     assert not any(text.startswith("set aside") for text in texts(w))
     alone = AttentionWidget(q[0, 0, 0], k[0, 0, 0], tokens=WORDS, segments=SEGMENTS, view="segments")

@@ -104,7 +104,7 @@ def test_a_text_is_marked_in_the_colors_of_both_signs(cap: Capture, stage: str) 
 def test_pictures_of_all_heads_have_signs_and_their_sums(cap: Capture, stage: str) -> None:
     w = shown(cap, view="heads", stage=stage, query=QUERY, bar="stage_sum")
     said = " ".join(texts(w))
-    assert "− to +, on its own color range" in said
+    assert "from − to + has its own color range" in said
     sums = [float(att.block(stage, batch=1, head=h, queries=QUERY).sum()) for att in cap.attention for h in range(4)]
     most = max(map(abs, sums))
     assert f"over the keys of query {QUERY}, −{most:.3g} to {most:.3g}" in said
@@ -143,7 +143,7 @@ def test_segments_have_sums_of_the_stage(cap: Capture, stage: str) -> None:
     cells = cap.attention[1].block(stage, batch=1, head=0, queries=range(9, 12))
     for start, stop in SEGMENTS.values():  # the first token stands by itself
         assert list_number(float(cells[:, max(1, start) : stop].sum(1).mean()), stage) in written
-    assert "no share of 1" in written
+    assert "not a share of 1" in written
     assert not any(text.startswith("×") for text in written)  # no lift
     signs = {"above the line +, below −"} if stage in SIGNED else set()
     assert signs <= set(written)

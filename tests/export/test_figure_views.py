@@ -123,7 +123,7 @@ def test_only_the_chosen_heads_are_drawn() -> None:
 
 def test_heads_like_the_selected_one_come_first() -> None:
     w = widget(view="heads", order="similar", layer=1, head=2)
-    assert "Heads like 1·2 first, by metrics and picture." in texts(w)
+    assert "Most similar to 1·2 first, by metrics and picture." in texts(w)
     names = [text for text in w.figure().axes[0].texts if re.fullmatch(r"\d·\d", text.get_text())]
     drawn = [
         text.get_text() for text in sorted(names, key=lambda text: (text.get_position()[1], text.get_position()[0]))

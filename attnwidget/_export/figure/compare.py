@@ -107,7 +107,7 @@ def _words(context: FigureContext, comparison: dict[str, Any], parts: list[Drawn
     if a.padded and not b.padded:
         found = [(kind, f"{text} of A" if kind == "padded" else text) for kind, text in found]
     if traits.color_range == "row":
-        found.append((None, "each row on its own range, the same in A and B"))
+        found.append((None, "each row has its own range, shared by A and B"))
     if a.matrix.is_pooled:
         bins = f"{change.matrix.query_bin:,} × {change.matrix.key_bin:,}"
         found.append((None, f"A, B: the {pooled_words(a.matrix)}; B − A: the largest of {bins}"))

@@ -34,7 +34,7 @@ NUMBERS_IN = 24  # pixels of a cell with its number in it
 
 
 class EffectBar(NamedTuple):
-    """A segment or a head: its name, its color, what was looked at, and what is lost without it; None: not yet run."""
+    """A segment or a head: its name, its color, its mass, and what is lost without it; None: not yet run."""
 
     name: str
     shade: str
@@ -212,7 +212,7 @@ def _key(context: FigureContext, y: float) -> float:
     assert effects is not None
     ink = colors.mixed(look.ink2, look.page, 0.2)
     canvas.boxes([(x, y + 3, 9, 8), (x + 9, y + 3, 9, 8)], [ink, colors.mixed(ink, look.page, 0.7)], 1)
-    words = "mass, paler beyond what is lost"
+    words = "mass, paler beyond the loss"
     canvas.text(x + 24, y + 7, words, size=11, color=look.ink2)
     at = x + 24 + canvas.measure(words, 11) + 20
     if at + 110 > context.right:

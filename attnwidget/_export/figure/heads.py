@@ -276,7 +276,7 @@ def _limits(context: FigureContext, survey: dict[str, Any]) -> str:
 def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], words: str) -> list[str]:
     order, layers = context.traits.order, survey["layers"]
     if order == "similar":
-        first = f"Heads like {_name(context)} first, by metrics and picture."
+        first = f"Most similar to {_name(context)} first, by metrics and picture."
     elif _metric(context, survey, order) is not None:
         first = f"Ordered by {_word(order)}, largest first."
     else:
@@ -292,7 +292,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[i
     if shown < len(names):
         parts.insert(0, f"{shown:,} of {len(names):,} heads{_limits(context, survey)}.")
     if sampled is not None:
-        parts.append(f"From {sampled['rows']:,} of {sampled['queries']:,} queries of each, exact.")
+        parts.append(f"From {sampled['rows']:,} of {sampled['queries']:,} queries per head, each exact.")
     return [part for part in parts if part]
 
 
@@ -301,10 +301,12 @@ def _pictures_words(context: FigureContext) -> str:
     stage, chosen = context.stage, context.traits.stage
     if stage == "weights":
         return (
-            "Each picture on its own color range" if chosen == stage else "Each picture is of weights, on its own range"
+            "Each picture has its own color range"
+            if chosen == stage
+            else "Each picture is of weights and has its own color range"
         )
-    signs = ", − to +," if stage in SIGNED else ""
-    return f"{legend_name(stage, context)}: each picture{signs} on its own color range"
+    signs = " from − to +" if stage in SIGNED else ""
+    return f"{legend_name(stage, context)}: each picture{signs} has its own color range"
 
 
 def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], top: float) -> HeadsLayout:

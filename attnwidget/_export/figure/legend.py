@@ -95,7 +95,7 @@ def scale_ticks(scale: colors.Scale, stage: str, min_gap: float = TICK_GAP) -> l
 def range_ticks(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[float, str]]:
     """Return what the ramp of a matrix is labeled with: (share of its width, text)."""
     if color_range == "row":
-        ends = ["− row's most", "0", "row's most"] if matrix.kind == "diverging" else ["0", "row's maximum"]
+        ends = ["− row's max.", "0", "row's max."] if matrix.kind == "diverging" else ["0", "row's maximum"]
         return [(at / (len(ends) - 1), text) for at, text in enumerate(ends)]
     return scale_ticks(colors.matrix_scale(matrix, color_scale, color_range), matrix.stage)
 

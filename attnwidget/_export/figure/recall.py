@@ -55,9 +55,9 @@ def _summary(values: Array, every: int, share: float) -> str:
     known = values[~np.isnan(values)]
     so_far = f", of {share:.0%} of the rows so far" if share < 1 else ""
     if not len(known):
-        return so_far[2:] if so_far else "no row attends to anything"
+        return so_far[2:] if so_far else "every row is fully masked"
     mean = "" if every > 1 else f", mean {list_number(float(known.mean()), 'weights')}"
-    return f"least {list_number(float(known.min()), 'weights')}{mean}{so_far}"
+    return f"lowest {list_number(float(known.min()), 'weights')}{mean}{so_far}"
 
 
 def column(context: FigureContext, recall: Recall, at: tuple[float, float], cell: float) -> None:
@@ -75,7 +75,7 @@ def key(context: FigureContext, recall: Recall, x: float, y: float) -> float:
     if recall.error is not None:
         return _wrapped(context, f"Recall of the rows: {recall.error}", x, y + 8)
     _, below = ramp(context, "sequential", "Recall", [(0.0, "0"), (1.0, "1")], (x, y))
-    return _wrapped(context, f"share of the row's weight on keys that the cache keeps: {recall.words}", x, below + 8)
+    return _wrapped(context, f"share of the row's weight on keys in the cache: {recall.words}", x, below + 8)
 
 
 def _wrapped(context: FigureContext, text: str, x: float, y: float) -> float:

@@ -84,7 +84,7 @@ def _aside(context: FigureContext, names: list[str], y: float) -> float:
     words += ["own key"] * (SELF in context.traits.aside)
     if not words:
         return y
-    return context.words(context.left + NAME, y + 6, [f"set aside: {', '.join(words)}"], context.look.ink3) - 6
+    return context.words(context.left + NAME, y + 6, [f"excluded: {', '.join(words)}"], context.look.ink3) - 6
 
 
 def masses(context: FigureContext, sent: dict[str, Any], measure: str) -> tuple[colors.Array, list[str], list[str]]:

@@ -210,7 +210,7 @@ def _captions(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], 
     parts = ["mass by segment, a share of what is not aside"]
     if found.stage != "weights":
         where = ["above the line +, below −"] if found.is_signed else []
-        parts = [legend_name(found.stage, context), "summed over the keys of each segment", *where, "no share of 1"]
+        parts = [legend_name(found.stage, context), "summed over the keys of each segment", *where, "not a share of 1"]
     if aside or "self" in context.traits.aside:
         own = ["each token itself"] if "self" in context.traits.aside else []
         parts.append(
@@ -315,7 +315,7 @@ def _matrix_legend(
         for share, text, value in _log_ticks(scale, found.stage)
     ]
     bottom = ramp(context, scale.kind, f"{name}, log", ticks, (left, top))[1]
-    words = "below a thousandth of the largest all have one color"
+    words = "one color below 1/1,000 of the largest"
     return context.words(left, bottom + 12, [words], context.look.ink3)
 
 

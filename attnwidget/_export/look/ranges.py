@@ -23,7 +23,7 @@ def range_words(matrix: DecodedMatrix, traits: TraitsView) -> str | None:
     """Return which range the colors have, as the widget's legend says it; None for the head's own."""
     chosen = traits.color_range
     if chosen == "row":
-        return "each row on its own range"
+        return "each row has its own range"
     if chosen == "view":
         return "range of the whole head"
     if chosen != "layer":
@@ -32,7 +32,7 @@ def range_words(matrix: DecodedMatrix, traits: TraitsView) -> str | None:
     if small is None or _layer_high(matrix, traits) is None:
         return "range of this head"
     rows = small.get("rows") or matrix.queries
-    return "range of the layer's heads" + (f", from {rows:,} rows of each" if rows < matrix.queries else "")
+    return "range of the layer's heads" + (f", from {rows:,} rows per head" if rows < matrix.queries else "")
 
 
 def _layer_high(matrix: DecodedMatrix, traits: TraitsView) -> float | None:

@@ -437,7 +437,7 @@ def _ring(page: Array, y: int, x: int, side: int) -> None:
 def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any, words: Words) -> list[Array]:
     """Return the ramp between its ends, and what else there is, each as a line of pixels."""
     if color_range == "row":
-        ends = ["− row's most" if matrix.kind == "diverging" else "0", "row's most"]
+        ends = ["− row's max." if matrix.kind == "diverging" else "0", "row's max."]
     else:
         scale = colors.matrix_scale(matrix, color_scale, color_range)
         ends = [legend_ticks(end, end, log=False, stage="weights")[-1].text for end in (scale.low, scale.high)]

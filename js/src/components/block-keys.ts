@@ -34,10 +34,10 @@ export function blockLines(ui: Ui, plot: Plot, step: number, reset: () => void):
     lines.push({ shown: "Enter", does: "show the cells of the block", keys: { Enter: () => lookAt(ui, block) } });
   }
   if (ui.cameFrom.value !== null) return lines; // Esc leads back to the view that one came from
-  if (isClose) lines.push({ shown: "Esc", does: "back up from the cells", keys: { Escape: reset, Backspace: reset } });
+  if (isClose) lines.push({ shown: "Esc", does: "back from the cells", keys: { Escape: reset, Backspace: reset } });
   else if (!hasCell && isPinned) {
     const free = () => void freeBlock(ui);
-    lines.push({ shown: "Esc", does: "free the segments", keys: { Escape: free, Backspace: free } });
+    lines.push({ shown: "Esc", does: "unpin the segments", keys: { Escape: free, Backspace: free } });
   }
   return lines;
 }

@@ -40,7 +40,7 @@ export function BlockPanel({ ui, cells }: { ui: Ui; cells: ReadonlySignal<BlockC
       <Readings ui={ui} reading={blockReading(ui.store)} />
       <Cells ui={ui} cells={cells.value} />
       {hasView(ui, block) ? (
-        <p class="aw-prompt">Esc leads back to the whole head.</p>
+        <p class="aw-prompt">Press Esc to go back to the whole head.</p>
       ) : (
         <button type="button" class="aw-action" onClick={() => lookAt(ui, block)}>
           Click again to see its cells.
@@ -89,7 +89,7 @@ function Readings({ ui, reading }: { ui: Ui; reading: BlockReading | null }) {
   return (
     <>
       <div class="aw-block-readings">
-        <div title="The mean weight that these queries give to these keys, as a share of what is not set aside">
+        <div title="The mean weight that these queries give to these keys, as a share of all that is not excluded">
           <span>Mass</span>
           <b>{number(mass)}</b>
         </div>
@@ -97,14 +97,14 @@ function Readings({ ui, reading }: { ui: Ui; reading: BlockReading | null }) {
           <span>Per token</span>
           <b>{number(perToken)}</b>
         </div>
-        <div title="Mass divided by what even attention would give">
+        <div title="Mass divided by the mass of even attention">
           <span>Lift</span>
           <b>{blockNumber(lift, reading, (one) => `×${one.toFixed(2)}`)}</b>
         </div>
       </div>
       {aside.names.length > 0 && (
         <p class="aw-block-note">
-          set aside: {aside.names.join(", ")} {listNumber(aside.share, "weights")}
+          excluded: {aside.names.join(", ")} {listNumber(aside.share, "weights")}
         </p>
       )}
       {looked < of && (
@@ -113,7 +113,7 @@ function Readings({ ui, reading }: { ui: Ui; reading: BlockReading | null }) {
         </p>
       )}
       {!exact && (
-        <p class="aw-block-note">rounded to 1 of 125, for there are many segments; the cells below are exact</p>
+        <p class="aw-block-note">rounded to 1/125 because there are many segments; the cells below are exact</p>
       )}
     </>
   );
@@ -140,7 +140,7 @@ function Cells({ ui, cells }: { ui: Ui; cells: BlockCells }) {
           </li>
         ))}
       </ol>
-      {cells !== null && rows.length === 0 && <p class="aw-prompt">No query here may attend to one of these keys.</p>}
+      {cells !== null && rows.length === 0 && <p class="aw-prompt">No query here may attend to any of these keys.</p>}
     </>
   );
 }

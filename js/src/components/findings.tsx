@@ -95,7 +95,7 @@ export class Findings extends Component<{ ui: Ui }, { error: string }> {
         </h4>
         {findings === null && queries * keys > UNBIDDEN && (
           <p>
-            This head is long, so it was not looked at.{" "}
+            This head is long, so it was not checked.{" "}
             <button type="button" class="aw-link" onClick={this.check}>
               Check this head
             </button>

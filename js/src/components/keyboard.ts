@@ -49,7 +49,7 @@ export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, poi
       ...blockLines(ui, plot, step, () => pointing.reset()),
       {
         shown: "← ↑ → ↓",
-        does: "move the pin; with Shift by 10",
+        does: "move the pin (Shift: by 10)",
         keys: {
           ArrowUp: () => move(ui, pointing, -down, 0),
           ArrowDown: () => move(ui, pointing, down, 0),
@@ -59,7 +59,7 @@ export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, poi
       },
       {
         shown: "Home End",
-        does: "first key, last key",
+        does: "first, last key",
         keys: {
           Home: () => move(ui, pointing, 0, -picture.keys),
           End: () => move(ui, pointing, 0, picture.keys),
@@ -74,7 +74,7 @@ export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, poi
         keys: { "+": closer, "=": closer, "-": farther, "−": farther, "0": () => pointing.reset() },
       },
       ...(ui.store.view.value === "heatmap"
-        ? [{ shown: "w", does: "colors over what is in view, or over the head", keys: { w: () => toggleRange(ui) } }]
+        ? [{ shown: "w", does: "color range: in view, or the whole head", keys: { w: () => toggleRange(ui) } }]
         : []),
       { shown: "Ctrl + scroll", does: "zoom; drag to pan", keys: {} },
     ];
@@ -88,7 +88,7 @@ export function pinLines(ui: Ui): KeyLine[] {
   if (store.query.value !== null || store.key.value !== null) {
     lines.push({
       shown: "Esc",
-      does: "free the pin",
+      does: "unpin",
       keys: { Escape: () => store.select({ query: null, key: null }) },
     });
   } else if (cameFrom.value !== null) {
@@ -113,11 +113,11 @@ export function headLines(ui: Ui): KeyLine[] {
   const lines: KeyLine[] = [];
   if (heads > 1) {
     const keys = { "[": () => stepHead(ui, -1), "]": () => stepHead(ui, 1) };
-    lines.push({ shown: "[ ]", does: "head before, head after", keys });
+    lines.push({ shown: "[ ]", does: "previous, next head", keys });
   }
   if (layers.length > 1) {
     const keys = { "{": () => stepLayer(ui, -1), "}": () => stepLayer(ui, 1) };
-    lines.push({ shown: "{ }", does: "layer before, layer after", keys });
+    lines.push({ shown: "{ }", does: "previous, next layer", keys });
   }
   return lines;
 }
@@ -143,7 +143,7 @@ function pinPointed(ui: Ui, pointing: Pointer): void {
   if (at !== null && "bin" in at) void pointing.pin(at.bin);
 }
 
-/** Spread the colors over what is in view, or over the head again. */
+/** Spread the color range: in view, or the whole head again. */
 export function toggleRange({ store }: Ui): void {
   store.show({ color_range: store.color_range.value === "view" ? "head" : "view" });
 }

@@ -148,7 +148,7 @@ function Range({ ui, picture }: { ui: Ui; picture: Picture }) {
   if (ui.store.view.value !== "heatmap" || (range !== "view" && (range !== "head" || ui.window.value === null))) {
     return <span>{text}</span>;
   }
-  const other = range === "view" ? "what this head has" : "what is in view";
+  const other = range === "view" ? "the whole head" : "the part in view";
   return (
     <button
       type="button"
@@ -163,17 +163,23 @@ function Range({ ui, picture }: { ui: Ui; picture: Picture }) {
 
 function rangeText({ store }: Ui, picture: Picture): string {
   const range = store.color_range.value;
-  if (Array.isArray(range)) return "own range";
+  if (Array.isArray(range)) return "custom range";
   const own = typeof store.pictured.value === "string" ? "its own range" : "range of this head";
   if (range === "layer" && layerExtent(store, picture) !== null) return layerText(store.thumbnails.value, picture);
-  const texts = { head: own, layer: own, view: "range in view", row: "each row on its own range", unit: "fixed range" };
+  const texts = {
+    head: own,
+    layer: own,
+    view: "range in view",
+    row: "each row has its own range",
+    unit: "fixed range",
+  };
   return texts[range];
 }
 
 /** Of long heads not all rows were looked at. */
 function layerText(small: Thumbnails | null, { queries }: Picture): string {
   const rows = small?.rows ?? queries;
-  return `range of the layer's heads${rows < queries ? `, from ${count(rows)} rows of each` : ""}`;
+  return `range of the layer's heads${rows < queries ? `, from ${count(rows)} rows per head` : ""}`;
 }
 
 function binRow(picture: Picture, query: number): number {
@@ -183,7 +189,7 @@ function binRow(picture: Picture, query: number): number {
 /** Return the labeled values of a ramp. */
 export function ticksOf(mapper: ColorMapper, stage: Stage): readonly { at: number; text: string; end: boolean }[] {
   if (mapper.domain === null) {
-    const ends = mapper.signed ? ["− row's most", "0", "row's most"] : ["0", "row's maximum"];
+    const ends = mapper.signed ? ["− row's max.", "0", "row's max."] : ["0", "row's maximum"];
     return ends.map((text, i) => ({ at: i / (ends.length - 1), text, end: i === ends.length - 1 }));
   }
   const { low, high } = mapper.domain;

@@ -129,5 +129,5 @@ function spoken(pass: Pass | null, picture: Picture | null): string {
   if (pass.over) return picture?.sampled === null ? "The picture is exact" : "";
   return pass.progress.state === "stopped"
     ? `Stopped at ${Math.floor(100 * pass.progress.share)} %`
-    : "Computing the exact picture. What you zoom into is exact already.";
+    : "Computing the exact picture. Zoomed parts are exact already.";
 }

@@ -124,7 +124,7 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
         the first token
       </div>
       {pairs === null ? (
-        ui.store.picture.value?.sampled && <p class="aw-prompt">Known when the picture is exact.</p>
+        ui.store.picture.value?.sampled && <p class="aw-prompt">Available once the picture is exact.</p>
       ) : "problem" in pairs ? (
         <p class="aw-prompt">{sentence(pairs.problem)}</p>
       ) : (
@@ -163,7 +163,7 @@ function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most:
     return (
       <>
         <div class="aw-panel-head" />
-        {target === null && <p class="aw-prompt">Point at a row to see its keys. Click to keep it.</p>}
+        {target === null && <p class="aw-prompt">Point at a row to see its keys. Click to pin it.</p>}
       </>
     );
   }
@@ -243,9 +243,7 @@ function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
     ui.store.select(byQuery ? { query: of.index, key: position } : { query: position, key: of.index });
   if (allowed === 0 && nan === 0) {
     const taken = sink === null ? "" : ", the sink has all its weight";
-    return (
-      <p class="aw-prompt">{byQuery ? `Nothing allowed: its output is 0${taken}.` : "No query may attend to it."}</p>
-    );
+    return <p class="aw-prompt">{byQuery ? `Fully masked: its output is 0${taken}.` : "No query may attend to it."}</p>;
   }
   return (
     <>
@@ -409,7 +407,7 @@ function Sums({ ranking, byQuery, brief, title }: SumsProps) {
           </div>
         </>
       ) : (
-        <div title="The mean weight that a query which may attend to this key gives it">
+        <div title="The mean weight from the queries that may attend to this key">
           <span class="aw-sum-name">Mean over {count(allowed)} queries</span>
           <span>
             <b>{listNumber(sum / allowed, "weights")}</b>

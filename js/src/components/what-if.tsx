@@ -68,7 +68,7 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
       <Numbers ui={ui} />
       {Object.keys(changes).length > 0 && (
         <button type="button" role="menuitem" onClick={() => store.show({ what_if: {} })}>
-          As it was
+          Reset
         </button>
       )}
     </Menu>
@@ -112,7 +112,7 @@ const isOffered = (choices: Section["choices"], value: Section["value"]) =>
 
 /** Controls that take any number; an empty one is as it was. */
 const FIELDS = [
-  { name: "scale", label: "Scale", note: "times each score", whole: false, least: Number.NEGATIVE_INFINITY },
+  { name: "scale", label: "Scale", note: "multiplies each score", whole: false, least: Number.NEGATIVE_INFINITY },
   { name: "temperature", label: "Temperature", note: "divides the scale", whole: false, least: 0 },
   { name: "softcap", label: "Softcap", note: "or “none”", whole: false, least: 0 },
   { name: "window", label: "Window", note: "keys, or “none”", whole: true, least: 1 },
@@ -125,9 +125,9 @@ function typed({ label, name, whole, least }: Field, text: string): number | nul
   if (word === "") return undefined;
   if (word === "none" && (name === "softcap" || name === "window")) return null;
   const value = Number(word.replace("−", "-"));
-  if (!Number.isFinite(value)) return `${label} is a number`;
-  if (whole && (!Number.isInteger(value) || value < least)) return `${label}: a whole number of keys, 1 or more`;
-  return least === 0 && value <= 0 ? `${label} is above 0` : value;
+  if (!Number.isFinite(value)) return `${label} must be a number`;
+  if (whole && (!Number.isInteger(value) || value < least)) return `${label} must be a whole number of keys, 1 or more`;
+  return least === 0 && value <= 0 ? `${label} must be above 0` : value;
 }
 
 class Numbers extends Component<{ ui: Ui }, { error: string; of: string }> {
@@ -199,7 +199,7 @@ function Budget({ ui }: { ui: Ui }) {
         min={least}
         max={keys}
         value={Math.min(Math.max(budget, least), keys)}
-        aria-label="Keys that the cache has"
+        aria-label="Keys that the cache holds"
         aria-valuetext={`${budget} of ${keys} keys`}
         onInput={(event) => senderOf(store, "budget")(Number((event.currentTarget as HTMLInputElement).value))}
         onKeyDown={(event) => event.stopPropagation()}
@@ -258,7 +258,7 @@ function sections({ store }: Ui): Section[] {
         { value: "own", name: "as they are" },
         { value: "float16", name: "float16" },
         { value: "bfloat16", name: "bfloat16" },
-        { value: "int8", name: "int8", note: "a scale for each token" },
+        { value: "int8", name: "int8", note: "one scale per token" },
       ],
       choose: (value) => change(store, { dtype: value === "own" ? undefined : (value as "int8") }),
     },

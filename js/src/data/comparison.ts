@@ -1,4 +1,4 @@
-/** Two attentions side by side: what Python sends of them, decoded; places and positions; the list of changes. */
+/** Comparing two attentions: decoding Python's message, mapping places to positions, listing the changes. */
 
 import { BLOCKED, decode, decodeGrid, decodePicture, type Grid, NUMBER, type Picture } from "../contract/decode";
 import type {
@@ -12,22 +12,22 @@ import type { Side } from "../contract/values";
 import type { Label, Labels } from "../text/labels";
 import { type Bin, lineOf, numberIn } from "./matrix";
 
-/** The three pictures, in the order in which they stand. */
+/** The three pictures, from left to right. */
 export const PARTS = ["a", "b", "change"] as const;
 export type Part = (typeof PARTS)[number];
 
-/** Places that both sides have; each is one position of A and one of B. */
+/** Places that both sides have; each maps to one position of A and one of B. */
 export interface Places {
   readonly length: number;
-  /** How many positions of A, and of B, are none. */
+  /** How many positions of A, and of B, have no place. */
   readonly only: readonly [number, number];
   /** Whether a place is the same position on both sides. */
   readonly plain: boolean;
-  /** How many have another token in B than in A. */
+  /** How many places have a different token in B than in A. */
   readonly differ: number;
   a(place: number): number;
   b(place: number): number;
-  /** The place of a position of A; null where it has none. */
+  /** The place of a position of A; null if it has none. */
   of(position: number): number | null;
 }
 
@@ -35,19 +35,19 @@ export type Comparison = {
   readonly of: Picture["of"];
   /** The name of B. */
   readonly against: string;
-  /** Its layer, sample and head; null: those of A. */
+  /** Layer, sample and head of B; null: the same as A's. */
   readonly againstAt: HeadPlace | null;
 } & (
   | { readonly error: string }
   | {
       readonly error: null;
-      /** Of places: A's numbers, B's, and B − A. */
+      /** By place: A's numbers, B's, and B − A. */
       readonly pictures: { readonly [K in Part]: Picture };
       readonly queries: Places;
       readonly keys: Places;
-      /** A learned sink, which is not drawn here, takes a share of the weights of one of them. */
+      /** Whether a learned sink, which is not drawn here, takes a share of the weights of one side. */
       readonly hasSinks?: boolean;
-      /** Of A's and of B's head its number in the model; null where a side has all heads. */
+      /** The number in the model of A's and of B's head; null if a side has all heads. */
       readonly numbers: readonly [number | null, number | null];
     }
 );
@@ -96,7 +96,7 @@ async function placesOf(message: PlacesMessage | null, length: number, differ: n
   };
 }
 
-/** Return the labels of places, which are those of A's positions. */
+/** Return the labels of places: those of A's positions. */
 export function labelsOf(labels: Labels, places: Places): Labels {
   if (places.plain) return labels;
   return {
@@ -108,7 +108,7 @@ export function labelsOf(labels: Labels, places: Places): Labels {
   };
 }
 
-/** One cell, or of several the one that changes most, with both its numbers; a blocked one is null. */
+/** One cell (of several, the one that changes most) with both numbers; a blocked number is null. */
 export interface CellChange {
   readonly bin: Bin;
   readonly query: number;
@@ -119,7 +119,7 @@ export interface CellChange {
   readonly of: ReadyComparison;
 }
 
-/** Return the change of one cell, where the pictures have its numbers. */
+/** Return the change of one cell, if the pictures hold its numbers. */
 export function changedAt(of: ReadyComparison, bin: Bin): CellChange | null {
   const { a, b, change } = of.pictures;
   const [query, key] = [bin.queries.start, bin.keys.start];
@@ -136,7 +136,7 @@ export interface ChangeRow {
   readonly value: number | null;
 }
 
-/** Of a query or a key the rows in which the larger of both weights is largest, and what is left. */
+/** The rows of a query or key with the largest weight on either side, and the rest. */
 export interface Changes {
   readonly side: Side;
   /** Positions of A. */
@@ -160,7 +160,7 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
   const { layer, batch, head, against, against_at: againstAt = null, side, query, key, rest, masked, only } = message;
   const [places, a, b, change] = await Promise.all([
     decode(message.places),
-    ...PARTS.map(async (part) => decodeGrid(message[part].values, message[part].blocked)), // async: what is missing rejects
+    ...PARTS.map(async (part) => decodeGrid(message[part].values, message[part].blocked)), // async: may reject
   ] as const);
   const number = (grid: Grid | undefined, at: number) =>
     grid === undefined || grid.kinds[at] === BLOCKED ? null : grid.values[at]!;
@@ -186,8 +186,8 @@ export async function decodeChanges(message: ChangesMessage): Promise<Changes> {
 }
 
 /**
- * Return all rows of the list from the pictures, where they have all the numbers: for what is pointed at, or just
- * pinned.
+ * Return all rows of the list from the pictures, if they hold all numbers: for the place under the pointer, or one that
+ * was just pinned.
  */
 export function changesIn(comparison: ReadyComparison, side: Side, place: number): Changes | null {
   const { pictures, of, against, againstAt, queries } = comparison;
@@ -223,7 +223,7 @@ export interface PairChange extends ChangeRow {
   readonly query: number;
 }
 
-/** Return the pairs of the first `queries` queries that change most, where the pictures have all the numbers. */
+/** Return the pairs of the first `queries` queries that change most, if the pictures hold all numbers. */
 export function mostChanged(of: ReadyComparison, queries: number, most: number): PairChange[] {
   return of.pictures.change.exact
     ? largestCells(of, queries, most).map((bin) => ({
@@ -235,8 +235,8 @@ export function mostChanged(of: ReadyComparison, queries: number, most: number):
 }
 
 /**
- * Return the cells of the picture that change most, of the first `queries` queries. While one query stands for those of
- * its row, a cell is of that query alone.
+ * Return the cells of the picture that change most among the first `queries` queries. While one query stands for
+ * all of its row, a cell belongs to that query alone.
  */
 export function largestCells(of: ReadyComparison, queries: number, most: number): Bin[] {
   const { grid, sampled, queryBin, keyBin, keys } = of.pictures.change;
@@ -264,7 +264,7 @@ export function largestCells(of: ReadyComparison, queries: number, most: number)
     .filter((bin) => bin.queries.start < queries);
 }
 
-/** Return round values from 0, or the last that is not above `low`, to the first that is not below `high`: at most seven. */
+/** Return at most seven round values, from at most `low` (or 0) to at least `high`. */
 export function axisTicks(high: number, low = 0): number[] {
   const length = Math.max(high, 0) - Math.min(low, 0);
   if (!(length > 0) || !Number.isFinite(length)) return [0, 1];
@@ -275,7 +275,7 @@ export function axisTicks(high: number, low = 0): number[] {
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
 }
 
-/** Return both sides as one: of each cell the number of larger size, for ranges that they share. */
+/** Return both sides as one grid, with the number of larger size in each cell, to find a shared range. */
 export function mergedGrid(a: Grid, b: Grid): Grid {
   const values = a.values.slice();
   const kinds = a.kinds.slice();
@@ -288,7 +288,7 @@ export function mergedGrid(a: Grid, b: Grid): Grid {
   return { ...a, values, kinds };
 }
 
-/** Return the lesser and the greater of two ranges, either end of which may be missing. */
+/** Return the lesser and the greater end of two ranges, either of which may lack an end. */
 export function sharedRange(a: Picture, b: Picture): { low: number | null; high: number | null } {
   const least = [a.low, b.low].filter((low) => low !== null);
   const most = [a.high, b.high].filter((high) => high !== null);

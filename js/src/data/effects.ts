@@ -1,4 +1,4 @@
-/** What a model loses without something: the scales, words, orders and sums that its pictures need. Pure. */
+/** Scales, words, orders and sums for the loss without a segment or head. Pure functions. */
 
 import type { EffectDetail, EffectOf, EffectsMessage, Figure } from "../contract/messages";
 import { numberIn } from "./matrix";
@@ -9,13 +9,13 @@ import type { HeadMetric, Survey } from "./survey";
 export const lossesIn = (figures: readonly Figure[]): (number | null)[] =>
   figures.map((one) => (one === null ? null : numberIn(one)));
 
-/** Return the name of a removal, the same for the same one. */
+/** Return a key for a removal, the same for equal ones. */
 export const effectKey = (of: EffectOf) => {
   const all = of as Partial<Record<"segment" | "path" | "layer" | "head" | "query" | "key", unknown>>;
   return JSON.stringify([all.segment, all.path, all.layer, all.head, all.query, all.key]);
 };
 
-/** Return the run without something, if there was one with the target and the edit in force. */
+/** Return the run without a segment, head or edge, if there is one with the current target and edit. */
 export function detailOf(
   details: readonly EffectDetail[] | null | undefined,
   { at, target, edit }: EffectsMessage,
@@ -26,7 +26,7 @@ export function detailOf(
   return details?.filter(isIt).at(-1) ?? null;
 }
 
-/** Return what is lost without a segment or a head, as the runs of all of them found; null of what they do not hold. */
+/** Return the loss without a segment or head, from the results of all runs; null if they do not hold it. */
 export function lossOf({ segments, heads }: EffectsMessage, of: EffectOf): number | null {
   let lost: Figure | undefined;
   if ("segment" in of) {
@@ -40,7 +40,7 @@ export function lossOf({ segments, heads }: EffectsMessage, of: EffectOf): numbe
   return lost == null ? null : numberIn(lost);
 }
 
-/** Return what is done to what is edited, in words before and after its name: "without doc 3", "doc 3 made even". */
+/** Return the words of the current edit before and after a name: "without doc 3", "doc 3 made even". */
 export function editWords(now: EffectsMessage | null | undefined): readonly [before: string, after: string] {
   const of = now?.edits.find(({ value }) => value === now.edit)?.of;
   return now?.edit === "zero" || of === undefined ? ["without", ""] : ["", of];
@@ -48,22 +48,22 @@ export function editWords(now: EffectsMessage | null | undefined): readonly [bef
 
 // --- one zero, two scales -------------------------------------------------------------------------------------------------
 
-/** Mass above and loss below, from the same zero; gridlines stand where both are round. */
+/** Mass above and loss below from a common zero, with gridlines at round values of both. */
 export interface Scales {
-  /** Where each ends on the right. */
+  /** The right end of each scale. */
   readonly mass: number;
   readonly lost: number;
-  /** Gridlines on the right of zero. */
+  /** Gridlines right of zero. */
   readonly parts: number;
-  /** How far the axis goes on the left of zero, as a share of the right. */
+  /** How far the axis extends left of zero, as a share of the right side. */
   readonly left: number;
 }
 
-/** A loss that is smaller, in nats, is no loss: the axis never ends before. */
+/** A smaller loss, in nats, counts as none: the axis is never shorter. */
 export const LEAST_LOST = 0.05;
 const MOST_PARTS = 5;
 
-/** Return two scales that end at round numbers, and have as many parts as each other. */
+/** Return two scales that end at round numbers and have the same number of parts. */
 export function scalesOf(masses: readonly number[], losses: readonly number[], least = LEAST_LOST): Scales {
   const most = largest(masses.filter(Number.isFinite)) || 1;
   const step = roundStep(most / MOST_PARTS, [1, 2, 2.5, 5, 10]);
@@ -74,7 +74,7 @@ export function scalesOf(masses: readonly number[], losses: readonly number[], l
   return { mass: round(step * parts), lost: round(lost), parts, left: below / lost };
 }
 
-/** Return a round number that is no less. */
+/** Return the next round number. */
 function roundStep(value: number, steps = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10]): number {
   const power = Number(`1e${value.toExponential().split("e")[1]}`);
   return round((steps.find((step) => step * power >= value * (1 - 1e-9)) ?? 10) * power);
@@ -82,14 +82,14 @@ function roundStep(value: number, steps = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10]): 
 
 const round = (value: number) => Number(value.toPrecision(6));
 
-/** Return where a share of the right side is, in per cent of the whole axis. */
+/** Return the position of a share of the right side, in percent of the whole axis. */
 export const placeOn = ({ left }: Scales, share: number) =>
   (100 * (left + Math.max(-left, Math.min(1, share)))) / (1 + left);
 
 export const LOOKED_AT = "looked at, hardly needed";
 export const NEEDED = "needed, hardly looked at";
 
-/** Return in words that mass and loss disagree: their ends are half the axis apart or more. */
+/** Return the words for a disagreement of mass and loss: their ends are at least half the axis apart. */
 export function disagreement({ mass, lost }: Scales, ownMass: number, ownLost: number | null): string {
   if (ownLost === null || !(ownMass >= 0) || Number.isNaN(ownLost)) return "";
   const apart = Math.min(1, ownLost / lost) - ownMass / mass;
@@ -101,7 +101,7 @@ export function disagreement({ mass, lost }: Scales, ownMass: number, ownLost: n
 export const ORDERS = { effect: "by effect", mass: "by mass", text: "as in the text" } as const;
 export type EffectOrder = keyof typeof ORDERS;
 
-/** Return things in an order: the largest loss, or mass, first, and last what is not known; or as they are. */
+/** Return items in an order: largest loss or mass first, unknown ones last; or as in the text. */
 export function ordered<T extends { readonly lost: number | null; readonly mass: number }>(
   things: readonly T[],
   order: EffectOrder,
@@ -112,7 +112,7 @@ export function ordered<T extends { readonly lost: number | null; readonly mass:
 
 export interface Chances {
   readonly rows: readonly { readonly text: string; readonly before: number; readonly after: number }[];
-  /** All other tokens together. */
+  /** The sum of all other tokens. */
   readonly rest: { readonly count: number; readonly before: number; readonly after: number };
 }
 
@@ -129,7 +129,7 @@ export function chancesOf({ tokens, vocabulary }: EffectDetail, most: number): C
   return { rows, rest: { count: vocabulary - rows.length, before: left("before"), after: left("after") } };
 }
 
-/** Return all heads with what the model loses without each as one more metric. */
+/** Return all heads with the loss without each as one more metric. */
 export function withEffect(survey: Survey, effects: EffectsMessage | null | undefined): Survey {
   if (!effects) return survey;
   const values = new Float32Array(survey.heads.length).fill(Number.NaN);

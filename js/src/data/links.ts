@@ -1,11 +1,11 @@
-/** The strongest links of every token, from a picture whose numbers are all there: what Python would send of that head. */
+/** The strongest links of every token, from an exact picture: the same as Python would send. */
 
 import { BLOCKED, type Links, NAN, type Picture } from "../contract/decode";
 import { linkedStage } from "../contract/stages";
 import type { Side } from "../contract/values";
 import { lineOf } from "./matrix";
 
-/** Return the `count` strongest links of each token of one side; null where the picture does not tell them. */
+/** Return the `count` strongest links of each token of one side; null if the picture does not hold them. */
 export function linksOfPicture(picture: Picture, side: Side, count: number): Links | null {
   const { layer, batch, head, stage } = picture.of;
   if (!picture.exact || picture.grid === null || linkedStage(stage) !== stage) return null;
@@ -27,7 +27,7 @@ export function linksOfPicture(picture: Picture, side: Side, count: number): Lin
   return { layer, batch, heads: [head], side, stage, positions, count, partners, weights, sinks };
 }
 
-/** Return whether links are those of these heads, and of one of them at least. */
+/** Return whether links are of these heads, and of at least one. */
 export function hasLinksOf(links: Links, of: Pick<Links, "layer" | "batch" | "heads" | "side" | "stage">): boolean {
   const at = links.layer === of.layer && links.batch === of.batch;
   const same = at && links.side === of.side && links.stage === of.stage;

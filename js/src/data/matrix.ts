@@ -1,4 +1,4 @@
-/** Rows, columns and bins of a matrix: numbers of a picture whose cells are exact. */
+/** Rows, columns and bins of an exact matrix. */
 
 import { BLOCKED, type Grid, NAN, NUMBER, type Picture } from "../contract/decode";
 import type { Side, Stage } from "../contract/values";
@@ -16,18 +16,18 @@ export interface Line {
   readonly stage: Stage;
   readonly values: Float32Array;
   readonly kinds: Uint8Array;
-  /** Of a row, its number in the column of the learned sink; null where there is none. */
+  /** For a row, its number in the learned sink's column; null without one. */
   readonly sink?: number | null;
 }
 
-/** How several rows or columns are taken together. */
+/** How several rows or columns are combined. */
 export type Over = "mean" | "sum";
 
-/** A rectangle of the matrix: one cell, or all that one cell of a pooled picture stands for. */
+/** A rectangle of the matrix: one cell, or all cells that one cell of a pooled picture stands for. */
 export interface Bin {
   readonly queries: Span;
   readonly keys: Span;
-  /** Where the picture knows only one query of several: how many that one stands for. */
+  /** If the picture knows only one of several queries: how many it stands for. */
   readonly standsFor?: number;
 }
 
@@ -47,10 +47,10 @@ export function binOf(picture: Picture, row: number, column: number): Bin {
   };
 }
 
-/** Read a number as JSON carries it: NaN and infinities by name, or null. */
+/** Read a number from JSON: NaN and infinities by name, or null. */
 export const numberIn = (value: number | string | null) => Number(String(value).replace("inf", "Infinity"));
 
-/** Take several rows, or columns, as one: blocked where all are, NaN where any is. */
+/** Combine several rows or columns: blocked if all are blocked, NaN if any is NaN. */
 export function combine(lines: readonly Line[], over: Over): Line | null {
   const last = lines.at(-1);
   if (last === undefined) return null;
@@ -74,7 +74,7 @@ export function combine(lines: readonly Line[], over: Over): Line | null {
   return { of: last.of, stage: last.stage, values, kinds, sink };
 }
 
-/** Return a row or column of a picture that is exact. */
+/** Return a row or column of an exact picture. */
 export function lineOf(picture: Picture, target: Target): Line | null {
   const grid = picture.grid;
   if (grid === null) return null;

@@ -1,9 +1,9 @@
-/** What a person asks of one row or column of weights: which are strongest, how many matter, how spread out it is. */
+/** The ranking of a row or column: the strongest cells, how many matter, how spread out the weights are. */
 
 import { BLOCKED, MINUS_INF, NAN, PLUS_INF } from "../contract/decode";
 
 export interface Ranking {
-  /** Positions of the strongest, strongest first; NaN and blocked cells are not among them. */
+  /** Positions of the strongest cells, strongest first, without NaN and blocked cells. */
   readonly top: readonly number[];
   /** Their numbers. */
   readonly values: readonly number[];
@@ -12,18 +12,18 @@ export interface Ranking {
   readonly blocked: number;
   readonly nan: number;
   readonly sum: number;
-  /** Cells not among `top`, and their sum. */
+  /** The number of cells not among `top`, and their sum. */
   readonly rest: { readonly count: number; readonly sum: number };
-  /** Entropy in bits of a row of weights, and the most it could be: uniform over the allowed cells. */
+  /** The entropy of a row of weights in bits, and its maximum: uniform over the allowed cells. */
   readonly entropy: number;
   readonly maxEntropy: number;
   /** The fewest cells that hold nine tenths of the sum. */
   readonly ninety: number;
-  /** Beside the cells of a row, the number of the learned sink, which the entropies count; null where there is none. */
+  /** The learned sink's number in a row, counted in the entropies; null without one. */
   readonly sink?: number | null;
 }
 
-/** Rank a row or column; one pass for the sums, and a sort of the allowed values for `ninety`; numbers with signs by size. */
+/** Rank a row or column: one pass for the sums, one sort of the allowed values for `ninety`; signed numbers by size. */
 export function rank(
   values: Float32Array,
   kinds: Uint8Array,
@@ -54,7 +54,7 @@ export function rank(
   let held = 0;
   for (const position of top) if (kinds[position] !== MINUS_INF) held += values[position]!;
   let left = sum - held;
-  // ∞ − ∞ would be NaN whatever is left
+  // ∞ − ∞ would be NaN
   if (sum === Number.POSITIVE_INFINITY) left = order.subarray(count).reduce((total, at) => total + values[at]!, 0);
   let ninety = 0;
   for (let reached = 0; ninety < allowed && reached < 0.9 * sum - 1e-7; ninety++) reached += values[order[ninety]!]!;
@@ -75,7 +75,7 @@ export function rank(
   };
 }
 
-/** Return the ranking with fewer of the strongest: the others join the rest. */
+/** Return the ranking with fewer of the strongest cells: the others join the rest. */
 export function shortened(ranking: Ranking, count: number): Ranking {
   const { top, values, rest } = ranking;
   if (top.length <= count) return ranking;

@@ -1,4 +1,4 @@
-/** What each row of a head keeps of its weights under a cache, and the least of the rows that are drawn as one. */
+/** The share of each row's weight that a cache keeps, and the lowest of several rows. */
 
 import { decode } from "../contract/decode";
 import type { RecallMessage } from "../contract/messages";
@@ -7,12 +7,12 @@ import type { HeadName } from "../contract/values";
 export interface Recall {
   readonly layer: number;
   readonly batch: number;
-  /** Its number; of several as one their name. */
+  /** The head's number; for several as one, their name. */
   readonly head: HeadName;
-  /** Of each query, or the least of `every`; NaN where it attends to nothing or is not known yet. */
+  /** For each query, or the lowest of `every`; NaN for a fully masked row or if not known yet. */
   readonly values: Float32Array;
   readonly every: number;
-  /** Of the queries that are known, 0 to 1. */
+  /** The share of queries that are known, 0 to 1. */
   readonly share: number;
   readonly error: string | null;
 }

@@ -1,39 +1,39 @@
-/** Segments along an axis that is drawn: which pieces are told apart, which of their names have room, what lies around them. */
+/** Segments along a drawn axis: which pieces are shown separately, whose names fit, and what contains them. */
 
 import type { Segments } from "./segment-data";
 
-/** One contiguous piece of a segment, with what lies inside it. */
+/** One contiguous piece of a segment, with the pieces inside it. */
 export interface SegmentNode {
   readonly name: string;
   readonly start: number;
   readonly stop: number;
   readonly level: number;
-  /** The names that it lies in, the outermost first. */
+  /** The names of the segments around it, outermost first. */
   readonly path: readonly string[];
-  /** It is what is left of the piece around it. */
+  /** Whether it is a remainder of the piece around it. */
   readonly isRest: boolean;
   readonly children: readonly SegmentNode[];
   /** Tokens of the shortest named piece inside; 0 where there is none. */
   readonly least: number;
 }
 
-/** An axis as it is drawn: pixels to a token, where the first would be, and how much is in view. */
+/** A drawn axis: pixels per token, the place of the first token, and the length in view. */
 export interface AxisView {
   readonly perToken: number;
   readonly offset: number;
   readonly size: number;
 }
 
-/** A piece that is at least partly in view, with where it is, in pixels; it may begin and end outside. */
+/** A piece at least partly in view, with its place in pixels; it may begin and end outside. */
 export interface Placed {
   readonly node: SegmentNode;
   readonly from: number;
   readonly to: number;
 }
 
-/** What is to be told apart on an axis. */
+/** The pieces to show on an axis. */
 export interface AxisPieces {
-  /** Side by side, in order. */
+  /** Next to each other, in order. */
   readonly pieces: readonly Placed[];
   /** Around these, for each further level. */
   readonly around: readonly Placed[];
@@ -41,7 +41,7 @@ export interface AxisPieces {
 
 const trees = new WeakMap<Segments, readonly SegmentNode[]>();
 
-/** Return the outermost pieces, in order, with all that is inside them; what is left inside one is a piece too. */
+/** Return the outermost pieces in order, with the pieces inside them; a remainder inside a piece is a piece too. */
 export function treeOf(segments: Segments): readonly SegmentNode[] {
   let tree = trees.get(segments);
   if (tree === undefined) {
@@ -70,7 +70,7 @@ function nodesAt(
   return found;
 }
 
-/** The pieces inside another, and between them what is in none. */
+/** The pieces inside another, with remainders between them. */
 function withRest(around: Omit<SegmentNode, "children" | "least">, inside: readonly SegmentNode[]): SegmentNode[] {
   if (inside.length === 0) return [];
   const found: SegmentNode[] = [];
@@ -90,14 +90,14 @@ function withRest(around: Omit<SegmentNode, "children" | "least">, inside: reado
   return found;
 }
 
-/** Return where a piece is on an axis, from the corner of what is in view. */
+/** Return the place of a piece on an axis, from the corner of the view. */
 export function placeOf(node: SegmentNode, { perToken, offset }: AxisView): Placed {
   return { node, from: node.start * perToken + offset, to: node.stop * perToken + offset };
 }
 
 /**
- * Return the pieces in view. One is told apart into those inside it where all of these are `apart` long, and where a
- * path leads through it, but at most `levels` deep.
+ * Return the pieces in view. A piece is divided into those inside it if all of them are `apart` long, and if a path
+ * leads through it, but at most `levels` deep.
  */
 export function piecesInView(
   tree: readonly SegmentNode[],
@@ -126,7 +126,7 @@ export function piecesInView(
   return { pieces, around };
 }
 
-/** The first of some pieces, side by side, that ends in view. */
+/** The first of some adjacent pieces that ends in view. */
 function firstInView(nodes: readonly SegmentNode[], view: AxisView): number {
   let [low, high] = [0, nodes.length];
   while (low < high) {
@@ -137,15 +137,15 @@ function firstInView(nodes: readonly SegmentNode[], view: AxisView): number {
   return low;
 }
 
-/** Return the part of a piece that is in view. */
+/** Return the visible part of a piece. */
 export function clipped({ from, to }: Placed, { size }: AxisView): { from: number; to: number; middle: number } {
   const [start, stop] = [Math.max(0, from), Math.min(size, to)];
   return { from: start, to: stop, middle: (start + stop) / 2 };
 }
 
 /**
- * Return the pieces whose names have room: their middles are `apart` from one another, the longer pieces come first.
- * Some are named `always`; the others step back for them.
+ * Return the pieces whose names fit: their centers are `apart` from one another, and longer pieces come first. Those
+ * in `always` are named in any case, and the others make room.
  */
 export function named(
   placed: readonly Placed[],
@@ -167,9 +167,10 @@ export function named(
   const first = placed.filter(({ node }) => always(node));
   const rest = placed.filter(({ node }) => !always(node));
   for (const one of first) keep(clipped(one, view).middle, needs);
-  const long = ({ from, to }: Placed) => Math.round(to - from); // a pan does not change which of equal ones has room
+  const long = ({ from, to }: Placed) => Math.round(to - from); // stable during a pan
   const kept = new Set(first);
-  const unnamed: { at: number; long: number }[] = []; // where one has no room, no much shorter one beside it is named
+  // A piece without room for its name also hides the names of much shorter neighbors.
+  const unnamed: { at: number; long: number }[] = [];
   const isMinor = (at: number, own: number) =>
     unnamed.some((one) => one.long > 2 * own && Math.abs(one.at - at) < apart);
   for (const one of [...rest].sort((a, b) => long(b) - long(a))) {
@@ -185,20 +186,20 @@ export function named(
   return placed.filter((one) => kept.has(one));
 }
 
-/** Return the piece at a place of an axis, in pixels; null where there is none. */
+/** Return the piece at a pixel of an axis; null if there is none. */
 export function pieceUnder(pieces: readonly Placed[], at: number): SegmentNode | null {
   return pieces.find(({ from, to }) => at >= from && at < to)?.node ?? null;
 }
 
-/** Return whether two pieces are of one segment. */
+/** Return whether two pieces belong to the same segment. */
 export function isSame(a: SegmentNode | null, b: SegmentNode | null): boolean {
   return a !== null && b !== null && a.name === b.name && a.path.join("\n") === b.path.join("\n");
 }
 
-/** How many colors there are beside the gray of the asking segment. */
+/** The number of colors besides the gray of the asking segment. */
 const COLORS = 7;
 
-/** Return the color slot of each piece, as all views have it: below a path the segments there, all else gray. */
+/** Return the color slot of each piece, the same in all views: segments below a path have colors, others are gray. */
 export function slotsBelow(
   segments: Segments,
   path: readonly string[],
@@ -220,17 +221,17 @@ export function slotsBelow(
   };
 }
 
-/** Colors in order of appearance as Python hands them out; what is asked about, or holds that, has the last one. */
+/** Colors in order of appearance, as in Python; the asking segment, or the one that contains it, has the last. */
 function inOrder(names: readonly string[], own: string | null): Map<string, number> {
   const colored = names.filter((name) => name !== own && !RESERVED.has(name)).slice(0, COLORS);
   const slots = new Map(colored.map((name, at) => [name, at]));
   return own === null ? slots : slots.set(own, COLORS);
 }
 
-/** Without an author: they have no color. */
+/** Segments without an author, which have no color. */
 const RESERVED = new Set(["first token", "template", "padding", "other"]);
 
-/** The segment inside a path that is asked about, or that the asking one lies in. */
+/** The segment inside a path that is asking, or that contains the asking one. */
 function ownAt(asked: readonly string[], path: readonly string[]): string | null {
   return path.every((name, at) => asked[at] === name) ? (asked[path.length] ?? null) : null;
 }
@@ -252,21 +253,21 @@ export function nodesBelow(tree: readonly SegmentNode[], path: readonly string[]
   return nodes;
 }
 
-/** Return the pieces of a text one after the other, those below paths told apart. */
+/** Return the pieces of a text in order, divided below the given paths. */
 export function piecesAlong(tree: readonly SegmentNode[], paths: Paths): SegmentNode[] {
   return tree.flatMap((node) =>
     isOn(paths, node) && node.children.length > 0 ? piecesAlong(node.children, paths) : [node],
   );
 }
 
-/** Segments, each by the names that lead to it, that are told apart into those inside them. */
+/** Segments (each by the names that lead to it) that are divided into those inside them. */
 export type Paths = readonly (readonly string[])[];
 
 /** Return whether a path leads through a piece. */
 export const isOn = (paths: Paths, { path, name }: SegmentNode): boolean =>
   paths.some((one) => one[path.length] === name && path.every((part, at) => part === one[at]));
 
-/** Return the piece that each of some positions is in, in order; null where one is in none. */
+/** Return the piece that holds each position, in order; null for positions in none. */
 export function piecesAt(pieces: readonly SegmentNode[], positions: readonly number[]): (SegmentNode | null)[] {
   let at = 0;
   return positions.map((position) => {

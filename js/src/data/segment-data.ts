@@ -1,4 +1,4 @@
-/** Segments and the attention between them, as they were sent: typed arrays, nothing set aside, no reading taken. */
+/** Segments and the attention between them as sent: typed arrays, before anything is excluded or normalized. */
 
 import { decode, decodeGrid } from "../contract/decode";
 import type {
@@ -11,25 +11,25 @@ import type {
 } from "../contract/messages";
 import type { HeadName, Stage } from "../contract/values";
 
-/** The named parts of a text, or why there are none here. */
+/** The named parts of a text, or the reason why there are none. */
 export interface Segments {
   readonly error: string | null;
-  /** Of each entry: a contiguous piece, on level 0 or inside the last one of the level above before it. */
+  /** For each entry: a contiguous piece, on level 0 or inside the last preceding one of the level above. */
   readonly names: readonly string[];
   readonly starts: Uint32Array;
   readonly stops: Uint32Array;
   readonly levels: Uint8Array;
-  /** Entries that were not sent. */
+  /** The number of entries that were not sent. */
   readonly more: number;
   readonly length: number;
-  /** The names of level 0 in order of appearance, with the tokens and the color slot of each. */
+  /** The names of level 0 in order of appearance, with the number of tokens and the color slot of each. */
   readonly distinct: readonly string[];
   readonly sizes: readonly number[];
   readonly colors: readonly number[];
   readonly answer: string;
 }
 
-/** Rows of masses: `mass` and `even` (rows, columns) hold what is of the queries' own keys, `self` and `selfEven`. */
+/** Rows of masses. `mass` and `even`: (rows, columns); `self` and `selfEven`: the part on the queries' own keys. */
 export interface Masses {
   readonly rows: number;
   readonly columns: number;
@@ -39,10 +39,10 @@ export interface Masses {
   readonly selfEven: Float32Array;
 }
 
-/** Some tokens of the asking segment, from number `start` on; `self` and `selfEven` are (rows,) here. */
+/** Some tokens of the asking segment, from number `start` on; `self` and `selfEven` are (rows,). */
 export interface MassColumns extends Masses {
   readonly start: number;
-  /** The column of each token's own key; `columns` where it has none. */
+  /** The column of each token's own key; `columns` if it has none. */
   readonly own: Uint32Array;
 }
 
@@ -52,13 +52,13 @@ export interface Mass {
   readonly path: readonly string[];
   readonly asking: string;
   readonly askingPath: readonly string[];
-  /** What is summed. */
+  /** The stage that is summed. */
   readonly stage: Stage;
   readonly error: string | null;
   readonly keys: readonly string[];
   readonly keySizes: readonly number[];
   readonly keyColors: readonly number[];
-  /** How many segments each column is divided into, and start and stop of its longest stretch; empty in files of before. */
+  /** For each column, how many segments are inside, and its longest stretch; empty in older files. */
   readonly keyInside: readonly number[];
   readonly keySpans: Uint32Array;
   readonly rowSpans: Uint32Array;
@@ -66,12 +66,12 @@ export interface Mass {
   readonly rowSizes: readonly number[];
   /** The row of the asking segment. */
   readonly row: number;
-  /** 1 where every number is exact. */
+  /** 1 if every number is exact. */
   readonly share: number;
   readonly looked: Uint32Array;
-  /** Segments × segments; NaN in a row of which no query was looked at. */
+  /** Segments × segments; NaN in a row whose queries were not computed. */
   readonly matrix: Masses;
-  /** Whether the matrix has its numbers, and not only their colors; the asking segment's row always has. */
+  /** Whether the matrix has exact numbers rather than colors only; the asking segment's row always has. */
   readonly exact: boolean;
   readonly total: number;
   readonly positions: Uint32Array;
@@ -90,9 +90,9 @@ export interface HeadMass {
   /** Layer and head of each row. */
   readonly heads: readonly { readonly layer: number; readonly head: number }[];
   readonly masses: Masses;
-  /** The sums of each row over all columns, also those that are not here: one column. */
+  /** The sum of each row over all columns, including unsent ones: one column. */
   readonly sums: Masses;
-  /** Of each layer, of so many queries. */
+  /** How many queries of each layer. */
   readonly looked: Uint32Array;
   readonly total: number;
   readonly share: number;
@@ -208,7 +208,7 @@ interface MassesMessage {
   self_even?: Envelope;
 }
 
-/** Decode masses of rows and columns; those of some tokens have a number of their own key for each row. */
+/** Decode masses of rows and columns; token rows have one own-key number each. */
 export async function decodeMasses(
   message: MassesMessage,
   [rows, columns]: readonly [rows: number, columns: number],
@@ -230,7 +230,7 @@ export async function decodeMasses(
   return { rows, columns, mass, even, self, selfEven };
 }
 
-/** Put a row of masses in the place of another. */
+/** Replace a row of masses. */
 export function putRow(into: Masses, row: number, from: Masses): void {
   for (const part of ["mass", "even", "self", "selfEven"] as const) into[part].set(from[part], row * into.columns);
 }
@@ -258,12 +258,12 @@ async function wholes(
 ): Promise<Uint32Array> {
   const array = envelope === undefined ? null : await decode(envelope, buffers);
   if (!(array instanceof Uint32Array) || (count !== undefined && array.length !== count)) {
-    throw new Error(`uint32 of ${count ?? "any"} numbers was to be sent, got ${envelope?.dtype} of ${array?.length}`);
+    throw new Error(`expected uint32 of ${count ?? "any"} numbers, got ${envelope?.dtype} of ${array?.length}`);
   }
   return array;
 }
 
-/** Refuse lists that are not as long as each other, and names that are none. */
+/** Refuse lists of different lengths, and names that are not text. */
 function listed(names: readonly string[], ...lists: readonly (readonly number[])[]): void {
   const fits = (list: readonly number[]) => list?.length === names.length && list.every(Number.isInteger);
   if (!Array.isArray(names) || !names.every((name) => typeof name === "string") || !lists.every(fits)) {

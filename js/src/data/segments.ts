@@ -1,9 +1,9 @@
 /**
- * The attention that segments give to segments, as it is read: what is set aside, three readings, where segments are.
+ * How the attention between segments is read: exclusion, three measures, and the places of segments.
  *
- * *Mass* is the mean weight on the keys of a segment, over the queries of another. What is set aside leaves the mass and
- * even attention alike, and the rest is divided by its sum: a ratio of means. *Per token* is mass over the tokens of the
- * segment, *lift* is mass over even attention.
+ * *Mass* is the mean weight on the keys of a segment, over the queries of another. What is excluded is left out of both
+ * mass and even attention, and the rest is divided by its sum: a ratio of means. *Per token* is mass over the tokens of
+ * the segment; *lift* is mass over even attention.
  */
 
 import type { Measure, Stage } from "../contract/values";
@@ -12,11 +12,11 @@ import type { Masses, Segments } from "./segment-data";
 export const MEASURES: readonly Measure[] = ["mass", "per_token", "lift"];
 export const MEASURE_WORDS: Readonly<Record<Measure, string>> = { mass: "mass", per_token: "per token", lift: "lift" };
 
-/** Return how numbers of a stage are read: only masses have a lift. */
+/** Return the measure for a stage: only masses have a lift. */
 export const measureOf = (measure: Measure | undefined, stage: Stage): Measure =>
   stage !== "weights" && measure === "lift" ? "mass" : (measure ?? "mass");
 
-/** Names that `aside` may hold beside those of columns: the first token and the learned sink; each query's own key. */
+/** Names that `aside` may hold besides columns: the first token and the learned sink; each query's own key. */
 export const SINKS = "sink";
 export const SELF = "self";
 export const FIRST_TOKEN = "first token";
@@ -24,14 +24,14 @@ export const LEARNED_SINK = "learned sink";
 
 // --- set aside, and read ------------------------------------------------------------------------------------------------
 
-/** Which columns are left, by their number; and whether each query's own key is. */
+/** The columns that are not excluded, by number, and whether each query's own key is included. */
 export interface Left {
   readonly columns: readonly number[];
   readonly without: readonly number[];
   readonly self: boolean;
 }
 
-/** Return which columns are left once some are set aside by name. */
+/** Return which columns remain after excluding some by name. */
 export function leftOf(keys: readonly string[], aside: readonly string[]): Left {
   const out = new Set(aside.includes(SINKS) ? [...aside, FIRST_TOKEN, LEARNED_SINK] : aside);
   const all = keys.map((_, at) => at);
@@ -42,32 +42,32 @@ export function leftOf(keys: readonly string[], aside: readonly string[]): Left 
   };
 }
 
-/** Rows without what is set aside: shares of the rest. */
+/** Rows without what is excluded: shares of the rest. */
 export interface Rest {
   readonly rows: number;
   readonly columns: number;
-  /** (rows, columns): NaN of a column that is set aside, and in a row that is not known or of which nothing is left. */
+  /** (rows, columns): NaN for excluded columns, unknown rows, and rows of which nothing is left. */
   readonly mass: Float32Array;
   readonly even: Float32Array;
-  /** (rows, columns): the weight itself, without each query's own key where that is set aside. */
+  /** (rows, columns): the weight itself, without each query's own key if that is excluded. */
   readonly raw: Float32Array;
-  /** (rows,): the weight that is set aside. */
+  /** (rows,): the excluded weight. */
   readonly aside: Float32Array;
-  /** False of sums of another stage: they stay as they are, and there is no lift. */
+  /** False for sums of other stages, which are not normalized and have no lift. */
   readonly shares: boolean;
 }
 
-/** What of each number is on the queries' own keys: a number for each, or for each row with the column that it is in. */
+/** The part of each number on the queries' own keys: one number per cell, or one per row with its column. */
 type Own = Uint32Array | "each";
 
 interface RestOptions {
   readonly own: Own;
-  /** Where not all columns are there: one column, their sums over all. Every column that is set aside is among them. */
+  /** If some columns were not sent: one column with the sums over all. Every excluded column must have been sent. */
   readonly sums?: Masses | null;
   readonly shares?: boolean;
 }
 
-/** Return the shares of what is not set aside. */
+/** Return the shares of what is not excluded. */
 export function restOf(masses: Masses, left: Left, { own, sums = null, shares = true }: RestOptions): Rest {
   const { rows, columns } = masses;
   const none = () => new Float32Array(rows * columns).fill(Number.NaN);
@@ -114,7 +114,7 @@ function restOfRow(masses: Masses, left: Left, options: Required<RestOptions>, r
   }
 }
 
-/** Return what is left of the sums over all columns, those that are not here too. */
+/** Return what remains of the sums over all columns, including unsent ones. */
 function leftIn(masses: Masses, left: Left, sums: Masses, row: number): [mass: number, even: number] {
   let [mass, even] = [sums.mass[row]!, sums.even[row]!];
   if (!left.self) [mass, even] = [mass - sums.self[row]!, even - sums.selfEven[row]!];
@@ -126,7 +126,7 @@ function leftIn(masses: Masses, left: Left, sums: Masses, row: number): [mass: n
   return [mass, Math.max(0, even)];
 }
 
-/** Return the number of a row and a column; NaN where there is none: it is set aside, or no query may attend to it. */
+/** Return the number of a row and column; NaN if it is excluded or masked. */
 export function readingAt(rest: Rest, sizes: readonly number[], row: number, column: number, measure: Measure): number {
   const at = row * rest.columns + column;
   const [mass, even] = [rest.mass[at]!, rest.even[at]!];
@@ -136,7 +136,7 @@ export function readingAt(rest: Rest, sizes: readonly number[], row: number, col
   return even > 0 && rest.shares ? mass / even : Number.NaN;
 }
 
-/** Return what even attention would have there: a share, that share for each token, or 1. */
+/** Return the same measure of even attention: a share, the share per token, or 1. */
 export function evenAt(rest: Rest, sizes: readonly number[], row: number, column: number, measure: Measure): number {
   if (!rest.shares) return Number.NaN;
   const even = rest.even[row * rest.columns + column]!;
@@ -145,21 +145,21 @@ export function evenAt(rest: Rest, sizes: readonly number[], row: number, column
   return even > 0 ? 1 : Number.NaN;
 }
 
-/** Return the largest of some numbers, 0 where none is one. */
+/** Return the largest number; 0 if there is none. */
 export function largest(numbers: Iterable<number>): number {
   let most = 0;
   for (const value of numbers) if (value > most) most = value;
   return most;
 }
 
-/** Return the largest size of some numbers, 0 where none is one. */
+/** Return the largest absolute value; 0 if there is none. */
 export function largestSize(numbers: Iterable<number>): number {
   let most = 0;
   for (const value of numbers) if (Math.abs(value) > most) most = Math.abs(value);
   return most;
 }
 
-/** Return things in the order of a number, the largest first and those without one last; equal ones as they were. */
+/** Return items by a number, largest first, those without a number last, ties in their order. */
 export function byLargest<T>(things: readonly T[], number: (thing: T) => number): T[] {
   return things
     .map((thing) => ({ thing, value: Number.isNaN(number(thing)) ? Number.NEGATIVE_INFINITY : number(thing) }))
@@ -167,7 +167,7 @@ export function byLargest<T>(things: readonly T[], number: (thing: T) => number)
     .map(({ thing }) => thing);
 }
 
-/** Return which of some numbers one is, 1 for the largest, and among how many; null where it is no number. */
+/** Return the rank of a number among others (1 for the largest), and their count; null if it is NaN. */
 export function rankAmong(numbers: readonly number[], at: number): { rank: number; of: number } | null {
   const own = numbers[at];
   if (own === undefined || Number.isNaN(own)) return null;
@@ -175,17 +175,17 @@ export function rankAmong(numbers: readonly number[], at: number): { rank: numbe
   return { rank: known.filter((value) => value > own).length + 1, of: known.length };
 }
 
-/** Return the mean of those numbers that are one; NaN where none is. */
+/** Return the mean of the numbers that are not NaN; NaN if there are none. */
 export function meanOf(numbers: readonly number[]): number {
   const known = numbers.filter((value) => !Number.isNaN(value));
   return known.length > 0 ? known.reduce((sum, value) => sum + value, 0) / known.length : Number.NaN;
 }
 
-/** Return the sum of those numbers that are one; NaN where none is. */
+/** Return the sum of the numbers that are not NaN. */
 export const sumOf = (numbers: readonly number[]): number =>
   meanOf(numbers) * numbers.filter((value) => !Number.isNaN(value)).length;
 
-/** Return a round number that is no less, of one or two digits, so that an axis ends there. */
+/** Return the next round number, of one or two digits, for the end of an axis. */
 export function roundUp(value: number): number {
   if (!(value > 0) || !Number.isFinite(value)) return 1;
   const power = Number(`1e${value.toExponential().split("e")[1]}`);
@@ -205,11 +205,11 @@ export interface Piece {
   readonly stop: number;
 }
 
-/** Return the pieces below a path of names, in order; for none those of the outermost level, which has every token. */
+/** Return the pieces below a path of names, in order; for an empty path, the outermost level (every token). */
 export function piecesBelow(segments: Segments, path: readonly string[] = []): Piece[] {
   const { names, starts, stops, levels } = segments;
   const found: Piece[] = [];
-  const above: string[] = []; // the names that the piece in hand lies in
+  const above: string[] = []; // the names around the current piece
   names.forEach((name, at) => {
     const level = levels[at]!;
     above.length = Math.min(above.length, level);
@@ -227,10 +227,10 @@ export function piecesOf({ names, starts, stops, levels }: Segments, level: numb
   return all.filter((_, at) => levels[at] === level);
 }
 
-/** Among more segments a few cells hold most of it: on a linear scale all others would be of one shade. */
+/** With more segments, a few cells hold most of the mass, and a linear scale would give all others one shade. */
 const MOST_LINEAR = 40;
 
-/** Return whether the colors of segments × segments are logarithmic, as `segment_reading.is_logarithmic` has it. */
+/** Return whether the matrix of segments has log colors, as `segment_reading.is_logarithmic` decides. */
 export const isLogarithmic = (rows: number, columns: number, signed: boolean): boolean =>
   !signed && Math.max(rows, columns) > MOST_LINEAR;
 
@@ -242,7 +242,7 @@ export function slotOf({ distinct, colors }: Segments, name: string): number {
   return colors[distinct.indexOf(name)] ?? -1;
 }
 
-/** Return the piece that a token is in; null where it is in none. The pieces are in order. */
+/** Return the piece that holds a token; null if none does. The pieces are in order. */
 export function pieceAt(pieces: readonly Piece[], position: number): Piece | null {
   let [low, high] = [0, pieces.length - 1];
   while (low <= high) {

@@ -1,4 +1,4 @@
-/** The stages view's data: every stage as a small picture, and one pair's way through them, decoded. */
+/** Decoding for the stages view: every stage as a small picture, and the steps of one pair. */
 
 import { decode, decodeGrid, type Grid, type Picture } from "../contract/decode";
 import type { Bytes, Effect, Envelope, Figure, PairMessage, PairNumbers, StagesMessage } from "../contract/messages";
@@ -11,22 +11,22 @@ export interface SmallPicture {
   readonly keyBin: number;
   readonly low: number | null;
   readonly high: number | null;
-  /** 1 where it is exact; else each row is that of one query of so many. */
+  /** 1 if exact; else each row shows one of so many queries. */
   readonly every: number;
-  /** The column of the learned sink, a number for each row; null where there is none. */
+  /** The learned sink's column, a number for each row; null without one. */
   readonly sink?: Float32Array | null;
 }
 
 export interface Stages {
   readonly of: { readonly layer: number; readonly batch: number; readonly head: number };
   readonly pictures: readonly SmallPicture[];
-  /** Columns are the numbers of a value; as a picture it is one of scores, with signs. */
+  /** Columns are the components of the output; it is drawn like scores, with signs. */
   readonly output: (SmallPicture & { readonly rows: number; readonly columns: number }) | null;
-  /** Whether this is the one stage that a saved notebook has, that of its picture. */
+  /** Whether this is the only stage of a saved notebook: that of its picture. */
   readonly isAlone?: boolean;
 }
 
-/** Return the one stage that a picture is of, as the stages view draws it; null where it has not all rows. */
+/** Return the single stage of a picture, for the stages view; null if rows are missing. */
 export function stagesOfPicture(picture: Picture): Stages | null {
   const { of, grid, queryBin, keyBin, low, high, sink = null } = picture;
   if (grid === null || picture.sampled !== null || typeof of.head === "string") return null;
@@ -35,10 +35,10 @@ export function stagesOfPicture(picture: Picture): Stages | null {
   return { of: { layer, batch, head }, pictures: [alone], output: null, isAlone: true };
 }
 
-/** The numbers of a pair; NaN and ±∞ are numbers again. */
+/** The numbers of a pair, with NaN and ±∞ as numbers. */
 export type Numbers = { readonly [K in (typeof NAMES)[number]]: number | null } & {
   readonly allowed: boolean;
-  /** What the weight carries: the stage, its number, and that for each unit of the weight. */
+  /** The contributions of the weight: the stage, its number, and the number per unit of weight. */
   readonly carried: readonly (readonly [Carried, number | null, number | null])[];
   readonly effects: readonly (Omit<Effect, "adds"> & { readonly adds: number | null })[];
 };
@@ -53,7 +53,7 @@ export interface ExplainedPair extends Numbers {
   readonly value: Float32Array | null;
   readonly output: Float32Array | null;
   readonly row: { readonly keys: Uint32Array; readonly grid: Grid };
-  /** Under the rules as they were given; `row` are the weights of the same keys. */
+  /** The same under the original rules; `row` holds the weights of the same keys. */
   readonly original: (Numbers & { readonly value: Float32Array | null; readonly row: Float32Array }) | null;
 }
 
@@ -140,7 +140,7 @@ export function numberOf(figure: Figure): number | null {
   return typeof figure === "string" ? Number(figure.replace("inf", "Infinity")) : figure;
 }
 
-/** Return a small picture in the form that colors are made for. */
+/** Return a small picture in the form that the color mapper takes. */
 export function asPicture(small: SmallPicture, of: Stages["of"]): Picture {
   const { grid, queryBin, keyBin, low, high } = small;
   return {
@@ -167,7 +167,7 @@ export interface Step {
   readonly to: number;
 }
 
-/** Sum products one after the other, as they are or the largest first; the last `to` is the score. */
+/** Accumulate products in order, or largest first; the last `to` is the score. */
 export function waterfall(products: Float32Array, largestFirst: boolean): Step[] {
   const order = Array.from(products.keys());
   if (largestFirst) order.sort((a, b) => products[b]! - products[a]!);

@@ -1,4 +1,4 @@
-/** All heads of all layers: what was sent of them, in which order they stand, and what each does more than the others. */
+/** All heads of all layers: decoding, order, layout, and what each head does more than the others. */
 
 import { decode, decodeGrid, decodeThumbnails, type Grid, type Thumbnails } from "../contract/decode";
 import type { Bytes, Envelope, Facts, StageHeadsMessage, SurveyMessage } from "../contract/messages";
@@ -9,12 +9,12 @@ import { listNumber } from "../text/format";
 interface Named {
   readonly name: Metric | StageSum | "effect";
   readonly word: string;
-  /** Where there is little room. */
+  /** A shorter word for narrow places. */
   readonly brief?: string;
   readonly kind: Kind;
 }
 
-/** What the metrics are called, and what their numbers are of. */
+/** The metrics with their words and the kinds of their numbers. */
 export const METRICS: readonly Named[] = [
   { name: "entropy", word: "Entropy", kind: "bits" },
   { name: "first_token", word: "First token", kind: "weight" },
@@ -35,14 +35,14 @@ export const METRICS: readonly Named[] = [
 ];
 type Kind = "bits" | "weight" | "tokens" | "share" | "nats" | "stage" | "size" | "own";
 
-/** Whether the sign of a kind's numbers is the first thing to see: the color around a picture. */
+/** Whether the sign matters most: shown as the color around a picture. */
 export const isTinted = (kind: Kind) => kind === "nats" || kind === "stage";
 
-/** Whether numbers go both ways from zero; those of the user's own do where one is below it. */
+/** Whether numbers extend to both sides of zero; custom metrics do if any is negative. */
 export const hasSigns = ({ kind, values }: HeadMetric) =>
   isTinted(kind) || (kind === "own" && values.some((value) => value < 0));
 
-/** A metric of the user's own has the name that it was given. */
+/** A custom metric has the name that the user gave it. */
 const ownMetric = (name: string) => ({ name, word: name, kind: "own" as const });
 
 export interface HeadOf {
@@ -50,14 +50,14 @@ export interface HeadOf {
   readonly head: number;
 }
 
-/** One metric of all heads: NaN of a head that has none, or is not known yet. */
+/** One metric of all heads: NaN for a head without it, or not known yet. */
 export interface HeadMetric {
-  /** Of the user's own metrics what they are called. */
+  /** For custom metrics, their name. */
   readonly name: string;
   readonly word: string;
   readonly kind: Kind;
   readonly values: Float32Array;
-  /** Where a bar is full. */
+  /** The number of a full bar. */
   readonly high: number;
   readonly median: number;
 }
@@ -65,17 +65,17 @@ export interface HeadMetric {
 export interface Survey {
   readonly batch: number;
   readonly layers: SurveyMessage["layers"];
-  /** Every head, layer by layer; a head's number here is its *place*. */
+  /** Every head, layer by layer; the index of a head here is its *place*. */
   readonly heads: readonly HeadOf[];
-  /** By place; null as long as it is not known. */
+  /** By place; null until known. */
   readonly pictures: readonly (Grid | null)[];
   readonly metrics: readonly HeadMetric[];
-  /** What is drawn in the place of these pictures: a stage after the weights, and of which query its sums are. */
+  /** Pictures and sums of a stage after the weights, drawn instead; and for which query the sums are. */
   readonly ofStage?: StageHeads;
-  /** Whether all layers are there. */
+  /** Whether all layers have arrived. */
   readonly complete: boolean;
   readonly error: string | null;
-  /** Why some of the user's own metrics have no numbers. */
+  /** Why some custom metrics have no numbers. */
   readonly problems: readonly string[];
 }
 
@@ -122,7 +122,7 @@ export interface StageHeads {
   readonly batch: number;
   readonly stage: Stage;
   readonly query: number | null;
-  /** Layer by layer, as far as they are ready. */
+  /** Layer by layer, as far as ready. */
   readonly layers: readonly (readonly Grid[] | null)[];
   readonly sums: Float32Array;
   readonly sizes: Float32Array;
@@ -139,7 +139,7 @@ export async function decodeStageHeads(message: StageHeadsMessage): Promise<Stag
   return { batch, stage, query, layers, sums, sizes, error };
 }
 
-/** Return the heads with pictures of a stage in the place of weights, and its sums as two more metrics. */
+/** Return the heads with a stage's pictures instead of weights, and its sums as two more metrics. */
 export function withStage(survey: Survey, ofStage: StageHeads): Survey {
   const metric = (name: StageSum, kind: Kind, values: Float32Array): HeadMetric[] => {
     const there = values.filter((value) => Number.isFinite(value)).sort();
@@ -156,13 +156,13 @@ export function withStage(survey: Survey, ofStage: StageHeads): Survey {
   return { ...survey, metrics, ofStage, error: survey.error ?? ofStage.error };
 }
 
-/** Return the picture of a head that is drawn; null as long as it is not known. */
+/** Return the picture of a head as drawn; null until known. */
 export function pictureOf(survey: Survey, place: number): Grid | null {
   const { layer, head } = survey.heads[place]!;
   return survey.ofStage ? (survey.ofStage.layers[layer]?.[head] ?? null) : (survey.pictures[place] ?? null);
 }
 
-/** Return what small pictures tell of the heads of one layer, where the others are not known, nor any metric. */
+/** Return the heads of one layer from their thumbnails alone, without other layers and metrics. */
 export function surveyOfLayer({ layer, batch, heads: pictures }: Thumbnails, facts: Facts): Survey {
   const { groups, queries, keys } = facts;
   return {
@@ -195,7 +195,7 @@ function medianOf(sorted: Float32Array): number {
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
-/** Return 1 for the largest number of all heads; of equal ones the same. 0 where there is no number. */
+/** Return the rank of each head, 1 for the largest number, ties sharing a rank; 0 without a number. */
 export function rankOf({ values }: HeadMetric, place: number): number {
   const own = values[place]!;
   if (!Number.isFinite(own)) return 0;
@@ -204,7 +204,7 @@ export function rankOf({ values }: HeadMetric, place: number): number {
   return above + 1;
 }
 
-/** Return the metric in which a head ranks best, where heads differ in it at all; of equal ranks the first. */
+/** Return the metric in which a head ranks best, among metrics that differ between heads; the first of equal ranks. */
 export function strongestOf(survey: Survey, place: number): { metric: HeadMetric; rank: number } | null {
   let best: { metric: HeadMetric; rank: number } | null = null;
   for (const metric of survey.metrics) {
@@ -215,13 +215,12 @@ export function strongestOf(survey: Survey, place: number): { metric: HeadMetric
   return best;
 }
 
-/** Whether a metric orders the heads: it is known of one at least, as effects are once the model has run. */
+/** Whether a metric can order the heads: at least one has it (effects need runs of the model). */
 export const isOrdered = (survey: Survey, order: string) =>
   survey.metrics.some(({ name, values }) => name === order && values.some((value) => Number.isFinite(value)));
 
 /**
- * Return the places in the order in which they are drawn: as they are, or the largest number first, those without one
- * last.
+ * Return the places in drawing order: by layer, or by the largest number, those without one last.
  */
 export function orderOf(survey: Survey, order: string, like = 0): number[] {
   const places = survey.heads.map((_, place) => place);
@@ -232,13 +231,13 @@ export function orderOf(survey: Survey, order: string, like = 0): number[] {
   return places.sort((a, b) => number(b) - number(a));
 }
 
-/** Kinds that `AttentionStack.similar` does not compare: they follow from other metrics, or from what a cache keeps. */
+/** Kinds that `AttentionStack.similar` does not compare: they follow from other metrics, or from a cache. */
 const NOT_COMPARED: ReadonlySet<string> = new Set([
   ...["sink", "streaming", "recall", "effect", "stage_sum", "stage_size", "own"],
 ]);
-const LEAST_SPREAD = 1e-5; // of the largest number: below, a metric is the same in all heads but for rounding
+const LEAST_SPREAD = 1e-5; // relative to the largest number: a smaller spread is rounding
 
-/** Return the places, those most like one first: by the sum of their ranks by metrics and by picture, as in Python. */
+/** Return the places, most similar to one first: by the sum of their ranks in metrics and picture, as in Python. */
 export function nearest(survey: Survey, own: number): number[] {
   const count = survey.heads.length;
   const byMetrics = ranksOf(metricDistances(survey, own));
@@ -247,7 +246,7 @@ export function nearest(survey: Survey, own: number): number[] {
   return survey.heads.map((_, place) => place).sort((a, b) => rank(a) - rank(b) || byMetrics[a]! - byMetrics[b]!);
 }
 
-/** √ of the mean squared difference of the metrics that both have, each in units of its standard deviation. */
+/** √ of the mean squared difference of the common metrics, each in units of its standard deviation. */
 function metricDistances(survey: Survey, own: number): number[] {
   const sums = new Float64Array(survey.heads.length);
   const counts = new Float64Array(survey.heads.length);
@@ -268,7 +267,7 @@ function metricDistances(survey: Survey, own: number): number[] {
   return Array.from(sums, (sum, place) => (counts[place]! > 0 ? Math.sqrt(sum / counts[place]!) : Number.NaN));
 }
 
-/** 1 − the cosine of two small pictures; NaN where they are of other sizes. */
+/** 1 − the cosine of two small pictures; NaN if their sizes differ. */
 function pictureDistance({ pictures }: Survey, own: number, place: number): number {
   const [a, b] = [pictures[own], pictures[place]];
   if (!a || !b || a.rows !== b.rows || a.columns !== b.columns) return Number.NaN;
@@ -283,7 +282,7 @@ function pictureDistance({ pictures }: Survey, own: number, place: number): numb
   return 1 - product / Math.sqrt(first * second);
 }
 
-/** How many are nearer than each; of equal ones the same, and last where there is none. */
+/** How many are nearer than each; ties are equal, unknown ones last. */
 function ranksOf(distances: readonly number[]): number[] {
   const known = distances.map((one) => (Number.isNaN(one) ? Number.POSITIVE_INFINITY : one));
   const sorted = [...known].sort((a, b) => a - b);
@@ -294,11 +293,11 @@ function ranksOf(distances: readonly number[]): number[] {
   return known.map((one) => ranks.get(one)!);
 }
 
-/** Which heads are shown alone; null is no limit. */
+/** The limits on which heads are shown; null is no limit. */
 export interface HeadFilter {
   readonly from: number | null;
   readonly to: number | null;
-  /** Of the metric that the bars are of. */
+  /** Of the metric that the bars show. */
   readonly above: number | null;
 }
 
@@ -331,45 +330,45 @@ export function metricText(value: number, kind: Kind): string {
 
 const SIZE = 58;
 const PITCH = 74;
-const UNDER = 18; // below a picture: its bar
-const CAPTION = 14; // and its name, where they are ordered by a metric
-const LEAST = 34; // of a pitch: below, there are no bars
+const UNDER = 18; // below a picture, for its bar
+const CAPTION = 14; // and for its name, if ordered by a metric
+const LEAST = 34; // pitch below which there are no bars
 const LEAST_NAMED = 44;
 const DENSE = 20;
 const DENSE_PITCH = 26;
 const LEAST_PITCH = 17;
-const SCROLLED_PITCH = 23; // of those that do not fit even so
-const TINTED = 3; // of a pitch without bars, what is not picture, at least
+const SCROLLED_PITCH = 23; // if they still do not fit
+const TINTED = 3; // least margin for a tint
 const TALLEST = 920;
 const MARGIN = 4;
-const GUTTER = 30; // left of the rows, for the layers' numbers
-const HEADER = 22; // above the columns, for the heads'
+const GUTTER = 30; // left of the rows, for layer numbers
+const HEADER = 22; // above the columns, for head numbers
 
 export interface HeadsLayout {
-  /** Side of a picture, and from one to the next, in pixels. */
+  /** Side of a picture, and the pitch, in pixels. */
   readonly size: number;
   readonly across: number;
   readonly down: number;
   readonly columns: number;
   readonly rows: number;
-  /** Of the first picture's corner from that of the canvas. */
+  /** The first picture's corner on the canvas. */
   readonly margin: number;
   readonly left: number;
   readonly top: number;
   readonly width: number;
   readonly height: number;
-  /** Whether each has a bar below; else the metric tints its margin. */
+  /** Whether each has a bar below; otherwise the metric tints its margin. */
   readonly bars: boolean;
   readonly named: boolean;
-  /** Place at a column and row, or -1. */
+  /** The place at a column and row, or -1. */
   at(column: number, row: number): number;
-  /** Column and row of each place. */
+  /** The column and row of each place. */
   readonly where: readonly (readonly [column: number, row: number])[];
 }
 
-const HIDDEN = [-999, -999] as const; // the column and row of a head that is not shown: outside of the canvas
+const HIDDEN = [-999, -999] as const; // the column and row of a hidden head: outside the canvas
 
-/** Lay out a row for each layer; or, by a metric or where a single layer has more than fit, as many in a row as do. */
+/** Lay out one row per layer; or, by a metric or for a single large layer, as many heads per row as fit. */
 export function layoutHeads(
   survey: Survey,
   order: string,
@@ -441,7 +440,7 @@ export function layoutHeads(
 
 const sizeFor = (pitch: number) => Math.min(SIZE, Math.round(pitch - Math.max(8, 0.216 * pitch)));
 
-/** Return the place at a point of the canvas: a picture with half of what is around it. */
+/** Return the place at a point of the canvas; half of the gaps around a picture belong to it. */
 export function placeAt(layout: HeadsLayout, x: number, y: number): number {
   const gap = (layout.across - layout.size) / 2;
   return layout.at(
@@ -452,13 +451,13 @@ export function placeAt(layout: HeadsLayout, x: number, y: number): number {
 
 type HeadFacts = Pick<Facts, "layers" | "model_heads">;
 
-/** Return the model's own number of a column's heads, where it is the same in all layers, and not all heads are there. */
+/** Return the number in the model of a column's heads, if the same in all layers and some heads are missing. */
 export function numberInAll({ model_heads }: HeadFacts, head: number): number | undefined {
   const number = model_heads?.[0]?.[head];
   return model_heads?.every((own) => own?.[head] === number) ? number : undefined;
 }
 
-/** Return `2·9`, or of a single layer `9`; where a capture kept some heads `2·0 (5)`, with the model's own number. */
+/** Return `2·9`, or `9` for a single layer; `2·0 (5)` with the number in the model, if a capture kept some heads. */
 export function nameOf({ layer, head }: { layer: number; head: HeadName }, { layers, model_heads }: HeadFacts): string {
   const number = model_heads?.[layer]?.[head as number];
   return `${layers.length > 1 ? `${layer}·` : ""}${head}${number === undefined ? "" : ` (${number})`}`;
@@ -470,14 +469,14 @@ export function cornerOf(layout: HeadsLayout, place: number): { x: number; y: nu
   return { x: layout.margin + column * layout.across, y: layout.margin + row * layout.down };
 }
 
-/** Return where an arrow key leads: the next that there is in its direction, or where it was. */
+/** Return the place that an arrow key leads to: the next in its direction, or the same. */
 export function stepFrom(layout: HeadsLayout, place: number, right: number, down: number): number {
   const [column, row] = layout.where[place]!;
   if (column < 0) return layout.at(0, 0);
   if (right !== 0) return orElse(layout.at(column + right, row), place);
   for (let at = row + down; at >= 0 && at < layout.rows; at += down) {
     for (let back = column; back >= 0; back--) {
-      const found = layout.at(back, at); // a layer of fewer heads: its last
+      const found = layout.at(back, at); // the last head of a shorter layer
       if (found >= 0) return found;
     }
   }

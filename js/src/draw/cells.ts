@@ -1,4 +1,4 @@
-/** Cells to pixels. Zero is a tile, masked is a missing tile; NaN, ±∞ and clipped cells each have their own look. */
+/** Drawing cells. Zero is a tile, masked is no tile; NaN, ±∞ and clipped cells each have their own look. */
 
 import { BLOCKED, type Grid, MINUS_INF, MISSING, NAN, NUMBER, PLUS_INF } from "../contract/decode";
 import type { Stage } from "../contract/values";
@@ -21,13 +21,13 @@ export interface Scene {
   readonly dpr: number;
   readonly unit: number;
   readonly font: string;
-  /** Numbers stand in cells wide enough: the grid's own if it is exact, else the patch's, else none. */
+  /** Numbers for cells that are wide enough: the grid's if exact, else the patch's, else none. */
   readonly numbers: boolean;
   readonly exact: boolean;
   readonly patch: Patch | null;
-  /** Where the grid begins, if it is but a part: the row and column of its first cell. */
+  /** The row and column of the grid's first cell, if it is only a part. */
   readonly origin?: { readonly row: number; readonly column: number };
-  /** The color mapper's row of a row that is drawn, if they differ. */
+  /** The color mapper's row for a drawn row, if they differ. */
   readonly mapperRow?: (row: number) => number;
 }
 
@@ -54,7 +54,7 @@ export function paint(canvas: HTMLCanvasElement, scene: Scene): void {
 }
 
 /**
- * Return the context of a canvas of `width × height` CSS pixels with nothing on it, to be drawn on in device pixels.
+ * Return the cleared context of a canvas of `width × height` CSS pixels, scaled to device pixels.
  */
 export function cleared(canvas: HTMLCanvasElement, width: number, height: number, dpr: number) {
   const across = Math.round(width * dpr);
@@ -67,7 +67,7 @@ export function cleared(canvas: HTMLCanvasElement, width: number, height: number
   return context;
 }
 
-/** Where a cell stands: whole device pixels, so that edges are crisp at any zoom. */
+/** The place of a cell, in whole device pixels for crisp edges at any zoom. */
 function boxOf(scene: Scene, row: number, column: number, gap: number) {
   const { cellWidth, cellHeight, viewport, dpr } = scene;
   const left = edge(column, cellWidth, viewport.k, viewport.x, dpr);
@@ -77,7 +77,7 @@ function boxOf(scene: Scene, row: number, column: number, gap: number) {
   return { left, top, width: right - left - gap, height: bottom - top - gap };
 }
 
-/** Paint one tile for each cell, with its number where that fits. */
+/** Paint a tile for each cell, with its number if it fits. */
 export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { grid, mapper, paints, unit, viewport, dpr, mapperRow } = scene;
   const { row: top, column: left } = scene.origin ?? ORIGIN;
@@ -113,7 +113,7 @@ export function paintCells(context: CanvasRenderingContext2D, scene: Scene, rows
   slash(context, scene, rows, columns, 1);
 }
 
-/** The exact number of a cell: the picture's where that is exact, else the kernel's if it has come. */
+/** The exact number of a cell: the picture's if exact, else the kernel's once it has arrived. */
 function numberAt(scene: Scene, row: number, column: number, value: number): number | null {
   if (scene.exact) return value;
   const { patch } = scene;
@@ -198,7 +198,7 @@ function paintKind(
   context.fillText(plus ? "+∞" : "−∞", left + width / 2, top + height / 2 + 0.5);
 }
 
-/** All blocked cells of a part in one stroke: half of a causal picture is blocked. */
+/** Draw all blocked cells of a part in one stroke: half of a causal picture is blocked. */
 function slash(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span, gap: number): void {
   const { row: top, column: left } = scene.origin ?? ORIGIN;
   context.beginPath();
@@ -234,7 +234,7 @@ function cross(context: CanvasRenderingContext2D, paints: Paints, { left, top, w
   context.stroke();
 }
 
-/** One pixel a cell, made once for each grid, color mapper and theme, then stretched without smoothing. */
+/** One pixel per cell, made once for each grid, color mapper and theme, then stretched without smoothing. */
 function paintRaster(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { cellWidth, cellHeight, viewport, dpr } = scene;
   const small = Math.min(cellWidth, cellHeight) * viewport.k < CROSS_FROM * scene.unit;
@@ -258,10 +258,10 @@ interface Raster {
   canvas: HTMLCanvasElement;
 }
 
-/** By their numbers: a picture whose rows become exact one after the other keeps its canvas. */
+/** Keyed by values: a picture whose rows become exact one by one keeps its canvas. */
 const rasters = new WeakMap<Float32Array, Raster>();
 
-/** Return a canvas with one pixel for each cell, made again only where grid, colors or size differ. */
+/** Return a canvas with one pixel per cell, redrawn only if grid, colors or size change. */
 export function rasterOf(grid: Grid, mapper: ColorMapper, paints: Paints, small: boolean): HTMLCanvasElement {
   const known = rasters.get(grid.values);
   const same = known && known.grid === grid && known.mapper === mapper && known.paints === paints;
@@ -299,7 +299,7 @@ export function drawRaster(
   context.putImageData(image, 0, 0);
 }
 
-/** Paint what a pixel cannot say: slashes and crosses over a raster of cells that are wide enough for them. */
+/** Paint slashes and crosses over a raster whose cells are wide enough for them. */
 export function paintMarks(context: CanvasRenderingContext2D, scene: Scene, rows: Span, columns: Span): void {
   const { grid, paints, unit, viewport, dpr } = scene;
   const { row: top, column: left } = scene.origin ?? ORIGIN;
@@ -314,8 +314,7 @@ export function paintMarks(context: CanvasRenderingContext2D, scene: Scene, rows
   if (slashes) slash(context, scene, rows, columns, 0);
 }
 
-/** A grid of fewer cells where the screen has fewer pixels: the greatest of each `down × across`, NaN wherever one is. What
- *  is the greatest goes by `size`. */
+/** A grid with fewer cells for a coarser screen: the maximum by `size` of each `down × across` block, NaN if any is. */
 export function foldGrid(grid: Grid, down: number, across = down, size = (value: number) => value): Grid {
   if (down === 1 && across === 1) return grid;
   const rows = Math.ceil(grid.rows / down);

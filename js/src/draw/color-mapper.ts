@@ -1,14 +1,14 @@
-/** From number to color for the picture in hand: which table, which domain, and what is cut off. */
+/** The colors of a picture: which table, which domain, and which values are clipped. */
 
 import { type Grid, NUMBER, type Picture } from "../contract/decode";
 import type { ColorRange, ColorScaleName, Palette, Theme } from "../contract/values";
 import { buildTable, cssOf, isDark, LOOK, parseColor, plate, scaleOf } from "./color";
 
-/** The colors that a canvas needs, as read from the page. */
+/** The colors that a canvas needs, read from the page. */
 export interface Paints {
   readonly packed: Uint32Array;
   readonly css: readonly string[];
-  /** Black or white, whichever reads better on each entry. */
+  /** Black or white for each entry, whichever reads better. */
   readonly inkOn: readonly string[];
   readonly page: string;
   readonly ink: string;
@@ -23,7 +23,7 @@ export interface Paints {
 export interface ColorMapper {
   readonly signed: boolean;
   readonly log: boolean;
-  /** The ends of the legend; null where each row has its own. */
+  /** The ends of the legend; null if each row has its own. */
   readonly domain: { readonly low: number; readonly high: number } | null;
   /** Entry of the table, 0 to 255. */
   index(value: number, row: number): number;
@@ -31,11 +31,11 @@ export interface ColorMapper {
   position(value: number, row: number): number;
   /** Whether the color understates the value. */
   clips(value: number): boolean;
-  /** The value as a share of the range, for what is too small to stand out. */
+  /** The value as a share of the range, to find what is too small to stand out. */
   share(value: number): number;
 }
 
-/** A small picture is on its own range: 0 to 1. */
+/** The range of a thumbnail: 0 to 1. */
 export const OWN_RANGE: ColorMapper = {
   signed: false,
   log: false,
@@ -46,7 +46,7 @@ export const OWN_RANGE: ColorMapper = {
   share: (value) => value,
 };
 
-/** The same of numbers with signs: −1 to 1, of which it has a `share` of another one's colors. */
+/** The same for signed numbers: −1 to 1, of which a thumbnail spans a `share` of another's colors. */
 export const ownRange = (signed: boolean, share = 1): ColorMapper => {
   if (!signed && share === 1) return OWN_RANGE;
   const position = (value: number) => (signed ? (1 + value * share) / 2 : value * share);
@@ -59,7 +59,7 @@ export const ownRange = (signed: boolean, share = 1): ColorMapper => {
   };
 };
 
-/** Return the color mapper of a picture: which table, which domain, and what is cut off. */
+/** Return the color mapper of a picture: which table, which domain, and which values are clipped. */
 export function makeColorMapper(
   picture: Picture,
   grid: Grid,
@@ -112,7 +112,7 @@ function rowScales(grid: Grid, kind: "sequential" | "diverging", scale: ColorSca
   });
 }
 
-/** Read the colors of the page as it is now, and make both tables on it. */
+/** Read the current colors of the page, and make both tables. */
 export function readPaints(style: CSSStyleDeclaration, theme: Theme, palette: Palette) {
   const look = LOOK[isDark(theme) ? "dark" : "light"];
   const page = parseColor(style.backgroundColor);
@@ -142,7 +142,7 @@ export function readPaints(style: CSSStyleDeclaration, theme: Theme, palette: Pa
   let sequential: Paints | undefined;
   let diverging: Paints | undefined;
   return {
-    // Each is made when it is first drawn with.
+    // Made on first use.
     get sequential() {
       sequential ??= of("sequential");
       return sequential;

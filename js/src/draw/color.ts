@@ -1,8 +1,8 @@
 /**
- * Color carries two things only: how much (ramps) and which head (categories).
+ * Color shows only two things: how much (ramps) and which head (categories).
  *
- * A table has 256 colors, so that a cell costs one look-up; `colorScale` says which entry a value takes. The zero of a
- * table is the *plate*, the page's own tint, so that small weights dissolve into any page.
+ * A table has 256 colors, so that a cell costs one look-up; `colorScale` maps a value to an entry. The zero of a table
+ * is the *plate*, the page's own tint, so that small weights blend into any page.
  */
 import type { ColorScaleName, Palette, Theme } from "../contract/values";
 import ramps from "./ramps.json";
@@ -20,26 +20,28 @@ export type RampKind = "sequential" | "diverging";
 export type TextColor = "#000" | "#fff";
 
 export interface ColorTable {
-  /** 256 pixels as `putImageData` takes them. */
+  /** The 256 pixels for `putImageData`. */
   packed: Uint32Array<ArrayBuffer>;
-  /** The same 256 for `fillStyle` and gradients. */
+  /** The same colors for `fillStyle` and gradients. */
   css: readonly string[];
-  /** What to write on each. */
+  /** The text color on each. */
   text: readonly TextColor[];
 }
 
-/** Stops of the ramps, the same that Python reads: `sequential` and `diverging` by theme, and matplotlib's viridis (Smith and
- *  van der Walt, CC0) at 33 even places, between which it is within 3/255 of the original. */
+/**
+ * Stops of the ramps, the same as Python's: `sequential` and `diverging` by theme, and matplotlib's viridis (Smith and
+ * van der Walt, CC0) at 33 even places, which interpolates to within 3/255 of the original.
+ */
 const { sequential, diverging, viridis: VIRIDIS, heads } = ramps;
 const RAMPS = { sequential, diverging };
 
-/** The look's own colors, as `theme.css` has them: for canvases, where the page's style does not say. */
+/** The look's own colors, as in `theme.css`: for canvases, if the page's style has none. */
 export const LOOK = {
   light: { page: "#ffffff", ink: "#16181d", ink3: "#707580", data: "#177f93", bad: "#c02434" },
   dark: { page: "#111213", ink: "#eceef2", ink3: "#858a95", data: "#2fb5ab", bad: "#ff6b6b" },
 };
 
-/** The same hue for a head in both; beyond the fourth, color alone must not tell heads apart. */
+/** The same hue for a head in both themes; beyond the fourth, color alone must not distinguish heads. */
 export const HEAD_COLORS = { light: hexList(heads.light), dark: hexList(heads.dark) };
 
 /** Return whether a theme draws light ink on a dark page. */
@@ -55,7 +57,7 @@ export function plate(page: Color, ink: Color, theme: Theme): Color {
   return { r: mix(page.r, ink.r), g: mix(page.g, ink.g), b: mix(page.b, ink.b), a: 1 };
 }
 
-/** Return the 256 colors of a ramp that begins at the page's own zero. */
+/** Return the 256 colors of a ramp that begins at the page's zero. */
 export function buildTable(look: {
   kind: RampKind;
   palette: Palette;
@@ -86,19 +88,19 @@ export function buildTable(look: {
   return tableOf(entries.map(fromOklab));
 }
 
-/** Where values lie on a table. */
+/** The places of values in a table. */
 export interface ColorScale {
   /** Entry of the table, 0 to 255. */
   index(value: number): number;
   /** Place along the legend, 0 to 1. */
   position(value: number): number;
-  /** Whether a value lies beyond the strongest color, which then understates it. */
+  /** Whether a value exceeds the strongest color, which then understates it. */
   clipped(value: number): boolean;
 }
 
 /**
  * Sequential from `low` to `high`, diverging from −m to m with m the larger of |low| and |high|. Log runs down to a
- * thousandth of `high` (or to `low`, if that is more) and is for sequential only.
+ * thousandth of `high` (or to `low`, if higher), for sequential only.
  */
 export function scaleOf(domain: { kind: RampKind; scale: ColorScaleName; low: number; high: number }): ColorScale {
   const { kind, scale } = domain;
@@ -126,7 +128,7 @@ export function scaleOf(domain: { kind: RampKind; scale: ColorScaleName; low: nu
   };
 }
 
-/** Return black or white, whichever can be read better: at least 4.5:1 on every color. */
+/** Return black or white, whichever reads better: at least 4.5:1 on every color. */
 export function inkOn(color: Color): TextColor {
   const luminance = luminanceOf(color);
   return (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) ? "#000" : "#fff";
@@ -144,7 +146,7 @@ export function luminanceOf({ r, g, b }: Color): number {
 }
 
 /**
- * Read a color as computed styles and themes write it: `#hex`, `rgb()`, `rgba()`, `color(srgb …)` or `transparent`.
+ * Parse a color as computed styles and themes write it: `#hex`, `rgb()`, `rgba()`, `color(srgb …)` or `transparent`.
  */
 export function parseColor(css: string): Color | null {
   const text = css.trim().toLowerCase();
@@ -162,14 +164,14 @@ export function parseColor(css: string): Color | null {
   return Object.values(color).every(Number.isFinite) ? color : null;
 }
 
-/** Return `#rrggbb`, or `rgb()` where the color is not opaque. */
+/** Return `#rrggbb`, or `rgb()` if the color is not opaque. */
 export function cssOf({ r, g, b, a }: Color): string {
   const [red, green, blue] = [r, g, b].map((channel) => Math.round(channel)) as [number, number, number];
   if (a < 1) return `rgb(${red} ${green} ${blue} / ${a})`;
   return `#${((1 << 24) | (red << 16) | (green << 8) | blue).toString(16).slice(1)}`;
 }
 
-/** Return lightness in OKLab, 0 to 1: what a reader sees as light and dark. */
+/** Return lightness in OKLab, 0 to 1: perceived lightness. */
 export function lightnessOf(color: Color): number {
   return toOklab(color)[0];
 }
@@ -190,8 +192,8 @@ function ramp(stops: readonly Lab[], length: number): Lab[] {
 }
 
 /**
- * Starts a ramp at `zero` and leads it into the ramp over `over` entries. On a page whose plate is not lighter (or darker)
- * than the ramp is there, it takes as many more as lightness needs to keep one direction.
+ * Starts a ramp at `zero` and blends into it over `over` entries. If the page's plate is not lighter (or darker) than
+ * the ramp there, it takes as many more as lightness needs to keep one direction.
  */
 function blend(entries: readonly Lab[], zero: Lab, over: number): Lab[] {
   const last = entries.length - 1;

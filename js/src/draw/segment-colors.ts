@@ -1,4 +1,4 @@
-/** The colors of segments, the same in every view, head and layer: handed out in order of appearance. */
+/** The colors of segments, in order of appearance and the same in every view, head and layer. */
 
 import type { ColorSlot } from "../contract/messages";
 import type { Theme } from "../contract/values";
@@ -7,13 +7,13 @@ import ramps from "./ramps.json";
 
 const hexes = (text: string): readonly string[] => text.split(" ").map((hex) => `#${hex}`);
 
-/** Eight for each page; the last is the gray of the asking segment. */
+/** Eight per theme; the last is the gray of the asking segment. */
 export const SEGMENT_COLORS = { light: hexes(ramps.segments.light), dark: hexes(ramps.segments.dark) };
 
-/** How strong a segment is drawn that is not pinned, while another is; in a contrast theme all keep their color. */
+/** The opacity of segments that are not pinned while another is; contrast themes keep full color. */
 const PALER = { light: 0.42, dark: 0.55, contrast: 1, "contrast-light": 1 } as const satisfies Record<Theme, number>;
 
-/** Return a segment's color; that of the gray ones is `--aw-ink3`, which the page says. */
+/** Return a segment's color; gray ones use `--aw-ink3` from the page. */
 export function segmentColor(slot: ColorSlot, theme: Theme, ink3: string): string {
   return SEGMENT_COLORS[isDark(theme) ? "dark" : "light"][slot] ?? ink3;
 }
@@ -21,5 +21,5 @@ export function segmentColor(slot: ColorSlot, theme: Theme, ink3: string): strin
 /** The same for a style attribute. */
 export const segmentStyle = (slot: ColorSlot, theme: Theme) => segmentColor(slot, theme, "var(--aw-ink3)");
 
-/** Return how strong a segment is drawn beside another that is pinned, 0 to 1. */
+/** Return the opacity of a segment while another is pinned, 0 to 1. */
 export const palerIn = (theme: Theme): number => PALER[theme];

@@ -1,13 +1,13 @@
 /**
- * Which host a view stands in and how light its page is. Hosts say it in different places, and some variables lie: in VS
- * Code Jupyter's own variables exist and are always light, so VS Code is asked first.
+ * Which host a view is in, and how light its page is. Hosts show it in different places, and some variables mislead: in
+ * VS Code, Jupyter's variables exist and are always light, so VS Code is checked first.
  */
 
 import type { Theme, ThemePreference } from "../contract/values";
 import { type Color, luminanceOf, parseColor } from "./color";
 
 export type HostName = "jupyter" | "vscode" | "other";
-/** Below this luminance white text contrasts more than black. */
+/** Below this luminance, white text contrasts more than black. */
 const DARK = 0.179;
 const FORCED_COLORS = "(forced-colors: active)";
 const PREFERS_DARK = "(prefers-color-scheme: dark)";
@@ -20,7 +20,7 @@ export function detectHost(el: Element): HostName {
 }
 
 /**
- * Return what the reader asks for; else what the host says; else how light the page is; else what the system prefers.
+ * Return the user's choice; else the host's theme; else one by the page's lightness; else the system's preference.
  */
 export function detectTheme(el: Element, preference: ThemePreference = "auto"): Theme {
   if (preference !== "auto") return preference;
@@ -30,7 +30,7 @@ export function detectTheme(el: Element, preference: ThemePreference = "auto"): 
   return isDark ? "dark" : "light";
 }
 
-/** Call `onChange` whenever host, theme or the colors behind them may have changed. */
+/** Call `onChange` whenever the host, the theme or their colors may have changed. */
 export function watchTheme(el: Element, onChange: () => void, signal: AbortSignal): void {
   if (signal.aborted) return;
   const observer = new MutationObserver(() => onChange());
@@ -45,7 +45,7 @@ function bodyOf(el: Element): HTMLElement {
   return el.ownerDocument.body;
 }
 
-/** What the host itself says, or undefined if it does not. */
+/** The host's theme, or undefined if it does not tell. */
 function hostIsDark(el: Element): boolean | undefined {
   const body = bodyOf(el);
   const { vscodeThemeKind, jpThemeLight } = body.dataset;
@@ -80,7 +80,7 @@ function pageIsDark(el: Element): boolean | undefined {
   return color && luminanceOf(color) < DARK;
 }
 
-/** The parent, out of a shadow root too. */
+/** The parent, also across a shadow root. */
 function parentOf(el: Element): Element | null {
   if (el.assignedSlot) return el.assignedSlot;
   if (el.parentElement) return el.parentElement;

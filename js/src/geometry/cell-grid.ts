@@ -1,14 +1,14 @@
 /**
- * The cells that are drawn at the zoom in force, as numbers: how many positions of the matrix one of them stands for along
- * each axis, and where it is. Whole, a matrix is drawn in the picture's own bins; zoomed, in bins of 2^level positions, so
- * that few enough are in view and each is at least a pixel, down to single cells.
+ * The cells drawn at the current zoom: how many positions one covers along each axis, and where it is. Unzoomed, a matrix
+ * is drawn in the picture's own bins; zoomed, in bins of 2^level positions, so that few are in view and each is at least
+ * a pixel, down to single cells.
  */
 
 import type { Picture } from "../contract/decode";
 import { type Figure, GAPS_FROM, LINE, MAX_CELL, SMALL } from "./layout";
 import { cellAt, edge, type Span, type Viewport, visible, WHOLE } from "./viewport";
 
-/** Bins in view along an axis: never more than four tiles, so that one step of zooming fits into 256 KiB. */
+/** Bins in view along an axis: at most four tiles, so that one zoom step fits into 256 KiB. */
 export const MOST_BINS = 384;
 
 export interface Axis {
@@ -16,7 +16,7 @@ export interface Axis {
   readonly total: number;
   readonly bin: number;
   readonly count: number;
-  /** CSS pixels: of one position, of one drawn cell, before the first, and of what is in view. */
+  /** CSS pixels: of one position, of one drawn cell, before the first, and of the view. */
   readonly pitch: number;
   readonly cell: number;
   readonly offset: number;
@@ -26,17 +26,17 @@ export interface Axis {
 export interface CellGrid {
   readonly rows: Axis;
   readonly columns: Axis;
-  /** The levels of both axes where tiles are drawn; null where the picture itself has the cells. */
+  /** The levels of both axes if tiles are drawn; null if the picture itself has the cells. */
   readonly levels: { readonly row: number; readonly column: number } | null;
 }
 
-/** How large things are unzoomed, and how far each axis can be magnified. */
+/** Sizes before zooming, and how far each axis can be magnified. */
 export interface Reach {
   readonly x: AxisReach;
   readonly y: AxisReach;
-  /** The zoom at which both axes are at their largest. */
+  /** The zoom at which both axes are largest. */
   readonly most: number;
-  /** From this zoom on tokens stand left of the picture, and cover so much of it: see `Figure.inset`. */
+  /** From this zoom on, tokens left of the picture cover this much of it: see `Figure.inset`. */
   readonly covered: { readonly from: number; readonly width: number };
 }
 
@@ -46,18 +46,18 @@ interface AxisReach {
   readonly cell: number;
   readonly size: number;
   readonly most: number;
-  /** Cells of so many pixels are drawn whole or not at all. */
+  /** Cells of at least so many pixels are drawn whole or not at all. */
   readonly whole: number;
 }
 
 type Size = Pick<Picture, "queries" | "keys" | "queryBin" | "keyBin">;
 
-/** Return how large a picture is unzoomed in a figure, and how far it can be magnified. */
+/** Return the unzoomed size of a picture in a figure, and its zoom limits. */
 export function reachOf(picture: Size, figure: Figure, unit: number): Reach {
   const { fold, cellWidth, cellHeight, width, height } = figure;
   const pitch = { x: cellWidth / (picture.keyBin * fold), y: cellHeight / (picture.queryBin * fold) };
   const axis = (total: number, own: number, cell: number, size: number, mine: number, other: number): AxisReach => {
-    // Lines that are tall enough as they are stay so while what is in them is magnified.
+    // Lines that are tall enough keep their height while their contents are magnified.
     const readable = mine > other && mine >= LINE * unit;
     const most = readable ? 1 : Math.max(1, (MAX_CELL * unit) / mine);
     return { total, own, cell, size, most, whole: GAPS_FROM * unit };
@@ -68,32 +68,32 @@ export function reachOf(picture: Size, figure: Figure, unit: number): Reach {
   return { x, y, most: Math.max(x.most, y.most), covered: { from, width: figure.inset ?? 0 } };
 }
 
-/** The zoom at which something of this size is larger than `limit`. */
+/** The zoom at which a size exceeds `limit`. */
 const firstAbove = (limit: number, size: number) => (limit / size) * (1 + 1e-9);
 
-/** How much of the picture is covered at zoom `k` by the tokens left of it. */
+/** How much of the picture the tokens on its left cover at zoom `k`. */
 export const coveredAt = ({ covered }: Reach, k: number) => (k > 1 && k >= covered.from ? covered.width : 0);
 
-/** By how much an axis is magnified at zoom `k`: not beyond its own largest cells. */
+/** The magnification of an axis at zoom `k`, limited by its largest cells. */
 const scaleOf = (k: number, { most }: AxisReach) => Math.min(k, most);
 
 /** CSS pixels of one position of the matrix. */
 export const pitchOf = (reach: AxisReach, k: number) => (reach.cell / reach.own) * scaleOf(k, reach);
 
-/** Return the zoom at which one cell of the matrix is `size` pixels, or as large as it gets. */
+/** Return the zoom at which one cell of the matrix is `size` pixels, or as large as possible. */
 export function zoomFor(reach: Reach, size: number): number {
   const wanted = ({ cell, own, most }: AxisReach) => Math.min(most, (size * own) / cell);
   return Math.min(reach.most, Math.max(1, wanted(reach.x), wanted(reach.y)));
 }
 
 /**
- * Return the cells that are drawn in a view. With `whole` the picture has every cell of the matrix: at any zoom its
- * own are drawn, folded or not.
+ * Return the cells drawn in a view. With `whole`, the picture has every cell of the matrix, and its own cells are
+ * drawn at any zoom, folded or not.
  */
 export function cellGridOf(reach: Reach, view: Viewport, whole: boolean): CellGrid {
   const x = wantedLevel(reach.x, view.k);
   const y = wantedLevel(reach.y, view.k);
-  // The picture's own cells as long as nothing finer is worth having.
+  // The picture's own cells, unless finer ones are worthwhile.
   const own = view.k <= 1 || (2 ** x >= reach.x.own && 2 ** y >= reach.y.own);
   const level = (wanted: number, axis: AxisReach) => Math.min(wanted, Math.floor(Math.log2(axis.own)));
   const levels = own ? null : { row: level(y, reach.y), column: level(x, reach.x) };
@@ -105,7 +105,7 @@ export function cellGridOf(reach: Reach, view: Viewport, whole: boolean): CellGr
 }
 
 /**
- * Return the cells of a picture that has nothing finer: its own bins at any zoom, as many of them together as the
+ * Return the cells of a picture without finer data: its own bins at any zoom, folded if the
  * screen has fewer pixels.
  */
 export function ownCellGrid(reach: Reach, view: Viewport, size: Size): CellGrid {
@@ -118,7 +118,7 @@ export function ownCellGrid(reach: Reach, view: Viewport, size: Size): CellGrid 
   };
 }
 
-/** The least level whose bins are few enough in view and at least a pixel each. */
+/** The lowest level whose bins are few enough in view and at least a pixel each. */
 function wantedLevel(reach: AxisReach, k: number): number {
   const pitch = pitchOf(reach, k);
   const inView = Math.min(reach.total, reach.size / pitch);
@@ -130,38 +130,38 @@ function axisOf(reach: AxisReach, k: number, from: number, bin: number, covered 
   const cell = reach.cell * scaleOf(k, reach) * (bin / own);
   const offset = from - covered;
   const room = reach.size - covered;
-  // Where the first cell in view is whole, so is the last.
+  // If the first cell in view is whole, so is the last.
   const isWhole = k > 1 && cell >= reach.whole && Math.abs(offset / cell - Math.round(offset / cell)) * cell < 0.5;
   const size = isWhole ? Math.max(1, Math.floor(room / cell + 1e-6)) * cell : room;
   return { total, bin, count: Math.ceil(total / bin), pitch: cell / bin, cell, offset, size: Math.min(size, room) };
 }
 
-/** Where a drawn cell begins: on a whole device pixel. */
+/** The start of a drawn cell, on a whole device pixel. */
 export const startOf = (axis: Axis, index: number, dpr: number) => edge(index, axis.cell, 1, axis.offset, dpr);
 
-/** The drawn cell under a position of the canvas, or null outside. */
+/** The drawn cell at a position of the canvas, or null outside. */
 export function cellUnder(axis: Axis, at: number): number | null {
   const index = cellAt(at, axis.count, axis.cell, 1, axis.offset);
   return index !== null && index < cellsInView(axis).stop ? index : null;
 }
 
-/** The drawn cells that are at least partly in view. */
+/** The drawn cells at least partly in view. */
 export const cellsInView = (axis: Axis): Span => visible(axis.count, axis.cell, 1, axis.offset, axis.size);
 
-/** The positions of the matrix that are at least partly in view. */
+/** The positions of the matrix at least partly in view. */
 export const placesInView = (axis: Axis): Span => visible(axis.total, axis.pitch, 1, axis.offset, axis.size);
 
-/** The drawn cell that holds a position, and the positions that it holds. */
+/** The drawn cell that holds a position, with all its positions. */
 export const cellOf = (axis: Axis, place: number) => Math.floor(place / axis.bin);
 
-/** Return the positions that a drawn cell holds. */
+/** Return the positions that a drawn cell covers. */
 export function placesOf(axis: Axis, index: number): Span {
   return { start: index * axis.bin, stop: Math.min((index + 1) * axis.bin, axis.total) };
 }
 
 // --- moving -----------------------------------------------------------------------------------------------------------
 
-/** Return the view, moved so that nothing that lies outside the matrix is in it. */
+/** Return the view, moved so that it shows nothing outside the matrix. */
 export function within(reach: Reach, { k, x, y }: Viewport): Viewport {
   const zoom = Math.min(reach.most, Math.max(1, k));
   const keep = (axis: AxisReach, offset: number, covered = 0) =>
@@ -170,8 +170,8 @@ export function within(reach: Reach, { k, x, y }: Viewport): Viewport {
 }
 
 /**
- * Return the view, moved by less than a cell, so that where cells are large those at its edges are whole: at the end of an
- * axis less than a cell of room is left.
+ * Return the view, moved by less than a cell, so that large cells at its edges are whole; at the end of an axis, less
+ * than a cell stays empty.
  */
 export function withWholeCells(reach: Reach, view: Viewport, { rows, columns }: CellGrid): Viewport {
   if (view.k <= 1) return view;
@@ -187,7 +187,7 @@ export function withWholeCells(reach: Reach, view: Viewport, { rows, columns }: 
   return { k: view.k, x: settled(reach.x, columns, view.x, covered), y: settled(reach.y, rows, view.y) };
 }
 
-/** Zoom so that what is at a point of the canvas stays there. */
+/** Zoom so that the content at a point of the canvas stays there. */
 export function zoomedAt(reach: Reach, view: Viewport, k: number, point: { x: number; y: number }): Viewport {
   const zoom = Math.min(reach.most, Math.max(1, k));
   const moved = (axis: AxisReach, offset: number, at: number) =>
@@ -197,7 +197,7 @@ export function zoomedAt(reach: Reach, view: Viewport, k: number, point: { x: nu
 }
 
 /**
- * Return a view with the middle of a cell of the matrix in its own middle; an axis without a place keeps its middle.
+ * Return a view centered on a cell of the matrix; an axis without a place keeps its center.
  */
 export function centered(
   reach: Reach,
@@ -212,11 +212,11 @@ export function centered(
   return within(reach, { k, x: offset(reach.x, view.x, place.key), y: offset(reach.y, view.y, place.query) });
 }
 
-/** The middle of what is in view along an axis, from where the picture begins unzoomed. */
+/** The center of the view along an axis, in unzoomed pixels of the picture. */
 const middleOf = (reach: Reach, axis: AxisReach, k: number) =>
   (axis.size + (axis === reach.x ? coveredAt(reach, k) : 0)) / 2;
 
-/** Return the view of the same place at the same size, in a figure of another size. */
+/** Return the same view (place and size) in a figure of another size. */
 export function refitted(before: Reach, now: Reach, view: Viewport): Viewport {
   if (view.k <= 1) return WHOLE;
   const middle = (axis: AxisReach, offset: number) =>
@@ -227,7 +227,7 @@ export function refitted(before: Reach, now: Reach, view: Viewport): Viewport {
   return centered(now, view, k, place);
 }
 
-/** Return a view part of the way from one to another: what is in the middle at the end moves in a straight line. */
+/** Return a view part of the way between two: the target's center moves in a straight line. */
 export function between(reach: Reach, from: Viewport, to: Viewport, share: number): Viewport {
   const k = from.k * (to.k / from.k) ** share;
   const offset = (axis: AxisReach, before: number, after: number) => {

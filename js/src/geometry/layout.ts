@@ -1,10 +1,10 @@
-/** Where everything stands: numbers in, numbers out, no DOM. Lengths are CSS pixels. */
+/** The layout of the widget as pure functions, without DOM. Lengths are CSS pixels. */
 
 export type Mode = "narrow" | "under" | "beside" | "wide";
 
 export const MAX_CELL = 44;
 export const NUMBERS_FROM = 18;
-/** A cell of a picture of few rows or few columns is at least so tall, or so wide: it can be read, and pointed at. */
+/** A cell in a picture of few rows or columns is at least so tall or wide, so that it can be read and pointed at. */
 export const LINE = 22;
 export const GAPS_FROM = 12;
 const MAX_WIDTH = 720;
@@ -12,12 +12,12 @@ const MAX_HEIGHT = 640;
 const FRAME = 1280;
 const PANEL_GAP = 36;
 const KEY_GUTTER = 96;
-/** Room for tokens along an axis that is too long to show them unzoomed. */
+/** Room for tokens along an axis too long to show them unzoomed. */
 export const CROWDED = 52;
 const KEY_CROWDED = 44;
 const BELOW = 20;
 
-/** Return how the parts of a widget of this width stand. */
+/** Return the arrangement for a widget of this width. */
 export function modeOf(width: number, unit = 1): Mode {
   const w = width / unit;
   return w < 520 ? "narrow" : w < 720 ? "under" : w < 1100 ? "beside" : "wide";
@@ -28,7 +28,7 @@ export interface Figure {
   /** One cell of the display, in CSS pixels; whole device pixels. */
   readonly cellWidth: number;
   readonly cellHeight: number;
-  /** Cells of the picture along a side of one display cell: 1 unless the screen has fewer pixels than the picture cells. */
+  /** Cells of the picture per side of a display cell: 1 unless the screen has fewer pixels than there are cells. */
   readonly fold: number;
   readonly columns: number;
   readonly rows: number;
@@ -37,93 +37,93 @@ export interface Figure {
   readonly top: number;
   readonly width: number;
   readonly height: number;
-  /** What slanted key labels need right of the picture. */
+  /** Room for slanted key labels right of the picture. */
   readonly overhang: number;
   readonly labelRoom: number;
   readonly keyRoom: number;
   /**
-   * How much further right the picture begins where tokens stand beside it. Positions need less room than tokens, and
-   * unzoomed a long axis has only these: then the picture has the room, and zoomed in what stands left of it covers a part.
+   * How much further right the picture begins if tokens stand on its left. Positions need less room than tokens, and a
+   * long unzoomed axis shows only positions: then the picture takes the room, and tokens cover part of it when zoomed.
    */
   readonly inset?: number;
-  /** Left of the tokens, and below the picture: room for positions, where a zoomed picture shows both. */
+  /** Room left of the tokens and below the picture for positions, if a zoomed picture shows both. */
   readonly positions: number;
   readonly below: number;
   readonly panel: number;
-  /** The column of a learned sink: how far right of the picture, and how wide; null where there is none. */
+  /** The learned sink's column: its distance right of the picture, and its width; null without one. */
   readonly sink?: { readonly gap: number; readonly width: number } | null;
-  /** The column of the rows' recall, as `sink`. */
+  /** The recall column, like `sink`. */
   readonly recall?: { readonly gap: number; readonly width: number } | null;
-  /** What the margins in the colors of segments take beside the picture and above it. */
+  /** What the margins in segment colors take on the left and above. */
   readonly margin?: number;
-  /** Room for the names of segments along the axes; null where tokens or positions stand there. */
+  /** Room for the names of segments along the axes; null if tokens or positions stand there. */
   readonly names?: NameRoom | null;
 }
 
 /** Room for names of segments, in pixels. */
 export interface NameRoom {
-  /** Of the names themselves, and of zoomed tokens that stand in their place. */
+  /** For the names themselves, and for zoomed tokens in their place. */
   readonly query: number;
   readonly key: number;
   readonly token: number;
-  /** Of the segment's name left of zoomed tokens; 0 where there is no room. */
+  /** For the segment's name left of zoomed tokens; 0 without room. */
   readonly outside: number;
-  /** Of the names of brackets left of the names; 0 where these are named by the pointer alone. */
+  /** For the names of brackets left of the names; 0 if only the pointer shows them. */
   readonly bracket: number;
-  /** Levels around the names that have brackets. */
+  /** The number of levels with brackets around the names. */
   readonly levels: number;
 }
 
-/** How wide the names of segments are at their full size, and how many levels there are around them. */
+/** Widths of segment names at full size, and the number of levels around them. */
 export interface NameLengths {
   readonly query: number;
   readonly key: number;
   readonly token: number;
   readonly bracket: number;
   readonly levels: number;
-  /** Of the last names above the picture: how long they are, and where their middles are, of its width. */
+  /** For the last names above the picture: their lengths, and their centers as shares of its width. */
   readonly ends: readonly { readonly length: number; readonly at: number }[];
 }
 
-/** Colored margins are so far from the picture, and so wide. */
+/** Distance and width of the colored margins. */
 export const MARGIN_GAP = 3;
 export const MARGIN = 3;
-/** A bracket with its ends and the space around it; above the picture its name is a line more. */
+/** A bracket with its ends and spacing; above the picture, its name takes another line. */
 export const BRACKET = 16;
 const BRACKET_LINE = 28;
 const NAME_GAP = 8;
 const TOKEN_GAP = 10;
 
-/** Room that labels need, in pixels at their full size. */
+/** Room that labels need, in pixels at full size. */
 export interface LabelRoom {
   readonly query: number;
   readonly key: number;
   readonly keys: (index: number) => number;
-  /** Unzoomed the axis shows positions, zoomed in tokens: of keys, of queries. */
+  /** Whether the axis shows positions unzoomed and tokens when zoomed in: keys, queries. */
   readonly keyTicks: boolean;
   readonly queryTicks?: boolean;
-  /** What the positions at the ticks of the queries take. */
+  /** Width of the positions at the ticks of the queries. */
   readonly ticks?: number;
-  /** What the positions beside zoomed tokens take: a column left of them, a line below the picture. */
+  /** Room for positions next to zoomed tokens: a column on their left, a line below the picture. */
   readonly positions?: number;
   readonly below?: boolean;
-  /** Of the name of the learned sink's column; 0 where there is none. */
+  /** For the name of the learned sink's column; 0 without one. */
   readonly sink?: number;
-  /** The same of the column of the rows' recall. */
+  /** The same for the recall column. */
   readonly recall?: number;
-  /** Whether margins in the colors of segments stand beside the picture, and of their names, where these do. */
+  /** Whether margins in segment colors are shown, and room for their names if these are. */
   readonly margins?: boolean;
   readonly names?: NameLengths | null;
 }
 
-/** Of the room, what whole pixels a cell may leave empty where nobody counts cells: they are many, or not of the matrix. */
+/** The share of the room that whole pixels may leave empty if nobody counts the cells (many, or pooled). */
 const WASTE = 0.06;
 /** Cells up to this size have no labels of their own. */
 export const SMALL = 5;
 
 /**
- * Cell sizes for `rows × columns` in a room, square unless that would be a line, and the fold if pixels are too few. Cells
- * are whole device pixels; small ones, which nobody counts, are a little more where much room would be left empty.
+ * Cell sizes for `rows × columns` in a room, square unless that gives a line, and the fold if pixels are too few. Cells
+ * are whole device pixels; small uncountable ones grow a little if much room would stay empty.
  */
 export function fit(room: number, rows: number, columns: number, dpr: number, unit = 1, pooled = false) {
   const wide = Math.max(1, Math.min(room, MAX_WIDTH * unit));
@@ -136,7 +136,7 @@ export function fit(room: number, rows: number, columns: number, dpr: number, un
   const most = Math.min(MAX_CELL * unit, wide / across, tall / down);
   const uncounted = pooled || most <= SMALL * unit;
   const cell = uncounted && whole(most) < (1 - WASTE) * most ? most : whole(most);
-  const line = LINE * unit; // few rows over many keys: tall cells rather than a hairline
+  const line = LINE * unit; // few rows over many keys get tall cells
   const cellHeight = Math.max(cell, whole(Math.min(line, (4 * line) / down)));
   const cellWidth = Math.max(cell, whole(Math.min(line, (4 * line) / across)));
   return {
@@ -148,7 +148,7 @@ export function fit(room: number, rows: number, columns: number, dpr: number, un
   };
 }
 
-/** Return the font size of the labels along an axis whose cells are `cell` pixels: 12, 10 or 9, as they get closer. */
+/** Return the font size of the labels along an axis with cells of `cell` pixels: 12, 10 or 9. */
 export function labelFont(cell: number, unit = 1): number {
   const c = cell / unit;
   return c >= 16 ? 12 : c >= 13 ? 10 : 9;
@@ -160,20 +160,20 @@ export function numberFont(cell: number, unit = 1): number {
   return c < 28 ? 9 : c < 34 ? 10 : 11;
 }
 
-/** Return every how many cells a label stands: 1 from 12 px, else such that labels are at least 14 apart. */
+/** Return the label interval in cells: 1 from 12 px on, else so that labels are at least 14 px apart. */
 export function labelStep(cell: number, unit = 1): number {
   return cell >= GAPS_FROM * unit ? 1 : Math.ceil((14 * unit) / cell);
 }
 
 /**
- * Return whether positions stand in the place of tokens: where cells are 5 px or less, or stand for several tokens.
+ * Return whether positions replace tokens: cells are at most 5 px, or stand for several tokens.
  */
 export function usesTicks(cell: number, bin: number, unit = 1): boolean {
   return bin > 1 || cell <= SMALL * unit;
 }
 
 /**
- * Return round positions for ticks from `first` to `last`, both of these among them, at least `apart` pixels from one
+ * Return round positions for ticks from `first` to `last`, both included, at least `apart` pixels from one
  * another.
  */
 export function tickPositions(first: number, last: number, pixelsPerToken: number, apart: number): number[] {
@@ -189,8 +189,8 @@ export function tickPositions(first: number, last: number, pixelsPerToken: numbe
 }
 
 /**
- * Return round positions from `start` to before `stop`, at least `apart` pixels from one another: powers of two, so
- * that they stay.
+ * Return round positions from `start` to before `stop`, at least `apart` pixels from one another: multiples of powers
+ * of two, so that they stay when zooming.
  */
 export function roundPositions(start: number, stop: number, pixelsPerToken: number, apart: number): number[] {
   const step = 2 ** Math.max(0, Math.ceil(Math.log2(apart / pixelsPerToken)));
@@ -199,22 +199,22 @@ export function roundPositions(start: number, stop: number, pixelsPerToken: numb
   return positions;
 }
 
-/** A length as device pixels, of which the last is whole. */
+/** A length rounded to whole device pixels. */
 export const wholePixels = (length: number, dpr: number) => Math.floor(length * dpr + 1e-6) / dpr;
 
 const SINK_GAP = 8;
 const RECALL_WIDTH = 12;
 
-/** The column of a sink is as wide as those of keys, but never a hairline. */
+/** The sink's column is as wide as a key's, but never a hairline. */
 const sinkWidth = (cell: number, unit: number) => Math.min(MAX_CELL * unit, Math.max(GAPS_FROM * unit, cell));
 
-/** What the column and its slanted name need right of the picture. */
+/** Room for the column and its slanted name right of the picture. */
 function sinkReach(cell: number, name: number, unit: number): number {
   const width = sinkWidth(cell, unit);
   return SINK_GAP * unit + Math.max(width, width / 2 + name * Math.SQRT1_2 + 8 * unit);
 }
 
-/** Return how much room names of segments have left of the picture and above it. */
+/** Return the room for segment names left of the picture and above it. */
 export function nameRoom(lengths: NameLengths, mode: Mode, unit: number): NameRoom & { left: number; top: number } {
   const narrow = mode === "narrow";
   const query = Math.min(Math.ceil(lengths.query) + 2, (narrow ? 72 : 110) * unit);
@@ -225,21 +225,21 @@ export function nameRoom(lengths: NameLengths, mode: Mode, unit: number): NameRo
   const key = Math.min(lengths.key, (KEY_GUTTER * unit - 16 * unit) / Math.SQRT1_2);
   const around = levels * (BRACKET * unit + bracket);
   const left = NAME_GAP * unit + Math.max(query + around, token + (outside > 0 ? TOKEN_GAP * unit + outside : 0));
-  // Zoomed in there is a line above the tokens, for the name of their segment.
+  // When zoomed in, the segment's name has a line above the tokens.
   const slanted = Math.ceil(key * Math.SQRT1_2 + 16 * unit);
   const above = Math.ceil(Math.min(token, CROWDED * unit) * Math.SQRT1_2 + 16 * unit) + 20 * unit;
   const top = Math.max(slanted + levels * BRACKET_LINE * unit, above);
   return { query, key, token, outside, bracket, levels, left, top };
 }
 
-/** What names, and zoomed tokens in their place, need right of the picture. */
+/** Room for names, and zoomed tokens in their place, right of the picture. */
 function nameReach(ends: NameLengths["ends"], { key, token }: NameRoom, width: number, unit: number): number {
   const tokens = Math.min(token, CROWDED * unit) * Math.SQRT1_2;
   const names = ends.map(({ length, at }) => Math.min(length, key) * Math.SQRT1_2 + 8 * unit - (1 - at) * width);
   return Math.max(16 * unit, tokens, ...names);
 }
 
-/** Return where picture, labels and panel stand in a widget of this width. */
+/** Return the places of picture, labels and panel in a widget of this width. */
 export function layoutFigure(input: {
   width: number;
   rows: number;
@@ -247,7 +247,7 @@ export function layoutFigure(input: {
   labels: LabelRoom;
   dpr: number;
   unit?: number;
-  /** From the widget's outer width, where that is known. */
+  /** From the widget's outer width, if known. */
   mode?: Mode;
 }): Figure {
   const { width, rows, columns, labels, dpr } = input;
@@ -263,7 +263,7 @@ export function layoutFigure(input: {
   const most = mode === "narrow" ? 88 * unit : 160 * unit;
   const keyMost = (KEY_GUTTER * unit - 16 * unit) / Math.SQRT1_2;
 
-  // Room for labels at their full size, so that zooming in moves nothing.
+  // Room for full-size labels, so that zooming in moves nothing.
   const ticks = labels.ticks === undefined ? Number.POSITIVE_INFINITY : Math.ceil(labels.ticks) + 2;
   const wide = Math.min(most, Math.ceil(labels.query)) + 2;
   const sinkWide = labels.sink ?? 0;
@@ -275,9 +275,9 @@ export function layoutFigure(input: {
   let [cell, cellHeight] = [LINE * unit, LINE * unit];
   let figure: Figure | null = null;
   for (let pass = 0; pass < 3; pass++) {
-    const crowded = usesTicks(cell, 1, unit) && pass > 0; // long pictures: room for positions, and for short tokens
+    const crowded = usesTicks(cell, 1, unit) && pass > 0; // long pictures: room for positions and short tokens
     const short = usesTicks(cellHeight, 1, unit) && pass > 0; // few queries over many keys have lines of their own
-    const bare = short || labels.queryTicks === true; // unzoomed there are no tokens beside it
+    const bare = short || labels.queryTicks === true; // unzoomed, no tokens beside it
     const labelRoom = named ? named.token : bare ? Math.min(wide, CROWDED * unit) : wide;
     const room = bare ? Math.min(ticks, positions + labelRoom) : positions + labelRoom;
     const left = margin + (named ? named.left : room + 14 * unit);

@@ -1,6 +1,6 @@
-/** The part of a picture that is in view: a small immutable value. Positions are in cells of the picture. */
+/** The visible part of a picture: a small immutable value. Positions are in cells of the picture. */
 
-/** A cell edge at `i · cell` pixels is drawn at `k · i · cell + x`, unless its axis is at its largest already. */
+/** A cell edge at `i · cell` pixels is drawn at `k · i · cell + x`, unless its axis is at its maximum. */
 export interface Viewport {
   readonly k: number;
   readonly x: number;

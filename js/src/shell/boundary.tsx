@@ -1,4 +1,4 @@
-/** Around the whole widget: where a part of it throws it says so, and how to go on; with the next change it is built anew. */
+/** An error boundary around the widget: it reports the error and offers a retry; the next change rebuilds the view. */
 
 import { effect, untracked } from "@preact/signals-core";
 import { mount, part, type View } from "../components/dom";
@@ -7,7 +7,7 @@ import type { Store } from "../state/store";
 
 type Broken = Pick<Store, "recovery" | "view" | "show">;
 
-/** Keep the view that `build` returns in a node, or, where it cannot be drawn, the reason. */
+/** Keep the view that `build` returns in a node; if it cannot be drawn, show the reason. */
 export function bounded(root: HTMLElement, store: Broken, build: () => View): { dispose(): void } {
   const { recovery } = store;
   let view: View | null = null;
@@ -19,7 +19,7 @@ export function bounded(root: HTMLElement, store: Broken, build: () => View): { 
     try {
       before?.dispose();
     } catch {
-      // it is what threw
+      // the view that threw may throw again
     }
   }
 
@@ -47,9 +47,9 @@ export function bounded(root: HTMLElement, store: Broken, build: () => View): { 
 
 function sentence(why: string, { recovery, view, show }: Broken): View {
   const node = part("aw-notice", "broken");
-  const text = `Nothing in the notebook has changed. Draw it again, or run the cell again. The reason: ${ended(why)}`;
+  const text = `The notebook is unchanged. Draw it again, or run the cell again. Reason: ${ended(why)}`;
   const actions: Action[] = [{ name: "Draw it again", run: () => recovery.attempt(() => {}) }];
-  // What is drawn of a view may be what failed: the heatmap needs the least.
+  // The current view may be what failed; the heatmap needs the least.
   if (view.peek() !== "heatmap") actions.push({ name: "Show the heatmap", run: () => show({ view: "heatmap" }) });
   return mount(node, () => (
     <Message sign="error" title="The widget could not draw this" text={text} actions={actions} />

@@ -1,4 +1,4 @@
-/** What floats over the picture until it is left: the list of keys, or the field for a token to go to. */
+/** The card over the picture: the list of keyboard shortcuts, or the field to go to a token. */
 
 import { Component, createRef, Fragment } from "preact";
 import { px } from "../components/dom";
@@ -10,7 +10,7 @@ import { hasGoTo } from "./keys";
 
 const EDGE = 8; // pixels from the picture's corner, and from the window's edge
 
-/** Show the card that is wanted; Esc and a click outside close it. */
+/** The open card; Esc and a click outside close it. */
 export class Card extends Component<{ ui: Ui; card: "keys" | "goto" }> {
   private node = createRef<HTMLDivElement>();
   private listening = new AbortController();
@@ -39,7 +39,7 @@ export class Card extends Component<{ ui: Ui; card: "keys" | "goto" }> {
     this.listening.abort();
   }
 
-  /** In the picture's upper corner, or as near as can be seen. */
+  /** Place the card in the picture's upper corner, or as near as it stays visible. */
   private place = (seen: Seen) => {
     this.seen = seen;
     const card = this.node.current;
@@ -79,7 +79,7 @@ export class Card extends Component<{ ui: Ui; card: "keys" | "goto" }> {
       <div
         class="aw-popup aw-card"
         role="dialog"
-        aria-label={card === "keys" ? "Keys" : "Go to a token"}
+        aria-label={card === "keys" ? "Keyboard shortcuts" : "Go to a token"}
         popover="manual"
         tabIndex={-1}
         ref={this.node}
@@ -92,13 +92,13 @@ export class Card extends Component<{ ui: Ui; card: "keys" | "goto" }> {
   }
 }
 
-/** The keys that do something in this view, at this head. */
+/** The keyboard shortcuts of this view and head. */
 function Keys({ ui }: { ui: Ui }) {
   const anywhere: KeyLine[] = [{ shown: "?", does: "this list", keys: {} }];
   if (hasGoTo(ui)) anywhere.unshift({ shown: "/", does: "go to a token", keys: {} });
   return (
     <>
-      <h4>Keys, with the picture in focus</h4>
+      <h4>Keyboard shortcuts while the picture has focus</h4>
       <dl class="aw-keys-help">
         {[...ui.keyLines.value(), ...anywhere].map(({ shown, does }) => (
           <Fragment key={shown}>

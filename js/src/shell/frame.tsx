@@ -1,4 +1,4 @@
-/** The whole widget: title, toolbar, picker, the chosen view, status. */
+/** The whole widget: title, toolbar, picker, chosen view, status. */
 
 import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../components/dom";
@@ -20,13 +20,13 @@ import { status } from "./status/status";
 import { stillShown } from "./status/waiting";
 import { toolbar } from "./toolbar";
 
-/** The views in which the cells of a block are looked at. */
+/** The views that show the cells of a block. */
 const LEADS_BACK: readonly ViewName[] = ["heatmap", "text", "graph"];
 
 /** The views without a panel beside the picture. */
 const BELOW: readonly ViewName[] = ["graph", "heads", "stages"];
 
-/** Return the whole widget; the view in it is another whenever another is chosen. */
+/** Return the whole widget, which swaps its view when another is chosen. */
 export function frame(ui: Ui): View {
   const { store } = ui;
   const node = part("aw-frame");
@@ -44,7 +44,7 @@ export function frame(ui: Ui): View {
     ui.card.value === null ? null : <Card key={ui.card.value} ui={ui} card={ui.card.value} />,
   );
   const back = mount(part("aw-back-slot"), () => <Back ui={ui} />);
-  // Views with a panel have it there; the segments view is about it.
+  // Views with a panel show it there; the segments view is about it anyway.
   const without = mount(part("aw-below"), () => (BELOW.includes(store.view.value) ? <Without ui={ui} /> : null));
   keepKeys(ui);
   const shown = stage(ui);
@@ -79,7 +79,7 @@ export function frame(ui: Ui): View {
   };
 }
 
-/** The way back from the cells of a block to the view that one came from. */
+/** The button from the cells of a block back to the previous view. */
 function Back({ ui }: { ui: Ui }) {
   const from = ui.cameFrom.value;
   const { view } = ui.store;
@@ -91,7 +91,7 @@ function Back({ ui }: { ui: Ui }) {
   );
 }
 
-/** What a cache evicts is found first: how far that is, and how to stop it. */
+/** The progress of finding what a cache evicts, with a button to stop it. */
 function Evictions({ ui, text, progress }: { ui: Ui; text: string; progress: Progress }) {
   const { layer, batch, head, stage, share } = progress;
   const stopped = progress.state === "stopped";
@@ -114,7 +114,7 @@ function Evictions({ ui, text, progress }: { ui: Ui; text: string; progress: Pro
   );
 }
 
-/** The selected head could not be computed: Python's own sentence, and what to do. */
+/** The message when the selected head could not be computed: Python's sentence, and what to do. */
 function Problem({ ui }: { ui: Ui }) {
   const text = ui.store.problem.value;
   if (text === null) return null;
@@ -125,7 +125,7 @@ function Problem({ ui }: { ui: Ui }) {
       <Message
         sign="error"
         title="This head could not be computed"
-        text={`${text} The other heads are as before.`}
+        text={`${text} The other heads are unaffected.`}
         actions={[
           { name: "Try again", run: () => void ui.kernel.request("retry").catch(() => {}) },
           { name: "Copy the message", run: () => void copyMessage(ui, text) },

@@ -1,4 +1,4 @@
-/** Which sample, layer and head: chips, steppers, and a thumbnail for each head, on its own range. */
+/** The choice of sample, layer and head: chips, steppers, and a thumbnail for each head with its own color range. */
 
 import { Component } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
@@ -14,9 +14,9 @@ import type { Ui } from "../state/ui";
 import { count } from "../text/format";
 import { canCombine } from "../views/heads/menus";
 
-const CHIPS = 12; // more layers than that are stepped through
+const CHIPS = 12; // with more layers there is a stepper
 
-/** Return the choice of sample, layer and heads below the toolbar. */
+/** Return the choice of sample, layer and heads that stands below the toolbar. */
 export function headPicker(ui: Ui): View {
   return mount(part("aw-picker", "picker"), () => <Picker ui={ui} />);
 }
@@ -25,7 +25,7 @@ function Picker({ ui }: { ui: Ui }) {
   const { store } = ui;
   const facts = store.facts.value;
   const narrow = ui.mode.value === "narrow";
-  const all = store.view.value === "heads"; // they are below
+  const all = store.view.value === "heads"; // the view itself shows all heads
   return (
     <>
       <StackPicker ui={ui} />
@@ -49,12 +49,12 @@ function Picker({ ui }: { ui: Ui }) {
   );
 }
 
-/** Which of several forward passes, and which of its stacks: those of an encoder, a decoder, a vision tower. */
+/** The choice of forward pass and of stack (encoder, decoder, vision tower). */
 function StackPicker({ ui }: { ui: Ui }) {
   const { store } = ui;
   const { stacks = [], forwards = 1, ...shown } = store.facts.value;
   const reason = fixed(ui);
-  // What is wanted is shown at once, as of layers; where it cannot come, what there is.
+  // Show the wanted stack at once; if it cannot come, show the current one.
   const wanted = reason === undefined ? { stack: store.stack.value, forward: store.forward.value } : shown;
   const { stack = "", forward = 0 } = wanted;
   if (forwards < 2 && stacks.length < 2) return null;
@@ -62,7 +62,7 @@ function StackPicker({ ui }: { ui: Ui }) {
     <div class="aw-stacks">
       {forwards > 1 && (
         <div class="aw-group" data-aw="forward" title={reason ?? `cap[${forward}]`}>
-          <span>Forward</span>
+          <span>Forward pass</span>
           <Stepper
             name="forward"
             value={forward}
@@ -95,17 +95,17 @@ function StackPicker({ ui }: { ui: Ui }) {
   );
 }
 
-/** Return why no other stack can be chosen; undefined where one can. */
+/** Return why no other stack can be chosen; undefined if one can. */
 function fixed({ store, kernel }: Ui): string | undefined {
-  if (store.facts.value.saved) return "Only what is shown here is in this file: the others are in the notebook";
+  if (store.facts.value.saved) return "This file holds only what is shown. Open the notebook for the rest.";
   const state = kernel.state.value;
   if (!isAway(state)) return undefined;
-  return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to see another`;
+  return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to choose another`;
 }
 
 const AXES: Record<string, string> = { b: "sample", q: "query", k: "key", d: "size" };
 
-/** How three axes were read that nobody named, and what says otherwise; until it is put away. */
+/** How three unnamed axes were read and how to say otherwise, until dismissed. */
 class AxesRead extends Component<{ read: string | null | undefined }, { away: boolean }> {
   override state = { away: false };
 
@@ -116,7 +116,7 @@ class AxesRead extends Component<{ read: string | null | undefined }, { away: bo
       <span class="aw-axes-read" data-aw="axes-read">
         3 axes: {[...read].map((letter) => AXES[letter] ?? letter).join(", ")}. For heads:{" "}
         <code>dims="{read.replace("b", "h")}"</code>
-        <button type="button" aria-label="Put this note away" onClick={() => this.setState({ away: true })}>
+        <button type="button" aria-label="Dismiss this note" onClick={() => this.setState({ away: true })}>
           ×
         </button>
       </span>
@@ -124,7 +124,7 @@ class AxesRead extends Component<{ read: string | null | undefined }, { away: bo
   }
 }
 
-/** Which layer, sample and head of B are compared: those of A, or its own. */
+/** The choice of B's layer, sample and head: the same as A's, or its own. */
 function HeadOfOther({ ui }: { ui: Ui }) {
   const { store } = ui;
   const { layers, batches, heads } = store.facts.value;
@@ -145,7 +145,7 @@ function HeadOfOther({ ui }: { ui: Ui }) {
         role="checkbox"
         class="aw-check"
         aria-checked={own === null}
-        title={reason ?? `${name} shows the layer, sample and head that ${store.sides.value?.[0] ?? "A"} shows`}
+        title={reason ?? `${name} shows the same layer, sample and head as ${store.sides.value?.[0] ?? "A"}`}
         disabled={reason !== undefined}
         onClick={() => choose(own === null ? place : null)}
       >
@@ -173,7 +173,7 @@ function HeadOfOther({ ui }: { ui: Ui }) {
   );
 }
 
-/** Whether a saved file holds this one of several; a kernel has them all. */
+/** Whether this item can be selected: a saved file may hold only some. */
 const isHere = (saved: readonly number[] | undefined, index: number) => saved?.includes(index) ?? true;
 
 function Layers({ ui }: { ui: Ui }) {
@@ -272,7 +272,7 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
     <div class="aw-stepper">
       <button
         type="button"
-        aria-label={`${name} before`}
+        aria-label={`previous ${name}`}
         disabled={disabled || value === 0}
         onClick={() => choose(value - 1)}
       >
@@ -288,7 +288,7 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
       />
       <button
         type="button"
-        aria-label={`${name} after`}
+        aria-label={`next ${name}`}
         disabled={disabled || value === total - 1}
         onClick={() => choose(value + 1)}
       >
@@ -299,7 +299,7 @@ function Stepper({ name, value, count: total, of, disabled = false, choose }: St
   );
 }
 
-/** Every head by its own picture; heads that share a key/value head stand over one line. */
+/** Every head with its thumbnail; heads that share a key/value head stand over one line. */
 function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const { store } = ui;
   const { heads, groups, head_numbers } = store.facts.value;
@@ -308,7 +308,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const signed = isSigned(thumbnails?.stage ?? "weights");
   const paints = (signed ? ui.paints.value?.diverging : ui.paints.value?.sequential) ?? null;
   const room = Math.min(ui.width.value / ui.unit.value, 1280) - (label ? 50 : 0);
-  const chip = head_numbers ? 39 : 29; // both numbers stand below
+  const chip = head_numbers ? 39 : 29; // room for both numbers
   const dense = heads * chip > Math.max(room, CHIPS * chip);
   const isSeveral = store.view.value === "graph" || (canCombine(ui) && store.combine.value !== "none");
   const shown = isSeveral ? store.shownHeads.value : [store.head.value];
@@ -325,11 +325,11 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   const whose =
     thumbnails === null
       ? ""
-      : `; small picture${thumbnails.stage === "weights" ? "" : ` of ${wordsOf(thumbnails.stage)}`} on ${highs === null ? "its own range" : "the range of all heads of the layer"}`;
+      : `; thumbnail${thumbnails.stage === "weights" ? "" : ` of ${wordsOf(thumbnails.stage)}`} with ${highs === null ? "its own color range" : "the color range of the layer"}`;
   return (
     <div class="aw-group">
       {label && (
-        <span title={isSeveral ? "Shift and click for several" : undefined}>{isSeveral ? "Heads" : "Head"}</span>
+        <span title={isSeveral ? "Shift-click to choose several" : undefined}>{isSeveral ? "Heads" : "Head"}</span>
       )}
       <div
         class="aw-heads"
@@ -376,7 +376,7 @@ function Heads({ ui, label }: { ui: Ui; label: boolean }) {
   );
 }
 
-/** Scroll the list, and nothing but the list, so that a newly chosen head is in view. */
+/** Scroll only the list, so that a newly chosen head is in view. */
 function keepInView(list: HTMLElement | null, head: number): void {
   if (list === null || list.dataset.head === String(head)) return;
   list.dataset.head = String(head);

@@ -1,19 +1,19 @@
-/** What is pressed in the widget is the widget's: it neither edits the notebook nor opens what the host has on that key. */
+/** Keys pressed in the widget stay in the widget: they do not edit the notebook or trigger the host's shortcuts. */
 
 import { focusPicture, isShortcut } from "../components/keyboard";
 import type { Ui } from "../state/ui";
 
-/** JupyterLab and Notebook 7 look for it on the element that has the focus; on one around that it has no effect. */
+/** JupyterLab and Notebook 7 look for this on the focused element only, not on its ancestors. */
 const KEPT = "data-lm-suppress-shortcuts";
-/** Keys of one stroke by which a host edits or moves; Tab and the function keys stay the browser's and the host's. */
+/** Single keys with which a host edits or moves. Tab and the function keys stay with the browser and the host. */
 const EDITS = /^(.|Arrow.*|Home|End|Page.*|Enter|Backspace|Delete|Insert)$/u;
 
-/** Keep keys from the host while anything in the widget has the focus; `/` and `?` open what floats over the picture. */
+/** Keep keys from the host while the widget has the focus; `/` and `?` open the cards. */
 export function keepKeys(ui: Ui): void {
   const { root, stop } = ui;
   const focused = (event: Event) => event.composedPath()[0] as HTMLElement;
   root.addEventListener("focusin", (event) => focused(event).setAttribute(KEPT, "true"), { signal: stop });
-  // Notebook 7 listens before any element does, but after the window. To save stays the notebook's.
+  // Notebook 7 listens before any element does, but after the window. Saving stays the notebook's.
   root.ownerDocument.defaultView?.addEventListener(
     "keydown",
     (event) => {
@@ -44,15 +44,15 @@ function openCard(ui: Ui, event: KeyboardEvent): void {
   event.preventDefault();
   const field = card === "goto" ? ui.root.querySelector<HTMLInputElement>("input[data-aw=goto]") : null;
   if (field === null) ui.card.value = card;
-  else field.focus(); // a long head has it beside its picture
+  else field.focus(); // a long head has the field next to its picture
 }
 
-/** Whether there are tokens to go to: all heads together have none. */
+/** Whether there are tokens to go to; the view of all heads has none. */
 export const hasGoTo = ({ store }: Ui) => store.view.value !== "heads";
 
 /**
- * Give the focus to the picture when anything is clicked that takes none: it would be the notebook's, and the next letter
- * too. Who selects text to copy it keeps the selection as it is.
+ * Give the focus to the picture when something without focus is clicked; else the notebook would get it, and the next
+ * key too. A text selection is kept, so that it can be copied.
  */
 function keepFocus(root: HTMLElement, stop: AbortSignal): void {
   const page = root.getRootNode() as Document | ShadowRoot;

@@ -1,17 +1,17 @@
-/** A PNG of the widget as it stands in the page: its canvases, its text and its style sheet, drawn once more. */
+/** A PNG of the widget as the page shows it, redrawn from its canvases, text and style sheet. */
 
 import { px } from "../components/dom";
 import type { Ui } from "../state/ui";
 
-const SCALE = 2; // pixels of the picture to one of the page
-const MOST = 8192; // pixels of a side
-/** What stands on the page only while somebody works with it. */
+const SCALE = 2; // picture pixels per page pixel
+const MOST = 8192; // pixels per side
+/** Elements that are on the page only during interaction. */
 const PASSING =
   ".aw-toolbar, .aw-popup, .aw-notice, .aw-menu, .aw-visually-hidden, .aw-whole-window, textarea, a[hidden]";
-// Characters that XML has not.
+// Characters that XML does not allow.
 const NO_XML = /[^\t\n\r\x20-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
 
-/** Return a PNG of a widget. Rejects where the browser does not draw HTML into a canvas. */
+/** Return a PNG of a widget. Rejects if the browser cannot draw HTML into a canvas. */
 export async function pictureOfPage({ root }: Ui): Promise<Blob> {
   const { width, height: whole } = root.getBoundingClientRect();
   const height = whole - (root.querySelector<HTMLElement>(".aw-toolbar")?.offsetHeight ?? 0);
@@ -58,7 +58,7 @@ function imageOf(canvas: HTMLCanvasElement): HTMLImageElement {
   return image;
 }
 
-/** The rules of the widget's style sheet, wherever the host has put it. */
+/** Return the rules of the widget's style sheet, wherever the host has put it. */
 function styleOf(root: HTMLElement): string {
   const place = root.getRootNode() as Document | ShadowRoot;
   const sheets = new Set([...document.styleSheets, ...place.styleSheets, ...(place.adoptedStyleSheets ?? [])]);
@@ -67,10 +67,10 @@ function styleOf(root: HTMLElement): string {
 
 function rulesOf(sheet: CSSStyleSheet): string[] {
   const written = sheet.ownerNode?.textContent ?? "";
-  if (written.includes(".attnwidget")) return [written]; // rules that were read say less: a font of variables is lost
+  if (written.includes(".attnwidget")) return [written]; // parsed rules lose a font set by variables
   try {
     return [...sheet.cssRules].map((rule) => rule.cssText).filter((text) => text.includes(".attnwidget"));
   } catch {
-    return []; // a sheet of another origin
+    return []; // a sheet from another origin
   }
 }

@@ -1,4 +1,4 @@
-/** What is shown as Python: the call that shows it again, and the numbers that are pinned. */
+/** The current state as Python code: the call that shows it again, and the pinned numbers. */
 
 import { isNamed } from "../components/phrases";
 import { BLOCKED } from "../contract/decode";
@@ -8,7 +8,7 @@ import type { Segments } from "../data/segment-data";
 import type { Ui } from "../state/ui";
 import type { Labels } from "../text/labels";
 
-/** Traits that are a keyword of the call, where they are not as they are without one. */
+/** Traits that become keywords of the call when they differ from their defaults. */
 const USUAL = {
   layer: 0,
   batch: 0,
@@ -36,9 +36,9 @@ const USUAL = {
   segments_show: "attention",
 } as const;
 
-/** Pieces that are written out. */
+/** How many pieces are written out. */
 const MOST_PIECES = 64;
-/** Made for whatever is in no other. */
+/** The name of everything that is in no other segment. */
 const MADE = ["first token", "other"];
 
 /** Return lines of Python. */
@@ -69,7 +69,7 @@ export function pythonOf(ui: Ui): string {
   return [`w = ${[...called, ...keywords].join(", ")})`, ...pinnedLines(ui, pins)].join("\n");
 }
 
-/** `{"doc 1": (4, 60)}`; of segments in segments, of very many, of several samples or of a chat: `segments`. */
+/** `{"doc 1": (4, 60)}`; just `segments` if nested, very many, of several samples or of a chat. */
 function spansOf({ names, starts, stops, levels, more }: Segments, samples: number): string {
   const spans = new Map<string, string[]>();
   names.forEach((name, at) => {
@@ -85,7 +85,7 @@ function spansOf({ names, starts, stops, levels, more }: Segments, samples: numb
 
 const tuple = (pin: Pin) => `(${pin.map(literal).join(", ")})`;
 
-/** A line for each pin: what it is, and of the last its number. */
+/** A line for each pin; the last one with its number. */
 function pinnedLines({ store, pinned }: Ui, pins: readonly Pin[]): string[] {
   const named = (side: string, labels: Labels, at: number | null) =>
     at === null ? [] : [`${side} ${at}${isNamed(labels, at) ? ` ${literal(labels.at(at).text)}` : ""}`];

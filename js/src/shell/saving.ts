@@ -1,4 +1,4 @@
-/** Saving and copying what is shown: files that Python makes, or, where there is none, a picture that the page makes. */
+/** Save and copy what is shown: files that Python makes, or without Python a picture that the page makes. */
 
 import type { Section } from "../components/menu";
 import type { Bytes } from "../contract/messages";
@@ -15,17 +15,17 @@ const CALL: Record<Format, string> = {
   svg: 'w.figure().savefig("attention.svg")',
   html: 'w.to_html("attention.html")',
 };
-const KEPT = 60_000; // milliseconds that a file is there for the browser to fetch
+const KEPT = 60_000; // milliseconds for which the browser can fetch a file
 const SAID = 5000;
-const GIVEN = 10_000; // what a reader may have to do is said for longer
+const GIVEN = 10_000; // longer, because the reader may have to act
 
-/** Return what can be saved and copied. In a saved file nobody makes other files. */
+/** Return what can be saved and copied. A saved file cannot make other files. */
 export function savingSections(ui: Ui): Section[] {
   const isSaved = ui.store.facts.value.saved !== undefined;
   const files = [
     { value: "png", name: "as PNG", note: "a picture" },
     { value: "svg", name: "as SVG", note: "for print" },
-    { value: "html", name: "as HTML", note: "a page to open anywhere" },
+    { value: "html", name: "as HTML", note: "opens in any browser" },
   ];
   const copies = [
     { value: "picture", name: "picture" },
@@ -52,20 +52,21 @@ async function save(ui: Ui, format: Format): Promise<void> {
   try {
     const { name, blob } = await fileOf(ui, format);
     download(ui, name, blob);
-    tell(ui, { title: "Given to the browser", text: `${name}. ${otherwise(ui, format)}` }, GIVEN);
+    tell(ui, { title: "Sent to the browser", text: `${name}. ${otherwise(ui, format)}` }, GIVEN);
   } catch (error) {
-    const why = error instanceof KernelError ? error.message : "no kernel answers, which makes it.";
+    const why =
+      error instanceof KernelError ? error.message : "only the kernel can make this file, and it does not answer.";
     tell(ui, { title: "Not saved", text: sentenceOf(why, CALL[format]) });
   }
 }
 
-/** What to do where nothing comes of it: a page that may not save files is not told so. */
+/** What to do if no file arrives: a page that is not allowed to save files gets no error. */
 function otherwise(ui: Ui, format: Format): string {
-  const refused = "If no file comes, this page may not save files";
+  const refused = "If no file arrives, this page is not allowed to save files";
   return ui.store.facts.peek().saved === undefined ? `${refused}. In a cell: ${CALL[format]}` : `${refused}.`;
 }
 
-/** Python's file; a PNG that it cannot draw, as without a kernel or matplotlib, is one of the page. */
+/** Fetch Python's file; if Python cannot draw a PNG (no kernel, no matplotlib), make one from the page. */
 async function fileOf(ui: Ui, format: Format): Promise<{ name: string; blob: Blob }> {
   const there = !ui.kernel.away.peek() && ui.store.facts.peek().saved === undefined;
   try {
@@ -82,7 +83,7 @@ async function fetchFile(ui: Ui, format: Format): Promise<{ name: string; blob: 
     const reply = await ui.kernel.request("file", { format, start }, { signal: ui.stop });
     if (reply.share < 1) {
       const made = Math.floor(100 * reply.share);
-      tell(ui, { title: "Saving", text: `${made} % of the file is made.` });
+      tell(ui, { title: "Saving", text: `${made} % of the file is ready.` });
       continue;
     }
     const { data } = reply;
@@ -102,7 +103,7 @@ function copyOf(bytes: Bytes): ArrayBuffer {
   return view.slice().buffer;
 }
 
-/** A link in the page is followed, for VS Code looks for one, and asks where to put the file. */
+/** Click a link in the page: VS Code looks for one and asks where to put the file. */
 function download(ui: Ui, name: string, blob: Blob): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -119,23 +120,23 @@ async function copyPicture(ui: Ui): Promise<void> {
   try {
     if (typeof ClipboardItem !== "function" || !navigator.clipboard?.write) throw new Error("no clipboard");
     await navigator.clipboard.write([new ClipboardItem({ "image/png": pictureOfPage(ui) })]);
-    tell(ui, { title: "Copied", text: "The picture is in the clipboard." }, SAID);
+    tell(ui, { title: "Copied", text: "The picture is on the clipboard." }, SAID);
   } catch {
-    tell(ui, { title: "Not copied", text: "This page may not copy pictures here: save it as PNG." });
+    tell(ui, { title: "Not copied", text: "This page is not allowed to copy pictures. Save it as PNG instead." });
   }
 }
 
 async function copyPython(ui: Ui): Promise<void> {
   tell(ui, null);
   const text = pythonOf(ui);
-  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The call is in the clipboard." }, SAID);
-  else tell(ui, { title: "Not copied", text: `This page may not copy here. The call is: ${text}` });
+  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The call is on the clipboard." }, SAID);
+  else tell(ui, { title: "Not copied", text: `This page is not allowed to copy. The call is: ${text}` });
 }
 
-/** Copy what Python has said. */
+/** Copy Python's message. */
 export async function copyMessage(ui: Ui, text: string): Promise<void> {
-  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The message is in the clipboard." }, SAID);
-  else tell(ui, { title: "Not copied", text: "This page may not copy here: select the message." });
+  if (await copyText(ui, text)) tell(ui, { title: "Copied", text: "The message is on the clipboard." }, SAID);
+  else tell(ui, { title: "Not copied", text: "This page is not allowed to copy. Select the message instead." });
 }
 
 /** Return whether a text could be copied. */
@@ -149,7 +150,7 @@ async function copyText(ui: Ui, text: string): Promise<boolean> {
   }
 }
 
-/** The old way, where a page has no clipboard of its own, as without https. */
+/** The old way, for pages without a clipboard API, such as those without https. */
 function copyByCommand(ui: Ui, text: string): boolean {
   const field = document.createElement("textarea");
   field.value = text;
@@ -167,7 +168,7 @@ function copyByCommand(ui: Ui, text: string): boolean {
 
 const leaving = new WeakMap<Ui, ReturnType<typeof setTimeout>>();
 
-/** Say what has become of it: for some milliseconds, or until the next time. */
+/** Show a message for some milliseconds, or until the next one. */
 function tell(ui: Ui, told: Ui["told"]["value"], forMs?: number): void {
   clearTimeout(leaving.get(ui));
   ui.told.value = told;
@@ -181,7 +182,7 @@ function tell(ui: Ui, told: Ui["told"]["value"], forMs?: number): void {
   }
 }
 
-/** Python's sentence, with the line that does it in a cell where that does not say it. */
+/** Return Python's sentence, followed by the line to run in a cell unless it names one. */
 function sentenceOf(why: string, call: string): string {
   const said = why.charAt(0).toUpperCase() + why.slice(1);
   return said.includes("w.") || said.includes("pip ") ? said : `${said} In a cell: ${call}`;

@@ -1,4 +1,4 @@
-/** The place of the chosen view. The one before stays in it until the next is loaded: nothing jumps, nothing flashes. */
+/** The place of the chosen view. The previous view stays until the next is loaded, so nothing jumps or flashes. */
 
 import { effect, signal, untracked } from "@preact/signals-core";
 import { mount, part, px, type View } from "../components/dom";
@@ -7,19 +7,19 @@ import type { ViewName } from "../contract/values";
 import type { Ui } from "../state/ui";
 import { loadedView, loadView } from "./views";
 
-/** Milliseconds after which a reader is told that a view is being loaded, which takes some ten. */
+/** Milliseconds before a loading message appears; loading takes about ten. */
 const PATIENCE = 300;
 
-/** What has the keys of a view: the first one of several. */
+/** The element that takes a view's keys: the first of several. */
 const PICTURE = "[data-aw=picture]";
 
-/** Return the place with the chosen view, or while that is loaded the one before, or why it cannot be loaded. */
+/** Return the place with the chosen view; while it loads, the previous one; or why it cannot be loaded. */
 export function stage(ui: Ui): View {
   const { store } = ui;
   const node = part("aw-stage");
   const made = signal<((ui: Ui) => View) | null>(null);
   const attempts = signal(0);
-  let hadFocus = false; // whether the view before had it: then the next one gets it, for the keyboard
+  let hadFocus = false; // whether the previous view had the focus, so that the next one gets it
   const put = (make: (ui: Ui) => View) => {
     if (made.peek() !== make) store.recovery.attempt(() => (made.value = make));
   };
@@ -53,7 +53,7 @@ export function stage(ui: Ui): View {
       };
     }),
     effect(() => {
-      // Each view lives and ends with its own signal.
+      // Each view has its own signal.
       const own = new AbortController();
       const view = made.value?.({ ...ui, stop: own.signal });
       if (view === undefined) return undefined;
@@ -79,20 +79,20 @@ export function stage(ui: Ui): View {
   };
 }
 
-/** As high as what was there, so that nothing below moves. */
+/** As high as the previous view, so that nothing below moves. */
 function waiting(stage: HTMLElement, name: ViewName): View {
   const node = part("aw-notice", "loading");
   node.style.minHeight = px(stage.offsetHeight);
   return mount(node, () => <Message sign="waiting" title={`Opening the ${name} view …`} text="" />);
 }
 
-/** The page has no such part, or does not let it run. */
+/** The page lacks this part of the script, or does not allow it to run. */
 function absent({ store }: Ui, name: ViewName, error: unknown, again: () => void): View {
   const node = part("aw-notice", "unloaded");
   const why = error instanceof Error ? error.message : String(error);
   const text =
-    "Try again; if that does not help, run the cell again, or write the file again. " +
-    `Where a page's security policy refuses scripts from blob: addresses, allow those. The reason: ${why}`;
+    "Try again. If that does not help, run the cell again or save the file again. " +
+    `If the page's security policy blocks scripts from blob: URLs, allow them. Reason: ${why}`;
   return mount(node, () => (
     <Message
       sign="error"

@@ -1,4 +1,4 @@
-/** The menus of each view, where in the toolbar there is room for them, and what is in them. */
+/** The menus of each view, their contents, and which of them fit into the toolbar. */
 
 import type { Section } from "../components/menu";
 import { showsCells } from "../components/phrases";
@@ -55,7 +55,7 @@ const VIEWS = [
 ] as const;
 const IMAGE = { value: "image", name: "Image" } as const;
 
-/** Return the views that there are, in the order of their tabs. */
+/** Return the available views, in the order of their tabs. */
 export function viewsOf({ store }: Ui) {
   const compared = (store.sides.value?.length ?? 0) > 0;
   return [
@@ -66,21 +66,21 @@ export function viewsOf({ store }: Ui) {
   ];
 }
 
-/** How much room the toolbar has: what needs more of it than there is stands under `⋯`. */
+/** The room in the toolbar; menus that need more stand under `⋯`. */
 export interface ToolbarRoom {
-  /** The views are words. */
+  /** Whether the views are tabs rather than a menu. */
   readonly tabs: boolean;
-  /** By what a menu may need. */
+  /** Which needs of menus are met. */
   readonly fits: Readonly<Record<Need, boolean>>;
 }
 
-/** A menu stands in the toolbar always, where any menu does, where views and menus are few, where there is much room, or never. */
+/** When a menu stands in the toolbar: always, if any menu does, with few views and menus, with much room, or never. */
 type Need = "nothing" | "menus" | "few" | "much" | "more than there is";
 
-/** Each step of `folded` puts more under `⋯`: by what menus need, then the views as words. */
+/** Each step of `folded` moves more under `⋯`: first menus by need, then the tabs. */
 export const MOST_FOLDED = 4;
 
-/** Return how much room there is at this width, once so much has been folded. */
+/** Return the room at this width after so much has been folded. */
 export function roomOf(mode: Mode, views: number, folded: number): ToolbarRoom {
   const narrow = mode === "narrow";
   return {
@@ -116,7 +116,7 @@ export type MenuName =
   | "target"
   | "whatIf";
 
-/** What the segments view shows, and how it is read: in the toolbar, or where that has no room above the view. */
+/** What the segments view shows and how to read it: in the toolbar, or above the view if the toolbar has no room. */
 export const ABOVE: readonly MenuName[] = ["shown", "measure", "target", "edit"];
 
 /** The menus of each view from left to right, and what each needs. */
@@ -175,7 +175,7 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
   stages: [], // its own rules stand below the pictures
 };
 
-/** The same where there is a model: both of what it can show are words in the toolbar. */
+/** The same with a model: both things that the view can show are words in the toolbar. */
 const WITH_MODEL: typeof MENUS.segments = [
   ["shown", "menus"],
   ["heads", "more than there is"],
@@ -191,7 +191,7 @@ const EFFECT: typeof MENUS.segments = [
 
 const hasSegments = ({ store }: Ui) => (store.mass.value?.keys.length ?? 0) > 0;
 
-/** Whether there is anything to choose; a menu that is not named here always has something. */
+/** Whether a menu has a choice; menus not named here always do. */
 const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   labels: isNamed,
   linked: ({ store }) => store.facts.value.stages.some((stage) => stage !== "weights" && linkedStage(stage) === stage),
@@ -212,7 +212,7 @@ const IS_THERE: Readonly<Partial<Record<MenuName, (ui: Ui) => boolean>>> = {
   },
 };
 
-/** Return the menus in the toolbar, and those whose sections are under `⋯`. */
+/** Return the menus in the toolbar, and those under `⋯`. */
 export function menusOf(ui: Ui, { fits }: ToolbarRoom): { shown: readonly MenuName[]; folded: readonly MenuName[] } {
   const view = ui.store.view.value;
   const hasModel = view === "segments" && ui.store.effects.value;
@@ -220,17 +220,17 @@ export function menusOf(ui: Ui, { fits }: ToolbarRoom): { shown: readonly MenuNa
   const there = menus.filter(([menu]) => IS_THERE[menu]?.(ui) ?? true);
   const names = (isShown: boolean) => there.filter(([, need]) => fits[need] === isShown).map(([menu]) => menu);
   const folded = names(false);
-  return { shown: names(true), folded: view === "graph" ? folded.reverse() : folded }; // there its own come first
+  return { shown: names(true), folded: view === "graph" ? folded.reverse() : folded }; // the graph's own menus first
 }
 
 interface MenuText {
   readonly name: string;
-  /** What is chosen, in a word or two. */
+  /** The current choice, in a word or two. */
   value(ui: Ui): string;
   sections(ui: Ui): Section[];
 }
 
-/** All menus but the one of other rules, which is `WhatIfMenu`. */
+/** All menus except "What if", which is `WhatIfMenu`. */
 export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   labels: { name: "Labels", value: (ui) => ui.shownNames.value ?? "tokens", sections: (ui) => [labelsSection(ui)] },
   measure: {
@@ -242,7 +242,7 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
     },
     sections: (ui) => [measureSection(ui)],
   },
-  aside: { name: "Aside", value: asideName, sections: (ui) => [asideSection(ui)] },
+  aside: { name: "Exclude", value: asideName, sections: (ui) => [asideSection(ui)] },
   asking: {
     name: "Asking",
     value: ({ store }) => store.mass.value?.asking ?? "",
@@ -287,12 +287,12 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   color: { name: "Color", value: colorName, sections: colorSections },
   pool: {
     name: "Pool",
-    value: (ui) => (showsCells(ui) ? "none needed" : poolName(ui.store.pool.value)),
+    value: (ui) => (showsCells(ui) ? "not needed" : poolName(ui.store.pool.value)),
     sections: (ui) => [poolSection(ui)],
   },
 };
 
-/** Return the sections under `⋯`: those of the menus that did not fit, then how tokens and the widget look. */
+/** Return the sections under `⋯`: the menus that did not fit, then the looks of tokens and widget. */
 export function moreSections(ui: Ui, folded: readonly MenuName[]): Section[] {
   const titled = folded.flatMap((menu) => {
     if (menu === "whatIf") return [];
@@ -308,14 +308,14 @@ function piecesSection({ store }: Ui): Section {
     title: "Tokens",
     value: store.pieces.value ?? "pieces",
     choices: [
-      { value: "pieces", name: "pieces", note: "as the tokenizer cuts them" },
-      { value: "words", name: "words", note: "summed to a word, averaged from a word" },
+      { value: "pieces", name: "pieces", note: "the tokenizer's subwords" },
+      { value: "words", name: "words", note: "keys summed, queries averaged" },
     ],
     choose: (pieces) => store.show({ pieces: pieces as "pieces" | "words" }),
   };
 }
 
-/** Whether the text of a side has segments that fit the picture. */
+/** Whether one side has segments that fit the picture. */
 function isNamed({ store }: Ui): boolean {
   return axisSegments(store, "query") !== null || axisSegments(store, "key") !== null;
 }
@@ -325,7 +325,7 @@ function labelsSection(ui: Ui): Section {
     value: ui.shownNames.value ?? "tokens",
     choices: [
       { value: "tokens", name: "tokens" },
-      { value: "segments", name: "segments", note: "tokens once there is room" },
+      { value: "segments", name: "segments", note: "tokens when there is room" },
     ],
     choose(names) {
       ui.axisNames.value = names as "tokens" | "segments";
@@ -390,7 +390,7 @@ function shownName(ui: Ui, stage = ui.store.stage.value): string {
   return target ? `logit of ${targetName(target)}` : stageName(stage);
 }
 
-/** The tokens whose logits can be shown, where these are. */
+/** The tokens whose logits can be shown, if known. */
 function logitSections(ui: Ui): Section[] {
   const { store } = ui;
   const { token, choices = [] } = targetOf(ui) ?? {};
@@ -413,7 +413,7 @@ function showSection({ store }: Ui): Section {
   };
 }
 
-/** What links, pictures of heads and sums by segment can be of; the other stages are shown elsewhere. */
+/** The stages that links, thumbnails and sums by segment can show; the others are disabled. */
 function linkedSection({ store }: Ui): Section {
   const elsewhere = "in the heatmap, the text and the stages";
   return {
@@ -437,7 +437,7 @@ function poolSection({ store }: Ui): Section {
   };
 }
 
-/** The scale, and what it spans where that is not the head: "linear, 0 to 1". */
+/** The scale, and its range unless it is the head's own: "linear, 0 to 1". */
 function colorName({ store }: Ui): string {
   const range = store.color_range.value;
   const signed = isSigned(store.stage.value);
@@ -468,10 +468,10 @@ function colorSections({ store }: Ui): Section[] {
     value: Array.isArray(range) ? "own" : range,
     choices: [
       { value: "head", name: "head", note: "its own maximum" },
-      { value: "row", name: "row", note: "each row its own" },
+      { value: "row", name: "row", note: "separate for each row" },
       ...(store.view.value === "heatmap" ? [{ value: "view", name: "view", note: "what is in view" }] : []),
       ...(store.view.value === "heatmap" && store.stage.value === "weights" && store.facts.value.heads > 1
-        ? [{ value: "layer", name: "layer", note: "the same for all its heads" }]
+        ? [{ value: "layer", name: "layer", note: "shared by its heads" }]
         : []),
       { value: "unit", name: unitName(signed) },
     ],
@@ -495,7 +495,7 @@ function lookSections({ store }: Ui): Section[] {
       title: "Theme",
       value: store.theme.value,
       choices: [
-        { value: "auto", name: store.facts.value.saved ? "as the system" : "as the notebook" },
+        { value: "auto", name: store.facts.value.saved ? "like the system" : "like the notebook" },
         { value: "light", name: "light" },
         { value: "dark", name: "dark" },
         { value: "contrast", name: "high contrast" },

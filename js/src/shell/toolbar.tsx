@@ -1,4 +1,4 @@
-/** The views as words on the left, how they are shown as menus on the right. */
+/** The toolbar: views on the left, menus on the right. */
 
 import { effect, signal } from "@preact/signals-core";
 import { Component, render } from "preact";
@@ -13,23 +13,23 @@ import { MeasureWords, ShowWords } from "../views/segments/words/measure";
 import { HeadStepper, LayerStepper } from "./head-picker";
 import { ABOVE, MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf } from "./toolbar-menus";
 
-/** Return the toolbar; what does not fit into the width is folded. */
+/** Return the toolbar, folded until it fits into the width. */
 export function toolbar(ui: Ui): View {
   const node = part("aw-toolbar", "toolbar");
   let folded = 0;
   let before = "";
-  const isPlaced = signal(false); // where it is not in the page yet, nothing can be measured
+  const isPlaced = signal(false); // nothing can be measured before it is in the page
   queueMicrotask(() => {
     isPlaced.value = true;
   });
   const end = effect(() => {
     void isPlaced.value;
-    // Fonts and themes differ in width: what does not fit is folded, until the page or the view is another.
+    // Fonts and themes differ in width: fold what does not fit, until the page or the view changes.
     const { width, unit, mode, theme, font, store } = ui;
     const now = [width.value, unit.value, mode.value, theme.value, font.value, store.view.value].join();
     if (now !== before) folded = 0;
     before = now;
-    ui.root.dataset.mode = mode.value; // what it is measured in, whoever hears of the width first
+    ui.root.dataset.mode = mode.value; // set before measuring
     render(<Toolbar ui={ui} folded={folded} />, node);
     while (folded < MOST_FOLDED && node.offsetWidth > ui.width.value) {
       render(<Toolbar ui={ui} folded={++folded} />, node);
@@ -45,7 +45,7 @@ export function toolbar(ui: Ui): View {
   };
 }
 
-/** The menus that have room here, of those that stand above the view else. */
+/** The menus that fit here; else they stand above the view. */
 function placed(ui: Ui, folded: number): string {
   const { shown } = menusOf(ui, roomOf(ui.mode.value, viewsOf(ui).length, folded));
   return ABOVE.filter((menu) => shown.includes(menu)).join(" ");
@@ -130,11 +130,11 @@ function ToolbarMenu({ ui, menu }: { ui: Ui; menu: MenuName }) {
 
 interface Ends {
   readonly numbers: readonly (number | undefined)[];
-  /** As they are shown. */
+  /** The numbers as shown. */
   readonly texts: readonly [low: string, high: string];
 }
 
-/** Two numbers of one's own for the ends of the colors. */
+/** Two numbers that set a custom color range. */
 class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string; of: string }> {
   override state = { error: "", of: "" };
 
@@ -143,11 +143,11 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string;
     const { numbers, texts } = this.inForce();
     const [low, high] = ["low", "high"].map((name, at) => {
       const typed = typedIn(event.currentTarget, name);
-      return typed === texts[at] ? numbers[at] : Number((typed || "x").replace("−", "-")); // as shown: perhaps of more digits
+      return typed === texts[at] ? numbers[at] : Number((typed || "x").replace("−", "-")); // keeps all digits
     }) as [number, number];
     const say = (error: string) => this.setState({ error, of: texts.join() });
-    if (!Number.isFinite(low) || !Number.isFinite(high)) say("Give two numbers");
-    else if (low >= high) say("The first must be less");
+    if (!Number.isFinite(low) || !Number.isFinite(high)) say("Enter two numbers");
+    else if (low >= high) say("The first must be smaller");
     else {
       say("");
       this.props.ui.store.show({ color_range: [low, high] });
@@ -166,7 +166,7 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string;
     const { texts } = this.inForce();
     return (
       <>
-        <h4>Own range{Array.isArray(range) ? ", in force" : ""}</h4>
+        <h4>Custom range{Array.isArray(range) ? ", in use" : ""}</h4>
         <form onSubmit={this.submit}>
           <NumberField name="low" label="Low end of the colors" text={texts[0]} />
           <span class="aw-muted">to</span>
@@ -183,7 +183,7 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string;
   }
 }
 
-/** What `?` opens, for those who do not know that. */
+/** A menu item that opens the same card as `?`. */
 function KeysItem({ ui }: { ui: Ui }) {
   const show = () => {
     ui.card.value = "keys";
@@ -193,7 +193,7 @@ function KeysItem({ ui }: { ui: Ui }) {
       <h4 role="presentation">Help</h4>
       <button type="button" role="menuitem" onClick={show}>
         <span />
-        <span>keys</span>
+        <span>keyboard shortcuts</span>
         <span class="aw-note">?</span>
       </button>
     </div>

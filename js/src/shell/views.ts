@@ -1,4 +1,4 @@
-/** The views by name. The heatmap is there from the start; each other one is a part of the script, loaded when opened. */
+/** The views by name. The heatmap is in the core script; each other view is a part that is loaded when first opened. */
 
 import type { View } from "../components/dom";
 import type { ViewName } from "../contract/values";
@@ -7,7 +7,7 @@ import { heatmapView } from "../views/heatmap/index";
 
 type Make = (ui: Ui) => View;
 
-/** What the build cuts off as parts: each `import()` here, with what only it needs. */
+/** The parts of the script: one for each `import()` here, with everything that only it needs. */
 const LOADERS: Record<Exclude<ViewName, "heatmap">, () => Promise<Make>> = {
   compare: async () => (await import("../views/compare/index")).compare,
   graph: async () => (await import("../views/graph/index")).graph,
@@ -22,12 +22,12 @@ export const PARTS = Object.keys(LOADERS) as (keyof typeof LOADERS)[];
 
 const loaded = new Map<ViewName, Make>();
 
-/** Return what draws this view, the heatmap for a name that is none; undefined while it is not loaded. */
+/** Return the constructor of a view (the heatmap for an unknown name); undefined while it is not loaded. */
 export function loadedView(name: ViewName): Make | undefined {
   return Object.hasOwn(LOADERS, name) ? loaded.get(name) : heatmapView;
 }
 
-/** Load what draws a view. It rejects where the page does not let it, and may then be asked again. */
+/** Load a view. Rejects if the page does not allow it, and can then be called again. */
 export async function loadView(name: ViewName): Promise<void> {
   if (loadedView(name) === undefined) loaded.set(name, await LOADERS[name as keyof typeof LOADERS]());
 }

@@ -205,7 +205,7 @@ export function blockReading(store: Store): BlockReading | null {
   const left = leftOf(mass.keys, store.aside.value ?? []);
   const rest = restOf(mass.matrix, left, { own: "each" });
   const read = (measure: "mass" | "per_token" | "lift") => readingAt(rest, mass.keySizes, row, column, measure);
-  const names = [...left.without.map((at) => mass.keys[at]!), ...(left.self ? [] : ["each query's own key"])];
+  const names = [...left.without.map((at) => mass.keys[at]!), ...(left.self ? [] : ["own key of each query"])];
   if (Number.isNaN(mass.matrix.mass[row * mass.keys.length + column]!)) return null;
   return {
     mass: read("mass"),

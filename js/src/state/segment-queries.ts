@@ -121,12 +121,12 @@ export async function askSegmentsBy(kernel: Kernel, unit: "sentences" | "paragra
 
 async function wholes(envelope: Envelope, { buffers }: Reply): Promise<Uint32Array> {
   const array = await decode(envelope, buffers);
-  if (!(array instanceof Uint32Array)) throw new Error(`uint32 was to be sent, got ${envelope.dtype}`);
+  if (!(array instanceof Uint32Array)) throw new Error(`expected uint32, got ${envelope.dtype}`);
   return array;
 }
 
 async function floats(envelope: Envelope, { buffers }: Reply): Promise<Float32Array> {
   const array = await decode(envelope, buffers);
-  if (!(array instanceof Float32Array)) throw new Error(`float32 was to be sent, got ${envelope.dtype}`);
+  if (!(array instanceof Float32Array)) throw new Error(`expected float32, got ${envelope.dtype}`);
   return array;
 }

@@ -1,12 +1,12 @@
-/** Vocabularies that write each byte as a character, and characters whose bytes are in several tokens. */
+/** Byte-level vocabularies, which write each byte as a character, and characters split over several tokens. */
 
 /** Printable bytes stand for themselves; the others are the characters from U+0100 on, in order. */
 export const BYTE_LEVEL = /^[!-~¡-¬®-ÿĀ-Ń]+$/u;
 
-/** Those of which only white space is written in another way. */
+/** Tokens in which only white space is written differently. */
 export const ASCII_BYTES = /^[!-~ĠĊĉ]*$/u;
 
-/** Bytes that no text holds: control characters, and those that UTF-8 has no use for. */
+/** Bytes that never occur in text: control characters, and bytes that UTF-8 does not use. */
 export const neverInText = (byte: number) =>
   byte === 0x7f ||
   byte === 0xc0 ||
@@ -16,7 +16,7 @@ export const neverInText = (byte: number) =>
 
 export const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** Return the text of a byte-level token; bytes that are no whole character are shown as such. */
+/** Return the text of a byte-level token, with incomplete bytes as `<0x..>`. */
 export function fromBytes(token: string): string {
   const raw = Uint8Array.from(token, byteOf);
   try {
@@ -36,7 +36,7 @@ export function byteOf(character: string): number {
 
 export const hex = (byte: number) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
 
-/** Return how many bytes the character has that begins here; 0 where none does. */
+/** Return the length in bytes of the character that begins here; 0 if none does. */
 export function characterAt(bytes: readonly number[], at: number): number {
   const first = bytes[at] as number;
   const length = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;

@@ -1,20 +1,20 @@
-/** Numbers as the reader sees them: true minus signs, weights without a leading zero, nothing small shown as zero. */
+/** Numbers as text: true minus signs, weights without a leading zero, no small number shown as zero. */
 
 import { isCarried, isSigned } from "../contract/stages";
 import type { ColorScaleName, Stage } from "../contract/values";
 
 const MINUS = "−";
-/** Below this a number is written with an exponent. */
+/** Numbers below this have an exponent. */
 const TINY = 1e-4;
-/** From here on too. */
+/** Numbers from this on have an exponent. */
 const HUGE = 1e5;
-/** Below these three decimals show fewer than two digits, and four. */
+/** Below these, three decimals show fewer than two digits, and four do too. */
 const LEAST_OF_3 = 0.00995;
 const LEAST_OF_4 = 0.000995;
 
 /**
- * In a cell: about four characters, as many decimals for a number below zero as for one above. What is below .005 is left
- * to the color. A weight of 1 may have fewer than its two decimals, `most`, where cells are small.
+ * In a cell: about four characters, with the same decimals for negative as for positive numbers. Below .005 the color
+ * alone tells the number. A weight of 1 may have `most` instead of two decimals where cells are small.
  */
 export function cellNumber(value: number, stage: Stage, most = 2): string {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "" : infinite(value);
@@ -22,12 +22,12 @@ export function cellNumber(value: number, stage: Stage, most = 2): string {
   const size = Math.abs(value);
   if (size < 0.005) return "";
   if (stage === "weights") return withoutZero(fixed(value, size < 0.995 ? 2 : most));
-  const room = (decimals: number) => (decimals > 0 ? 3 : 4); // beside a sign, which only some numbers have
+  const room = (decimals: number) => (decimals > 0 ? 3 : 4); // without the sign
   const decimals = [2, 1, 0].find((some) => withoutZero(fixed(size, some)).length <= room(some));
   return decimals === undefined ? exponential(value, 0) : withoutZero(fixed(value, decimals));
 }
 
-/** In a list: four decimals for weights, three for scores; of what weights carry, at least two digits. */
+/** In a list: four decimals for weights, three for scores, at least two digits for contributions. */
 export function listNumber(value: number, stage: Stage): string {
   if (!Number.isFinite(value)) return infinite(value);
   if (value === 0) return "0";
@@ -54,12 +54,12 @@ export function count(value: number): string {
   return fixed(value, 0).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-/** `90 %` of a share of .9 */
+/** A share of .9 as `90 %`. */
 export function percent(share: number, decimals = 0): string {
   return Number.isFinite(share) ? `${fixed(100 * share, decimals)} %` : infinite(share);
 }
 
-/** A change, with its sign: `+.0489` */
+/** A change with its sign: `+.0489`. */
 export function signed(value: number, stage: Stage = "weights"): string {
   const text = listNumber(value, stage);
   return value > 0 && Number.isFinite(value) ? `+${text}` : text;
@@ -71,9 +71,9 @@ export interface LegendTick {
 }
 
 /**
- * Where a legend is labeled: at both exact ends and at round values between, at most four in all and none closer to its
- * neighbor than `minGap` of the legend. Weights run from `low` to `high`, and on a log scale show the powers of ten
- * above a thousandth of `high`; all other stages are symmetric: −m, 0, m.
+ * The labels of a legend: both exact ends and round values between, at most four, none closer to its neighbor than
+ * `minGap` of the legend. Weights run from `low` to `high`; on a log scale they show the powers of ten above a
+ * thousandth of `high`. All other stages are symmetric: −m, 0, m.
  */
 export function legendTicks(
   low: number,
@@ -103,7 +103,7 @@ export function legendTicks(
   ];
 }
 
-/** Round values strictly between: by the step that ends exactly at `high`, else by the smallest that leaves room. */
+/** Round values strictly between the ends: with the step that ends exactly at `high`, else the smallest that fits. */
 function roundValues(low: number, high: number, place: (value: number) => number, minGap: number): number[] {
   const unit = powerOfTen(exponentOf(high - low));
   const candidates = [0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5].map((step) => step * unit);
@@ -129,7 +129,7 @@ function multiples(step: number, low: number, high: number): number[] {
 
 function powersOfTen(low: number, high: number): number[] {
   const values: number[] = [];
-  // `low` itself is one of them where only its last digits make it more than a power.
+  // `low` counts as a power of ten if only its last digits exceed one.
   for (let power = exponentOf(low * (1 - 1e-9)) + 1; ; power++) {
     const value = powerOfTen(power);
     if (value >= high) return values;
@@ -137,7 +137,7 @@ function powersOfTen(low: number, high: number): number[] {
   }
 }
 
-/** Where the first digit of a number stands, by its digits: a logarithm's last bit is the machine's own. */
+/** The exponent of the first digit, from the digits: the last bit of a logarithm differs between machines. */
 function exponentOf(value: number): number {
   return Number(value.toExponential().split("e")[1]);
 }
@@ -146,7 +146,7 @@ function powerOfTen(power: number): number {
   return Number(`1e${power}`);
 }
 
-/** All the digits of a round number. */
+/** All digits of a round number. */
 function roundText(value: number): string {
   if (value !== 0 && Math.abs(value) < TINY) return exponential(value, 0);
   return withoutZero(String(Number(value.toPrecision(3))))
@@ -164,7 +164,7 @@ function endText(value: number, stage: Stage): string {
   return size < 100 ? fixed(value, 1) : count(value);
 }
 
-/** An end of a range, as its legend says it. */
+/** An end of a range, as the legend shows it. */
 export const legendNumber = (value: number, stage: Stage): string => endText(value, stage);
 
 function infinite(value: number): string {

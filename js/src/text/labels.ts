@@ -1,4 +1,4 @@
-/** The labels of a sequence of tokens, and the same tokens as running text. */
+/** The labels of a sequence of tokens, and its tokens as running text. */
 
 import { count } from "./format";
 import { inText, partly } from "./split-characters";
@@ -6,7 +6,7 @@ import { display, joinOf, type Piece, pieceOf, styleOf, type TokenStyle, type To
 
 export interface Label extends TokenText {
   position: number;
-  /** Another token has the same label. */
+  /** Whether another token has the same label. */
   repeated: boolean;
   /** The position, for a repeated token that is not special; else "". */
   subscript: string;
@@ -15,15 +15,15 @@ export interface Label extends TokenText {
 export interface Labels {
   readonly length: number;
   at(position: number): Label;
-  /** As running text shows it. */
+  /** The token as running text shows it. */
   piece(position: number): Piece;
-  /** As the tokenizer writes it; null while that is not known. */
+  /** The token as the tokenizer writes it; null if unknown. */
   raw(position: number): string | null;
-  /** Where a text is, first those tokens that are nothing else; null where not all tokens are here. */
+  /** The positions of a text, exact matches first; null if not all tokens are loaded. */
   find(text: string): number[] | null;
 }
 
-/** Return the labels of keys with one more at their end: a name that is no token. */
+/** Return the labels of keys with one more name, which is not a token, at the end. */
 export function withNamed(keys: Labels, name: string): Labels {
   const position = keys.length;
   return {
@@ -35,7 +35,7 @@ export function withNamed(keys: Labels, name: string): Labels {
 }
 
 /**
- * Return the labels of a sequence; without tokens their positions. Cheap to make: the tokens are read on first use.
+ * Return the labels of a sequence; without tokens, their positions. The tokens are read on first use.
  */
 export function labels(tokens: readonly string[] | null, length: number, spelling?: TokenStyle): Labels {
   let read: ReturnType<typeof readAll> | null = null;
@@ -71,12 +71,12 @@ export function labels(tokens: readonly string[] | null, length: number, spellin
   };
 }
 
-/** Return the label of a token that is not known: its position. */
+/** Return the label of an unknown token: its position. */
 export function unnamed(position: number): Label {
   return { text: count(position), special: false, position, repeated: false, subscript: "" };
 }
 
-/** Name positions without tokens that are image patches, by row and column. */
+/** Label image patches, which have no tokens, by row and column. */
 export function withPatches(
   of: Labels,
   { rows, columns }: { rows: number; columns: number },
@@ -96,12 +96,12 @@ export function withPatches(
   };
 }
 
-/** Return a token of running text that is not known: its position. */
+/** Return an unknown token of running text: its position. */
 export function unread(position: number): Piece {
   return { text: count(position), space: true, breaks: false, special: false };
 }
 
-/** Each different token is compared once, as it is shown and as the tokenizer writes it; case does not matter. */
+/** Compare each distinct token once, as displayed and as the tokenizer writes it, ignoring case. */
 function find(wanted: string, tokens: readonly string[], texts: ReadonlyMap<string, TokenText>): number[] {
   const text = wanted.toLowerCase();
   const whole = new Set<string>();
@@ -115,7 +115,7 @@ function find(wanted: string, tokens: readonly string[], texts: ReadonlyMap<stri
   return [...places(whole), ...places(part)];
 }
 
-/** Each different token is looked at once, however often it occurs. */
+/** Look at each distinct token once, however often it occurs. */
 function readAll(tokens: readonly string[], spelling?: TokenStyle) {
   const times = new Map<string, number>();
   for (const token of tokens) times.set(token, (times.get(token) ?? 0) + 1);

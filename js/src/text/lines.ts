@@ -1,20 +1,20 @@
-/** Running text: tokens in lines, with the spaces and line breaks of the text. Pure functions. */
+/** Running text: tokens in lines, with the text's spaces and line breaks. Pure functions. */
 
 import type { Labels } from "./labels";
 import { endsWord, type Piece } from "./tokens";
 
-/** One token of a text, and what stands before it in its line. */
+/** A token of a text, and the space before it in its line. */
 export interface Placed {
   readonly position: number;
   readonly text: string;
   readonly gap: "" | " ";
-  /** Whether a line may begin with it. */
+  /** Whether a line may begin with this token. */
   readonly opens: boolean;
   readonly breaks: boolean;
   readonly special: boolean;
 }
 
-/** Tokens of a list of them, from `start` to before `stop`; the paragraph that they are of runs from the right or not. */
+/** Tokens from `start` to before `stop` of a list, and whether their paragraph runs from right to left. */
 export interface Line {
   readonly start: number;
   readonly stop: number;
@@ -26,12 +26,12 @@ export interface Line {
 const NO_SPACE_BEFORE = /^(?:[.,!?;:%)\]}’”»…。，、！？]+|['’](?:s|t|m|d|ll|re|ve)|n['’]t)$/i;
 const NO_SPACE_AFTER = /^[([{“‘«]$/;
 const CLITIC = /^(?:s|t|m|d|ll|re|ve)$/i;
-/** Scripts that write no spaces: kana and ideographs. */
+/** Scripts without spaces: kana and ideographs. */
 const IDEOGRAPHIC = /[\u3000-\u303f\uff00-\uffef\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}]/u;
 const LETTER = /\p{L}/u;
 const FROM_RIGHT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
-/** Return the tokens at some positions as a text. Of the special ones `keep` says whether they are in it. */
+/** Return the tokens at some positions as a text; `keep` decides which special tokens are included. */
 export function placed(labels: Labels, positions: readonly number[], keep: boolean): Placed[] {
   const found: Placed[] = [];
   let before: Piece | null = null;
@@ -70,10 +70,10 @@ function spaceBetween(before: Piece, piece: Piece, labels: Labels, position: num
 
 const endsIdeographic = (text: string) => IDEOGRAPHIC.test(Array.from(text).at(-1) ?? "");
 
-/** Whether the token before ends a word, where a vocabulary marks those. */
+/** Whether the previous token ends a word, in vocabularies that mark word ends. */
 const isEnd = (labels: Labels, position: number) => position > 0 && endsWord(labels.raw(position - 1));
 
-/** Break a text into lines no wider than `room`: before a word if it can be, else anywhere; never within a token. */
+/** Break a text into lines no wider than `room`: before a word if possible, else anywhere, never within a token. */
 export function breakLines(
   tokens: readonly Placed[],
   room: number,
@@ -84,8 +84,8 @@ export function breakLines(
   let paragraph = 0;
   let start = 0;
   let width = 0;
-  let opening = 0; // where the line may be broken last
-  let upToOpening = 0; // how wide it is until there
+  let opening = 0; // the last place where the line may break
+  let upToOpening = 0; // the width up to there
   const close = (stop: number, wide: number) => {
     lines.push({ start, stop, rtl: false, width: wide });
     start = stop;
@@ -124,7 +124,7 @@ export function breakLines(
 
 const gapAt = (tokens: readonly Placed[], at: number, space: number) => (tokens[at]?.gap === "" ? 0 : space);
 
-/** Whether the first letter of a paragraph is of a script that is written from the right. */
+/** Whether the first letter of a paragraph is of a right-to-left script. */
 function isFromRight(tokens: readonly Placed[], from: number): boolean {
   for (let at = from; at < tokens.length; at++) {
     const token = tokens[at] as Placed;
@@ -135,7 +135,7 @@ function isFromRight(tokens: readonly Placed[], from: number): boolean {
   return false;
 }
 
-/** Return the line that the token at a place is in. */
+/** Return the line that holds the token at an index. */
 export function lineOf(lines: readonly { readonly start: number }[], at: number): number {
   let [low, high] = [0, lines.length - 1];
   while (low < high) {

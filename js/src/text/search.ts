@@ -1,4 +1,4 @@
-/** What a person types to go somewhere: a token's number, a pair of them, or a text to look for. */
+/** The input of "go to": a token's number, a pair of numbers, or text to find. */
 
 const NUMBER = String.raw`(\d{1,3}(?:,\d{3})+(?!\d)|\d+)`;
 const PLACE = new RegExp(String.raw`^${NUMBER}(?:\s*(?:→|->|,|\s)\s*${NUMBER})?$`);
@@ -8,7 +8,7 @@ export type WantedPlace =
   | { readonly beyond: number; readonly total: number }
   | { readonly text: string };
 
-/** Read `12,301`, `12301 → 4110`, or a text; in quotation marks a number is a text too. Null if nothing was typed. */
+/** Parse `12,301`, `12301 → 4110`, or a text; a number in quotation marks is a text too. Null for no input. */
 export function readWanted(typed: string, queries: number, keys: number): WantedPlace | null {
   const text = typed.trim();
   if (text === "") return null;
@@ -22,16 +22,16 @@ export function readWanted(typed: string, queries: number, keys: number): Wanted
   return { query: query as number, key: key ?? null };
 }
 
-/** Where a text was found, and which of these places one is at. */
+/** The positions of a text, and the current one. */
 export interface Found {
   readonly text: string;
   readonly positions: readonly number[];
-  /** May be more than the positions that are known. */
+  /** May exceed the number of known positions. */
   readonly total: number;
   readonly at: number;
 }
 
-/** Return the next place, or the one before, round both ends; null where it is not among the known positions. */
+/** Return the next or previous match, wrapping around; null if its position is unknown. */
 export function stepped(found: Found, by: 1 | -1): Found | null {
   const at = (found.at + by + found.total) % found.total;
   return at < found.positions.length ? { ...found, at } : null;

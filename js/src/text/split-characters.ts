@@ -1,12 +1,12 @@
-/** Characters whose bytes are in several tokens: each token says which part of the character it holds. */
+/** Characters whose bytes are split over several tokens: each token shows which part of the character it holds. */
 
 import { BYTE_LEVEL, byteOf, characterAt, hex, utf8 } from "./byte-level";
 import { ALWAYS_SPECIAL, BYTES, type Piece, type TokenStyle, visible } from "./tokens";
 
-/** Tokens to either side among which the rest of a character is looked for: it has at most four bytes. */
+/** How many tokens to each side may hold the rest of a character, which has at most four bytes. */
 const AROUND = 3;
 
-/** Return a token within running text: of a character in parts the first shows it, each other one a dot. */
+/** Return a token within running text: the first part of a split character shows it, the others show a dot. */
 export function inText(
   piece: Piece,
   raw: (position: number) => string | null,
@@ -18,7 +18,7 @@ export function inText(
   return { ...piece, text: text.replace(/ 1\/\d/g, "").replace(/\S+ [2-4]\/\d/gu, "·") };
 }
 
-/** Return, of a token that holds part of a character, that character and which part: `é 1/2`; `text` of any other. */
+/** Return the character and part that a token holds, such as `é 1/2`; `text` for any other token. */
 export function partly(
   raw: (position: number) => string | null,
   position: number,
@@ -57,7 +57,7 @@ export function partly(
   return visible(found.startsWith(" ") && found.trim() !== "" ? found.slice(1) : found);
 }
 
-/** The bytes that a token stands for, if it is of those that are written by bytes. */
+/** Return the bytes that a token stands for, if it is written as bytes. */
 function rawBytes(token: string | null, style: TokenStyle): readonly number[] | null {
   if (token === null) return null;
   if (BYTES.test(token)) return token.match(/[0-9A-F]{2}/g)?.map((digits) => Number.parseInt(digits, 16)) ?? null;

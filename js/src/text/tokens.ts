@@ -1,56 +1,56 @@
-/** One token as a label: a tokenizer's own marks go, and what cannot be seen is made visible. */
+/** Tokens as labels: the tokenizer's marks are removed, invisible characters are made visible. */
 
 import { ASCII_BYTES, BYTE_LEVEL, byteOf, fromBytes, neverInText } from "./byte-level";
 
 /**
- * How a tokenizer writes its vocabulary: as text with marks of its own, each byte as a character (GPT-2 and its
- * descendants), or with real spaces before words. In "words" Ġ is a letter of somebody's own.
+ * How a tokenizer writes its vocabulary: as text with its own marks, each byte as a character (GPT-2 and its
+ * descendants), or with real spaces before words. In "words", Ġ is an ordinary letter of the user's own tokens.
  */
 export type TokenStyle = "text" | "bytes" | "spaced" | "words";
 
 export interface TokenText {
   text: string;
-  /** Put there by the tokenizer rather than by the author: `[CLS]`, `</s>`, `<|endoftext|>`. */
+  /** Added by the tokenizer rather than by the author: `[CLS]`, `</s>`, `<|endoftext|>`. */
   special: boolean;
 }
 
 /** A token within running text. */
 export interface Piece {
   readonly text: string;
-  /** Whether a space is before it; null where only what stands around it tells. */
+  /** Whether a space precedes it; null if only its neighbors tell. */
   readonly space: boolean | null;
   /** Whether a line ends with it. */
   readonly breaks: boolean;
   readonly special: boolean;
 }
 
-/** Stands for a token without any text. */
+/** Stands for an empty token. */
 const NOTHING = "∅";
 const ELLIPSIS = "…";
 
 export const ALWAYS_SPECIAL = /^(?:\[\/?[A-Z][A-Z0-9_]*\]|\[unused\d+\]|<\|.+\|>|<｜.+｜>)$/su;
-/** Names in angle brackets: listed, because `<b>` or `<table>` may be somebody's text. */
+/** Special names in angle brackets, listed because `<b>` or `<table>` may be the user's text. */
 const SPECIAL_NAME =
   /^<\/?(?:s|pad|unk|mask|bos|eos|bot|eot|eod|eop|cls|sep|think|tool_call|tool_response|mask_\d+|extra_id_\d+|unused_?\d*|reserved\w*|special\w*|(?:start|end|begin)_(?:of|header)\w*|\w+_start|\w+_end|fim_\w+|(?:image|audio|video)(?:_\w+)?|s_\w+)>$/i;
 const BYTE = /^<0x([0-9A-F]{2})>$/;
 export const BYTES = /^(?:<0x[0-9A-F]{2}>)+$/;
-/** Ends a word in the vocabularies of CLIP and of the first GPT. */
+/** Ends a word in the vocabularies of CLIP and the first GPT. */
 const END = "</w>";
-/** A word after a space, or a run of white space, as a byte-level vocabulary writes them. */
+/** A word after a space, or a run of white space, in a byte-level vocabulary. */
 const MARKED = /^[ĠĊĉ]+[!-~¡-¬®-ÿ]|[ĠĊĉ]{2}/u;
 
-/** Tokens that show as they are, as most do. */
+/** Tokens that need no change, as most. */
 const PLAIN = /^(?!##)[\x21-\x3b\x3d-\x5a\x5c-\x7e]+$/;
-/** A character that is not seen, or is seen as an ordinary space. */
+/** A character that is invisible, or looks like an ordinary space. */
 const INVISIBLE = /^(?:[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\p{DI}]|(?! )\p{Zs})/u;
-/** Nothing of a text without these has to be shown in another way. */
+/** Texts without these characters are shown as they are. */
 const NEEDS_CARE = /[\p{C}\p{M}\p{DI}]|(?! )\p{Z}/u;
-/** What an invisible joiner belongs to: emoji, and scripts whose letters take their shape from it. */
+/** Characters to which an invisible joiner belongs: emoji, and scripts whose letters take their shape from it. */
 const JOINING =
   /^(?:\p{Extended_Pictographic}|\p{RI}|(?![\p{sc=Latn}\p{sc=Grek}\p{sc=Cyrl}\p{sc=Hani}\p{sc=Hira}\p{sc=Kana}])\p{L})/u;
 const JOINER = /\u200c|\u200d|[\u{e0020}-\u{e007f}]/gu;
 
-/** Return a token as its label shows it. */
+/** Return the label of a token. */
 export function display(token: string, style: TokenStyle = "text"): TokenText {
   if (token === "") return { text: NOTHING, special: false };
   if (PLAIN.test(token)) return { text: token, special: false };
@@ -58,10 +58,10 @@ export function display(token: string, style: TokenStyle = "text"): TokenText {
   return { text: visible(plainText(token, style)), special: false };
 }
 
-/** Return the text, or as much of both its ends as fits into `max`, around an ellipsis; characters are never cut. */
+/** Return the text, or as much of both ends as fits into `max`, around an ellipsis; characters are never cut. */
 export function shorten(text: string, max: number, measure: (text: string) => number): string {
   if (text === "" || (text.length < 1024 && measure(text) <= max)) return text;
-  // Of a very long text only the ends can ever be seen.
+  // Only the ends of a very long text can be visible.
   const clusters =
     text.length < 1024 ? graphemes(text) : [...graphemes(text.slice(0, 512)), ...graphemes(text.slice(-512))];
   const keep = (number: number) => {
@@ -80,8 +80,8 @@ export function shorten(text: string, max: number, measure: (text: string) => nu
 }
 
 /**
- * Shorten names that stand side by side, so that they stay told apart: two that would read the same keep their ends, and
- * where these are the same too, or nothing fits, each has its number, 1 for the first of `numbers`.
+ * Shorten neighboring names so that they stay distinct: names that would read the same keep only their ends; if these
+ * are the same too, or nothing fits, each becomes its number (1 for the first of `numbers`).
  */
 export function shortenApart(
   names: readonly string[],
@@ -96,11 +96,11 @@ export function shortenApart(
   return ends.map((text, at) => (isClear(ends, at) || names[at] === text ? text : `#${numbers[at]! + 1}`));
 }
 
-/** Whether a text says anything, and no other says the same. */
+/** Whether a text is more than an ellipsis and differs from all others. */
 const isClear = (texts: readonly string[], at: number) =>
   texts[at] !== ELLIPSIS && texts.every((text, other) => other === at || text !== texts[at]);
 
-/** Return as much of the end of a text as has room. */
+/** Return as much of the end of a text as fits. */
 function endOf(text: string, max: number, measure: (text: string) => number): string {
   const clusters = graphemes(text.slice(-512));
   let kept = clusters.length;
@@ -109,8 +109,8 @@ function endOf(text: string, max: number, measure: (text: string) => number): st
 }
 
 /**
- * Byte-level if words or runs begin with such a space or line break, and nothing occurs that such a vocabulary cannot
- * write, or no text would hold. Ġ and Ċ alone, or among letters, are somebody's own.
+ * Return "bytes" if words or runs begin with a byte-level space or line break, and every token is one that such a
+ * vocabulary can write and a text can hold. Ġ and Ċ alone, or among letters, are the user's own.
  */
 export function styleOf(tokens: Iterable<string>): TokenStyle {
   let [marked, letters, strange] = [false, false, false];
@@ -124,7 +124,7 @@ export function styleOf(tokens: Iterable<string>): TokenStyle {
   return strange ? "text" : "bytes";
 }
 
-/** How tokens become running text: their spaces are known, or those after the last piece of a word, or none is. */
+/** How tokens become text: all spaces are known ("known"), those after the last subword ("ends"), or none ("words"). */
 export type Join = "known" | "ends" | "words";
 
 /** Return how tokens of this style become running text. */
@@ -138,7 +138,7 @@ export function joinOf(tokens: Iterable<string>, style: TokenStyle): Join {
   return "words";
 }
 
-/** Return a token as running text shows it: without the space before it and the marks of a piece. */
+/** Return a token as running text shows it, without the space before it and the subword marks. */
 export function pieceOf(token: string, style: TokenStyle, join: Join): Piece {
   const { text, special } = display(token, style);
   if (special) return { text, special, space: true, breaks: false };
@@ -148,16 +148,16 @@ export function pieceOf(token: string, style: TokenStyle, join: Join): Piece {
     const inside = /^##[^#\s]/u.test(token);
     return { text: inside ? text.slice(1) : text, special, space: inside ? false : null, breaks };
   }
-  // For the last of a word its space comes after it: whoever joins pieces asks the one before.
+  // The space comes after a word's last subword: the caller asks the previous token.
   if (join === "ends") return { text, special, space: false, breaks };
   const space = /^ /.test(spacesOf(token, style)) && plain.trim() !== "";
   return { text: space && /^ /.test(plain) ? text.replace(/^·/, "") : text, special, space, breaks };
 }
 
-/** Whether a word ends with a piece of a vocabulary that marks the ends of words. */
+/** Whether a token ends a word, in vocabularies that mark word ends. */
 export const endsWord = (token: string | null) => token?.endsWith(END) === true;
 
-/** Without the tokenizer's marks; what is left of a space is one that the mark did not stand for. */
+/** Return a token without the tokenizer's marks; a remaining space is a real one. */
 function plainText(token: string, style: TokenStyle): string {
   const byte = BYTE.exec(token);
   if (byte) {
@@ -170,7 +170,7 @@ function plainText(token: string, style: TokenStyle): string {
   return isMark && spaced.startsWith(" ") && spaced.trim() !== "" ? spaced.slice(1) : spaced;
 }
 
-/** The text that a token stands for, with the space before it. */
+/** Return the text that a token stands for, with the space before it. */
 function spacesOf(token: string, style: TokenStyle): string {
   const bare = token.length > END.length && token.endsWith(END) ? token.slice(0, -END.length) : token;
   if (style === "spaced") return bare;
@@ -179,10 +179,10 @@ function spacesOf(token: string, style: TokenStyle): string {
   return bare.replace(/Ċ/g, "\n").replace(/ĉ/g, "\t").replace(/[Ġ▁]/g, " ");
 }
 
-/** A token's text without the space before it; one that is nothing else, or ends with one, shows it. */
+/** Return a token's text without the space before it; if it is only white space, show it. */
 export const tokenName = (text: string) => visible(text.trim() === "" ? text : text.replace(/^ /, ""));
 
-/** Make visible what is not seen: spaces at the ends and in runs, line breaks, tabs, invisible characters. */
+/** Make invisible characters visible: spaces at the ends and in runs, line breaks, tabs, control characters. */
 export function visible(text: string): string {
   const spaced = text
     .replace(/^ +| +$| {2,}/g, (spaces) => "·".repeat(spaces.length))
@@ -199,7 +199,7 @@ function visibleCluster(cluster: string, before: string | undefined, isLast: boo
   if (INVISIBLE.test(cluster)) {
     return Array.from(cluster, (character) => (INVISIBLE.test(character) ? codePoint(character) : character)).join("");
   }
-  // A mark with nothing to stand on. After a cluster that is seen (a vowel of Burmese) it stands on that one.
+  // A mark without a base. After a visible cluster (a Burmese vowel) it belongs to that cluster.
   if (/^\p{M}/u.test(cluster)) return before === undefined || INVISIBLE.test(before) ? `◌${cluster}` : cluster;
   if (!JOINING.test(cluster)) return cluster.replace(JOINER, codePoint);
   return isLast ? cluster.replace(/(?:\u200c|\u200d)$/u, codePoint) : cluster;
@@ -212,7 +212,7 @@ function codePoint(character: string): string {
 
 let segmenter: Intl.Segmenter | null = null;
 
-/** What a reader takes for one character. */
+/** Return the characters as a reader perceives them. */
 function graphemes(text: string): string[] {
   if (/^[\x20-\x7e]*$/.test(text) || typeof Intl.Segmenter !== "function") return Array.from(text);
   segmenter ??= new Intl.Segmenter(undefined, { granularity: "grapheme" });

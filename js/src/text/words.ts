@@ -1,9 +1,9 @@
-/** Names that every view uses alike. */
+/** Names that all views share. */
 
-/** Of the column that says what a cache keeps of each row. */
+/** The column of each row's recall under a cache. */
 export const RECALL = "recall";
-export const RECALL_TITLE = "Recall: the share of each row's weight that lies on keys that the cache still holds";
+export const RECALL_TITLE = "Recall: the share of each row's weight on keys that the cache still holds";
 
-/** Of the column of a learned sink, which has no key. */
+/** The column of a learned sink, which has no key. */
 export const SINK = "sink";
-export const SINK_TITLE = "Learned sink: one more column of the softmax, without a key and without a value";
+export const SINK_TITLE = "Learned sink: an extra column of the softmax, without a key or a value";

@@ -184,10 +184,10 @@ describe("pointing", () => {
 
   test("with nothing pinned and no pointer the panel says what to do", async () => {
     const { view } = await small();
-    expect(view.panel).toBe("Point at a row to see its keys. Click to keep it.");
+    expect(view.panel).toBe("Point at a row to see its keys. Click to pin it.");
     await view.hover(1, 1);
     view.leave();
-    expect(view.panel).toBe("Point at a row to see its keys. Click to keep it.");
+    expect(view.panel).toBe("Point at a row to see its keys. Click to pin it.");
   });
 
   test("with a finger previews nothing: a tap pins", async () => {

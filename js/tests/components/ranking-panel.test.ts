@@ -254,7 +254,7 @@ describe("the strongest pairs", () => {
 
   test("are asked for when the picture is exact, and not before", async () => {
     const { view, host } = await draw({ share: 0.38 }, { answer: longAnswers() });
-    expect(view.panel).toContain("Strongest, without the first token Known when the picture is exact.");
+    expect(view.panel).toContain("Strongest, without the first token Available once the picture is exact.");
     expect(asked(host.sent, "strongest")).toHaveLength(0);
     host.fromPython({ progress: null, picture: longPicture(512) });
     await settle();

@@ -118,7 +118,7 @@ describe("findings", () => {
       return {};
     };
     const { host, view } = await open({ facts, findings: null, deviation: null }, { answer: answer as never });
-    expect(view.text("[data-aw=findings]")).toContain("This head is long, so it was not looked at.");
+    expect(view.text("[data-aw=findings]")).toContain("This head is long, so it was not checked.");
     expect(asked(host.sent, "check")).toHaveLength(0);
     view.button("Check this head").click();
     await settle();
@@ -207,7 +207,7 @@ describe("sections", () => {
     expect(text).toContain("mean 1.00 bits");
     expect(text).toContain("1 query: give one key 99 % of their weight");
     expect(view.all(".aw-multiples canvas")).toHaveLength(6);
-    view.button("fresh normal ones").click();
+    view.button("new, random normal").click();
     await settle(400);
     expect(asked(host.sent, "sweep").map(({ own }) => own)).toEqual([true, false]);
   });
@@ -296,7 +296,7 @@ describe("what if", () => {
     field("softcap").value = "-2";
     view.button("Set").click();
     await settle();
-    expect(view.text(".aw-other-rules [role=alert]")).toBe("Softcap is above 0");
+    expect(view.text(".aw-other-rules [role=alert]")).toBe("Softcap must be above 0");
     field("softcap").value = "none";
     field("temperature").value = "2.5";
     field("window").value = "";
@@ -309,8 +309,8 @@ describe("what if", () => {
     const original = { weights: 0.0123, output: 0.25, queries: 4 };
     const { host, view } = await open({ what_if: { dtype: "int8" }, deviation: { ...KNOWN, original } });
     expect(view.text(".aw-rules-line")).toContain("What if: int8");
-    expect(view.text(".aw-changed")).toContain("largest change of a weight .0123, of a number of the output 0.250");
-    view.button("As it was").click();
+    expect(view.text(".aw-changed")).toContain("largest change: weight .0123, output 0.250");
+    view.button("Reset").click();
     await settle();
     expect(host.saved.at(-1)).toEqual({ what_if: {} });
   });

@@ -206,13 +206,9 @@ describe("what does not fit", () => {
   test.each([
     ["no columns", { columns: undefined }, "mass has no columns"],
     ["a row before the first", { row: -1 }, "not the row"],
-    ["spans of too few", { key_spans: spans([0, 1]) }, "uint32 of 8 numbers was to be sent, got uint32 of 2"],
+    ["spans of too few", { key_spans: spans([0, 1]) }, "expected uint32 of 8 numbers, got uint32 of 2"],
     ["row spans of too few", { row_spans: spans([0, 1]) }, "uint32 of 8 numbers"],
-    [
-      "positions that are no whole numbers",
-      { positions: floats([1]) },
-      "uint32 of any numbers was to be sent, got float32",
-    ],
+    ["positions that are no whole numbers", { positions: floats([1]) }, "expected uint32 of any numbers, got float32"],
     ["no positions", { positions: undefined }, "uint32 of any numbers"],
   ])("%s: refused", async (_, wrong, said) => {
     await expect(decodeMass(massOf(wrong as never))).rejects.toThrow(said);

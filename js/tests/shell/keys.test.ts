@@ -22,7 +22,7 @@ async function draw(changes: Partial<Traits> = {}, facts: Partial<Facts> = {}): 
 async function listed({ view }: Shown): Promise<string[]> {
   expect(await view.press("?")).toEqual({ prevented: true, escaped: false });
   await settle();
-  const card = view.find("[role=dialog][aria-label=Keys]");
+  const card = view.find("[role=dialog][aria-label='Keyboard shortcuts']");
   expect(document.activeElement).toBe(card);
   const lines = view.all("[role=dialog] dt").map((line) => line.textContent ?? "");
   await pressOn(card, "Escape");
@@ -76,7 +76,7 @@ describe("the list of keys", () => {
     await settle();
     view
       .all("[role=menuitem]")
-      .find((item) => item.textContent?.startsWith("keys"))!
+      .find((item) => item.textContent?.startsWith("keyboard shortcuts"))!
       .click();
     await settle();
     expect(isOpen()).toBe(true);

@@ -197,7 +197,7 @@ test("what could not be drawn offers the way on: to draw it again, or the heatma
   mend();
   await settle();
   expect(isBroken(view)).toBe(true);
-  expect(view.text("[data-aw=broken]")).toContain("The reason: no elements are left.");
+  expect(view.text("[data-aw=broken]")).toContain("Reason: no elements are left.");
   await press("Draw it again");
   expect(isBroken(view)).toBe(false);
 

@@ -41,7 +41,7 @@ test("a forward pass is stepped to, typed, or walked to by arrows, and is the nu
   const { view, host } = await draw(PLACE);
   expect(view.text("[data-aw=forward]")).toContain("of 50");
   expect(view.find<HTMLElement>("[data-aw=forward]").title).toBe("cap[2]");
-  view.button("forward after").click();
+  view.button("next forward").click();
   await settle();
   const input = view.find<HTMLInputElement>("[data-aw=forward] input");
   input.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
@@ -50,7 +50,7 @@ test("a forward pass is stepped to, typed, or walked to by arrows, and is the nu
   input.dispatchEvent(new Event("change", { bubbles: true }));
   await settle();
   expect(host.saved).toEqual([{ forward: 3 }, { forward: 2 }, { forward: 49 }]);
-  expect(view.button("forward after").disabled).toBe(true);
+  expect(view.button("next forward").disabled).toBe(true);
 });
 
 test("a stack is chosen from a menu, and the status names the one shown until the other has come", async () => {
@@ -70,8 +70,8 @@ test("a stack is chosen from a menu, and the status names the one shown until th
 test("in a saved file nothing can be chosen, and the reason is said", async () => {
   const saved = { layers: [0, 1], heads: [0, 1, 2, 3], samples: [0] };
   const { view, host } = await draw({ ...PLACE, saved });
-  const buttons = [view.button("forward before"), view.button("forward after"), view.button("Stack decoder")];
+  const buttons = [view.button("previous forward"), view.button("next forward"), view.button("Stack decoder")];
   expect(buttons.map((button) => button.disabled)).toEqual([true, true, true]);
-  expect(view.button("Stack decoder").title).toContain("in the notebook");
+  expect(view.button("Stack decoder").title).toContain("Open the notebook");
   expect(host.saved).toEqual([]);
 });

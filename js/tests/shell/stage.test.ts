@@ -105,7 +105,7 @@ test("one that cannot be loaded says why and what to do, and can be asked for ag
   await settle();
   await refuse("graph", "refused by the page");
   expect(view.text(".aw-stage")).toContain("The graph view could not be loaded");
-  expect(view.text(".aw-stage")).toContain("The reason: refused by the page");
+  expect(view.text(".aw-stage")).toContain("Reason: refused by the page");
   view.button("Try again").click();
   await give("graph");
   expect(has(view, ".aw-stage .aw-graph")).toBe(true);

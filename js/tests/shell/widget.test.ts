@@ -445,7 +445,7 @@ describe("a slow kernel", () => {
     expect(view.status).not.toContain("Waiting");
     await settle(40);
     expect(view.status).toContain(
-      "Waiting for the kernel You still see layer 0 · head 0. Hover, zoom and pins work meanwhile.",
+      "Waiting for the kernel You still see layer 0 · head 0. You can still hover, zoom and pin.",
     );
     expect(view.notices).toBe(""); // which would move what stands below
     await view.click(1, 1);
@@ -495,7 +495,7 @@ describe("a dead kernel", () => {
     host.dead = true;
     view.button("head 2").click();
     await settle(500);
-    expect(view.notices).toMatch(/^The kernel is gone What you see is the last picture/);
+    expect(view.notices).toMatch(/^The kernel is gone You see the last picture/);
     expect(view.pixels).toBe(pixels);
     await view.hover(2, 0);
     expect(view.status).toContain("lent 2 → the 0 weight 0.500000");
@@ -640,7 +640,7 @@ describe("a head that cannot be computed", () => {
     const { view } = await withoutHead();
     view.button("head 1").click();
     await settle();
-    const refused = "Not copied This page may not copy here: select the message.";
+    const refused = "Not copied This page is not allowed to copy. Select the message instead.";
     view.button("Copy the message").click();
     await settle();
     expect(view.notices).toBe(refused);
@@ -649,7 +649,7 @@ describe("a head that cannot be computed", () => {
     view.button("Copy the message").click();
     await settle();
     expect(writeText).toHaveBeenCalledWith(MEMORY);
-    expect(view.notices).toBe("Copied The message is in the clipboard.");
+    expect(view.notices).toBe("Copied The message is on the clipboard.");
     writeText.mockRejectedValue(new DOMException("not allowed", "NotAllowedError"));
     view.button("Copy the message").click();
     await settle();
@@ -674,7 +674,7 @@ test("what Python does not take is said as text, until the next choice", async (
   const { view, say } = await saying(state, options);
   say({ refused: "color_range: low 3 <b>must</b> be less than high 1" });
   await settle();
-  expect(view.notices).toBe("Python did not take this color_range: low 3 <b>must</b> be less than high 1");
+  expect(view.notices).toBe("Python refused this color_range: low 3 <b>must</b> be less than high 1");
   expect(view.all(".aw-notices p b")).toHaveLength(0);
   await view.click(1, 1);
   expect(view.notices).toBe("");

@@ -155,7 +155,7 @@ describe("the view", () => {
       }),
     });
     expect(view.status).toMatch(/^d 3 → f 5 \(in B 2 → 4\) A 0\.250000 B masked/);
-    expect(view.legend).toContain("without a partner, left out: 2 tokens of A, 1 token of B");
+    expect(view.legend).toContain("left out, no counterpart: 2 tokens of A, 1 token of B");
     expect(view.text(".aw-change-list")).toContain("2 only in A .2500");
     expect(view.text(".aw-change-list")).toContain("1 only in B .5000");
     expect(view.all(".aw-labels .aw-label").map((label) => label.textContent)).toEqual(["a", "c", "d", "f"]);
@@ -166,7 +166,7 @@ describe("the view", () => {
       query: 1,
       comparison: comparisonOf(FULL, CAUSAL, { query_places: places, key_places: places }),
     });
-    expect(lost.view.panel).toContain("has no partner on the other side");
+    expect(lost.view.panel).toContain("has no counterpart on the other side");
   });
 
   test("a pin that Python has not answered yet has its list from the pictures", async () => {
@@ -198,7 +198,7 @@ describe("the view", () => {
 
   test("labels are the first side's: what has others in the second is counted", async () => {
     const { view } = await draw({ comparison: comparisonOf(FULL, CAUSAL, { differ: [2, 2] }) });
-    expect(view.legend).toContain("labels are A's: B has 2 others");
+    expect(view.legend).toContain("labels from A: 2 differ in B");
   });
 
   test("with more than two sides a menu says against which", async () => {

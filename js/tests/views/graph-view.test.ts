@@ -172,7 +172,7 @@ describe("the graph", () => {
     expect(view.bars.map(({ number }) => number)).toEqual(["NaN", "1.0000", "0", "masked"]);
     await click(label(view, "query", 2));
     expect(view.bars.map(({ number }) => number)).toEqual(["masked", "masked", "masked", "masked"]);
-    expect(view.text(".aw-graph-legend")).toBe("head 0 nothing allowed");
+    expect(view.text(".aw-graph-legend")).toBe("head 0 fully masked");
   });
 
   test("where it is narrow the bars go and the mean stays", async () => {
@@ -511,7 +511,7 @@ describe("long texts", () => {
 
   test("too long for links: a token must be pinned", async () => {
     const { view } = await long(300, 1, { links: null });
-    expect(view.text(".aw-prompt")).toMatch(/^Too long to draw every token's links/);
+    expect(view.text(".aw-prompt")).toMatch(/^Too long to draw the links of every token/);
     await click(label(view, "query", 3));
     expect(isBlank(view)).toBe(false);
   });

@@ -149,14 +149,14 @@ describe("which are shown, and in which order", () => {
     const problems = { mine: "layer 0: ZeroDivisionError: division by zero" };
     const { view } = await draw({ survey: { ...surveyOf([3, 3], METRICS), own: { mine: null }, problems } });
     expect(view.text(".aw-all-heads .aw-problem")).toBe(
-      "Not computed: metrics of your own mine: layer 0: ZeroDivisionError: division by zero",
+      "Not computed: custom metrics mine: layer 0: ZeroDivisionError: division by zero",
     );
     expect(view.text(".aw-only")).toContain("entropy above");
   });
 
   test("heads like the selected one", async () => {
     const { view, host } = await draw({ order: "similar", layer: 1, head: 0 });
-    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Those most like layer 1, head 0 first");
+    expect(view.text(".aw-all-heads > .aw-prompt")).toContain("Most similar to layer 1, head 0 first");
     view.point(at(0, 0));
     await settle();
     expect(view.text(".aw-head-card")).toContain("Layer 1 · head 0");
@@ -211,7 +211,7 @@ describe("pointing", () => {
     host.fromPython({ survey: surveyOf([3, 3], METRICS, { rows: 4, ready: 1 }) });
     await settle();
     expect(view.text(".aw-all-heads > .aw-prompt")).toContain(
-      "From 4 of 16 queries of each, exact. 3 of 6 heads so far.",
+      "From 4 of 16 queries per head, each exact. 3 of 6 heads so far.",
     );
   });
 

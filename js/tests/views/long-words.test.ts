@@ -44,7 +44,7 @@ test("single cells need no pooling and are exact, however little of the whole is
   expect(pool(tools)).toBe("Pool maximum");
   expect(line.textContent).toContain("cuda:0 · sampled: 1 of 32 rows");
   ui.window.value = shown(26);
-  expect(pool(tools)).toBe("Pool none needed");
+  expect(pool(tools)).toBe("Pool not needed");
   expect(line.textContent).toMatch(/16,384 × 16,384 · exact$/);
   ui.window.value = shown(0.25);
   expect(pool(tools)).toBe("Pool maximum");

@@ -191,7 +191,7 @@ describe("text", () => {
     expect(word(view, 100_000).className).toContain("aw-pill");
     const cells = asked(host.sent, "cells");
     expect(cells.at(-1)).toMatchObject({ queries: [100_000, 100_001], keys: [98_304, 102_400] });
-    view.button("Tokens after").click();
+    view.button("Next tokens").click();
     await settle();
     expect(asked(host.sent, "cells").at(-1)).toMatchObject({ keys: [102_400, 106_496] });
     expect(asked(host.sent, "row")).toEqual([]);

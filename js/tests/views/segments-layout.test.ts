@@ -93,7 +93,7 @@ describe("lines", () => {
 });
 
 describe("bands", () => {
-  test("the pinned one is on the base line, the others in their order", () => {
+  test("the pinned one is on the baseline, the others in their order", () => {
     const bands = bandsOf([1, 2, 3], [-1, 0, 1, 2], [2]);
     expect(bands.map(({ columns }) => columns)).toEqual([[2], [1], [3]]);
     expect(bands.map(({ pinned }) => pinned)).toEqual([true, false, false]);

@@ -81,8 +81,8 @@ describe("where the answer looked", () => {
     const row = view.text("button.aw-seg-row");
     expect(row).toContain(".5714"); // .5 of .875
     expect(row).toContain("×1.2"); // against .4 of .87
-    expect(view.panel).toContain("set aside: first token .1250");
-    expect(view.status).toContain("2 of 8 queries · 3 segments · mass is a share of what is not set aside");
+    expect(view.panel).toContain("excluded: first token .1250");
+    expect(view.status).toContain("2 of 8 queries · 3 segments · mass is a share of what is not excluded");
   });
 
   test("a stack under the pointer is read exactly, and heard", async () => {
@@ -106,7 +106,7 @@ describe("where the answer looked", () => {
     await settle();
     expect(set()).toMatchObject({ query: 7, segment: "doc 1" });
     expect(view.text(".aw-seg-word.aw-pill")).toBe("nail");
-    expect(view.text(".aw-seg-caption")).toContain("doc 1 on the base line");
+    expect(view.text(".aw-seg-caption")).toContain("doc 1 on the baseline");
     await settle(400);
     expect(asked(host.sent, "segment_keys")[0]).toMatchObject({ of: 1, query: 7, column: 1, count: 64 });
     expect(view.text(".aw-seg-key")).toMatch(/nail ?3 .2286/); // .2 of .875
@@ -479,7 +479,7 @@ describe("the matrix and the heads", () => {
   test("among many segments small numbers are told apart by a log scale, and the legend says so", async () => {
     const { legend, apart } = await many(60, SMALL);
     expect(legend).toContain("Mass, log");
-    expect(legend).toContain("below a thousandth of the largest all have one color");
+    expect(legend).toContain("one color below 1/1,000 of the largest");
     expect(apart(2, 3)).toBeGreaterThan(40);
     expect(apart(0, 2)).toBeGreaterThan(20);
     expect(apart(0, 4)).toBe(0);
@@ -508,7 +508,7 @@ describe("the matrix and the heads", () => {
     const { view } = await many(200, SMALL, 0, { aside: ["self"] });
     const placeOf = (one: HTMLElement) => Number.parseFloat(one.style.left);
     const slanted = view.all(".aw-seg-matrix .aw-seg-slanted");
-    const aside = placeOf(slanted.find((one) => one.textContent === "set aside")!);
+    const aside = placeOf(slanted.find((one) => one.textContent === "excluded")!);
     const names = slanted.filter(({ title }) => title !== "").map(placeOf);
     expect(names.length).toBeGreaterThan(5);
     expect(aside - Math.max(...names)).toBeGreaterThanOrEqual(20);
@@ -543,7 +543,7 @@ describe("what is set aside, and the reading", () => {
     await settle();
     expect(set()).toMatchObject({ measure: "lift" });
     expect(view.text("button.aw-seg-row")).toContain("doc 1 ×1.2 .5714");
-    view.button("Aside 1").click();
+    view.button("Exclude 1").click();
     await settle();
     view.button(/^question/).click();
     await settle();
@@ -553,13 +553,13 @@ describe("what is set aside, and the reading", () => {
 
   test("the heatmap says what a pinned block is without, and lets that be chosen; without a block there is no choice", async () => {
     const { view, host } = await draw({ view: "heatmap", asking: "answer", segment: "doc 1", head_mass: null });
-    expect(view.panel).toContain("set aside: first token .1250");
+    expect(view.panel).toContain("excluded: first token .1250");
     view.button("More").click();
     await settle();
     view.button(/^question/).click();
     await settle();
     expect(host.saved.at(-1)).toEqual({ aside: ["first token", "template", "question"] });
-    expect(view.panel).toContain("set aside: first token, question .2500");
+    expect(view.panel).toContain("excluded: first token, question .2500");
     const none = await draw({ view: "heatmap", mass: null, head_mass: null });
     none.view.button("More").click();
     await settle();
@@ -570,8 +570,8 @@ describe("what is set aside, and the reading", () => {
 
   test("everything set aside: the strip is full, and it is said", async () => {
     const { view } = await draw({ aside: ["first token", "doc 1", "question", "answer"] });
-    expect(view.text(".aw-seg-legend")).toContain("everything is set aside");
-    expect(view.panel).toContain("Everything is set aside.");
+    expect(view.text(".aw-seg-legend")).toContain("everything is excluded");
+    expect(view.panel).toContain("Everything is excluded.");
     expect(view.all(".aw-seg-pair[hidden]")).toHaveLength(1);
   });
 });
@@ -610,7 +610,7 @@ describe("states", () => {
 
   test("one segment: the matrix and the heads leave", async () => {
     const { view } = await draw({ aside: ["first token", "question", "answer"] });
-    expect(view.text(".aw-seg-alone")).toContain("All mass that is not set aside is on doc 1");
+    expect(view.text(".aw-seg-alone")).toContain("All mass that is not excluded is on doc 1");
     expect(view.all(".aw-seg-pair[hidden]")).toHaveLength(1);
   });
 

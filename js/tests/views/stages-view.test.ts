@@ -120,7 +120,7 @@ describe("the pictures", () => {
     const torch = { difference: 4.8e-7, queries: 3, equal: true, why: "" };
     const of = { layer: 0, batch: 0, head: 0, original: null };
     const { view } = await draw({ deviation: { ...of, torch } });
-    expect(view.text(".aw-steps")).toContain("Click a cell to see why its weight is what it is.");
+    expect(view.text(".aw-steps")).toContain("Click a cell to see how its weight is computed.");
     expect(view.text(".aw-parity")).toBe("✓ equals torch SDPA, largest difference 4.8e−7");
     const other = { ...torch, difference: 0.013, equal: false };
     const differs = await draw({ deviation: { ...of, torch: other } });
@@ -302,7 +302,7 @@ describe("what if", () => {
     view.button(/^without (?!the mask)/).click();
     await settle();
     expect(host.saved.at(-1)).toEqual({ what_if: { scale: 1, drop_keys: [1] } });
-    view.button("As it was").click();
+    view.button("Reset").click();
     await settle();
     expect(host.saved.at(-1)).toEqual({ what_if: {} });
   });

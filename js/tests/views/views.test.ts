@@ -124,7 +124,7 @@ describe("the panel", () => {
       ],
       { query: 0 },
     );
-    expect(view.panel).toBe("query 0 attends to Nothing allowed: its output is 0.");
+    expect(view.panel).toBe("query 0 attends to Fully masked: its output is 0.");
     expect(view.all(".aw-sums")).toHaveLength(0);
   });
 
@@ -223,8 +223,8 @@ describe("the legend", () => {
   test.each<[ColorRange, string, number[]]>([
     ["head", "range of this head", [0.75, 0.2]],
     ["unit", "fixed range", [0.75, 0.2]],
-    ["row", "each row on its own range", [1, 0.4]],
-    [[0.1, 0.5], "own range", [1, 0.25]],
+    ["row", "each row has its own range", [1, 0.4]],
+    [[0.1, 0.5], "custom range", [1, 0.25]],
   ])("range %j: what it is called, and the colors of two cells", async (color_range, words, shares) => {
     const { view } = await draw(CAUSAL, { color_range });
     expect(view.legend).toContain(words);
@@ -359,9 +359,9 @@ describe("the picker", () => {
   test("more are stepped through, or typed", async () => {
     const { view, host } = await draw(CAUSAL, { layer: 17, facts: factsOf(CAUSAL, { layers: layers(80) }) });
     expect(view.text(".aw-stepper")).toContain("of 80");
-    view.button("layer after").click();
+    view.button("next layer").click();
     await settle();
-    view.button("layer before").click();
+    view.button("previous layer").click();
     await settle();
     const input = view.find<HTMLInputElement>(".aw-stepper input");
     const type = async (text: string) => {
@@ -381,12 +381,12 @@ describe("the picker", () => {
   test("steps end at the first and the last", async () => {
     const facts = factsOf(CAUSAL, { layers: layers(80) });
     const first = await draw(CAUSAL, { layer: 0, facts });
-    expect([first.view.button("layer before").disabled, first.view.button("layer after").disabled]).toEqual([
+    expect([first.view.button("previous layer").disabled, first.view.button("next layer").disabled]).toEqual([
       true,
       false,
     ]);
     const last = await draw(CAUSAL, { layer: 79, facts });
-    expect([last.view.button("layer before").disabled, last.view.button("layer after").disabled]).toEqual([
+    expect([last.view.button("previous layer").disabled, last.view.button("next layer").disabled]).toEqual([
       false,
       true,
     ]);
@@ -395,7 +395,7 @@ describe("the picker", () => {
   test("a batch of samples is stepped through", async () => {
     const { view, host } = await draw(CAUSAL, { facts: factsOf(CAUSAL, { batches: 3 }) });
     expect(view.text("[data-aw=picker]")).toMatch(/^Sample/);
-    view.button("sample after").click();
+    view.button("next sample").click();
     expect(host.saved).toEqual([{ batch: 1 }]);
     expect((await draw(CAUSAL)).view.text("[data-aw=picker]")).not.toContain("Sample");
   });
@@ -429,7 +429,7 @@ describe("the picker", () => {
 
   test("heads that share keys and values stand over one line, and say with whom", async () => {
     const { view } = await draw(CAUSAL, { facts: factsOf(CAUSAL, { heads: 8, groups: 2 }) });
-    expect(view.button("head 5").title).toBe("head 5, key/value head 1; small picture on its own range");
+    expect(view.button("head 5").title).toBe("head 5, key/value head 1; thumbnail with its own color range");
     expect(view.all(".aw-shared[data-last]")).toHaveLength(2);
     expect((await draw(CAUSAL)).view.all(".aw-shared")).toHaveLength(0);
   });
@@ -451,7 +451,7 @@ describe("widths", () => {
     expect(view.root.dataset.mode).toBe(mode);
     expect(view.text()).toContain("attends to");
     expect(view.button("More")).toBeDefined();
-    if (mode === "narrow") expect(view.button("head after")).toBeDefined();
+    if (mode === "narrow") expect(view.button("next head")).toBeDefined();
     else expect(view.find("[role=tab]").getAttribute("aria-selected")).toBe("true");
   });
 
@@ -505,15 +505,15 @@ describe("a range of one's own", () => {
     expect(view.all<HTMLInputElement>(".aw-popup input").map(({ value }) => value)).toEqual(["0", "1"]);
     await give(view, "0.1", ".5");
     expect(host.saved).toEqual([{ color_range: [0.1, 0.5] }]);
-    expect(view.legend).toContain("own range");
+    expect(view.legend).toContain("custom range");
   });
 
   test.each([
-    ["", "1", "Give two numbers"],
-    ["a", "1", "Give two numbers"],
-    ["0", "Infinity", "Give two numbers"],
-    ["1", "1", "The first must be less"],
-    ["2", "1", "The first must be less"],
+    ["", "1", "Enter two numbers"],
+    ["a", "1", "Enter two numbers"],
+    ["0", "Infinity", "Enter two numbers"],
+    ["1", "1", "The first must be smaller"],
+    ["2", "1", "The first must be smaller"],
   ])("%j to %j is refused in words: %s", async (low, high, words) => {
     const { view, host } = await draw(CAUSAL);
     await open(view);
@@ -541,7 +541,7 @@ describe("a range of one's own", () => {
     await settle();
     expect(ends(view)).toEqual(["0.2", "0.3"]);
     await give(view, "0.3", "0.3");
-    expect(view.text("[role=alert]")).toBe("The first must be less");
+    expect(view.text("[role=alert]")).toBe("The first must be smaller");
     host.fromPython({ color_range: [0.1, 0.2] });
     await settle();
     expect(view.text("[role=alert]")).toBe(""); // it was of other ends
@@ -596,7 +596,7 @@ describe("numbers of What if", () => {
     scale.value = "x";
     view.find("form").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true }));
     await settle();
-    expect(view.text("[role=alert]")).toBe("Scale is a number");
+    expect(view.text("[role=alert]")).toBe("Scale must be a number");
     host.fromPython({ what_if: { window: 5 } });
     await settle();
     expect(fields()).toEqual(["", "", "", "5"]);

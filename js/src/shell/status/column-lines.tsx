@@ -1,4 +1,4 @@
-/** The numbers in the columns beside a heatmap: of the learned sink, and of what a cache keeps. */
+/** The status line over the columns next to a heatmap: the learned sink, and recall. */
 
 import { rangeOf } from "../../components/phrases";
 import type { Picture } from "../../contract/decode";
@@ -10,13 +10,13 @@ import { statusNumber } from "../../text/format";
 import { SINK } from "../../text/words";
 import { Place } from "./place";
 
-/** What the pointer is over in the column of the learned sink. */
+/** Return the position in the sink's column under the pointer. */
 export function sinkAt({ hover }: Ui) {
   const at = hover.value;
   return at !== null && "target" in at ? (at.sink ?? null) : null;
 }
 
-/** What a query gives to the learned sink, or the most or the mean of several. */
+/** The weight of the learned sink for one query, or the maximum or mean of several. */
 export function SinkLine({ ui, picture, queries, row }: { ui: Ui; picture: Picture; queries: Span; row: number }) {
   const { stage, pool } = picture.of;
   const one = queries.stop - queries.start === 1;
@@ -36,13 +36,13 @@ export function SinkLine({ ui, picture, queries, row }: { ui: Ui; picture: Pictu
   );
 }
 
-/** What the pointer is over in the column of recall. */
+/** Return the position in the recall column under the pointer. */
 export function recallAt({ hover }: Ui) {
   const at = hover.value;
   return at !== null && "target" in at ? (at.recall ?? null) : null;
 }
 
-/** What a cache keeps of a row, or the least of several. */
+/** The recall of one row, or the lowest of several. */
 export function RecallLine({ ui, queries }: { ui: Ui; queries: Span }) {
   const recall = ui.store.recall.value;
   const found = recall === null ? Number.NaN : leastOf(recall, queries.start, queries.stop);
@@ -52,12 +52,12 @@ export function RecallLine({ ui, queries }: { ui: Ui; queries: Span }) {
         <Place labels={ui.store.queryLabels.value} index={queries.start} side="query" />
       ) : (
         <>
-          queries <b>{rangeOf(queries)}</b>, the least
+          queries <b>{rangeOf(queries)}</b>, lowest
         </>
       )}{" "}
       <i class="aw-gap" />
       recall <b class="aw-exact">{Number.isNaN(found) ? "none" : statusNumber(found)}</b>
-      {Number.isNaN(found) && (recall !== null && recall.share < 1 ? ", not known yet" : ", it attends to nothing")}
+      {Number.isNaN(found) && (recall !== null && recall.share < 1 ? ", not known yet" : ", fully masked")}
     </>
   );
 }

@@ -32,7 +32,7 @@ export function facts(ui: Ui, picture: Picture): string {
     .join(" · ");
 }
 
-/** Layer, sample and head, each where there are several. */
+/** Return layer, sample and head, each if there are several. */
 export function placeWords(of: { layer: number; batch: number }, named: string, facts: Facts): string[] {
   return [
     facts.layers.length > 1 ? `layer ${of.layer}` : "",
@@ -41,7 +41,7 @@ export function placeWords(of: { layer: number; batch: number }, named: string, 
   ].filter(Boolean);
 }
 
-/** How much of the effects is known. */
+/** How many effects are known. */
 function effectFacts({ store }: Ui): string {
   const { segments, heads } = store.effects.value!;
   const known = (lost: readonly unknown[]) => lost.filter((one) => one !== null).length;
@@ -61,7 +61,7 @@ function effectFacts({ store }: Ui): string {
     .join(" · ");
 }
 
-/** What the masses are of. */
+/** What the masses were computed from. */
 function segmentFacts({ store }: Ui, narrow: boolean): string {
   const now = store.mass.value;
   if (now === null || now.error !== null) return "";
@@ -74,13 +74,13 @@ function segmentFacts({ store }: Ui, narrow: boolean): string {
     `${count(columns.length)} ${columns.length === 1 ? "segment" : "segments"}`,
     narrow || columns.length === now.keys.length || now.stage !== "weights"
       ? ""
-      : "mass is a share of what is not set aside",
+      : "mass is a share of what is not excluded",
   ]
     .filter(Boolean)
     .join(" · ");
 }
 
-/** `6 layers × 12 heads`, and their length where they have one. */
+/** `6 layers × 12 heads`, and the size of a head if all have the same. */
 function allHeads(ui: Ui): string {
   const { facts, survey, sides, batch } = ui.store;
   const { dtype, device, batches } = facts.value;
@@ -117,7 +117,7 @@ function segmentCount({ store }: Ui): string {
 
 const isPooled = ({ queryBin, keyBin }: Picture) => queryBin * keyBin > 1;
 
-/** Whether the whole picture of a long head is exact; of a part of it the picture says so itself. */
+/** Whether the whole picture of a long head is exact; a zoomed part says this itself. */
 function sampling({ store, window }: Ui, picture: Picture): string {
   if (!isPooled(picture) || window.value !== null || store.view.value !== "heatmap") return "";
   if (picture.sampled === null) return "exact";

@@ -1,11 +1,11 @@
-/** What needs saying above a view: that the kernel is lost, what Python would not take, what could not be computed. */
+/** Notices around a view: a lost kernel, a change that Python refused, a part that could not be computed. */
 
 import { mount, part, type View } from "../../components/dom";
 import { Message } from "../../components/message";
 import type { TraitName } from "../../contract/traits";
 import type { Ui } from "../../state/ui";
 
-/** Say that the kernel is lost, and what Python would not take. */
+/** Return the notices. */
 export function notice(ui: Ui): View {
   return mount(part("aw-notices"), () => <Notice ui={ui} />);
 }
@@ -23,36 +23,36 @@ function Notice({ ui }: { ui: Ui }) {
       <Message
         sign="gone"
         title="The kernel is gone"
-        text={`What you see is the last picture.${lacks} Run the cell again to compute more.`}
+        text={`You see the last picture.${lacks} Run the cell again to compute more.`}
       />
     ) : state === "silent" ? (
       <Message
         sign="gone"
         title="No kernel answers"
-        text={`You see what was saved.${lacks} If a cell is running, wait until it ends; else run this widget's cell to compute more.`}
+        text={`You see what was saved.${lacks} If a cell is running, wait for it to finish. Otherwise run this widget's cell to compute more.`}
       />
     ) : refused !== null && ui.store.facts.value.saved !== undefined ? (
       <Message sign="empty" title="Not in this file" text={refused} />
     ) : refused !== null ? (
-      <Message sign="error" title="Python did not take this" text={refused} />
+      <Message sign="error" title="Python refused this" text={refused} />
     ) : (
       failed(ui)
     );
   return message === null ? null : <div class="aw-notice">{message}</div>;
 }
 
-/** What each derived trait is to a reader. */
+/** Plain names of the derived traits. */
 const DERIVED: Partial<Record<TraitName, string>> = {
-  thumbnails: "small pictures of the heads",
+  thumbnails: "thumbnails of the heads",
   links: "links",
   stages: "stages",
   pair: "steps of the pinned pair",
   findings: "checks",
   deviation: "comparison with torch",
-  changes: "changes of what is pinned",
+  changes: "changes at the pin",
 };
 
-/** What of this selection could not be computed; everything else is there. */
+/** Which parts of this selection could not be computed; all others are shown. */
 function failed({ store }: Ui) {
   const errors = Object.entries(store.errors.value ?? {});
   if (errors.length === 0) return null;

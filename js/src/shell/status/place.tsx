@@ -21,7 +21,7 @@ export function Place(props: { labels: Labels; index: number; side: "query" | "k
   );
 }
 
-/** What is pinned while there is no number to say: a query or a key alone. */
+/** The pinned query, key or both, without a number. */
 export function Pinned({ ui }: { ui: Ui }) {
   const { store } = ui;
   const [query, key] = [store.query.value, store.key.value];
@@ -36,7 +36,7 @@ export function Pinned({ ui }: { ui: Ui }) {
   );
 }
 
-/** What a query that is pinned alone gives to the learned sink. */
+/** The weight of the learned sink for a query that is pinned without a key. */
 function PinnedSink({ ui }: { ui: Ui }) {
   const ranked = ui.ranked.value;
   const query = ui.store.query.value;
@@ -63,7 +63,7 @@ export function SegmentPlace({ segment: { name, spans } }: { segment: PinnedSegm
   );
 }
 
-/** The segment of a key in the heatmap, as an addition to it; nothing where there are none. */
+/** The segment of a key, added to its place in the heatmap; nothing without segments. */
 export function KeySegment({ ui, index }: { ui: Ui; index: number }) {
   if (ui.store.view.value !== "heatmap") return null;
   const found = segmentAt(axisSegments(ui.store, "key"), index);

@@ -1,4 +1,4 @@
-/** The numbers of segments: what one gives to another, and what is lost without one. */
+/** The status line for segments: the attention between two, and the loss without one. */
 
 import type { ComponentChildren } from "preact";
 import { headWords, numbersIn } from "../../components/phrases";
@@ -13,7 +13,7 @@ import { tokenName } from "../../text/tokens";
 import { showsEffect } from "../../views/segments/words/menus";
 import { Place, SegmentPlace } from "./place";
 
-/** What of segments is to be said in the heatmap: the one that is pointed at, or those that are pinned while no cell is. */
+/** Return the segments to report in the heatmap: the one under the pointer, or the pinned ones if no cell is pinned. */
 export function segmentsAt({ store, pointedSegment }: Ui): readonly (PinnedSegment | null)[] | null {
   if (store.view.value !== "heatmap") return null;
   const at = pointedSegment.value;
@@ -47,12 +47,12 @@ export function BlockLine({ ui, at }: { ui: Ui; at: readonly (PinnedSegment | nu
   );
 }
 
-/** How much attention a token, or a segment, gives to another: its share of what is not set aside, and the weight. */
+/** The attention from a token or segment to another: the mass (share of what is not excluded), and the weight. */
 export function SegmentsLine({ ui }: { ui: Ui }) {
   const { store } = ui;
   if (ui.removed.value !== null) return <RemovedLine ui={ui} removed={ui.removed.value} />;
   const reading = ui.segmentReading.value;
-  if (showsEffect(ui)) return <>click a segment or a head to see what is lost without it</>;
+  if (showsEffect(ui)) return <>click a segment or a head to see the loss without it</>;
   if (reading === null)
     return store.mass.value === null ? <>&nbsp;</> : <>click a column to pin a token and a segment</>;
   const { query, from, head, to, mass, raw, even, lift, perToken, isAside } = reading;
@@ -73,7 +73,7 @@ export function SegmentsLine({ ui }: { ui: Ui }) {
       {reading.shares === false && <SummedNumbers {...{ ui, reading, number }} />}
       {reading.shares !== false && (
         <>
-          {isAside ? number("set aside, weight", raw) : number("mass", mass)}
+          {isAside ? number("excluded, weight", raw) : number("mass", mass)}
           {!isAside && store.measure.value === "per_token" && number("per token", perToken)}
           {!isAside && !narrow && mass !== raw && number("weight", raw)}
           {!isAside && !narrow && number("even", even, listNumber(even, "weights"))}
@@ -86,7 +86,7 @@ export function SegmentsLine({ ui }: { ui: Ui }) {
   );
 }
 
-/** The sum of another stage than the weights: no share, and of no lift. */
+/** The numbers of a stage other than the weights: a sum, without share and lift. */
 function SummedNumbers(props: {
   ui: Ui;
   reading: SegmentReading;
@@ -97,13 +97,13 @@ function SummedNumbers(props: {
   const name = sumWord(ui.store.mass.value?.stage ?? "weights");
   return (
     <>
-      {isAside ? number(`set aside, ${name}`, raw) : number(name, mass)}
+      {isAside ? number(`excluded, ${name}`, raw) : number(name, mass)}
       {!isAside && ui.store.measure.value === "per_token" && number("per token", perToken)}
     </>
   );
 }
 
-/** What the model loses without a segment or a head: `without doc 3 → nail   log probability −0.207784 to −2.587604`. */
+/** The loss without a segment or head: `without doc 3 → nail   log probability −0.207784 to −2.587604`. */
 function RemovedLine({ ui, removed: { name, of, mass, lost } }: { ui: Ui; removed: Removal }) {
   const detail = effectOf(ui, of);
   const now = ui.store.effects.value;

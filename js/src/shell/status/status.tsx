@@ -14,8 +14,8 @@ import { Busy } from "./waiting";
 /**
  * Return the line below a view: the number under the pointer, and what it was computed from.
  *
- * While the kernel is busy it says so in the place of the latter, and keeps its height: an answer that takes long moves
- * nothing, neither when that is said nor when the answer comes.
+ * While the kernel is busy, a message replaces the second part at the same height, so that nothing moves when it
+ * appears or goes.
  */
 export function status(ui: Ui): View {
   const node = part("aw-status", "status");

@@ -1,4 +1,4 @@
-/** The line of each view: the number under the pointer, or at the pin. */
+/** The status line of each view: the number under the pointer, or at the pin. */
 
 import { headWords, numberOf, numbersIn, rangeOf } from "../../components/phrases";
 import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
@@ -14,7 +14,7 @@ import { KeySegment, Pinned, Place } from "./place";
 
 export const hints = ({ store }: Ui) => store.view.value === "text" || store.view.value === "image";
 
-/** What is pinned in a running text or in an image, and what a click does. */
+/** The pinned token or patch, and what a click does. */
 export function Hint({ ui }: { ui: Ui }) {
   const { store } = ui;
   const pinned = (store.query.value ?? store.key.value) !== null;
@@ -28,13 +28,13 @@ export function Hint({ ui }: { ui: Ui }) {
   );
 }
 
-/** The link under the pointer; else how the graph is to be read. */
+/** The link under the pointer; otherwise how to read the graph. */
 export function GraphLine({ ui }: { ui: Ui }) {
   const { store } = ui;
   const at = ui.hover.value;
   const heads = store.drawnHeads.value;
   const several = store.facts.value.heads > 1;
-  const byQuery = ui.target.value?.side !== "key"; // what a key receives sums to anything
+  const byQuery = ui.target.value?.side !== "key"; // the weights that a key receives need not sum to 1
   if (at !== null && "bin" in at && at.link) {
     return (
       <>
@@ -73,7 +73,7 @@ export function GraphLine({ ui }: { ui: Ui }) {
   );
 }
 
-/** The head that is pointed at, else the selected one, and what it does more than the others. */
+/** The head under the pointer, else the selected one, with the metric in which it ranks highest. */
 export function HeadsLine({ ui }: { ui: Ui }) {
   const { store } = ui;
   const survey = store.survey.value;
@@ -96,7 +96,7 @@ export function HeadsLine({ ui }: { ui: Ui }) {
   );
 }
 
-/** Both numbers of the pair under the pointer, or at the pin, and the change; of several cells of the largest change. */
+/** Both numbers of the pair under the pointer or at the pin, and their change; of several cells, the largest change. */
 export function ChangeLine({ ui }: { ui: Ui }) {
   const { store } = ui;
   const changed = ui.change.value;
@@ -129,7 +129,7 @@ export function ChangeLine({ ui }: { ui: Ui }) {
   );
 }
 
-/** Of the stages view: the number that its steps lead to. */
+/** The weight that the steps of the stages view lead to. */
 export function PairWeight({ pair }: { pair: ExplainedPair }) {
   return (
     <>
@@ -158,7 +158,7 @@ export function Exact({ reading, picture, ui }: { reading: Reading; picture: Pic
       </>
     );
   }
-  const row = bin.queries.stop - bin.queries.start === 1; // then only the key has to be said
+  const row = bin.queries.stop - bin.queries.start === 1; // then only the key is reported
   return (
     <>
       {bin.standsFor !== undefined ? (

@@ -1,4 +1,4 @@
-/** What is said while an answer of the kernel is due, and whose picture is still seen. */
+/** The messages while the kernel is busy: what is still shown, and what still works. */
 
 import { mount, part, type View } from "../../components/dom";
 import { Mark } from "../../components/message";
@@ -8,12 +8,12 @@ import { hasLinksOf } from "../../data/links";
 import type { Ui } from "../../state/ui";
 import { placeWords } from "./facts";
 
-/** What is shown, and what works: in one line, cut off where there is no room for all of it. */
+/** What is shown and what works, on one line, cut off if it is too long. */
 export function Busy({ ui }: { ui: Ui }) {
   const before = lastShown(ui);
   const running = "It is running another cell.";
   const still = before === null ? running : `You still see ${before}.`;
-  const more = "Hover, zoom and pins work meanwhile.";
+  const more = "You can still hover, zoom and pin.";
   return (
     <span
       class="aw-busy"
@@ -26,7 +26,7 @@ export function Busy({ ui }: { ui: Ui }) {
   );
 }
 
-/** Return what stands at the top of a picture that is another one's than was chosen: the line below may be out of sight. */
+/** Return a note at the top of a picture that is not yet the chosen one; the status line may be out of sight. */
 export function stillShown(ui: Ui): View {
   return mount(part("aw-still-slot"), () => {
     if (ui.kernel.state.value !== "waiting") return null;
@@ -41,7 +41,7 @@ export function stillShown(ui: Ui): View {
   });
 }
 
-/** Whether a graph has no bands for a head because its links are due: those of another head are not drawn. */
+/** Whether the graph has no bands because their links have not arrived; those of another head are not drawn. */
 function lacksLinks({ store }: Ui): boolean {
   const links = store.view.value === "graph" ? store.links.value : null;
   if (links === null) return false;
@@ -50,10 +50,10 @@ function lacksLinks({ store }: Ui): boolean {
   return store.drawnHeads.value.some((head) => !hasLinksOf(links, { ...at, heads: [head] }));
 }
 
-/** The views that do not keep the last picture: all heads are there, or bands of the chosen ones alone. */
+/** Views that do not keep the last picture. */
 const NOT_LAST: readonly ViewName[] = ["heads", "graph"];
 
-/** Whose picture still stands there while that of the selection is due; null where it is the selection's. */
+/** Return which picture is still shown while the selected one is due; null if it is the selected one. */
 function lastShown({ store }: Ui): string | null {
   const shown = (store.view.value === "segments" ? store.mass.value?.of : store.picture.value?.of) ?? null;
   if (shown === null || NOT_LAST.includes(store.view.value)) return null;

@@ -18,7 +18,7 @@ import { count, listNumber, signed } from "../../text/format";
 import type { Labels } from "../../text/labels";
 import { type PlaceSpace, MOST_LISTED as ROWS } from "./place-space";
 
-const ABSENT = "What changes for a query of a long head is computed by the kernel, and none answers.";
+const ABSENT = "The changes of a query in a long head need a running kernel.";
 const NARROW_ROWS = 9;
 const ROW = 22;
 const LETTERS = { a: "A", b: "B" } as const;
@@ -102,12 +102,12 @@ function ofPin({ store, lost }: PlaceSpace, comparison: ReadyComparison): Change
 function whyNothing({ store, lost, refusal }: PlaceSpace, pinned: boolean, { of, pictures }: ReadyComparison): string {
   const { value: why } = refusal;
   if (!pinned && !pictures.change.exact && why !== "")
-    return `Where they differ most is not known here. ${why.charAt(0).toUpperCase()}${why.slice(1)}`;
+    return `The largest differences are not known here. ${why.charAt(0).toUpperCase()}${why.slice(1)}`;
   if (!pinned && pictures.change.exact && of.stage === "weights")
-    return "Point at a row to see what changes for it. Click to keep it.";
+    return "Point at a row to see its changes. Click to pin it.";
   if (!pinned) return "Click a cell to see which weights of its query change.";
-  if (lost.value) return "What is pinned has no partner on the other side. Pin another to see what changes for it.";
-  if (store.query.value === null) return "The changes for a key of a long head are not listed: pin a query instead.";
+  if (lost.value) return "The pinned token has no counterpart on the other side. Pin another to see its changes.";
+  if (store.query.value === null) return "The changes of a key in a long head are not listed. Pin a query instead.";
   return "";
 }
 
@@ -201,7 +201,7 @@ function titleOf({ of, pictures }: ReadyComparison): string {
   const many = of.stage === "weights" ? "" : manyOf(of.stage);
   if (exact) return many === "" ? "Where they differ most" : `Where their ${many} differ most`;
   const found = ["Some of the largest differences", many && ` of ${many}`, sampled === null ? "" : " so far"].join("");
-  return queryBin * keyBin === 1 ? found : `${found}, one of each ${count(queryBin)} × ${count(keyBin)} cells`;
+  return queryBin * keyBin === 1 ? found : `${found}, one per ${count(queryBin)} × ${count(keyBin)} cells`;
 }
 
 const wordsOf = (side: Changes["side"]) => (side === "query" ? "attends to" : "is attended to by");

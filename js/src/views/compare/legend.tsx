@@ -65,7 +65,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
       )}
       <div class="aw-compare-key aw-kinds">
         <KindList {...{ kinds, stage, cells }} mapper={mappers.a} paints={sides} />
-        {range === "row" && <span>each row on its own range, the same in A and B</span>}
+        {range === "row" && <span>each row has its own range, shared by A and B</span>}
         {pooled && (
           <span>
             A, B: the {pool === "max" ? largestOf(stage) : "mean"} of {bins}
@@ -73,7 +73,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
         )}
         {every > 1 && (
           <span>
-            1 of {count(every)} rows{exact > 0 && `, ${percent(exact)} of them exact by now`}
+            1 of {count(every)} rows{exact > 0 && `, ${percent(exact)} of them exact so far`}
           </span>
         )}
         {padded !== null && hasPadding(store, padded) && (
@@ -83,7 +83,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
           </span>
         )}
         {left !== null && <span>{left}</span>}
-        {comparison.hasSinks && <span>beside what a learned sink takes</span>}
+        {comparison.hasSinks && <span>without the weight of learned sinks</span>}
       </div>
       {(only === null || only === "change") && (
         <div class="aw-compare-key">
@@ -120,7 +120,7 @@ function onlyText({ queries, keys }: ReadyComparison, { facts }: Store): string 
   const said = same
     ? text(["token", "tokens"], queries)
     : [...text(["query", "queries"], queries), ...text(["key", "keys"], keys)];
-  if (said.length > 0) return `without a partner, left out: ${said.join(", ")}`;
+  if (said.length > 0) return `left out, no counterpart: ${said.join(", ")}`;
   const other = Math.max(queries.differ, keys.differ);
-  return other === 0 ? null : `labels are A's: B has ${count(other)} other${other === 1 ? "" : "s"}`;
+  return other === 0 ? null : `labels from A: ${count(other)} differ${other === 1 ? "s" : ""} in B`;
 }

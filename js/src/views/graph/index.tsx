@@ -297,7 +297,7 @@ function graphKeys(ui: Ui, step: number): KeyLine[] {
   return [
     {
       shown: "↑ ↓",
-      does: "pin another token; with Shift 10 further on",
+      does: "pin another token (Shift: 10 at a time)",
       keys: { ArrowUp: () => go(at === null ? 0 : at - step), ArrowDown: () => go(at === null ? 0 : at + step) },
     },
     {
@@ -308,7 +308,7 @@ function graphKeys(ui: Ui, step: number): KeyLine[] {
         ArrowRight: () => store.select({ query: null, key: Math.min(at ?? 0, keys - 1) }),
       },
     },
-    { shown: "Home End", does: "first token, last token", keys: { Home: () => go(0), End: () => go(total - 1) } },
+    { shown: "Home End", does: "first, last token", keys: { Home: () => go(0), End: () => go(total - 1) } },
     ...pinLines(ui),
     ...headLines(ui),
   ];

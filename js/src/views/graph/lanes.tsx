@@ -106,13 +106,14 @@ function problemOf(model: GraphModel): string | null {
 function prompt({ store }: Ui, model: GraphModel): string {
   if (model.isLong.value) {
     const strongest = model.strongest.value;
-    if (!isPairs(strongest)) return "Too long to draw every token's links. Pin a token in the heatmap to see its own.";
+    if (!isPairs(strongest))
+      return "Too long to draw the links of every token. Pin a token in the heatmap to see its links.";
     const which = store.linkedStage.value === "weights" ? "strongest" : "largest";
     const pairs = `The ${count(strongest.length)} ${which} pairs of ${headWords(store.pictured.value, store.facts.value)}, without the first token.`;
     return `${pairs} Point at a token to see its links. Click to keep it.`;
   }
   if (store.links.value?.stage !== store.linkedStage.value)
-    return "Too long to draw every token's links. Pin a token to see its own.";
+    return "Too long to draw the links of every token. Pin a token to see its links.";
   const most = Math.min(store.top_k.value ?? OVERVIEW, OVERVIEW);
   const byQuery = store.direction.value === "query";
   const what = most === 1 ? (byQuery ? "key" : "query") : byQuery ? "keys" : "queries";
@@ -442,7 +443,7 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
               <i style={{ background: colors[place] }} />
             )}
             <b>{headWords(head, ui.store.facts.value)}</b>
-            {line && isBlocked(line) && <span>nothing allowed</span>}
+            {line && isBlocked(line) && <span>fully masked</span>}
             {best !== null && (
               <span>
                 {stage === "weights" ? "most" : "largest"} {focus?.side === "key" ? "from " : "to "}

@@ -237,20 +237,20 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   return (
     <>
       {order === "similar"
-        ? `Those most like layer ${store.layer.value}, ${headWords(store.head.value, store.facts.value)} first, by metrics and picture. `
+        ? `Most similar to layer ${store.layer.value}, ${headWords(store.head.value, store.facts.value)} first, by metrics and picture. `
         : known
           ? `Ordered by ${wordOf(order)}, largest first. `
           : ui.onlyHeads.value !== null
-            ? "Those that are shown, layer by layer. "
+            ? "Selected heads, layer by layer. "
             : many
               ? "Rows are layers, columns are heads. "
               : "The heads of the layer. "}
-      {picturesOf(ui, survey)} on its own color range
+      {picturesOf(ui, survey)} has its own color range
       {metric === null
         ? "."
         : `; the ${isTinted(metric.kind) || isDense(ui, metric) ? "tint" : "bar"} is ${barWords(ui, metric)}, ${rangeOf(metric)}.`}
       {unsaved(ui, metric)}
-      {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries of each, exact.`}
+      {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries per head, each exact.`}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
       <Only ui={ui} survey={survey} metric={metric} />
     </>
@@ -261,11 +261,12 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
 function picturesOf({ store }: Ui, { ofStage }: Survey): string {
   const [stage, linked] = [store.stage.value, store.linkedStage.value];
   if (stage !== linked)
-    return `Each picture is of weights (${wordsOf(stage)} are in the heatmap, the text and the stages),`;
+    return `Each picture is of weights (${wordsOf(stage)} are in the heatmap, the text and the stages) and`;
   if (stage === "weights") return "Each picture";
-  if (ofStage === undefined) return `Pictures of ${wordsOf(stage)} are computed; each is of weights until then,`;
+  if (ofStage === undefined)
+    return `Pictures of ${wordsOf(stage)} are being computed; until then each is of weights and`;
   const what = legendOf(stage, store.facts.value, store.batch.value);
-  return `${what}: each picture${isSigned(stage) ? ", − to +," : ""}`;
+  return `${what}: each picture${isSigned(stage) ? " from − to +" : ""}`;
 }
 
 /** "the sum over the keys of query 9", of sizes or with signs. */
@@ -280,7 +281,7 @@ function unsaved({ store }: Ui, metric: HeadMetric | null): string {
   const [query, of] = [store.query.value, store.survey.value?.ofStage];
   const isSum = metric?.kind === "stage" || metric?.kind === "size";
   if (!isSum || !store.facts.value.saved || query === null || of?.query === query) return "";
-  return ` Those of query ${query} alone were not saved: open the notebook to compute them.`;
+  return ` The sums of query ${query} alone were not saved: open the notebook to compute them.`;
 }
 
 /** What the bars, or tints, are of. */
@@ -391,7 +392,7 @@ function Problem({ survey, ui }: { survey: Survey | null; ui: Ui }) {
   if (survey !== null && !survey.error && survey.problems.length > 0) {
     return (
       <div class="aw-notice">
-        <Message sign="empty" title="Not computed: metrics of your own" text={survey.problems.join(" ")} />
+        <Message sign="empty" title="Not computed: custom metrics" text={survey.problems.join(" ")} />
       </div>
     );
   }

@@ -55,13 +55,13 @@ export function watchWalk(ui: Ui, canvas: HTMLCanvasElement, scroller: HTMLEleme
       },
       {
         shown: "Home End",
-        does: "first head, last head of the row",
+        does: "first, last head of the row",
         keys: { Home: walk(() => at.at(0, at.where[from]![1])), End: walk(() => stepToEnd(at, from)) },
       },
       { shown: "Enter", does: "open the head", keys: { Enter: () => open(from), " ": () => open(from) } },
     ];
     if (pointed.peek() >= 0) {
-      lines.push({ shown: "Esc", does: "point at none", keys: { Escape: () => point(-1) } });
+      lines.push({ shown: "Esc", does: "point at nothing", keys: { Escape: () => point(-1) } });
     }
     return lines;
   });

@@ -82,7 +82,7 @@ export function combineSection({ store }: Ui): Section {
   return {
     value: store.combine.value ?? "none",
     choices: [
-      { value: "none", name: store.view.value === "graph" ? "each by itself" : "one" },
+      { value: "none", name: store.view.value === "graph" ? "each separately" : "one" },
       { value: "mean", name: "mean of several" },
       { value: "max", name: "maximum of several" },
     ],

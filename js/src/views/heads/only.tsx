@@ -35,7 +35,7 @@ export function Only({ ui, survey, metric }: Props) {
   const last = survey.layers.length - 1;
   const shown = survey.heads.filter((_, place) => isShown(survey, place, only, metric)).length;
   return (
-    <span class="aw-only" role="group" aria-label="Heads that are shown">
+    <span class="aw-only" role="group" aria-label="Shown heads">
       {last > 0 && (
         <>
           Layers {field("from", "First layer", "0")} to {field("to", "Last layer", String(last))}

@@ -140,7 +140,7 @@ function spokenBlock({ store }: Ui): string {
   const reading = blockReading(store);
   if (reading === null) return `${query.name}, ${key.name}`;
   const { mass, lift } = reading;
-  if (Number.isNaN(mass)) return `${query.name}, ${key.name}, nothing allowed or set aside`;
+  if (Number.isNaN(mass)) return `${query.name}, ${key.name}, fully masked or excluded`;
   return `${query.name}, ${key.name}, mass ${blockNumber(mass, reading, (one) => listNumber(one, "weights"))}, ${blockNumber(lift, reading, (one) => one.toFixed(2))} times even`;
 }
 

@@ -118,11 +118,11 @@ function queriesAt({ store }: Ui, plot: Plot, y: number): { start: number; stop:
 /** `least .412, mean .934`. */
 function summary({ values, every, share }: Recall): string {
   const known = values.filter((value) => !Number.isNaN(value));
-  if (known.length === 0) return share < 1 ? "" : "no row attends to anything";
+  if (known.length === 0) return share < 1 ? "" : "every row is fully masked";
   const least = known.reduce((a, b) => Math.min(a, b), 1);
   const mean = known.reduce((a, b) => a + b, 0) / known.length;
   const of = every > 1 ? "" : `, mean ${listNumber(mean, "weights")}`;
-  return `least ${listNumber(least, "weights")}${of}${share < 1 ? `, of ${percent(share)} of the rows so far` : ""}`;
+  return `lowest ${listNumber(least, "weights")}${of}${share < 1 ? `, from ${percent(share)} of the rows so far` : ""}`;
 }
 
 /** What the colors of the column mean. */
@@ -134,7 +134,7 @@ function Key({ ui }: { ui: Ui }) {
   const stops = [0, 64, 128, 192, 255].map((at) => css[at]).join(", ");
   return (
     <div class="aw-ramp">
-      <span title={RECALL_TITLE}>{RECALL}: share of the row's weight on keys that the cache keeps</span>
+      <span title={RECALL_TITLE}>{RECALL}: share of the row's weight on keys in the cache</span>
       <span class="aw-recall-ramp">
         0 <i style={{ background: `linear-gradient(to right, ${stops})` }} /> 1
       </span>

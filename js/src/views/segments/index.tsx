@@ -182,7 +182,7 @@ function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
                 </b>
               </>
             ))}{" "}
-            on the base line
+            on the baseline
           </>
         )}
       </span>
@@ -222,10 +222,10 @@ function Alone({ model }: { model: SegmentsModel }) {
   const now = model.mass.value;
   const [only, ...others] = model.left.value.columns;
   if (now === null || only === undefined || others.length > 0) return null;
-  const aside = model.left.value.without.length > 0 ? " that is not set aside" : "";
+  const aside = model.left.value.without.length > 0 ? " that is not excluded" : "";
   return (
     <p class="aw-prompt">
-      {model.shares.value ? "All mass" : "All of it"}
+      {model.shares.value ? "All mass" : "The whole sum"}
       {aside} is on {now.keys[only]}: there is no other segment{aside}.
     </p>
   );
@@ -237,7 +237,7 @@ const waitingLabel = ({ store }: Ui, state: State) =>
   state !== "waiting"
     ? "No segments"
     : store.facts.value.saved === undefined
-      ? "Segments are computed"
+      ? "Computing segments"
       : "Not in this file";
 
 type State = "none" | "error" | "waiting" | "there";
@@ -269,7 +269,7 @@ function Problem({ ui, state }: { ui: Ui; state: State }) {
     name: `By ${unit}`,
     run() {
       askSegmentsBy(kernel, unit).catch((error: unknown) => {
-        if (error instanceof KernelError) ui.told.value = { title: "No segments were made", text: error.message };
+        if (error instanceof KernelError) ui.told.value = { title: "No segments created", text: error.message };
       });
     },
   });

@@ -107,9 +107,9 @@ function List({
         <span>{model.shares.value ? "attends to" : `${sumWord(now.stage)}, from`}</span>
       </div>
       {row === null ? (
-        <p class="aw-prompt">Its numbers are on the way.</p>
+        <p class="aw-prompt">Loading its numbers.</p>
       ) : model.left.value.columns.length === 0 ? (
-        <p class="aw-prompt">Everything is set aside.</p>
+        <p class="aw-prompt">Everything is excluded.</p>
       ) : (
         <>
           <div
@@ -191,7 +191,7 @@ function Rows({ ui, model, row, keys, textWide }: RowsProps & { textWide: TextMe
       {names.length > 0 && (
         <li class="aw-seg-row aw-seg-rest" title={names.join(", ")}>
           <span />
-          <span>set aside: {names.join(", ")}</span>
+          <span>excluded: {names.join(", ")}</span>
           <span class="aw-number">{listNumber(aside, now.stage)}</span>
         </li>
       )}

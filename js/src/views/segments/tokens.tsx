@@ -335,19 +335,19 @@ export function TokensLegend({ ui, model, style }: { ui: Ui; model: SegmentsMode
       {aside.length > 0 && (
         <span>
           {!narrow && model.shares.value && <i class="aw-seg-swatch" style={{ background: style.track }} />}
-          {columns.length === 0 ? "everything is set aside" : `aside: ${aside.join(", ")}`}
+          {columns.length === 0 ? "everything is excluded" : `excluded: ${aside.join(", ")}`}
         </span>
       )}
       {!model.shares.value && <span>{sumWords(model)}</span>}
       {measure === "lift" && (
-        <span>{pins.length > 0 ? "the others have no sum, and are not drawn" : "each column: its largest lift"}</span>
+        <span>
+          {pins.length > 0 ? "only pinned segments: other lifts have no sum" : "each column: its largest lift"}
+        </span>
       )}
-      {measure === "per_token" && (
-        <span>{model.shares.value ? "mass" : "the sum"} over the tokens of each segment</span>
-      )}
+      {measure === "per_token" && <span>{model.shares.value ? "mass" : "the sum"} ÷ the tokens of each segment</span>}
       {pins.length > 0 && measure !== "lift" && style.paler < 1 && <span>other segments paler</span>}
       {(measure !== "mass" || !model.shares.value) && now.total > now.first.rows && (
-        <span>what is higher is cut off</span>
+        <span>higher columns are cut off</span>
       )}
     </>
   );
@@ -355,7 +355,7 @@ export function TokensLegend({ ui, model, style }: { ui: Ui; model: SegmentsMode
 
 /** What a sum of another stage is, and where its signs are: it is no share. */
 const sumWords = ({ stage, signed }: SegmentsModel) =>
-  `${sumWord(stage.value)}, summed over the keys of each segment${signed.value ? ": above the line +, below −" : ""}; no share of 1`;
+  `${sumWord(stage.value)}, summed over the keys of each segment${signed.value ? ": above the line +, below −" : ""}; not a share of 1`;
 
 /** Of a very long answer only the first tokens are known here. */
 function More({ ui, model }: { ui: Ui; model: SegmentsModel }) {

@@ -87,8 +87,8 @@ export function Gradients({ ui }: { ui: Ui }) {
                 <b>
                   <Token labels={store.queryLabels.value} index={query} subscript />
                 </b>{" "}
-                answer to its masked scores s: diag(p) − p pᵀ. Row: a weight; column: the score that is raised. On the
-                diagonal p(1 − p), at most ¼; a row sums to 0, for what one key gains the others lose.
+                respond to its masked scores s: diag(p) − p pᵀ. Row: a weight; column: the score that is raised. On the
+                diagonal p(1 − p), at most ¼; a row sums to 0, because what one key gains the others lose.
               </p>
             </div>
           )}

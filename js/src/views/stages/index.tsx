@@ -74,7 +74,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           <>
             <Operation
               text="· V"
-              about="Each row of the output is the mean of all values v, by the weights of the row"
+              about="Each row of the output is the mean of the values v, weighted by the row's weights"
               side={side}
             />
             <Output side={side} {...{ ui, paints }} output={found.output} of={found.of} beside={found.pictures[0]} />
@@ -85,8 +85,8 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
       {every > 1 && (
         <p class="aw-prompt">
           {sampled < found.pictures.length
-            ? `${count(found.pictures.length - sampled)} of ${count(found.pictures.length)} stages are exact by now; of the others 1 of ${count(every)} rows is.`
-            : `Each picture: 1 of ${count(every)} rows, each exact.`}{" "}
+            ? `${count(found.pictures.length - sampled)} of ${count(found.pictures.length)} stages are exact so far; the others show 1 of ${count(every)} rows.`
+            : `Each picture shows 1 of ${count(every)} rows, each exact.`}{" "}
           A pair's numbers are exact.
         </p>
       )}
@@ -138,7 +138,7 @@ function prompt({ store, kernel }: Ui): string {
   const pinned = store.query.value !== null && store.key.value !== null;
   if (saved && pinned) return "The steps of this pair were not saved in this file: open the notebook to see them.";
   if (kernel.away.value) return "The steps of a pair come from the kernel: run this widget's cell to see them.";
-  return "Rows are queries, columns are keys. Click a cell to see why its weight is what it is.";
+  return "Rows are queries, columns are keys. Click a cell to see how its weight is computed.";
 }
 
 /** "bank → lent  why the weight is .2283", and whether torch computes the same. */
@@ -165,7 +165,7 @@ function Headline({ ui, pair, stale }: { ui: Ui; pair: ExplainedPair | null; sta
 
 function why(pair: ExplainedPair): string {
   if (isNothing(pair)) {
-    return `nothing allowed: ${pair.sink === null ? "weights and output are 0" : "the sink has all the weight"}`;
+    return `fully masked: ${pair.sink === null ? "weights and output are 0" : "the sink has all the weight"}`;
   }
   return pair.allowed ? `why the weight is ${listNumber(pair.weight ?? 0, "weights")}` : "why there is no weight";
 }
@@ -181,7 +181,7 @@ function Parity({ ui }: { ui: Ui }) {
       </span>
     );
   }
-  const over = `Of ${count(torch.queries)} ${torch.queries === 1 ? "query" : "queries"}, the largest difference of a number of the output`;
+  const over = `Largest difference in the output, over ${count(torch.queries)} ${torch.queries === 1 ? "query" : "queries"}`;
   return (
     <span class="aw-parity" data-equal={torch.equal || undefined} title={over}>
       {torch.equal ? "✓" : "!"}{" "}
@@ -240,11 +240,12 @@ const RULES = "What if";
 function Changed({ ui }: { ui: Ui }) {
   const { store } = ui;
   const original = deviationOf(ui)?.original;
-  const of = original && original.queries < store.facts.value.queries ? `, in ${count(original.queries)} queries` : "";
+  const of =
+    original && original.queries < store.facts.value.queries ? `, over ${count(original.queries)} queries` : "";
   const largest =
     original && original.weights !== null
-      ? `largest change of a weight ${listNumber(original.weights, "weights")}` +
-        (original.output === null ? "" : `, of a number of the output ${listNumber(original.output, "scores")}`) +
+      ? `largest change: weight ${listNumber(original.weights, "weights")}` +
+        (original.output === null ? "" : `, output ${listNumber(original.output, "scores")}`) +
         of
       : "";
   return (
@@ -254,7 +255,7 @@ function Changed({ ui }: { ui: Ui }) {
       </span>
       {!store.facts.value.saved && (
         <button type="button" class="aw-link" onClick={() => store.show({ what_if: {} })}>
-          As it was
+          Reset
         </button>
       )}
     </span>
@@ -270,7 +271,7 @@ function operation(to: Stage, ui: Ui, pair: ExplainedPair | null): { text: strin
     return { text: sign, about: "The same factor for all scores, so that they do not grow with the head size" };
   }
   if (to === "capped") return { text: "softcap", about: "cap · tanh(scaled ÷ cap): no score beyond ± the cap" };
-  if (to === "masked") return { text: "+ mask", about: "What a rule blocks becomes −∞; a bias is added to the others" };
+  if (to === "masked") return { text: "+ mask", about: "Blocked scores become −∞; a bias is added to the rest" };
   const sink = ui.store.facts.value.has_sinks ? " and of its learned sink" : "";
   return {
     text: "softmax",
@@ -460,7 +461,7 @@ function stageKeys(ui: Ui, step: number): KeyLine[] {
   return [
     {
       shown: "← ↑ → ↓",
-      does: "move the pin; with Shift by 10",
+      does: "move the pin (Shift: by 10)",
       keys: {
         ArrowUp: move(-step, 0),
         ArrowDown: move(step, 0),
@@ -468,7 +469,7 @@ function stageKeys(ui: Ui, step: number): KeyLine[] {
         ArrowRight: move(0, step),
       },
     },
-    { shown: "Home End", does: "first key, last key", keys: { Home: move(0, -keys), End: move(0, keys) } },
+    { shown: "Home End", does: "first, last key", keys: { Home: move(0, -keys), End: move(0, keys) } },
     ...pinLines(ui),
     ...headLines(ui),
   ];

@@ -106,8 +106,8 @@ function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Si
   const { products } = pair;
   if (products === null) {
     return (
-      <Row name="Score" formula="as it was given" result={score(pair.score)} unit="score">
-        <p>The scores were given: there is no q and no k to multiply.</p>
+      <Row name="Score" formula="as given" result={score(pair.score)} unit="score">
+        <p>The scores were given directly, so there are no q and k to multiply.</p>
       </Row>
     );
   }
@@ -243,7 +243,7 @@ function Scale({ ui, pair, wide }: StepProps) {
         <>
           {head_size === null
             ? "One factor for all scores of the head."
-            : `A sum of ${head_size} products spreads about √${head_size} times as widely as one of them. ÷ √${head_size}, or × ${Number((head_size ** -0.5).toPrecision(3))}, takes that back, so that the softmax does not give one key everything.`}
+            : `A sum of ${head_size} products spreads about √${head_size} times as widely as one of them. ÷ √${head_size}, or × ${Number((head_size ** -0.5).toPrecision(3))}, undoes that, so that the softmax does not give one key everything.`}
           {from !== 0 && saved === undefined && " Drag the filled dot to try another scale."}
         </>
       }
@@ -408,7 +408,7 @@ function Softmax({ ui, pair, wide }: StepProps) {
   return (
     <Row
       name="Softmax"
-      formula={pair.log_normalizer === null ? "as it was given" : "exp(masked − log-normalizer)"}
+      formula={pair.log_normalizer === null ? "as given" : "exp(masked − log-normalizer)"}
       result={pair.allowed ? weight(pair.weight) : "0"}
       unit={pair.log_normalizer === null ? "weight" : pair.allowed ? exponent : "blocked: no weight"}
       before={beforeOf(pair, "weight", weight)}
@@ -531,20 +531,18 @@ function AboutSoftmax({ ui, pair }: { ui: Ui; pair: ExplainedPair }) {
   );
   if (isNothing(pair)) {
     return pair.sink === null ? (
-      <>Nothing allowed: every key is blocked for {query}, so its weights and its output are 0.</>
+      <>Every key is blocked for {query}, so its weights and its output are 0.</>
     ) : (
-      <>
-        Nothing allowed: every key is blocked for {query}, so the learned sink has all its weight, and its output is 0.
-      </>
+      <>Every key is blocked for {query}, so the learned sink has all its weight, and its output is 0.</>
     );
   }
   if (Number.isNaN(pair.log_normalizer)) {
-    return <>A NaN among the scores of {query}: then all weights of its row are NaN.</>;
+    return <>A score of {query} is NaN, so all weights of its row are NaN.</>;
   }
-  if (pair.log_normalizer === null) return <>The row of {query}, as it was given.</>;
+  if (pair.log_normalizer === null) return <>The row of {query}, as given.</>;
   return (
     <>
-      Over the row of {query}, all keys that it may attend to: exp of each masked score ÷ the sum of these exp
+      Over all keys that {query} may attend to: exp of each masked score ÷ the sum of these
       {pair.sink === null ? "" : ` and of exp(${score(pair.sink)}), the learned sink`}, so that the row{" "}
       {pair.sink === null ? "" : "with the sink "}sums to 1. The log-normalizer {score(pair.log_normalizer)} is the
       logarithm of that sum.

@@ -152,11 +152,11 @@ function RowCharts({ ui, found }: { ui: Ui; found: Variances }) {
         "Entropy",
         [
           { name: "entropy in bits", points: points(rows.entropy), look: "data" },
-          { name: "the most there can be: log₂ of the allowed keys", points: points(most), look: "faint" },
+          { name: "the maximum: log₂ of the number of allowed keys", points: points(most), look: "faint" },
         ],
         Math.max(1e-9, ...most),
         means.entropy,
-        " bits; gray: the most, all keys alike",
+        " bits; gray: the maximum, all keys equal",
       )}
       {chart(
         "Peak",
@@ -170,7 +170,7 @@ function RowCharts({ ui, found }: { ui: Ui; found: Variances }) {
         [{ name: "Σ p(1 − p)", points: points(rows.sensitivity), look: "data" }],
         1,
         means.sensitivity,
-        ", what passes of a gradient",
+        ", the share of a gradient that passes",
       )}
     </div>
   );
@@ -180,8 +180,8 @@ function UnusualRows({ found: { saturated, uniform, empty } }: { found: Variance
   if (saturated + uniform + empty === 0) return null;
   const kinds = [
     [saturated, "give one key 99 % of their weight"],
-    [uniform, "weigh all keys alike"],
-    [empty, "may attend to nothing"],
+    [uniform, "weight all keys equally"],
+    [empty, "are fully masked"],
   ] as const;
   return (
     <p class="aw-muted">
@@ -230,7 +230,7 @@ function Sweep({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
           </button>
         )}
         <button type="button" aria-pressed={!mine} onClick={() => (own.value = false)}>
-          fresh normal ones
+          new, random normal
         </button>
         <span class="aw-muted">
           {mine ? "their first dimensions, without the mask" : "64 queries and keys, independent, variance 1"}
@@ -467,7 +467,7 @@ function Curves({ ui, found }: { ui: Ui; found: Reply<"cost"> }) {
           />
         </tbody>
       </table>
-      <Key>Time grows with n² in all three; memory does where all weights are held. Gray: n² from the first point.</Key>
+      <Key>Time grows with n² in all three; memory only where all weights are held. Gray: n² from the first point.</Key>
     </>
   );
 }

@@ -25,7 +25,7 @@ export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: num
   return [
     {
       shown: "← ↑ → ↓",
-      does: `pin another ${withImage ? "token or patch" : "token"}; with Shift 10 further on`,
+      does: `pin another ${withImage ? "token or patch" : "token"} (Shift: 10 at a time)`,
       keys: {
         ArrowLeft: () => pin(stepAlong(flow, at, rtl ? step : -step, withImage)),
         ArrowRight: () => pin(stepAlong(flow, at, rtl ? -step : step, withImage)),
@@ -35,7 +35,7 @@ export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: num
     },
     {
       shown: "Home End",
-      does: "first token, last token of the line",
+      does: "first, last token of the line",
       keys: { Home: () => pin(endOfLine(flow, at, 0)), End: () => pin(endOfLine(flow, at, 1)) },
     },
     { shown: "Enter", does: "pin what the pointer is on", keys: { Enter: pinPointed, " ": pinPointed } },

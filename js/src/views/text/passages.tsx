@@ -144,13 +144,13 @@ function Pager({ flow }: { flow: Flow }) {
   const last = Math.min(passage.length, (at + 1) * PAGE) - 1;
   return (
     <div class="aw-pager">
-      <button type="button" aria-label="Tokens before" disabled={at === 0} onClick={() => go(at - 1)}>
+      <button type="button" aria-label="Previous tokens" disabled={at === 0} onClick={() => go(at - 1)}>
         ‹
       </button>
       <span>
         tokens <b>{count(at * PAGE)}</b>–<b>{count(last)}</b> of {count(passage.length)}
       </span>
-      <button type="button" aria-label="Tokens after" disabled={at === pages - 1} onClick={() => go(at + 1)}>
+      <button type="button" aria-label="Next tokens" disabled={at === pages - 1} onClick={() => go(at + 1)}>
         ›
       </button>
     </div>
@@ -274,8 +274,8 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
         {masked && <span>{withImage ? "no color: masked" : "gray: masked"}</span>}
-        {(range === "unit" || Array.isArray(range)) && <span>{range === "unit" ? "fixed range" : "own range"}</span>}
-        {store.pieces.value === "words" && <span>words: weights summed to a word, averaged from a word</span>}
+        {(range === "unit" || Array.isArray(range)) && <span>{range === "unit" ? "fixed range" : "custom range"}</span>}
+        {store.pieces.value === "words" && <span>words: keys summed, queries averaged</span>}
       </div>
     </>
   );

@@ -147,7 +147,7 @@ export function BarsKey({ color, rows }: { color: string; rows: readonly EffectR
       <span>
         <i class="aw-fx-swatch" style={{ color }} />
         <span>
-          mass<span class="aw-fx-paler">, paler beyond what is lost</span>
+          mass<span class="aw-fx-paler">, paler beyond the loss</span>
           {rows.some(({ lost }) => lost === null) && ", hollow: not yet run"}
         </span>
       </span>
@@ -155,7 +155,7 @@ export function BarsKey({ color, rows }: { color: string; rows: readonly EffectR
         <b class="aw-fx-dot" />
         lost without it
       </span>
-      <span>words: ≥ half the axis apart</span>
+      <span>words: mass and loss ≥ half the axis apart</span>
     </>
   );
 }

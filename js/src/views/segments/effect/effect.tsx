@@ -205,16 +205,16 @@ function Title({ ui, model }: Omit<Props, "effects">) {
         </button>
       )}
       <span class="aw-seg-caption">
-        mean mass in {heads}
-        {table !== null && table.share < 1 && ` (${Math.floor(100 * table.share)} % looked at)`}, each segment{" "}
-        {editWords(ui.store.effects.value)[1] || "taken from all"}
+        mean mass over {heads}
+        {table !== null && table.share < 1 && ` (${Math.floor(100 * table.share)} % computed)`}, each segment{" "}
+        {editWords(ui.store.effects.value)[1] || "removed from all"}
       </span>
     </>
   );
 }
 
 const editOf = ({ now }: EffectModel) => now.value?.edits.find(({ value }) => value === now.value?.edit);
-const gridName = (effects: EffectModel) => `Each head ${editOf(effects)?.of ?? "taken away"}`;
+const gridName = (effects: EffectModel) => `Each head ${editOf(effects)?.of ?? "removed"}`;
 const headsName = ({ now }: EffectModel) =>
   now.value?.state === "running" ? "Running every head once" : "What each head does";
 

@@ -423,8 +423,8 @@ function Foot({ ui, model, state }: PartProps) {
   const at = state.layout.value;
   const table = model.heads.value;
   if (at === null || table === null) {
-    if (ui.store.facts.value.saved === undefined) return <span>The kernel looks at all heads.</span>;
-    return <span>The other heads were not saved here: open the notebook to compute them.</span>;
+    if (ui.store.facts.value.saved === undefined) return <span>The kernel is computing all heads.</span>;
+    return <span>The other heads were not saved in this file: open the notebook to compute them.</span>;
   }
   const { stop } = state.shown.value;
   const below = model.headOrder.value.slice(stop);
@@ -438,7 +438,7 @@ function Foot({ ui, model, state }: PartProps) {
   const said = [
     ...(table.share < 1 ? [`${Math.floor(100 * table.share)} % of all heads so far`] : []),
     ...(below.length > 0 ? [isBounded ? `${text}, at most ${bound}` : text] : []),
-    ...(aside !== "" ? [`set aside: ${aside}`] : []),
+    ...(aside !== "" ? [`excluded: ${aside}`] : []),
   ];
   return (
     <>
@@ -469,6 +469,6 @@ export function HeadsCaption({ model, state }: { model: SegmentsModel; state: He
         ? `first ${stop} of ${all}`
         : `${start + 1} to ${stop} of ${all}`;
   const isCut = largestSize(numbersOf(model, table, at.columns)) > most * (1 + 1e-6);
-  const ends = `bars to ${model.signed.value ? "±" : ""}${axisText(most, measure)}${isCut ? ", longer cut" : ""}`;
+  const ends = `bars to ${model.signed.value ? "±" : ""}${axisText(most, measure)}${isCut ? ", longer ones cut" : ""}`;
   return <>{`${which}, ${measureWord(measure, model.stage.value)} from ${inWords(now.asking)}, ${ends}`}</>;
 }

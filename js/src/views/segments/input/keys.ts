@@ -34,10 +34,10 @@ function commonLines(ui: Ui, model: SegmentsModel, reading?: KeyLine): KeyLine[]
   const lines: KeyLine[] = [];
   const isNested = (askedOf(ui.store)?.path.length ?? 0) > 0;
   if (inside || pinned || isNested) {
-    const does = inside || !pinned ? "one level up" : "free what is pinned";
+    const does = inside || !pinned ? "one level up" : "unpin";
     lines.push({ shown: "Esc", does, keys: { Escape: up, Backspace: up } });
   }
-  const readings = { shown: "r", does: "next reading: mass, per token, lift", keys: { r: next } };
+  const readings = { shown: "r", does: "next measure: mass, per token, lift", keys: { r: next } };
   return [...lines, ...headLines(ui), reading ?? readings];
 }
 
@@ -68,13 +68,13 @@ export function watchTokenKeys(ui: Ui, model: SegmentsModel, state: TokensState,
     return [
       {
         shown: "← →",
-        does: "token before, token after; with Shift 10 further on",
+        does: "previous, next token (Shift: 10 at a time)",
         keys: { ArrowLeft: along(-step), ArrowRight: along(step) },
       },
-      { shown: "↑ ↓", does: "segment above, segment below", keys: { ArrowUp: across(1), ArrowDown: across(-1) } },
+      { shown: "↑ ↓", does: "segment above, below", keys: { ArrowUp: across(1), ArrowDown: across(-1) } },
       {
         shown: "Home End",
-        does: "first token, last token; Page keys: a line",
+        does: "first, last token; Page keys: a line",
         keys: {
           Home: () => point({ token: 0 }),
           End: () => point({ token: many - 1 }),
@@ -105,7 +105,7 @@ export function watchMatrixKeys(ui: Ui, model: SegmentsModel, canvas: HTMLElemen
     return [
       {
         shown: "← ↑ → ↓",
-        does: "point at another cell; with Shift 10 further on",
+        does: "point at another cell (Shift: 10 at a time)",
         keys: {
           ArrowUp: move(-step, 0),
           ArrowDown: move(step, 0),
@@ -115,7 +115,7 @@ export function watchMatrixKeys(ui: Ui, model: SegmentsModel, canvas: HTMLElemen
       },
       {
         shown: "Home End",
-        does: "first column, last column",
+        does: "first, last column",
         keys: { Home: move(0, -columns.length), End: move(0, columns.length) },
       },
       { shown: "Enter", does: "pin; again: look inside", keys: { Enter: pin, " ": pin } },
@@ -149,7 +149,7 @@ export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, c
     return [
       {
         shown: "↑ ↓",
-        does: "point at another head; with Shift 10 further on",
+        does: "point at another head (Shift: 10 at a time)",
         keys: {
           ArrowUp: move(-step),
           ArrowDown: move(step),
@@ -157,7 +157,7 @@ export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, c
           End: move(order.length),
         },
       },
-      { shown: "← →", does: "sort by the segment before, after", keys: { ArrowLeft: sort(-1), ArrowRight: sort(1) } },
+      { shown: "← →", does: "sort by the previous, next segment", keys: { ArrowLeft: sort(-1), ArrowRight: sort(1) } },
       { shown: "Enter", does: "select the head; again: look inside", keys: { Enter: pin, " ": pin } },
       ...commonLines(ui, model),
     ];
@@ -185,7 +185,7 @@ export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement,
     return [
       { shown: across > 0 ? "← ↑ → ↓" : "↑ ↓", does: `point at another ${rows.what}`, keys: { ...keys, ...sideways } },
       { shown: "Home End", does: "the first, the last", keys: ends },
-      { shown: "Enter", does: "pin; of a segment again: look inside", keys: { Enter: pin, " ": pin } },
+      { shown: "Enter", does: "pin; again on a segment: look inside", keys: { Enter: pin, " ": pin } },
       { shown: "s", does: "stop the runs", keys: { s: () => askRuns(ui, "stop") } },
       ...commonLines(ui, model, {
         shown: "r",

@@ -342,7 +342,7 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
           class="aw-label aw-seg-slanted aw-seg-aside-name"
           style={{ left: px(at.aside + 6 * at.unit), top: px(at.top - 11 * at.unit) }}
         >
-          set aside
+          excluded
         </span>
       )}
       {pinnedRow >= 0 && <Lines from={at.top + pinnedRow * at.pitch} {...{ at, side }} across />}
@@ -453,10 +453,10 @@ function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
       </div>
       {(log || sampled || masked || !now.exact) && (
         <div class="aw-kinds">
-          {log && <span>below a thousandth of the largest all have one color</span>}
+          {log && <span>one color below 1/1,000 of the largest</span>}
           {masked && <span>no tile: no query may attend to it</span>}
-          {sampled && <span>{Math.floor(100 * now.share)} % of the queries looked at</span>}
-          {!now.exact && <span>colors in 125 steps, numbers exact where pointed at</span>}
+          {sampled && <span>{Math.floor(100 * now.share)} % of the queries computed</span>}
+          {!now.exact && <span>colors in 125 steps, point for exact numbers</span>}
         </div>
       )}
     </>
@@ -470,7 +470,7 @@ export function MatrixHead({ model }: { model: SegmentsModel }) {
     <>
       From each segment to each
       <span class="aw-muted">
-        {path.length > 0 ? `to those inside ${inWords(path.at(-1)!)}` : "rows attend to columns"}
+        {path.length > 0 ? `to the segments inside ${inWords(path.at(-1)!)}` : "rows attend to columns"}
       </span>
     </>
   );

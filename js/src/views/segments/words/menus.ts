@@ -21,7 +21,7 @@ import { ask, askAround, askInside } from "../input/pins";
 const NOTES: Readonly<Record<Measure, string>> = {
   mass: "mean weight on a segment's keys",
   per_token: "mass ÷ its tokens",
-  lift: "mass ÷ that of even attention",
+  lift: "mass ÷ mass of even attention",
 };
 
 /** Return the choices of how attention to a segment is read. */
@@ -33,7 +33,7 @@ export function measureSection({ store }: Ui): Section {
       choices: [
         { value: "mass", name: "sum", note: `${sumWord(stage)}, over a segment's keys` },
         { value: "per_token", name: MEASURE_WORDS.per_token, note: "the sum ÷ its tokens" },
-        { value: "lift", name: MEASURE_WORDS.lift, note: "only of weights, which are shares", disabled: true },
+        { value: "lift", name: MEASURE_WORDS.lift, note: "weights only", disabled: true },
       ],
       choose: (measure) => store.show({ measure: measure as Measure }),
     };
@@ -66,8 +66,8 @@ export function asideSection({ store }: Ui): Section {
   };
 }
 
-const NOTE = "what is lost without it";
-const NO_MODEL = "there is no model here: cap.widget(model=model, inputs=inputs)";
+const NOTE = "the loss without each one";
+const NO_MODEL = "needs a model: cap.widget(model=model, inputs=inputs)";
 
 /** Whether the view shows what is lost without segments and heads. */
 export const showsEffect = ({ store }: Ui) => store.segments_show.value === "effect" && Boolean(store.effects.value);

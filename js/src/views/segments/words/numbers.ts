@@ -49,7 +49,7 @@ export function axisText(value: number, measure: Measure): string {
 
 /** `mass .5276, 3.8 times even`, for those who hear it. */
 export function spokenNumbers(mass: number, lift: number, stage: Stage = "weights"): string {
-  if (Number.isNaN(mass)) return "no key of it is allowed";
+  if (Number.isNaN(mass)) return "all its keys are masked";
   if (stage !== "weights") return `${sumWord(stage)} ${listNumber(mass, stage)}`;
   const times = Number.isFinite(lift) ? `, ${lift >= 9.95 ? Math.round(lift) : lift.toFixed(1)} times even` : "";
   return `mass ${listNumber(mass, "weights")}${times}`;
