@@ -55,7 +55,7 @@ def test_tokens_list_and_matrix_are_there_with_the_numbers_of_the_widget() -> No
     rest = weights[16:, 1:].double().sum(1).mean()
     share = float(weights[16:, 4:11].double().sum(1).mean() / rest)
     assert f"{share:.4f}"[1:] in written
-    assert any(text.startswith("aside: first token, ") for text in written)
+    assert any(text.startswith("excluded: first token, ") for text in written)
     w.asking = "question"
     assert "Where did question look" in texts(w)
     w.measure = "lift"
