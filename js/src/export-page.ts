@@ -1,9 +1,9 @@
-/** The script of a saved file: it unpacks what Python has put there and shows it, without a kernel or a network. */
+/** The script of a saved file: it unpacks Python's data and shows the widget, without a kernel or a network. */
 
 import { createHost, type Host, mount } from "./kernel/host";
 import { answersOf, type Snapshot } from "./kernel/snapshot";
 
-/** A number of four bytes, how long the JSON after it is; then the bytes that the JSON points into. */
+/** A four-byte number, the length of the JSON after it; then the bytes that the JSON refers to. */
 export async function unpack(base64: string): Promise<unknown> {
   const packed = atob(base64);
   const data = new Uint8Array(packed.length);
@@ -32,7 +32,7 @@ async function open(el: HTMLElement, data: string): Promise<void> {
   await mount(module, el, host);
 }
 
-/** A page that shows this file in a frame may ask for its own theme: `attention.html#theme=dark`, and again later. */
+/** A page that frames this file may set its theme: `attention.html#theme=dark`, also later. */
 function followAddress(host: Host): void {
   const follow = () => {
     const theme = /^#theme=(light|dark)$/.exec(location.hash)?.[1] as "light" | "dark" | undefined;

@@ -1,16 +1,16 @@
 /**
- * What every widget carries in the place of the front-end, which is sent once for each kernel. It takes that from the
- * page, from the model that holds it for all widgets, or asks Python for it, and hands over to it.
+ * The script in every widget in place of the front-end, which is sent once per kernel. It takes the front-end from the
+ * page or from the model that holds it for all widgets, or asks Python for it, and then starts it.
  *
- * `initialize` does not wait: anywidget gives it two seconds (kernel/hearing.ts).
+ * `initialize` does not wait: anywidget gives it only two seconds (kernel/hearing.ts).
  */
 
 import { hearPython } from "./kernel/hearing";
 
-/** Put in by the build: a page may hold several versions. */
+/** Inserted by the build: a page may hold several versions. */
 declare const DIGEST: string;
 
-/** The core of the script, as `widget.js` has it, its other parts, packed, by their names, and the style sheet. */
+/** The front-end: the core script (`widget.js`), its other parts, packed, by name, and the style sheet. */
 interface FrontEnd {
   readonly code: string;
   readonly parts: Readonly<Record<string, string>>;
@@ -48,9 +48,9 @@ interface Page {
 }
 
 const REFERENCE = "IPY_MODEL_";
-/** Milliseconds between looks for the model: where many are restored at once, it may come after this one. */
+/** Milliseconds between attempts to find the model, which may be restored after this one. */
 const LOOKS = [0, 50, 150, 300, 500];
-/** Then a reader is told what is waited for. */
+/** After so long, the reader is told. */
 const PATIENCE = 3000;
 const WAITING = "Waiting for the script of this widget. If no cell is running, run this one again.";
 
@@ -65,7 +65,7 @@ function createPage(): Page {
   let load: (frontEnd: FrontEnd) => void = () => {};
   const widget = new Promise<Widget>((resolve, reject) => {
     load = ({ code, parts }) => {
-      const name = Symbol.for(`attnwidget parts ${DIGEST}`); // where the core looks for them
+      const name = Symbol.for(`attnwidget parts ${DIGEST}`); // where the core finds them
       const there = globalThis as unknown as Record<symbol, object | undefined>;
       there[name] = Object.assign(there[name] ?? {}, parts);
       const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
@@ -106,7 +106,7 @@ function isFrontEnd(value: unknown): value is FrontEnd {
   return isWhole && typeof code === "string" && code !== "";
 }
 
-/** Look for the front-end in the model that holds it; null where there is none, as with hosts without such models. */
+/** Find the front-end in the model that holds it; null if there is none, as in hosts without such models. */
 async function inModel(model: LoaderModel, page: Page): Promise<FrontEnd | null> {
   const reference = model.get("_front_end");
   const manager = model.widget_manager;
@@ -119,7 +119,7 @@ async function inModel(model: LoaderModel, page: Page): Promise<FrontEnd | null>
       const found = { code: shared?.get("code"), parts: shared?.get("parts"), style: shared?.get("style") };
       if (isFrontEnd(found)) return found;
     } catch {
-      // not there yet, or nowhere
+      // not there yet, or never
     }
   }
   return null;
@@ -136,7 +136,7 @@ async function find(model: LoaderModel, page: Page): Promise<void> {
   try {
     await model.send({ script: DIGEST });
   } catch {
-    // there is no kernel to ask; another widget of the page may bring it
+    // no kernel to ask; another widget of the page may bring it
   }
 }
 
@@ -144,13 +144,13 @@ function initialize(context: Context): () => void {
   const page = pageOf();
   let cleanup: unknown;
   let isOver = false;
-  hearPython(context.model).catch(() => {}); // there is no kernel to hear: the front-end says so
+  hearPython(context.model).catch(() => {}); // no kernel to hear: the front-end reports it
   void find(context.model, page);
   page.widget.then(
     (widget) => {
       if (!isOver && !context.signal?.aborted) cleanup = widget.initialize?.(context);
     },
-    () => {}, // `render` says so
+    () => {}, // `render` reports it
   );
   return () => {
     isOver = true;

@@ -1,4 +1,4 @@
-/** What anywidget calls: `initialize` once for each model, `render` once for each view of it. */
+/** The entry points for anywidget: `initialize` once per model, `render` once per view of it. */
 
 import { untracked } from "@preact/signals-core";
 import type { Model } from "./contract/traits";
@@ -15,7 +15,7 @@ interface Session {
   readonly store: Store;
 }
 
-/** A model's views share its session. Hosts hand `initialize` and `render` different proxies: `uid` is what they share. */
+/** A model's views share its session. Hosts pass different proxies to `initialize` and `render`, which share `uid`. */
 const sessions = new Map<string, Session>();
 
 function start(model: Model, stop: AbortSignal): Session {
@@ -25,7 +25,7 @@ function start(model: Model, stop: AbortSignal): Session {
   return { kernel, store };
 }
 
-/** Older hosts give no signal: what is returned ends the same. */
+/** Older hosts give no signal: the returned function ends it. */
 function ending(signal: AbortSignal | undefined): AbortController {
   const end = new AbortController();
   signal?.addEventListener("abort", () => end.abort(), { once: true });
@@ -52,9 +52,9 @@ function render({ model, el, signal }: { model: Model; el: HTMLElement; signal?:
   root.className = "attnwidget";
   el.append(root);
   const ui = createUi(store, kernel, root, end.signal);
-  // The view is built when there is a width to draw it at: not before it is in the page, and not while a notebook full
-  // of widgets is being opened, whose other models have two seconds to start; nor before the script of the view is loaded,
-  // so that it comes at its full height.
+  // The view is built once there is a width to draw at: after it is in the page, and not while a notebook full of
+  // widgets opens, whose other models have two seconds to start; and after the view's script is loaded, so that it
+  // appears at its full height.
   let view: { dispose(): void } | null = null;
   const first = store.view.peek();
   let isLoaded = loadedView(first) !== undefined;
@@ -64,7 +64,7 @@ function render({ model, el, signal }: { model: Model; el: HTMLElement; signal?:
   };
   const whenWide = ui.width.subscribe(build);
   const goOn = () => {
-    isLoaded = true; // or it says why not
+    isLoaded = true; // or it tells why not
     build();
   };
   if (!isLoaded) loadView(first).then(goOn, goOn);

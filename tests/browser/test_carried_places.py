@@ -67,7 +67,7 @@ def test_every_view_has_its_numbers_its_name_and_its_signs(
     signs = {
         "graph": "above 0 below",
         "segments": "above the line +, below −",
-        "heads": "each picture, − to +",
+        "heads": "each picture from − to +",
     }
     page = opened(offline_page, w, where, tmp_path)
     for view in VIEWS:

@@ -113,7 +113,7 @@ def test_of_the_largest_of_several_heads_a_sentence_stands_there_and_no_column(o
     shown = show(offline_page, [w], width=900)
     shown.wait_for_lines()
     assert shown.page.locator("[data-aw=recall]").is_visible()
-    assert "least" in text_of(shown, "recall-legend")
+    assert "lowest" in text_of(shown, "recall-legend")
     w.combine = "max"
     shown.finish()
     shown.wait_for_lines()

@@ -62,7 +62,7 @@ def test_each_part_says_what_is_set_aside(gallery: Show, width: int) -> None:
     ready(shown)
     for part in (".aw-seg-legend", ".aw-seg-rows", ".aw-seg-foot"):
         said = text(shown, part)
-        assert "aside: first token" in said, part
+        assert "excluded: first token" in said, part
         assert "passage 3" in said, part
         assert "own key" in said, part
     assert shown.page.evaluate(BEYOND) == []

@@ -1,4 +1,4 @@
-/** Labels along both axes: tokens where they fit, thinned where they crowd, round positions where they cannot. */
+/** Labels along both axes: all tokens if they fit, some if crowded, round positions if too many. */
 
 import { cellsInView, placesInView, startOf } from "../geometry/cell-grid";
 import { type Figure, labelFont, labelStep, roundPositions, tickPositions, usesTicks } from "../geometry/layout";
@@ -16,7 +16,7 @@ import { NamesOutside, SegmentNames } from "./segment-names";
 
 type Side = "query" | "key";
 
-/** One axis as it is drawn now. */
+/** The current state of one axis. */
 interface Axis {
   readonly side: Side;
   readonly labels: Labels;
@@ -24,31 +24,31 @@ interface Axis {
   readonly pitch: number;
   readonly size: number;
   readonly cells: Span;
-  /** Tokens to a drawn cell, and in all. */
+  /** Tokens per drawn cell, and in all. */
   readonly bin: number;
   readonly total: number;
   readonly pinned: number | null;
-  /** Pinned beside the last pin. */
+  /** Pinned in addition to the last pin. */
   readonly further: readonly number[];
   readonly hovered: Span | null;
   isPadding(index: number): boolean;
-  /** Where a drawn cell begins, from the picture's corner. */
+  /** The start of a drawn cell, from the picture's corner. */
   start(cell: number): number;
-  /** Positions in view, pixels to one of them, and where the first of all would be. */
+  /** Positions in view, pixels per position, and the place of the first. */
   readonly places: Span;
   readonly perToken: number;
   readonly offset: number;
-  /** Whether tokens have their positions beside them: the axis is too long to be seen whole. */
+  /** Whether tokens also show their positions: the axis is too long to be seen whole. */
   readonly numbered: boolean;
   readonly long: boolean;
 }
 
-/** Draw the labels left of the picture: tokens where they fit, else positions. */
+/** Draw the labels left of the picture: tokens if they fit, else positions. */
 export function QueryLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
   return <Axis ui={ui} plot={plot} side="query" />;
 }
 
-/** Draw the labels above the picture, slanted: tokens where they fit, else positions. */
+/** Draw the slanted labels above the picture: tokens if they fit, else positions. */
 export function KeyLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
   return <Axis ui={ui} plot={plot} side="key" />;
 }
@@ -113,18 +113,18 @@ function axisOf(ui: Ui, plot: Plot, side: Side): Axis | null {
   };
 }
 
-/** Which cells carry a label: every one, or every k-th beside what is pinned and hovered. */
+/** The cells with labels: all, or every k-th and those pinned or under the pointer. */
 function labeled(axis: Axis, unit: number): number[] {
   const step = labelStep(axis.pitch, unit);
   const special = [axis.pinned, ...axis.further, axis.hovered?.start ?? null].filter((index) => index !== null);
   const inside = (index: number) => {
-    const middle = axis.start(index) + axis.pitch / 2; // of a cell that is cut off, the label goes with its greater part
+    const middle = axis.start(index) + axis.pitch / 2; // the label goes with the larger part of a cut cell
     return middle >= 0 && middle <= axis.size;
   };
   const chosen: number[] = [];
   for (let i = axis.cells.start; i < axis.cells.stop; i++) if (i % step === 0 && inside(i)) chosen.push(i);
   if (step === 1 && (axis.side === "query" || axis.pitch >= 20 * unit)) return chosen;
-  const near = step === 1 ? 1.5 * axis.pitch : 14 * unit; // neighbors step back for a pinned or hovered label
+  const near = step === 1 ? 1.5 * axis.pitch : 14 * unit; // neighbors make room for a pinned or hovered label
   const kept = chosen.filter((i) => special.every((s) => s === i || Math.abs(s - i) * axis.pitch >= near));
   for (const s of special) if (isWithin(s, axis.cells) && inside(s) && !kept.includes(s)) kept.push(s);
   return kept;
@@ -193,7 +193,7 @@ function besideRow(figure: Figure, middle: number, pinned: boolean, unit: number
   };
 }
 
-/** Slanted upwards from the middle of its column. */
+/** Slanted upwards from the center of its column. */
 function aboveColumn(figure: Figure, middle: number, pinned: boolean, unit: number) {
   return {
     left: px(figure.left + middle + 3 * unit),
@@ -203,7 +203,7 @@ function aboveColumn(figure: Figure, middle: number, pinned: boolean, unit: numb
   };
 }
 
-/** Pin one row or column, with `add` beside the other pins; free it where it is pinned already. */
+/** Pin one row or column (with `add`, in addition to the other pins); unpin it if it is pinned. */
 export function pinRowOrColumn({ store }: Ui, side: Side, index: number, add: boolean): void {
   if (add) {
     store.addPin(side === "query" ? index : null, side === "key" ? index : null);
@@ -214,7 +214,7 @@ export function pinRowOrColumn({ store }: Ui, side: Side, index: number, add: bo
   else store.select({ query: null, key: key === index && query === null ? null : index });
 }
 
-/** Both ends of what is in view and round positions between; of a part of a long axis, which moves, only round ones. */
+/** Both ends of the view with round positions between; only round ones for a part of a long axis, which moves. */
 function ticksOf(axis: Axis, apart: number): number[] {
   const { start, stop } = axis.places;
   if (!axis.long || stop - start >= axis.total) {
@@ -255,7 +255,7 @@ function Ticks({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: numbe
   );
 }
 
-/** Where zoomed tokens are: every fourth position left of them or below the columns, or as many as leave room. */
+/** The places of zoomed tokens: every fourth position on the left or below, or as many as fit. */
 function Positions({ axis, figure, unit }: { axis: Axis; figure: Figure; unit: number }) {
   const down = axis.side === "query";
   let step = 4;

@@ -1,4 +1,4 @@
-/** Keys that move the pinned block from segment to segment, lead to its cells and back. */
+/** Keys that move the pinned block from segment to segment, show its cells, and go back. */
 
 import type { Side } from "../contract/values";
 import { levelsOf } from "../data/segments";
@@ -6,7 +6,7 @@ import { isNamedAxis, type Plot } from "../state/plot";
 import { askedOf, askingFor, axisSegments, freeBlock, lookAt, pinnedBlock, pinnedSegment } from "../state/segment-axes";
 import type { KeyLine, Ui } from "../state/ui";
 
-/** Return the keys of segments, as far as they do anything now; they come before those of cells. */
+/** Return the keys for segments that currently have an effect; they take precedence over those for cells. */
 export function blockLines(ui: Ui, plot: Plot, step: number, reset: () => void): KeyLine[] {
   const { store } = ui;
   if (store.view.value !== "heatmap") return [];
@@ -33,7 +33,7 @@ export function blockLines(ui: Ui, plot: Plot, step: number, reset: () => void):
   if (!hasCell && !isClose && block !== null && ui.hover.value === null) {
     lines.push({ shown: "Enter", does: "show the cells of the block", keys: { Enter: () => lookAt(ui, block) } });
   }
-  if (ui.cameFrom.value !== null) return lines; // Esc leads back to the view that one came from
+  if (ui.cameFrom.value !== null) return lines; // Esc goes back to the previous view
   if (isClose) lines.push({ shown: "Esc", does: "back from the cells", keys: { Escape: reset, Backspace: reset } });
   else if (!hasCell && isPinned) {
     const free = () => void freeBlock(ui);
@@ -42,7 +42,7 @@ export function blockLines(ui: Ui, plot: Plot, step: number, reset: () => void):
   return lines;
 }
 
-/** Whether names of segments stand along both axes now. */
+/** Whether names of segments are shown along both axes. */
 function isOnNames({ store, unit }: Ui, plot: Plot): boolean {
   const cells = plot.cellGrid.value;
   if (cells === null) return false;
@@ -54,7 +54,7 @@ function isOnNames({ store, unit }: Ui, plot: Plot): boolean {
   });
 }
 
-/** Pin the segment so many further on; with nothing pinned begin at what asks, and at the first keys. */
+/** Pin the segment so many places further; without a pin, begin at the asking segment and the first keys. */
 function moveBlock(ui: Ui, side: Side, by: number): void {
   const { store } = ui;
   const [rows, columns] = [namesOn(ui, "query"), namesOn(ui, "key")];

@@ -1,4 +1,4 @@
-/** What the queries of one segment give to the keys of another: its readings, and its strongest cells. */
+/** The panel of a block (queries of one segment, keys of another): its measures and its strongest cells. */
 
 import type { ReadonlySignal } from "@preact/signals-core";
 import type { Side } from "../contract/values";
@@ -20,13 +20,13 @@ import { count, listNumber } from "../text/format";
 import { Token } from "./dom";
 import { isNamed, sentence } from "./phrases";
 
-/** Whether the panel is about segments: one is pinned, and no cell. */
+/** Whether the panel is about segments: one is pinned, and no cell is. */
 export function showsBlock({ store }: Ui): boolean {
   if (store.view.value !== "heatmap" || store.query.value !== null || store.key.value !== null) return false;
   return pinnedSegment(store, "query") !== null || pinnedSegment(store, "key") !== null;
 }
 
-/** Show the pinned block, or what is still to be pinned. */
+/** Show the pinned block, or what to pin next. */
 export function BlockPanel({ ui, cells }: { ui: Ui; cells: ReadonlySignal<BlockCells> }) {
   const block = pinnedBlock(ui.store);
   if (block === null) return <OneSide ui={ui} />;
@@ -50,7 +50,7 @@ export function BlockPanel({ ui, cells }: { ui: Ui; cells: ReadonlySignal<BlockC
   );
 }
 
-/** Whether what is in view lies in the block. */
+/** Whether the view lies inside the block. */
 function hasView({ window }: Ui, { query, key }: PinnedBlock): boolean {
   const seen = window.value;
   if (seen === null) return false;
@@ -145,7 +145,7 @@ function Cells({ ui, cells }: { ui: Ui; cells: BlockCells }) {
   );
 }
 
-/** Pin a cell; where only a part of the picture is in view, bring it there. */
+/** Pin a cell, and bring it into view if the picture is zoomed. */
 function pinCell({ store, window, destination }: Ui, query: number, key: number): void {
   store.select({ query, key });
   if (window.value !== null) destination.value = { query, key, close: false };
@@ -160,7 +160,7 @@ function Place({ labels, position }: { labels: Ui["store"]["keyLabels"]["value"]
   );
 }
 
-/** The color of the segment that a position is in, as a short margin; nothing where there are no segments. */
+/** A short margin in the color of a position's segment; nothing without segments. */
 export function SegmentMark({ ui, side, position }: { ui: Ui; side: Side; position: number }) {
   const found = segmentAt(axisSegments(ui.store, side), position);
   if (found === null) return null;

@@ -1,4 +1,4 @@
-/** The next token's probabilities before (hollow) and after (filled) something is taken away, and what that costs. */
+/** Next-token probabilities before (hollow) and after (filled) a removal, and the loss. */
 
 import type { EffectDetail } from "../contract/messages";
 import { chancesOf } from "../data/effects";
@@ -11,7 +11,7 @@ const share = (value: number, end: number) => `${(100 * value) / end}%`;
 const number = (value: number) => listNumber(value, "weights");
 const loss = (value: number) => listNumber(value, "scores");
 
-/** Show some tokens with both probabilities, all others summed, the loss and the divergences. */
+/** Show some tokens with both probabilities, the sum of all others, the loss and the divergences. */
 export function Chances({ detail, unit, most = 8 }: { detail: EffectDetail; unit: string; most?: number }) {
   const { rows, rest } = chancesOf(detail, most);
   const end = roundUp(largest(rows.flatMap(({ before, after }) => [before, after])));
@@ -75,13 +75,13 @@ export function Chances({ detail, unit, most = 8 }: { detail: EffectDetail; unit
 }
 
 interface LossProps {
-  /** The token whose log-probability it is. */
+  /** The token whose log-probability is meant. */
   readonly text: string;
   readonly value: number;
   readonly unit: string;
 }
 
-/** Show what is lost, where no more is known. */
+/** Show the loss when nothing more is known. */
 export function Loss(props: LossProps) {
   return (
     <div class="aw-seg-sums">
@@ -103,5 +103,5 @@ function Sum({ name, value }: { name: string; value: string }) {
   );
 }
 
-/** Return how much of the target's log-probability is lost. */
+/** Return how much log-probability the target loses. */
 export const lostBy = ({ before, after }: EffectDetail) => numberIn(before) - numberIn(after);

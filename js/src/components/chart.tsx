@@ -1,4 +1,4 @@
-/** Lines over one axis, drawn in the size that they are shown in, so that labels keep theirs. */
+/** Lines over one axis, drawn at display size so that labels keep theirs. */
 
 import type { ComponentChildren } from "preact";
 
@@ -15,7 +15,7 @@ interface Tick {
 
 interface ChartProps {
   readonly name: string;
-  /** What the numbers are. */
+  /** What the numbers mean. */
   readonly about: ComponentChildren;
   readonly wide: number;
   readonly tall: number;
@@ -24,7 +24,7 @@ interface ChartProps {
   readonly y: readonly [low: number, high: number];
   readonly xTicks: readonly Tick[];
   readonly yTicks: readonly Tick[];
-  /** A place along x to be marked on the first line. */
+  /** A place on the x axis to mark on the first line. */
   readonly mark?: number | undefined;
 }
 
@@ -69,7 +69,7 @@ export function LineChart({ name, about, wide, tall, lines, x, y, xTicks, yTicks
   );
 }
 
-/** Gaps where there is no number. */
+/** Gaps for missing numbers. */
 function path(points: Line["points"], across: (x: number) => number, down: (y: number) => number): string {
   let pen = "M";
   const parts: string[] = [];

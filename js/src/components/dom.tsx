@@ -21,7 +21,7 @@ export function mount(node: HTMLElement, template: () => ComponentChildren): Vie
   };
 }
 
-/** Return an element with a class and, for tests and users' own CSS, the name of its part. */
+/** Return an element with a class and the name of its part (for tests and the user's own CSS). */
 export function part(className: string, name?: string): HTMLElement {
   const node = document.createElement("div");
   node.className = className;
@@ -31,7 +31,7 @@ export function part(className: string, name?: string): HTMLElement {
 
 export const px = (length: number) => `${length}px`;
 
-/** Show a token as text, never as markup, isolated from the direction of what is around it. */
+/** Show a token as text, never as markup, isolated from the text direction around it. */
 export function Token({ labels, index, subscript }: { labels: Labels; index: number; subscript: boolean }) {
   const label = labels.at(index);
   return (
@@ -50,7 +50,7 @@ export function Chevron() {
   );
 }
 
-/** Move focus and choice along a group that is one Tab stop: arrows, Home and End. */
+/** Move focus and choice within a group that is one Tab stop: arrows, Home and End. */
 export function rove(event: KeyboardEvent, index: number, count: number, choose: (index: number) => void): void {
   const moves: Record<string, number> = {
     ArrowRight: index + 1,

@@ -1,4 +1,4 @@
-/** Runs of the model without each segment and each head: how far they have come. */
+/** The progress of running the model without each segment and each head. */
 
 import { askRuns } from "../state/effects";
 import type { Ui } from "../state/ui";
@@ -22,14 +22,14 @@ const SAID = {
   done: "All runs are done.",
 };
 
-/** How far the runs have come, and how to stop them; once they are done its room stays, so that nothing moves. */
+/** The progress of the runs, with a button to stop; its room stays afterwards, so that nothing moves. */
 export function EffectRuns({ ui }: { ui: Ui }) {
   const { effects, facts } = ui.store;
   const now = effects.value;
   if (!now) return null;
   const { done, total, seconds_left, run_seconds } = now;
   const away = ui.kernel.away.value || Boolean(facts.value.saved);
-  const state = away && now.state === "running" ? "stopped" : now.state; // nobody runs what was saved
+  const state = away && now.state === "running" ? "stopped" : now.state; // a saved run does not continue
   const { key, text } = ui.effectProblem.value ?? { key: "", text: "" };
   const problem = now.error ?? (key in { run: 0, stop: 0, resume: 0 } ? text : "");
   const runs = `${count(done)} of ${count(total)} runs`;

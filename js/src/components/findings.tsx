@@ -1,13 +1,13 @@
-/** What is likely wrong with the selected head: a list in the stages view, a count in all views. */
+/** Likely problems of the selected head: a list in the stages view, a count in all views. */
 
 import { Component, createRef } from "preact";
 import type { Deviation, Finding } from "../contract/messages";
 import type { Ui } from "../state/ui";
 import { headOf, sentence } from "./unfold";
 
-const UNBIDDEN = 1 << 20; // cells, beyond which Python may check a head only when asked to
+const UNBIDDEN = 1 << 20; // cells; Python checks a larger head only on request
 
-/** Return how far other results are, once that is known of the selected head. */
+/** Return the differences from other results, once known for the selected head. */
 export function deviationOf({ store }: Ui): Deviation | null {
   const found = store.deviation.value;
   const { layer, batch, head } = store;
@@ -15,12 +15,12 @@ export function deviationOf({ store }: Ui): Deviation | null {
   return isOf ? found : null;
 }
 
-/** The findings about the selected head, once they are known. */
+/** The findings about the selected head, once known. */
 function findingsOf(ui: Ui): readonly Finding[] | null {
   return deviationOf(ui) === null ? null : ui.store.findings.value;
 }
 
-/** Return "2 findings", or "1 note" where nothing is amiss. */
+/** Return "2 findings", or "1 note" if there are only notes. */
 export function countOf(findings: readonly Finding[]): string {
   const grave = findings.filter(({ severity }) => severity !== "note").length;
   const [many, word] = grave > 0 ? [grave, "finding"] : [findings.length, "note"];
@@ -28,9 +28,9 @@ export function countOf(findings: readonly Finding[]): string {
 }
 
 const SIGNS = { error: "✕", warning: "!", note: "i" } as const;
-const wanted = new WeakSet<HTMLElement>(); // widgets in which the list is to be looked at once it is there
+const wanted = new WeakSet<HTMLElement>(); // widgets that should show the list once it exists
 
-/** Say how many findings there are, in the toolbar of every view; nothing where there are none. */
+/** The number of findings, in the toolbar of every view; nothing without findings. */
 export function FindingsBadge({ ui }: { ui: Ui }) {
   const findings = findingsOf(ui);
   if (findings === null || findings.length === 0) return null;
@@ -65,7 +65,7 @@ function reveal(root: HTMLElement, list: HTMLElement | null): void {
   list.focus({ preventScroll: true });
 }
 
-/** List the findings of the selected head, and how far other results are. */
+/** List the findings of the selected head, and the differences from other results. */
 export class Findings extends Component<{ ui: Ui }, { error: string }> {
   override state = { error: "" };
   private list = createRef<HTMLElement>();
@@ -140,7 +140,7 @@ function Item({ ui, finding }: { ui: Ui; finding: Finding }) {
   );
 }
 
-/** The pair of a finding; what it leaves open stays, or is the same position on the other side. */
+/** The pair of a finding; a missing side keeps the pin, or is the same position as the other side. */
 function pin({ store }: Ui, { query, key }: Finding): void {
   const { queries, keys } = store.facts.value;
   store.select({

@@ -1,4 +1,4 @@
-/** How a view of the picture moves: at once, as part of a gesture, or by a short flight to another place. */
+/** How a picture's view moves: at once during a gesture, or in a short animated flight. */
 
 import { effect } from "@preact/signals-core";
 import type { Bin } from "../data/matrix";
@@ -8,23 +8,23 @@ import type { Plot } from "../state/plot";
 import type { Ui } from "../state/ui";
 
 const FLIGHT_MS = 160;
-/** A flight that begins so soon after another belongs to it, as when the minimap is dragged: it arrives at once. */
+/** A flight that starts so soon after another continues it, as when the minimap is dragged: it arrives at once. */
 const SAME_FLIGHT_MS = 250;
-/** Pixels to a cell when a place is looked at closely: its numbers can be read. */
+/** Pixels per cell in a close view, where numbers can be read. */
 const CLOSE = 26;
-/** As many are close enough to stay where one is: its labels can be read. */
+/** From this size on, labels can be read and the zoom stays. */
 const READABLE = 12;
-/** A block whose cells would be nearly so large as to be read is shown in part, so that they can be. */
+/** A block whose cells would almost be readable is shown in part, so that they are. */
 const NEARLY_READABLE = 7;
 
 export interface Flight {
   fly(to: Viewport): void;
-  /** End a flight where it is. */
+  /** End a flight at its current place. */
   land(): void;
   dispose(): void;
 }
 
-/** Move the plot's view, by `show`, over a few frames: for readers who want no motion at once. */
+/** Move the plot's view with `show` over a few frames; at once if the reader prefers no motion. */
 export function createFlight(plot: Plot, show: (view: Viewport) => void): Flight {
   let frame = 0;
   let landed = Number.NEGATIVE_INFINITY;
@@ -65,7 +65,7 @@ export function createFlight(plot: Plot, show: (view: Viewport) => void): Flight
   return { fly, land, dispose: () => cancelAnimationFrame(frame) };
 }
 
-/** Fly wherever `ui.destination` says; returns how to end. */
+/** Fly to each `ui.destination`; returns a function to end that. */
 export function watchDestination(ui: Ui, plot: Plot, { fly }: Flight): () => void {
   return effect(() => {
     const destination = ui.destination.value;
@@ -84,7 +84,7 @@ export function watchDestination(ui: Ui, plot: Plot, { fly }: Flight): () => voi
   });
 }
 
-/** Return the view that shows a block as large as it fits; where its cells can only be read in part, its first ones. */
+/** Return the view that shows a block as large as it fits; or its first cells, if only a part is readable. */
 function around(ui: Ui, plot: Plot, reach: Reach, { queries, keys }: Bin): Viewport {
   const figure = plot.figure.peek();
   const unit = ui.unit.peek();
@@ -102,7 +102,7 @@ function around(ui: Ui, plot: Plot, reach: Reach, { queries, keys }: Bin): Viewp
   return centered(reach, plot.viewport.peek(), k, place);
 }
 
-/** Show a picture of another size whole; in a widget of another width keep the same place in the middle. */
+/** Show a picture of another size whole; if only the widget's width changed, keep the center. */
 export function keepPlace(plot: Plot, reset: () => void, show: (view: Viewport) => void): () => void {
   let before: { reach: Reach; size: string } | null = null;
   return effect(() => {

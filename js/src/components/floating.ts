@@ -1,19 +1,22 @@
-/** What floats over the page: in the top layer, which no output area clips, and inside what of the page can be seen. */
+/** Popovers in the top layer, which no output area clips, placed inside the visible part of the page. */
 
-/** What of the page can be seen, in pixels of its window. */
+/** The visible part of the page, in pixels of its window. */
 export interface Seen {
   readonly left: number;
   readonly top: number;
   readonly right: number;
   readonly bottom: number;
-  /** How tall something may be: less than there is while nobody has said how much of a frame can be seen. */
+  /** The height available; less while the visible part of a frame is unknown. */
   readonly most: number;
 }
 
-/** As much of something that floats is seen nearly everywhere, and the rest of it by scrolling. */
+/** This much of a popover is visible nearly everywhere; the rest scrolls. */
 const SURELY = 300;
 
-/** Milliseconds until it is asked again how much of a frame can be seen: nothing tells it that the page around it scrolls. */
+/**
+ * Milliseconds until it is asked again how much of a frame can be seen: nothing tells it that the page around it
+ * scrolls.
+ */
 const AGAIN = 250;
 
 /**
@@ -28,7 +31,7 @@ export function float(popup: HTMLElement, put: (seen: Seen) => void): () => void
   return isFrame ? watchFrame(popup, put) : () => {};
 }
 
-/** Only the browser knows of a frame what of it is in view: it tells of something as large as the frame. */
+/** Only the browser knows which part of a frame is visible: it reports on an element as large as the frame. */
 function watchFrame(popup: HTMLElement, put: (seen: Seen) => void): () => void {
   const all = document.createElement("i");
   all.className = "aw-whole-window";

@@ -1,4 +1,4 @@
-/** Drag, wheel and pinch on an element, as moves of what it shows; what a gesture means is the caller's. */
+/** Drag, wheel and pinch on an element, as movements; the caller decides what they mean. */
 
 export interface Point {
   readonly x: number;
@@ -6,24 +6,24 @@ export interface Point {
 }
 
 export interface Gestures {
-  /** The hand moved what it holds by so much. */
+  /** Pan by so much. */
   pan(by: Point): void;
   /** Magnify by a factor around a point of the element. */
   zoom(factor: number, at: Point): void;
-  /** Neither a tremble nor the end of a drag. */
+  /** Neither a tremor nor the end of a drag. */
   click(event: MouseEvent): void;
   reset(): void;
 }
 
-const CLICK_MOVES = 4; // a hand that trembles by less still clicks
+const CLICK_MOVES = 4; // smaller movements still count as a click
 
-/** Return where an event is, from the element's corner. */
+/** Return the place of an event from the element's corner. */
 export function pointIn(element: Element, { clientX, clientY }: { clientX: number; clientY: number }): Point {
   const box = element.getBoundingClientRect();
   return { x: clientX - box.left, y: clientY - box.top };
 }
 
-/** Tell of panning, zooming, clicks and double clicks, by mouse, finger or trackpad. */
+/** Report panning, zooming, clicks and double clicks by mouse, finger or trackpad. */
 export function watchGestures(element: HTMLElement, gestures: Gestures, stop: AbortSignal): void {
   const page = element.ownerDocument;
   const pointOf = (event: { clientX: number; clientY: number }) => pointIn(element, event);
@@ -57,7 +57,7 @@ export function watchGestures(element: HTMLElement, gestures: Gestures, stop: Ab
   });
   listen("dblclick", () => gestures.reset());
 
-  // The wheel scrolls the notebook; with Ctrl or ⌘ it never zooms the page, also where the picture is at its largest.
+  // The wheel scrolls the notebook; with Ctrl or ⌘ it never zooms the page, even at the picture's largest zoom.
   listen("wheel", (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
@@ -66,8 +66,8 @@ export function watchGestures(element: HTMLElement, gestures: Gestures, stop: Ab
     if (pixels !== 0) gestures.zoom(2 ** (-Math.sign(pixels) * Math.min(0.5, Math.abs(pixels) * 0.01)), pointOf(event));
   });
 
-  // One finger scrolls the page; two hold the picture. Where they are is kept as the page has it: as tokens come in
-  // beside the picture, the element begins elsewhere, and the fingers have not moved.
+  // One finger scrolls the page; two hold the picture. Their places are kept in page coordinates, because the
+  // element's corner moves when tokens appear on its left.
   let pinch: { middle: Point; apart: number } | null = null;
   const fingers = ({ touches }: TouchEvent) => {
     const [a, b] = [touches[0], touches[1]];

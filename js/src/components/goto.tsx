@@ -1,4 +1,4 @@
-/** Go to a token, by its number or by its text. */
+/** Go to a token by its number or its text. */
 
 import { Component, createRef } from "preact";
 import { KernelError, KernelGone } from "../kernel/kernel";
@@ -9,9 +9,9 @@ import { type Found, readWanted, stepped } from "../text/search";
 import { focusPicture } from "./keyboard";
 import { showsCells } from "./phrases";
 
-const AT_ONCE = 20; // places that Python is asked for
+const AT_ONCE = 20; // places per request to Python
 
-/** Show the field in which a position, a pair or a text is typed, to go there. */
+/** The field to type a position, a pair of positions or a text. */
 export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }> {
   override state = { said: "", empty: true };
   private input = createRef<HTMLInputElement>();
@@ -56,7 +56,7 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
     }
   }
 
-  /** The first place of a text, or the next one of that which was found last. */
+  /** The first place of a text, or the next one of the last text found. */
   private async search(text: string, by: 1 | -1, signal: AbortSignal): Promise<Found> {
     const { store, kernel } = this.props.ui;
     const labels = store.queryLabels.value;
@@ -73,12 +73,12 @@ export class GoTo extends Component<{ ui: Ui }, { said: string; empty: boolean }
     const fresh = reply.positions.filter((position) => !from.includes(position));
     const positions = [...from, ...fresh];
     if (last === null) return { text, positions, total: reply.total, at: 0 };
-    if (fresh.length === 0) return { ...last, at: 0 }; // round to the first again
+    if (fresh.length === 0) return { ...last, at: 0 }; // wrap around to the first
     return { text, positions, total: last.total, at: from.length };
   }
 
   private onKeyDown = (event: KeyboardEvent) => {
-    event.stopPropagation(); // the notebook has shortcuts of one letter
+    event.stopPropagation(); // the notebook has single-letter shortcuts
     if (event.key === "Enter" && !event.isComposing) {
       event.preventDefault();
       void this.go(event.shiftKey ? -1 : 1);
@@ -135,7 +135,7 @@ export function goToPlace(ui: Ui, query: number, key: number | null): void {
   ui.destination.value = { query, key: key ?? keyBeside(ui, query), close: true };
 }
 
-/** Which keys to show of a query alone: those in view, where cells are, else its own token and those around it. */
+/** The keys to show for a query alone: those in view if cells are shown, else its own token and those around it. */
 function keyBeside(ui: Ui, query: number): number | null {
   const { queries, keys, is_causal } = ui.store.facts.value;
   const shown = ui.window.value;

@@ -1,14 +1,14 @@
-/** Keys on the picture, and the list of them. What is handled here stops here. */
+/** Keys on the picture, and their list. Handled keys do not propagate. */
 
 import type { Plot } from "../state/plot";
 import type { KeyLine, Ui } from "../state/ui";
 import { blockLines } from "./block-keys";
 import type { Pointer } from "./pointer";
 
-/** Whether a key is pressed together with one that makes it a shortcut of the host or of the browser. */
+/** Whether a key is pressed with a modifier, as for shortcuts of the host or browser. */
 export const isShortcut = ({ ctrlKey, metaKey, altKey }: KeyboardEvent) => ctrlKey || metaKey || altKey;
 
-/** Give the focus to the picture, or to the first of several. */
+/** Focus the picture, or the first of several. */
 export function focusPicture(root: HTMLElement): void {
   const picture = root.querySelector<HTMLElement>("[data-aw=picture]");
   const first = picture?.tabIndex === 0 ? picture : picture?.querySelector<HTMLElement>("[tabindex='0']");
@@ -18,13 +18,13 @@ export function focusPicture(root: HTMLElement): void {
 /** The keys of a view, as lines of the list that `?` opens. With Shift a `step` is 10. */
 type LinesOf = (step: number) => readonly KeyLine[];
 
-/** Do what a view's keys say while an element has the focus. */
+/** Handle a view's keys while an element has the focus. */
 export function watchKeys(ui: Ui, element: HTMLElement, linesOf: LinesOf): void {
   ui.keyLines.value = () => linesOf(1);
   element.addEventListener("keydown", (event) => pressKey(event, linesOf), { signal: ui.stop });
 }
 
-/** Do what a key says, if it says anything. */
+/** Handle a key, if it has a meaning. */
 export function pressKey(event: KeyboardEvent, linesOf: LinesOf): void {
   if (isShortcut(event)) return;
   const line = linesOf(event.shiftKey ? 10 : 1).find(({ keys }) => Object.hasOwn(keys, event.key));
@@ -34,7 +34,7 @@ export function pressKey(event: KeyboardEvent, linesOf: LinesOf): void {
   line.keys[event.key]?.();
 }
 
-/** Move the pin, the view, the head and the layer by keys while the picture has the focus. */
+/** Keys that move the pin, the view, the head and the layer while the picture has the focus. */
 export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, pointing: Pointer): void {
   watchKeys(ui, canvas, (step) => {
     const picture = ui.store.picture.value;
@@ -81,7 +81,7 @@ export function watchKeyboard(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, poi
   });
 }
 
-/** Esc, while something is pinned; Backspace, where one came from another view to look closer. */
+/** Esc while something is pinned; Backspace in a view opened from another. */
 export function pinLines(ui: Ui): KeyLine[] {
   const { store, cameFrom } = ui;
   const lines: KeyLine[] = [];
@@ -100,14 +100,14 @@ export function pinLines(ui: Ui): KeyLine[] {
   return lines;
 }
 
-/** Show the view again from which one came to look closer. */
+/** Go back to the view from which this one was opened. */
 export function goBack({ store, cameFrom }: Ui): void {
   const from = cameFrom.value;
   if (from === null) return;
-  store.show({ view: from.view }); // that view forgets where one came from
+  store.show({ view: from.view }); // this forgets the previous view
 }
 
-/** Brackets, where there are other heads and layers. */
+/** Brackets, if there are other heads and layers. */
 export function headLines(ui: Ui): KeyLine[] {
   const { heads, layers } = ui.store.facts.value;
   const lines: KeyLine[] = [];
@@ -122,7 +122,7 @@ export function headLines(ui: Ui): KeyLine[] {
   return lines;
 }
 
-/** Move the pin; with nothing pinned, begin where the pointer is, else at the first cell. */
+/** Move the pin; without a pin, begin at the pointer, else at the first cell. */
 function move(ui: Ui, pointing: Pointer, down: number, right: number): void {
   const { store } = ui;
   const picture = store.picture.value;
@@ -143,7 +143,7 @@ function pinPointed(ui: Ui, pointing: Pointer): void {
   if (at !== null && "bin" in at) void pointing.pin(at.bin);
 }
 
-/** Spread the color range: in view, or the whole head again. */
+/** Toggle the color range between the view and the whole head. */
 export function toggleRange({ store }: Ui): void {
   store.show({ color_range: store.color_range.value === "view" ? "head" : "view" });
 }

@@ -1,4 +1,4 @@
-/** What the colors mean, right under the picture: the ramp with its ends, and every kind of cell that is there. */
+/** The legend below the picture: the ramp with its ends, and every other kind of cell in it. */
 
 import { Component, createRef } from "preact";
 import {
@@ -23,7 +23,7 @@ import { mount, part, type View } from "./dom";
 import { toggleRange } from "./keyboard";
 import { headWords } from "./phrases";
 
-/** Return the legend below a picture: its ramp, and the kinds of cells that are no color. */
+/** Return the legend below a picture: its ramp, and the kinds of cells outside it. */
 export function legend(ui: Ui, plot: Plot): View {
   return mount(part("aw-legend", "legend"), () => <Legend ui={ui} plot={plot} />);
 }
@@ -69,7 +69,7 @@ function Legend({ ui, plot }: { ui: Ui; plot: Plot }) {
   );
 }
 
-/** What one cell of the picture stands for. Zoomed to single cells its room is kept, so that nothing below moves. */
+/** What one cell of the picture stands for. Its room is kept for single cells, so that nothing below moves. */
 function Pooling({ ui, plot, picture }: { ui: Ui; plot: Plot; picture: Picture }) {
   const scale = plot.scale.value;
   const fold = plot.figure.value?.fold ?? 1;
@@ -91,7 +91,7 @@ interface KindListProps {
   cells(n: number): string;
 }
 
-/** List every kind of cell that is in the picture and on no ramp. */
+/** List every kind of cell in the picture that is not on the ramp. */
 export function KindList({ kinds, mapper, paints, stage, cells }: KindListProps) {
   return (
     <>
@@ -136,12 +136,12 @@ export function KindList({ kinds, mapper, paints, stage, cells }: KindListProps)
   );
 }
 
-/** An end of the legend as its tick says it. */
+/** An end of the legend, as its tick shows it. */
 function endOf(value: number, stage: Stage): string {
   return legendTicks(value, value, "linear", stage).at(-1)?.text ?? listNumber(value, stage);
 }
 
-/** What the colors span; where that can be what is in view, a click takes that instead, or the head again. */
+/** The color range; if it can be toggled between view and head, as a button. */
 function Range({ ui, picture }: { ui: Ui; picture: Picture }) {
   const range = ui.store.color_range.value;
   const text = rangeText(ui, picture);
@@ -176,7 +176,7 @@ function rangeText({ store }: Ui, picture: Picture): string {
   return texts[range];
 }
 
-/** Of long heads not all rows were looked at. */
+/** Only some rows of long heads were computed. */
 function layerText(small: Thumbnails | null, { queries }: Picture): string {
   const rows = small?.rows ?? queries;
   return `range of the layer's heads${rows < queries ? `, from ${count(rows)} rows per head` : ""}`;
@@ -264,7 +264,7 @@ export interface Kinds {
 
 let counted: { grid: Grid; mapper: ColorMapper; kinds: Kinds } | null = null;
 
-/** Count the cells of each kind; once for a picture and its range. */
+/** Count the cells of each kind, once per picture and range. */
 export function countKinds(grid: Grid, mapper: ColorMapper): Kinds {
   if (counted?.grid === grid && counted.mapper === mapper) return counted.kinds;
   const kinds: Kinds = { blocked: 0, nan: 0, plus: 0, minus: 0, clipped: 0, below: 0 };

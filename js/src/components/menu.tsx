@@ -1,4 +1,6 @@
-/** A word that opens a list: `Show weights ⌄`. Arrow keys, Home and End walk it, Esc closes it, a click outside too. */
+/**
+ * A word that opens a list: `Show weights ⌄`. Arrow keys, Home and End move in it; Esc or an outside click closes it.
+ */
 
 import { signal } from "@preact/signals-core";
 import { Component, type ComponentChildren, createRef } from "preact";
@@ -11,32 +13,32 @@ export interface Choice {
   readonly value: string;
   readonly name: string;
   readonly note?: string;
-  /** It cannot be chosen; its note says why. */
+  /** Whether it cannot be chosen; its note says why. */
   readonly disabled?: boolean;
 }
 
 export interface Section {
   readonly title?: string;
-  /** What is chosen; null where each choice is something to do; a list where each is chosen by itself. */
+  /** The chosen value; null if choices are actions; a list if several can be chosen. */
   readonly value: string | readonly string[] | null;
   readonly choices: readonly Choice[];
   choose(value: string): void;
 }
 
 interface Props {
-  /** "Show"; left out for a menu that stands for a whole control. */
+  /** The label, such as "Show"; omitted for a menu that stands for a whole control. */
   readonly label?: string;
   readonly value?: string;
   readonly name: string;
   readonly side?: "left" | "right";
-  /** Why nothing can be chosen; left out where it can. */
+  /** Why nothing can be chosen; omitted if something can. */
   readonly disabled?: string | undefined;
   readonly sections: readonly Section[];
   readonly children?: ComponentChildren;
 }
 
 export class Menu extends Component<Props> {
-  private open = signal(false); // no state of the component: what it shows once it is open is to be followed, too
+  private open = signal(false); // a signal, so that updates are followed while it is open
   private wasOpen = false;
   private node = createRef<HTMLDivElement>();
   private popup = createRef<HTMLDivElement>();
@@ -66,13 +68,13 @@ export class Menu extends Component<Props> {
     const before = height();
     const moved = (event: Event) => {
       const inside = event.composedPath().includes(this.popup.current as EventTarget);
-      if (!inside && (event.type === "resize" || height() !== before)) this.close(); // told late of what was before
+      if (!inside && (event.type === "resize" || height() !== before)) this.close(); // late event
     };
     document.addEventListener("scroll", moved, options);
     window.addEventListener("resize", moved, options);
   }
 
-  /** The items have the focus as soon as they are drawn: a key that is pressed in the same frame is theirs. */
+  /** Focus an item as soon as it is drawn, so that a key pressed in the same frame reaches it. */
   override componentDidUpdate() {
     const popup = this.popup.current;
     const opens = this.open.peek() && !this.wasOpen;
@@ -83,7 +85,7 @@ export class Menu extends Component<Props> {
     (items.find((item) => item.getAttribute("aria-checked") === "true") ?? items[0])?.focus({ preventScroll: true });
   }
 
-  /** Below its word or above it, and inside what can be seen. */
+  /** Place it below its word or above it, in the visible part of the page. */
   private place = (seen: Seen) => {
     const popup = this.popup.current;
     const button = this.node.current?.querySelector("button");

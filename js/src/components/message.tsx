@@ -1,4 +1,4 @@
-/** Messages stand where the picture or the status line would be: a sign, a line, a reason, at most two actions. */
+/** A message in place of the picture or the status line: a sign, a line, a reason, at most two actions. */
 
 import type { ComponentChildren } from "preact";
 

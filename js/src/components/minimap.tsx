@@ -1,4 +1,4 @@
-/** Where in the whole a zoomed picture is: the picture itself, small, with a ring that can be dragged. */
+/** The minimap of a zoomed picture: the whole picture, small, with a ring that can be dragged. */
 
 import { computed, effect, signal } from "@preact/signals-core";
 import type { Picture } from "../contract/decode";
@@ -20,7 +20,7 @@ const LEAST_SIDE = 12;
 const LEAST_SHARE = 0.85;
 const LEAST_RING = 10;
 
-/** Return the small map of a long head: what of it is in view, and a click to go elsewhere. */
+/** Return the minimap of a long head, with the view's place; a click moves the view. */
 export function minimap(ui: Ui): View {
   const { store, stop } = ui;
   const node = part("aw-minimap", "minimap");
@@ -65,7 +65,7 @@ export function minimap(ui: Ui): View {
     }),
   ];
 
-  /** Bring the place under the pointer into the middle. */
+  /** Center the view on the place under the pointer. */
   function goTo(event: PointerEvent): void {
     const { queries, keys } = store.facts.value;
     const { x, y } = pointIn(map, event);
@@ -127,15 +127,15 @@ const STEPS: Record<string, readonly [down: number, right: number]> = {
   ArrowRight: [0, 1],
 };
 
-/** The middle of a span, moved by a share of its length; null if it is not to move. */
+/** The center of a span, moved by a share of its length; null to stay. */
 function moved({ start, stop }: Span, by: number, total: number): number | null {
   if (by === 0) return null;
   return Math.max(0, Math.min(total - 1, (start + stop - 1) / 2 + by * (stop - start)));
 }
 
 /**
- * Return what is in view, of a picture whose cells stand for several, or of one with the names of segments; any other is
- * seen whole at a glance.
+ * Return what is in view, of a picture whose cells stand for several, or of one with the names of segments; any other
+ * is seen whole at a glance.
  */
 export function windowOf({ store, window, shownNames }: Ui): Window | null {
   const picture = store.picture.value;
@@ -143,7 +143,10 @@ export function windowOf({ store, window, shownNames }: Ui): Window | null {
   return picture.queryBin * picture.keyBin > 1 || shownNames.value === "segments" ? window.value : null;
 }
 
-/** A size of whole device pixels a cell, where that is not much smaller than 132 px, and how many cells of the picture are one of the map. */
+/**
+ * A size of whole device pixels a cell, where that is not much smaller than 132 px, and how many cells of the picture
+ * are one of the map.
+ */
 function fitted({ grid, queries, keys }: Picture, dpr: number, unit: number) {
   const most = SIDE * unit * dpr;
   const side = (total: number, other: number) =>
@@ -159,7 +162,7 @@ function fitted({ grid, queries, keys }: Picture, dpr: number, unit: number) {
   return { down: y.fold, across: x.fold, width: x.length, height: y.length };
 }
 
-/** The colors of the segments, left of the map and above it. */
+/** The segment colors, left of the map and above it. */
 function Margins({ ui, size }: { ui: Ui; size: { width: number; height: number } }) {
   if (ui.shownNames.value === null) return null;
   const unit = ui.unit.value;
@@ -227,7 +230,7 @@ function Facts({ ui }: { ui: Ui }) {
   );
 }
 
-/** The segments that a span lies in, where they are few; else its positions. */
+/** The segments of a span, if few; else its positions. */
 function named({ store }: Ui, side: Side, span: Span): string {
   const axis = axisSegments(store, side);
   if (axis === null) return spaced(span);

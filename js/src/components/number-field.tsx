@@ -1,10 +1,10 @@
-/** A field for a number, which follows the one in force. */
+/** A number field that follows the current number. */
 
 import { Component, createRef, type TargetedEvent } from "preact";
 
 interface Props {
   readonly label: string;
-  /** The number in force, as it is shown. */
+  /** The current number as text. */
   readonly text: string;
   readonly name?: string;
   readonly placeholder?: string | undefined;
@@ -18,8 +18,8 @@ interface Props {
 }
 
 /**
- * Take a number; once another one is in force, that stands in the place of what was typed. What is typed stays while
- * the page draws anew for other reasons, as when an answer comes: a `value` would put it back.
+ * Edit a number; a new current number replaces what was typed. Typed text survives redraws for other reasons, such as
+ * an answer from the kernel; a `value` would overwrite it.
  */
 export class NumberField extends Component<Props> {
   private input = createRef<HTMLInputElement>();
@@ -33,6 +33,6 @@ export class NumberField extends Component<Props> {
   }
 }
 
-/** Return what was typed into a field of a form. */
+/** Return the text typed into a field of a form. */
 export const typedIn = (form: EventTarget | null, name: string) =>
   ((form as HTMLFormElement).elements.namedItem(name) as HTMLInputElement).value;

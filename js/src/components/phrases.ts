@@ -1,4 +1,4 @@
-/** Words and numbers that several parts of the widget say in the same way. */
+/** Words and numbers that several parts of the widget share. */
 
 import { MINUS_INF, NAN, PLUS_INF } from "../contract/decode";
 import type { Facts } from "../contract/messages";
@@ -10,7 +10,7 @@ import type { Labels } from "../text/labels";
 
 const NAMED_HEADS = 6;
 
-/** Return a number of a stage in words, also one that is not finite. */
+/** Return a number of a stage as text, including one that is not finite. */
 export function numberOf(value: number, kind: number, stage: Stage): string {
   if (kind === NAN) return "NaN";
   if (kind === PLUS_INF) return "+∞";
@@ -20,12 +20,12 @@ export function numberOf(value: number, kind: number, stage: Stage): string {
 
 type HeadNumbers = Pick<Facts, "head_numbers">;
 
-/** Return the model's own numbers of the heads of a layer, as `headWords` takes them. */
+/** Return the numbers in the model of a layer's heads, as `headWords` takes them. */
 export function numbersIn({ model_heads }: Pick<Facts, "model_heads">, layer: number): HeadNumbers {
   return { head_numbers: model_heads?.[layer] ?? null };
 }
 
-/** Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`; of a part of a model, `head 0 (5 in the model)`. */
+/** Return `head 3`, `mean of heads 0, 4`, `maximum of 12 heads`; `head 0 (5 in the model)` if heads are missing. */
 export function headWords(head: HeadName, facts: HeadNumbers): string {
   if (typeof head === "number") return `head ${head}${inModel([head], facts)}`;
   const [how, ...heads] = head.split(" ");
@@ -34,20 +34,20 @@ export function headWords(head: HeadName, facts: HeadNumbers): string {
   return `${how === "max" ? "maximum" : how} of ${which}`;
 }
 
-/** Return which forward pass and which stack is shown, in words, where there are several. */
+/** Return which forward pass and which stack is shown, if there are several. */
 export function stackWords({ stack, forward, forwards }: Facts): string[] {
   return [(forwards ?? 1) > 1 ? `forward ${count(forward ?? 0)}` : "", stack ?? ""].filter(Boolean);
 }
 
-/** Return ` (5, 7 in the model)`, the model's own numbers of heads, where only some of its heads are here. */
+/** Return ` (5, 7 in the model)`: the numbers of heads in the model, if only some heads are here. */
 export function inModel(heads: readonly number[], { head_numbers }: HeadNumbers): string {
   return head_numbers ? ` (${heads.map((head) => head_numbers[head] ?? "?").join(", ")} in the model)` : "";
 }
 
-/** Return ` (5 in the model)`, of a head of which that is known; nothing where a side has all heads. */
+/** Return ` (5 in the model)`, if known; nothing if all heads are here. */
 export const ofModel = (number: number | null) => (number === null ? "" : ` (${number} in the model)`);
 
-/** Return `heads 0, 4`; several as one are named as such. */
+/** Return `heads 0, 4`; several heads as one keep their name. */
 export function drawnWords(heads: readonly HeadName[], facts: HeadNumbers): string {
   const [first] = heads;
   if (typeof first === "string") return headWords(first, facts);
@@ -59,18 +59,18 @@ export function rangeOf({ start, stop }: Span): string {
   return stop - start === 1 ? count(start) : `${count(start)}–${count(stop - 1)}`;
 }
 
-/** Return whether a label is a token's text, and not just its position. */
+/** Return whether a label is a token's text, rather than its position. */
 export function isNamed(labels: Labels, index: number): boolean {
   return labels.at(index).text !== count(index);
 }
 
-/** Return whether the heatmap of a pooled head shows single cells: so close nothing is pooled, and all is exact. */
+/** Return whether the heatmap of a pooled head shows single, exact cells, as when zoomed in far. */
 export function showsCells({ window }: Ui): boolean {
   const shown = window.value;
   return shown !== null && Math.min(shown.cellWidth, shown.cellHeight) >= 1;
 }
 
-/** Return what Python says where it cannot answer, as a sentence among others. */
+/** Return Python's error message as a full sentence. */
 export function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
 }

@@ -1,4 +1,4 @@
-/** Pin what is under the pointer: a cell, or of a bin the place of the number that it shows. */
+/** Pin the place under the pointer: a cell, or within a bin the place of its number. */
 
 import type { Picture } from "../contract/decode";
 import type { Bin } from "../data/matrix";
@@ -10,7 +10,7 @@ interface Place {
   readonly key: number;
 }
 
-/** Where in a bin the number is that it shows. */
+/** The place within a bin of the number that it shows. */
 export type PeakIn = (picture: Picture, bin: Bin) => Promise<Place>;
 
 async function placeIn(ui: Ui, bin: Bin, peakIn: PeakIn): Promise<Place> {
@@ -26,7 +26,7 @@ async function placeIn(ui: Ui, bin: Bin, peakIn: PeakIn): Promise<Place> {
   return { query: reading.query, key: reading.key };
 }
 
-/** Pin a cell, or the greatest number of a bin, with `add` beside the other pins; what is pinned already is freed. */
+/** Pin a cell, or the greatest number of a bin (with `add`, in addition to others); unpin it if it is pinned. */
 export async function pinBin(ui: Ui, bin: Bin, add: boolean, peakIn: PeakIn, cancelled?: AbortSignal): Promise<void> {
   const { store, stop } = ui;
   const isLeft = () => stop.aborted || cancelled?.aborted === true;

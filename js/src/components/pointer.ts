@@ -12,10 +12,10 @@ import { createFlight, keepPlace, watchDestination } from "./flight";
 import { type Point, pointIn, watchGestures } from "./gestures";
 import { type PeakIn, pinBin } from "./pinning";
 
-/** What else moves the picture and the pin: the keyboard does, by the same means. */
+/** Other means to move picture and pin, used by the keyboard. */
 export interface Pointer {
   readonly hint: { readonly value: boolean };
-  /** With `add` beside the other pins. */
+  /** With `add`, in addition to the other pins. */
   pin(bin: Bin, add?: boolean): Promise<void>;
   /** Pan so that a pinned place is in view. */
   follow(query: number, key: number): void;
@@ -41,7 +41,7 @@ export function createPointer(
   const hovering = watchHover(ui, plot, canvas);
   const pin = (bin: Bin, add = false) => pinBin(ui, bin, add, peakIn);
 
-  // What a hand moves goes on where it left off, however the cells at the edges were made whole.
+  // A drag continues from its unrounded place, although the cells at the edges are made whole.
   let free: { readonly view: Viewport; readonly shown: Viewport } | null = null;
 
   function show(view: Viewport): void {
@@ -49,11 +49,11 @@ export function createPointer(
     if (view.k === k && view.x === x && view.y === y) return;
     hint.shown.value = false;
     plot.viewport.value = view;
-    if (!plot.flying.peek()) hovering.again(); // another cell is under it now
+    if (!plot.flying.peek()) hovering.again(); // another cell is under the pointer now
   }
   const flight = createFlight(plot, show);
 
-  /** Move as a hand does, which ends a flight. */
+  /** Move the view by hand, which ends a flight. */
   function take(move: (reach: Reach, view: Viewport) => Viewport): void {
     flight.land();
     const reach = plot.reach.value;
@@ -85,7 +85,7 @@ export function createPointer(
         take((reach, view) => zoomedAt(reach, view, view.k * factor, at));
       },
       click(event) {
-        if (event.detail > 1) return; // the second click of two
+        if (event.detail > 1) return; // the second click of a double click
         clicked = null;
         const bin = hovering.under(pointIn(canvas, event));
         if (bin === null) return;
@@ -138,7 +138,7 @@ const greatest =
 
 /** Keep `ui.hover` at the cell under the pointer. */
 function watchHover(ui: Ui, plot: Plot, canvas: HTMLCanvasElement) {
-  let resting: PointerEvent | null = null; // the picture may begin elsewhere once it is zoomed
+  let resting: PointerEvent | null = null; // the cell under a resting pointer may change
   const hover = (at: Point) => {
     const bin = plot.under(at.x, at.y);
     ui.hover.value = bin === null ? null : { bin };
@@ -165,7 +165,10 @@ function watchHover(ui: Ui, plot: Plot, canvas: HTMLCanvasElement) {
     again() {
       if (resting !== null) hover(pointIn(canvas, resting));
     },
-    /** What is clicked. A click comes rounded to whole pixels, which may be those of another cell than the one that is ringed. */
+    /**
+     * What is clicked. A click comes rounded to whole pixels, which may be those of another cell than the one that is
+     * ringed.
+     */
     under(at: Point): Bin | null {
       const pointed = resting === null ? null : pointIn(canvas, resting);
       const same = pointed !== null && Math.hypot(at.x - pointed.x, at.y - pointed.y) < 1.5;
@@ -174,7 +177,7 @@ function watchHover(ui: Ui, plot: Plot, canvas: HTMLCanvasElement) {
   };
 }
 
-/** Say once how to zoom, to whoever turns the wheel over a picture whose cells are pooled. */
+/** Explain zooming once, when the wheel is turned over a pooled picture. */
 function zoomHint({ store, stop }: Ui, canvas: HTMLCanvasElement) {
   const shown = signal(false);
   let said = false;

@@ -1,4 +1,4 @@
-/** How far the exact pass over a long head has come, and what is exact already. */
+/** The progress of the exact pass over a long head, and what is already exact. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import type { Picture } from "../contract/decode";
@@ -9,13 +9,13 @@ import { count, percent } from "../text/format";
 /** A pass over the selected head. */
 export interface Pass {
   readonly progress: Progress;
-  /** Of how many rows the picture was made that came first; null if it was not made of rows. */
+  /** How many rows the first picture was made from; null if it was not sampled. */
   readonly rows: number | null;
-  /** It has ended. */
+  /** Whether it has ended. */
   readonly over: boolean;
 }
 
-/** Return the exact pass over the selected head, also once it has ended, until something else is looked at. */
+/** Return the exact pass over the selected head, also after its end, until another selection. */
 export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   const { store, stop } = ui;
   const own = computed<Pass | null>(() => {
@@ -40,14 +40,14 @@ export function passOf(ui: Ui): ReadonlySignal<Pass | null> {
   return computed(() => own.value ?? left.value);
 }
 
-/** What is exact already. */
+/** What is already exact. */
 function about(ui: Ui, { rows }: Pass): string {
   const { queries } = ui.store.facts.value;
   const first = rows === null ? "" : `First picture: ${count(rows)} of ${count(queries)} query rows, each exact. `;
   return `Computing the exact picture. ${first}What you zoom into is exact already.`;
 }
 
-/** Show how far the exact pass has come, and how to stop it. */
+/** The progress of the exact pass, with a button to stop it. */
 export function PassSlot({ ui, pass }: { ui: Ui; pass: Pass | null }) {
   return (
     <>
@@ -62,7 +62,7 @@ export function PassSlot({ ui, pass }: { ui: Ui; pass: Pass | null }) {
   );
 }
 
-/** Show a share, 0 to 1, as a bar; `text` is what is read aloud in place of the number. */
+/** A share from 0 to 1 as a bar; `text` is read aloud instead of the number. */
 export function ProgressBar({ label, share, text }: { label: string; share: number; text?: string }) {
   return (
     <div
@@ -123,7 +123,7 @@ export function timeLeft(seconds: number | null): string {
   return seconds < 5400 ? `about ${Math.round(seconds / 60)} min left` : `about ${Math.round(seconds / 3600)} h left`;
 }
 
-/** Said when it begins, stops and ends, and not in between. */
+/** Announced only when it begins, stops and ends. */
 function spoken(pass: Pass | null, picture: Picture | null): string {
   if (pass === null) return "";
   if (pass.over) return picture?.sampled === null ? "The picture is exact" : "";

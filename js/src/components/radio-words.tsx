@@ -4,11 +4,11 @@ import { rove } from "./dom";
 
 interface Props<T extends string> {
   readonly name: string;
-  /** What they are choices of, in front of them; left out where that is plain. */
+  /** The label before the choices; omitted if obvious. */
   readonly label?: string;
   readonly class?: string;
   readonly words: Readonly<Record<T, string>>;
-  /** What is known of each, beside it. */
+  /** A note after each choice. */
   readonly notes?: Readonly<Partial<Record<T, string>>>;
   readonly chosen: T | null;
   choose(value: T): void;

@@ -1,4 +1,4 @@
-/** One query over its keys, strongest first, or one key over the queries that attend to it: exact numbers and sums. */
+/** The ranked list: a query's keys, or a key's queries, strongest first, with exact numbers and sums. */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { isBySize, isSigned, wordsOf } from "../contract/stages";
@@ -29,14 +29,14 @@ import { type Pass, PassSlot, passOf } from "./progress";
 import { RadioWords } from "./radio-words";
 import { Without } from "./without";
 
-/** Of the pinned places the last alone, or all of them. */
+/** The last pin alone, or all pins. */
 type Choice = "last" | Over;
-/** More pins than this are not taken together. */
+/** More pins than this are not combined. */
 const MOST_PINS = 64;
-/** A longer sequence has no room for all its labels. */
+/** Longer sequences have no room for all labels. */
 const LABELLED = 64;
 
-/** Return the panel beside a picture: what a row attends to, or who attends to a column, strongest first. */
+/** Return the panel next to a picture: what a row attends to, or what attends to a column, strongest first. */
 export function panel(ui: Ui): View {
   const { store, kernel, stop } = ui;
   const choice = signal<Choice>("last");
@@ -70,7 +70,7 @@ interface PanelProps {
   readonly ui: Ui;
   readonly choice: Signal<Choice>;
   readonly pins: number;
-  /** All pins as one; null if only the last is ranked. */
+  /** All pins combined; null if only the last is ranked. */
   readonly together: Ranked | Unranked | null;
   readonly strongest: Strongest;
   readonly pass: Pass | null;
@@ -105,7 +105,7 @@ function Panel(props: PanelProps) {
   );
 }
 
-/** Whether the list is still that of another row, column or head: its own is on its way. */
+/** Whether the list still shows another row, column or head while its own is due. */
 function isStale({ ui, together }: PanelProps): boolean {
   const ranked = together ?? ui.ranked.value;
   const target = ui.target.value;
@@ -113,7 +113,7 @@ function isStale({ ui, together }: PanelProps): boolean {
   return !isRankingOf(ranked, ui.store.picture.value, target);
 }
 
-/** The strongest links of a long head: there is no seeing them in its picture. */
+/** The strongest links of a long head, which its picture cannot show. */
 function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
   const { queryLabels, keyLabels } = ui.store;
   const stage = ui.store.picture.value?.of.stage ?? "weights";
@@ -203,7 +203,7 @@ function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most:
   );
 }
 
-/** The last pin, or the mean or sum over all of them. */
+/** The last pin, or the mean or sum over all pins. */
 function OverPins({ choice }: { choice: Signal<Choice> }) {
   const choose = (value: Choice) => {
     choice.value = value;
@@ -225,11 +225,11 @@ interface RanksProps {
   readonly ui: Ui;
   readonly over: Choice;
   readonly most: number;
-  /** Of a long head nearly all tokens are repeated, and those that are masked are many: less is said of both. */
+  /** In a long head, nearly all tokens repeat and many are masked, so less is shown of both. */
   readonly pooled: boolean;
 }
 
-const DIGIT = 6.4; // pixels of a position, in the widest of usual fonts
+const DIGIT = 6.4; // pixels of a position's digit, in the widest of common fonts
 
 function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
   const { of, stage } = ranked;
@@ -295,19 +295,19 @@ function NanNote({ count: nan, byQuery }: { count: number; byQuery: boolean }) {
   );
 }
 
-/** The side whose positions have marks in the colors of their segments; null where there are none. */
+/** The side whose positions have marks in segment colors; null without segments. */
 const marksOf = ({ store }: Ui, side: Side) => (axisSegments(store, side) === null ? null : side);
 
 interface RankProps {
   readonly ui: Ui;
-  /** Of the segments that the positions are in. */
+  /** Of the segments of these positions. */
   readonly side: Side | null;
   readonly position: number;
   readonly value: number;
   readonly isChosen: boolean;
   readonly stage: Ranked["stage"];
   readonly others: Labels;
-  /** The largest number of the list, by its size. */
+  /** The largest number of the list, by size. */
   readonly greatest: number;
   readonly pooled: boolean;
   select(position: number): void;
@@ -336,7 +336,7 @@ function Rank({ ui, side, position, value, isChosen, stage, others, greatest, po
   );
 }
 
-/** The learned sink among the keys: it has no position, and cannot be pinned. */
+/** The learned sink among the keys: it has no position and cannot be pinned. */
 function SinkRank({ value, stage, greatest }: Pick<RankProps, "value" | "stage" | "greatest">) {
   return (
     <li class="aw-rank" title={SINK_TITLE}>
@@ -357,7 +357,7 @@ interface UnlistedProps {
   readonly brief: boolean;
 }
 
-/** How many more there are, how many are masked, and what those that are not listed sum to. */
+/** How many more there are, how many are masked, and the sum of those not listed. */
 function Unlisted({ ranking: { rest, blocked }, what, weights, brief }: UnlistedProps) {
   const parts = [
     rest.count > 0 ? `${count(rest.count)} more ${what}` : "",
@@ -377,11 +377,11 @@ interface SumsProps {
   readonly ranking: Ranking;
   readonly byQuery: boolean;
   readonly brief: boolean;
-  /** About the sum. */
+  /** The tooltip of the sum. */
   readonly title: string;
 }
 
-/** Of a query entropy and how many keys hold 90 %, of a key its mean; and the sum. */
+/** For a query, entropy and the number of keys that hold 90 %; for a key, its mean; and the sum. */
 function Sums({ ranking, byQuery, brief, title }: SumsProps) {
   const { entropy, maxEntropy, allowed, ninety, sum } = ranking;
   const sink = ranking.sink ?? null;

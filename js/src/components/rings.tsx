@@ -1,4 +1,4 @@
-/** What floats over the picture: rings and rules of pin and pointer, the readout beside the pointer, the zoom hint. */
+/** Overlays of the picture: rings and rules for pin and pointer, the readout next to the pointer, the zoom hint. */
 
 import { BLOCKED, type Picture } from "../contract/decode";
 import type { Bin } from "../data/matrix";
@@ -11,7 +11,7 @@ import { px, Token } from "./dom";
 import { numberOf, rangeOf } from "./phrases";
 
 const LEAST_RING = 6;
-const RULES_APART_FROM = 6; // below, the two rules of a row are one line
+const RULES_APART_FROM = 6; // below this height, the two rules of a row become one line
 
 /** Draw rings around pinned and hovered cells, and rules along the pinned row and column. */
 export function Rings({ ui, plot }: { ui: Ui; plot: Plot }) {
@@ -54,7 +54,7 @@ function Ring({ box, pinned, further }: { box: Box; pinned?: boolean; further?: 
   );
 }
 
-/** Lines along both edges of a row or a column. */
+/** Lines along both edges of a row or column. */
 function Rules({ from, length, across }: { from: number; length: number; across?: boolean }) {
   const edges = length < RULES_APART_FROM ? [from + length / 2 - 0.5] : [from - 1, from + length];
   return (
@@ -74,7 +74,7 @@ function Rules({ from, length, across }: { from: number; length: number; across?
   );
 }
 
-/** Say once: "Ctrl + scroll to zoom". */
+/** Shown once: "Ctrl + scroll to zoom". */
 export function ZoomHint({ plot }: { plot: Plot }) {
   const figure = plot.figure.value;
   if (figure === null) return null;
@@ -86,7 +86,7 @@ export function ZoomHint({ plot }: { plot: Plot }) {
   );
 }
 
-/** Draw a veil over the rows of queries that are padding, of the picture that is shown or of another one. */
+/** Draw a veil over rows of padding, of this picture or another. */
 export function PaddedRows({ ui, plot, of }: { ui: Ui; plot: Plot; of?: Picture | null }) {
   const picture = of === undefined ? ui.store.picture.value : of;
   const cellGrid = plot.cellGrid.value;
@@ -103,7 +103,7 @@ export function PaddedRows({ ui, plot, of }: { ui: Ui; plot: Plot; of?: Picture 
   );
 }
 
-/** The way back from a part of the picture to all of it, in its corner. */
+/** The button in the corner from a part of the picture back to the whole. */
 export function WholeHead({ plot, reset }: { plot: Plot; reset: () => void }) {
   const figure = plot.figure.value;
   if (figure === null || plot.viewport.value.k <= 1) return null;
@@ -120,12 +120,12 @@ export function WholeHead({ plot, reset }: { plot: Plot; reset: () => void }) {
   );
 }
 
-/** Whether what is sampled is about to become exact. */
+/** Whether sampled rows are about to become exact. */
 function computing({ store, kernel }: Ui): boolean {
   return !store.facts.value.saved && !kernel.away.value && store.progress.value?.state !== "stopped";
 }
 
-/** Draw the lower edge of the rows that are exact already, while the others stand for several each. */
+/** Draw the lower edge of the exact rows while the others are sampled. */
 export function ExactTo({ ui, plot }: { ui: Ui; plot: Plot }) {
   const picture = ui.store.picture.value;
   const cellGrid = plot.cellGrid.value;
@@ -155,7 +155,7 @@ export function ExactTo({ ui, plot }: { ui: Ui; plot: Plot }) {
   );
 }
 
-/** Show the number beside the pointer, where cells carry none. */
+/** Show the number next to the pointer, if cells have none. */
 export function Readout({ ui, plot }: { ui: Ui; plot: Plot }) {
   const figure = plot.figure.value;
   const picture = ui.store.picture.value;
@@ -167,7 +167,7 @@ export function Readout({ ui, plot }: { ui: Ui; plot: Plot }) {
   const [before, after] = [figure.left + box.x - away, figure.left + box.x + box.width + away];
   const above = box.y + box.height / 2 > figure.height / 2;
   const room = Math.min(ui.width.value, 1280 * ui.unit.value) - 8;
-  const left = before > room - after; // beside the cell, where there is more room; never outside the widget
+  const left = before > room - after; // on the side with more room; never outside the widget
   return (
     <div
       class="aw-readout"
@@ -191,7 +191,7 @@ function Reading({ ui, bin }: { ui: Ui; bin: Bin }) {
   const known =
     reading !== null && reading.bin.queries.start === queries.start && reading.bin.keys.start === keys.start;
   const stage = picture?.of.stage ?? "weights";
-  const unknown = store.facts.value.saved ? "" : "…"; // a file has it at once, or never
+  const unknown = store.facts.value.saved ? "" : "…"; // a file has the number at once or never
   const number = !known ? unknown : reading.kind === BLOCKED ? "masked" : numberOf(reading.value, reading.kind, stage);
   if (bin.standsFor !== undefined) {
     const several = keys.stop - keys.start > 1;

@@ -1,4 +1,4 @@
-/** The colors of segments beside a picture, lines at their borders in it, and the ring around a pinned block. */
+/** Segment colors at the picture's edges, lines at their boundaries, and the ring around a pinned block. */
 
 import type { Side, Theme } from "../contract/values";
 import { type AxisView, clipped, type Placed, pieceUnder, type SegmentNode } from "../data/segment-axis";
@@ -11,12 +11,12 @@ import type { Ui } from "../state/ui";
 import { px } from "./dom";
 import { axisView, piecesOn, titleOf } from "./segment-names";
 
-/** Pieces that are shorter have no line of their own at their borders: the picture would be nothing but lines. */
+/** Shorter pieces have no boundary lines, which would fill the picture. */
 const LEAST_LINED = 6;
-/** Blocks of a segment that is in many places, at most. */
+/** The most blocks of a segment with many pieces. */
 const MOST_RINGS = 64;
 const LEAST_GRAY = 3;
-/** How far from the picture a margin can still be hit. */
+/** The distance from the picture within which a margin can be clicked. */
 const REACH = 4;
 
 interface Props {
@@ -24,7 +24,7 @@ interface Props {
   readonly plot: Plot;
 }
 
-/** What is drawn of one axis. */
+/** What is drawn for one axis. */
 function drawnOn({ ui, plot }: Props, side: Side) {
   const figure = plot.figure.value;
   const cells = plot.cellGrid.value?.[side === "query" ? "rows" : "columns"];
@@ -33,7 +33,7 @@ function drawnOn({ ui, plot }: Props, side: Side) {
   return { figure, axis, view: axisView(cells), pieces: piecesOn({ ui, plot, cells, figure, axis }).pieces };
 }
 
-/** Draw the colors of the segments, left of the picture and above it. */
+/** Draw the colors of the segments left of the picture and above it. */
 export function SegmentMargins(props: Props) {
   return (
     <>
@@ -88,13 +88,13 @@ export interface BarsProps {
   readonly view: AxisView;
   readonly down: boolean;
   readonly theme: Theme;
-  /** Across the axis: how wide they are, and from where. */
+  /** Across the axis: width and start. */
   readonly width: number;
   readonly from: number;
   slot(node: SegmentNode): number;
 }
 
-/** Draw one bar for each piece, those of a color as one shape. */
+/** Draw a bar for each piece; those of one color form one shape. */
 export function MarginBars({ pieces, view, down, theme, width, from, slot }: BarsProps) {
   const shapes = new Map<number, string>();
   for (const placed of pieces) {
@@ -103,7 +103,7 @@ export function MarginBars({ pieces, view, down, theme, width, from, slot }: Bar
     const gap = placed.to <= view.size && long >= 3 ? 1 : 0;
     const [at, length] = [round(part.from), round(Math.max(0.5, long - gap))];
     const color = slot(placed.node);
-    if (color < 0 && long < LEAST_GRAY) continue; // gray ones can be told apart by their ends alone
+    if (color < 0 && long < LEAST_GRAY) continue; // gray ones are distinguished only by their ends
     const shape = down
       ? `M${from} ${at}h${width}v${length}h-${width}z`
       : `M${at} ${from}h${length}v${width}h-${length}z`;
@@ -120,7 +120,7 @@ export function MarginBars({ pieces, view, down, theme, width, from, slot }: Bar
 
 const round = (length: number) => Math.round(length * 100) / 100;
 
-/** Draw lines at the borders of segments, along the pinned ones, and a ring around the pinned block. */
+/** Draw lines at segment boundaries and along the pinned ones, and a ring around the pinned block. */
 export function SegmentLines({ ui, plot }: Props) {
   const [down, across] = [drawnOn({ ui, plot }, "query"), drawnOn({ ui, plot }, "key")];
   const figure = plot.figure.value;
@@ -140,7 +140,7 @@ export function SegmentLines({ ui, plot }: Props) {
   );
 }
 
-/** Where lines stand: before and after each piece that is long enough, on half a pixel. */
+/** The places of lines: before and after each piece that is long enough, on half a pixel. */
 function borders(drawn: ReturnType<typeof drawnOn>, least: number): number[] {
   if (drawn === null) return [];
   const { pieces, view } = drawn;

@@ -20,7 +20,7 @@ import { shorten } from "../text/tokens";
 import { px } from "./dom";
 import { rangeOf } from "./phrases";
 
-/** Names stand so far apart, or nearer, and smaller, where there are many. */
+/** The distance between names; smaller, with smaller type, if there are many. */
 const APART = 17;
 const BRACKET_END = 5;
 const LEAST_NAME = 20;
@@ -34,17 +34,17 @@ export interface NamesProps {
   readonly axis: AxisSegments;
 }
 
-/** Return where positions are along an axis, at the zoom in force. */
+/** Return the places of positions along an axis at the current zoom. */
 export const axisView = ({ pitch, offset, size }: Axis): AxisView => ({ perToken: pitch, offset, size });
 
-/** Return the pieces in view that are told apart, at the zoom in force: zoomed in so deep as they have room. */
+/** Return the pieces to name at the current zoom: the deeper, the more room they have. */
 export function piecesOn({ ui, plot, cells, figure, axis }: Omit<NamesProps, "side">) {
   const zoomed = plot.viewport.value.k > 1;
   const levels = zoomed ? Number.POSITIVE_INFINITY : (figure.names?.levels ?? 1);
   return piecesInView(axis.tree, axisView(cells), { apart: GAPS_FROM * ui.unit.value, paths: axis.open, levels });
 }
 
-/** Draw the names of the segments of one axis: those that have room, what is pinned and pointed at always. */
+/** Draw the names of an axis's segments: those that fit; pinned and pointed-at ones always. */
 export function SegmentNames(props: NamesProps) {
   const { ui, side, cells, figure } = props;
   const unit = ui.unit.value;
@@ -68,7 +68,10 @@ export function SegmentNames(props: NamesProps) {
   );
 }
 
-/** How far apart names stand: nearer, and smaller, where else a piece would be nameless that is as long as its name is tall. */
+/**
+ * How far apart names stand: nearer, and smaller, where else a piece would be nameless that is as long as its name is
+ * tall.
+ */
 function apartOf(pieces: readonly Placed[], view: AxisView, unit: number): number {
   const [near, far] = [GAPS_FROM * unit, APART * unit];
   const shown = new Set(named(pieces, view, far));
@@ -101,7 +104,7 @@ function Name({ ui, plot, side, figure, placed, pinned, font, view, room }: Name
   const isPointed = pointedOn(ui, side, node);
   const measure = plot.measure.value;
   const { middle } = clipped(placed, view);
-  const beyond = (figure.width + figure.overhang - middle - 8 * unit) / Math.SQRT1_2; // zoomed in, one may be at the end
+  const beyond = (figure.width + figure.overhang - middle - 8 * unit) / Math.SQRT1_2; // one may be at the end
   const most = down ? room.query : Math.min(room.key, Math.max(LEAST_NAME * unit, beyond));
   const text = shorten(node.name, most, (part) => measure(part, font, 600));
   const place = down
@@ -135,7 +138,7 @@ interface ButtonProps {
   readonly isPin: boolean;
   readonly isPointed: boolean;
   readonly style: Record<string, string>;
-  /** It stands outside zoomed tokens, or is the name of a bracket. */
+  /** Whether it stands outside zoomed tokens, or names a bracket. */
   readonly outside?: boolean;
   readonly around?: boolean;
   readonly children: preact.ComponentChildren;
@@ -176,7 +179,7 @@ export function titleOf(node: SegmentNode): string {
   return `${node.name}${inside}: ${count(tokens)} ${tokens === 1 ? "token" : "tokens"}, ${rangeOf(node)}`;
 }
 
-// --- brackets -----------------------------------------------------------------------------------------------------------
+// --- brackets -------------------------------------------------------------------------------------------------------
 
 interface BracketsProps extends NamesProps {
   readonly around: readonly Placed[];
@@ -184,7 +187,7 @@ interface BracketsProps extends NamesProps {
   readonly room: NameRoom;
 }
 
-/** Draw the levels around the names, the inner ones nearer to these. */
+/** Draw the levels around the names, inner ones closer to them. */
 function Brackets(props: BracketsProps) {
   const { ui, plot, side, cells, figure, around, pinned, room } = props;
   const unit = ui.unit.value;
@@ -235,7 +238,7 @@ function Brackets(props: BracketsProps) {
   );
 }
 
-/** Where the line of a bracket is: left of the names, or above them; `step` levels further out. */
+/** The place of a bracket's line, left of the names or above them; `step` counts levels outwards. */
 function bracketAt(figure: Figure, room: NameRoom, step: number, down: boolean, unit: number): number {
   const margin = figure.margin ?? 0;
   if (down) return figure.left - margin - 8 * unit - room.query - 10 * unit - step * (BRACKET * unit + room.bracket);
@@ -243,7 +246,7 @@ function bracketAt(figure: Figure, room: NameRoom, step: number, down: boolean, 
   return figure.top - margin - names - 6 * unit - step * (BRACKET + 12) * unit;
 }
 
-// --- zoomed in ----------------------------------------------------------------------------------------------------------
+// --- zoomed in ------------------------------------------------------------------------------------------------------
 
 /** Draw the names of segments outside zoomed tokens: left of them, and above. */
 export function NamesOutside(props: NamesProps) {

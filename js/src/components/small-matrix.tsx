@@ -1,4 +1,4 @@
-/** Small pictures: a matrix as one canvas, its ramp with both ends below. */
+/** Small pictures: a matrix as one canvas, with its ramp below. */
 
 import { Component, createRef } from "preact";
 import { isSigned } from "../contract/stages";
@@ -17,7 +17,7 @@ export interface SmallProps {
   readonly paints: { sequential: Paints; diverging: Paints };
 }
 
-/** Return the size of a small picture: as large as fits, cells square where that leaves no hairline. */
+/** Return the size of a small picture: as large as fits, with square cells unless that gives a hairline. */
 export function sizeOf({ grid }: SmallPicture, side: number): { width: number; height: number } {
   const most = Math.max(grid.rows, grid.columns);
   return {
@@ -31,11 +31,11 @@ function mapperOf(small: SmallPicture, of: Stages["of"]): ColorMapper {
 }
 
 interface RasterProps extends SmallProps {
-  /** Of one that can be focused and moved in. */
+  /** For a picture that takes the focus and keys. */
   readonly label?: string;
 }
 
-/** Draw a small picture, a pixel for each cell. */
+/** Draw a small picture, one pixel per cell. */
 export class Raster extends Component<RasterProps> {
   private canvas = createRef<HTMLCanvasElement>();
 

@@ -1,4 +1,4 @@
-/** A small picture of a head, on its own range. */
+/** The thumbnail of a head, with its own color range. */
 
 import { Component, createRef } from "preact";
 import type { Grid } from "../contract/decode";
@@ -12,7 +12,7 @@ interface ThumbnailProps {
   readonly signed?: boolean;
 }
 
-/** Draw a small picture of a head; nothing while there is none. */
+/** Draw a thumbnail of a head; nothing while there is none. */
 export class Thumbnail extends Component<ThumbnailProps> {
   private canvas = createRef<HTMLCanvasElement>();
 

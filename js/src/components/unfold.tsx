@@ -1,4 +1,4 @@
-/** Parts of the stages view that unfold: nothing in them is asked for before they are opened. */
+/** Sections of the stages view that unfold; their contents are requested only once opened. */
 
 import type { Signal } from "@preact/signals-core";
 import { Component, type ComponentChildren } from "preact";
@@ -9,17 +9,17 @@ import { percent } from "../text/format";
 import { Chevron } from "./dom";
 import { ProgressBar } from "./progress";
 
-const PATIENCE = 250; // milliseconds without another change, as while a scale is dragged, until a question is asked anew
+const PATIENCE = 250; // milliseconds to wait after a change, as while a scale is dragged, before asking again
 
 interface UnfoldProps {
   readonly name: string;
-  /** What is inside, in a few words. */
+  /** The contents, in a few words. */
   readonly note: string;
   readonly open: Signal<ReadonlySet<string>>;
   readonly children: () => ComponentChildren;
 }
 
-/** Show a section that its heading opens and closes. */
+/** A section that its heading opens and closes. */
 export function Unfold({ name, note, open, children }: UnfoldProps) {
   const isOpen = open.value.has(name);
   const toggle = () => {
@@ -40,7 +40,7 @@ export function Unfold({ name, note, open, children }: UnfoldProps) {
   );
 }
 
-/** Return the selected head with the tensors and rules in force: as the fields of a request, and as one text. */
+/** Return the selected head with the current tensors and rules, as fields of a request and as a text key. */
 export function headOf({ store }: Ui) {
   const body = { layer: store.layer.value, batch: store.batch.value, head: store.head.value };
   return { body, key: Object.values({ ...body, version: store.facts.value.version }).join() };
@@ -50,7 +50,7 @@ interface AskedProps<K extends RequestKind, T> {
   readonly ui: Ui;
   readonly kind: K;
   readonly body: object;
-  /** Asked again when this is another. */
+  /** Changing it asks again. */
   readonly of: string;
   readonly read: (reply: Reply<K>) => Promise<T>;
   readonly draw: (found: T) => ComponentChildren;
@@ -60,11 +60,11 @@ interface AskedProps<K extends RequestKind, T> {
 interface AskedState<T> {
   found: T | null;
   error: string;
-  /** How much of the answer is computed: below 1 it is asked for again, and what is drawn is a first one. */
+  /** The computed share of the answer: below 1, ask again and draw a first version. */
   share: number;
 }
 
-/** Ask the kernel and draw its answer; the last answer stays until the next is there. A long one comes in slices. */
+/** Ask the kernel and draw its answer; the last one stays until the next arrives. A long one comes in parts. */
 export class Asked<K extends RequestKind, T> extends Component<AskedProps<K, T>, AskedState<T>> {
   override state: AskedState<T> = { found: null, error: "", share: 1 };
   private asking: AbortController | null = null;
@@ -122,13 +122,13 @@ export class Asked<K extends RequestKind, T> extends Component<AskedProps<K, T>,
   }
 }
 
-/** How much of an answer is computed; all of it where Python does not say. */
+/** The computed share of an answer; 1 if Python does not tell. */
 function shareOf(reply: object): number {
   const share = "share" in reply ? reply.share : 1;
   return typeof share === "number" && share < 1 ? share : 1;
 }
 
-/** Show how far an answer has come that takes a while. */
+/** Show the progress of a slow answer. */
 function Slices({ share }: { share: number }) {
   return (
     <div class="aw-progress" data-aw="slices">

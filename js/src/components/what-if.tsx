@@ -1,4 +1,4 @@
-/** Other rules for the same tensors: a menu of them, and a scale that can be dragged. */
+/** Other rules for the same tensors: a menu, and a scale that can be dragged. */
 
 import { effect } from "@preact/signals-core";
 import { Component } from "preact";
@@ -10,7 +10,7 @@ import { rove } from "./dom";
 import { Menu, type Section } from "./menu";
 import { NumberField, typedIn } from "./number-field";
 
-/** Return what is changed, in a few words; "none". */
+/** Return what is changed in a few words; "none" if nothing is. */
 export function whatIfName(changes: WhatIf): string {
   const { scale, temperature, softcap, mask, causal, window, drop_keys, sinks, dtype, keep } = changes;
   const words = [
@@ -30,7 +30,7 @@ export function whatIfName(changes: WhatIf): string {
   return words.length === 0 ? "none" : words.length > 2 ? `${words.length} changes` : words.join(", ");
 }
 
-/** What a cache keeps by each policy, in a word or two. */
+/** The name of each cache policy. */
 const POLICIES: Record<Keep["policy"], string> = {
   window: "window and first keys",
   heavy_hitters: "heavy hitters",
@@ -45,7 +45,7 @@ const short = (value: number) => String(Number(value.toPrecision(3))).replace("-
 
 type Part = { [K in keyof WhatIf]?: WhatIf[K] | undefined };
 
-/** Change one rule beside those that are changed already; undefined is as it was. */
+/** Change one rule in addition to the changed ones; undefined restores the original. */
 export function change(store: Store, part: Part): void {
   store.show({ what_if: changed(store, part) });
 }
@@ -75,7 +75,7 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
   );
 }
 
-/** Show all rules at once, where there is room for them beside what they change. */
+/** Show all rules at once, if there is room next to what they change. */
 export function WhatIfPanel({ ui }: { ui: Ui }) {
   return (
     <section class="aw-other-rules" aria-label="What if">
@@ -106,11 +106,11 @@ export function WhatIfPanel({ ui }: { ui: Ui }) {
   );
 }
 
-/** Whether what is in force is one of the choices: it may be a number of one's own. */
+/** Whether the current value is one of the choices; it may be a custom number. */
 const isOffered = (choices: Section["choices"], value: Section["value"]) =>
   choices.some((choice) => choice.value === value);
 
-/** Controls that take any number; an empty one is as it was. */
+/** Fields that take any number; an empty one keeps the original. */
 const FIELDS = [
   { name: "scale", label: "Scale", note: "multiplies each score", whole: false, least: Number.NEGATIVE_INFINITY },
   { name: "temperature", label: "Temperature", note: "divides the scale", whole: false, least: 0 },
@@ -119,7 +119,7 @@ const FIELDS = [
 ] as const;
 type Field = (typeof FIELDS)[number];
 
-/** What was typed: undefined is as it was, null none; a text says what is wrong. */
+/** Parse typed text: undefined keeps the original, null is none; a text is an error message. */
 function typed({ label, name, whole, least }: Field, text: string): number | null | undefined | string {
   const word = text.trim().toLowerCase();
   if (word === "") return undefined;
@@ -140,7 +140,7 @@ class Numbers extends Component<{ ui: Ui }, { error: string; of: string }> {
     const of = textsOf(store.what_if.value).join();
     for (const field of FIELDS) {
       const text = typedIn(event.currentTarget, field.name);
-      if (text === textOf(store.what_if.value[field.name])) continue; // as shown: perhaps of more digits
+      if (text === textOf(store.what_if.value[field.name])) continue; // an unchanged text keeps all its digits
       const value = typed(field, text);
       if (typeof value === "string") return this.setState({ error: value, of });
       wanted[field.name] = value;
@@ -173,17 +173,17 @@ class Numbers extends Component<{ ui: Ui }, { error: string; of: string }> {
   }
 }
 
-/** What the fields show. */
+/** The texts in the fields. */
 const textsOf = (changes: WhatIf) => FIELDS.map(({ name }) => textOf(changes[name]));
 
-/** Keys that are always among those of a window: the first ones, as in Python. */
+/** The first keys, which a window always includes, as in Python. */
 const FIRST_KEYS = 4;
 
-/** How few keys a policy can have. */
+/** The smallest budget of a policy. */
 const leastOf = ({ policy, sinks, observe }: Keep) =>
   policy === "window" ? (sinks ?? FIRST_KEYS) + 1 : policy === "snapkv" ? (observe ?? 32) + 1 : 2;
 
-/** How many keys a cache has: a slider, whose newest value is always sent. */
+/** The cache's budget of keys: a slider whose newest value is always sent. */
 function Budget({ ui }: { ui: Ui }) {
   const { store } = ui;
   const keep = store.what_if.value.keep;
@@ -303,29 +303,29 @@ function sections({ store }: Ui): Section[] {
   return found;
 }
 
-const LEAST_CACHED = 8; // keys: of fewer none need be forgotten
+const LEAST_CACHED = 8; // keys: with fewer, none needs to be evicted
 
-/** Another policy with the budget that there was, or a quarter of the keys. */
+/** Another policy with the same budget, or with a quarter of the keys. */
 function keepOf(policy: string, before: Keep | null | undefined, keys: number): Keep {
   const found = { policy: policy as Keep["policy"], budget: before?.budget ?? Math.ceil(keys / 4) };
   return { ...found, budget: found.budget < 1 ? found.budget : Math.max(found.budget, leastOf(found)) };
 }
 
-const PATIENCE = 600; // milliseconds, after which an answer is no longer waited for
+const PATIENCE = 600; // milliseconds after which an answer is no longer awaited
 
-const AHEAD = 2; // values on their way: while the kernel computes for one, what came of the other is drawn
+const AHEAD = 2; // pending values: the kernel computes one while another's result is drawn
 
-/** What is dragged is the scale that comes out. */
+/** Dragging chooses the resulting scale. */
 const ofScale = (scale: number): Part => ({ scale, temperature: undefined });
 
 /**
- * Return how to send the newest of many numbers: the next goes when what the last has changed is there, and the last is
- * always sent.
+ * Return a function that sends the newest of many numbers: the next goes once the last one's effect has arrived, and
+ * the last is always sent.
  */
 export function newestOnly(store: Store, part: (value: number) => Part = ofScale): (value: number) => void {
   let wanted: number | null = null;
   let ahead = 0;
-  let version = 0; // of the tensors: each value that is sent makes another
+  let version = 0; // of the tensors: each sent value makes a new one
   let timer: ReturnType<typeof setTimeout> | undefined;
   let end: (() => void) | null = null;
   const send = () => {
@@ -362,7 +362,7 @@ export function newestOnly(store: Store, part: (value: number) => Part = ofScale
 type Dragged = "scale" | "budget";
 const senders = new WeakMap<Store, Partial<Record<Dragged, (value: number) => void>>>();
 
-/** Return what sends the numbers of a control: one for each, that its numbers come in order. */
+/** Return the sender of a control, one for each, so that its numbers arrive in order. */
 function senderOf(store: Store, name: Dragged): (value: number) => void {
   const known = senders.get(store) ?? {};
   senders.set(store, known);
@@ -375,7 +375,7 @@ const ofBudget = (store: Store, budget: number): Part => {
   return keep ? { keep: { ...keep, budget } } : {};
 };
 
-/** Return the handlers of the dot that stands for the scaled score: moving it chooses another scale. */
+/** Return the handlers of the dot for the scaled score: moving it changes the scale. */
 export function dragScale(ui: Ui, pair: ExplainedPair, valueAt: (x: number, width: number) => number) {
   const { store } = ui;
   const score = pair.score ?? 0;
@@ -383,7 +383,7 @@ export function dragScale(ui: Ui, pair: ExplainedPair, valueAt: (x: number, widt
   const to = (scale: number) => send(Number(scale.toPrecision(4)));
   const scale = pair.scale ?? 1;
   return {
-    tabindex: 0, // an SVG element knows no other spelling
+    tabindex: 0, // SVG elements know only this spelling
     role: "slider" as const,
     "aria-label": "Scale",
     "aria-valuenow": Number(scale.toPrecision(4)),

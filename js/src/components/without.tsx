@@ -1,4 +1,4 @@
-/** *Without it*: what the model says next without the pinned edge, key or segment, or without the head. */
+/** *Without it*: the model's next token without the pinned edge, key or segment, or without the head. */
 
 import { signal } from "@preact/signals-core";
 import { Component } from "preact";
@@ -12,7 +12,7 @@ import { Chances, Loss, lostBy } from "./chances";
 import { sentence } from "./phrases";
 import { RadioWords } from "./radio-words";
 
-/** Return what can be taken away here, in words, the most particular first. */
+/** Return what can be removed here, as text, the most specific first. */
 function removable({ store }: Ui): Record<string, EffectOf> {
   const [layer, head, query, key] = [store.layer.value, store.head.value, store.query.value, store.key.value];
   const [segment, path] = [store.segment.value, store.segment_path.value ?? []];
@@ -24,9 +24,9 @@ function removable({ store }: Ui): Record<string, EffectOf> {
   };
 }
 
-/** Choose what to take away, and show what that does; nothing where there is no model. */
+/** Choose what to remove, and show the result; nothing without a model. */
 export class Without extends Component<{ ui: Ui }> {
-  private chosen = signal(""); // no state of the component: what is shown once it is chosen is to be followed, too
+  private chosen = signal(""); // a signal, so that updates are followed
 
   override render({ ui }: { ui: Ui }) {
     const chosen = this.chosen.value;
@@ -66,14 +66,19 @@ export class Without extends Component<{ ui: Ui }> {
   }
 }
 
-/** Return what is lost without something, from its own run or those of all segments and heads; null before it is run. */
+/**
+ * Return what is lost without something, from its own run or those of all segments and heads; null before it is run.
+ */
 function knownLoss(ui: Ui, of: EffectOf): number | null {
   const detail = effectOf(ui, of);
   if (detail === null) return lossOf(ui.store.effects.value!, of);
   return detail.error ? Number.NaN : lostBy(detail);
 }
 
-/** Show what the model says next without something, or else what is lost, and why there is no more; `hint`: how to see it. */
+/**
+ * Show what the model says next without something, or else what is lost, and why there is no more; `hint`: how to see
+ * it.
+ */
 export function Removed({ ui, of, hint = "" }: { ui: Ui; of: EffectOf; hint?: string }) {
   const { effects, facts } = ui.store;
   const now = effects.value;

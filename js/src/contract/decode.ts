@@ -1,7 +1,7 @@
 /**
- * Bytes → arrays: the only place that reads what Python has encoded (docs/contract.md).
+ * Bytes → arrays: the only module that reads Python's encoding (docs/contract.md).
  *
- * Nothing that arrives is trusted: what does not fit its own shape is an error, not a wrong picture.
+ * Nothing that arrives is trusted: data that does not match its shape is an error, not a wrong picture.
  */
 import type {
   Bytes,
@@ -17,17 +17,17 @@ import type {
 } from "./messages";
 import type { HeadName, Pool, Stage } from "./values";
 
-/** What a cell is. Only the value of a NUMBER is a finite number. */
+/** The kind of a cell. Only the value of a NUMBER is a finite number. */
 export const NUMBER = 0;
 export const BLOCKED = 1;
 export const NAN = 2;
 export const PLUS_INF = 3;
 export const MINUS_INF = 4;
-/** Of a cell that is not known yet. */
+/** A cell that is not known yet. */
 export const MISSING = 5;
 export type Kind = typeof NUMBER | typeof BLOCKED | typeof NAN | typeof PLUS_INF | typeof MINUS_INF | typeof MISSING;
 
-/** A matrix, row-major. `values` holds NaN where a cell is blocked or NaN, and ±∞ where it is that. */
+/** A matrix, row-major. `values` holds NaN for blocked and NaN cells, and ±∞ as such. */
 export interface Grid {
   rows: number;
   columns: number;
@@ -41,22 +41,22 @@ export interface Picture {
   /** Size of the matrix. */
   queries: number;
   keys: number;
-  /** Keys that any query may attend to; those after them are padding. */
+  /** The number of keys up to the last that any query may attend to; the rest are padding. */
   ownKeys: number;
-  /** From which key on a padding mask blocks keys; null where no mask is known to be one. */
+  /** The first key that a padding mask blocks; null if no mask is known to be a padding mask. */
   padding: number | null;
-  /** Cells of the matrix to one cell of the grid. */
+  /** Cells of the matrix per cell of the grid. */
   queryBin: number;
   keyBin: number;
   low: number | null;
   high: number | null;
-  /** Whether the grid is the matrix itself: a cell for each cell, and float32. */
+  /** Whether the grid is the matrix itself: a cell for each cell, in float32. */
   exact: boolean;
-  /** null where each row is of all its queries; else those that stand for several. */
+  /** null if each row covers all its queries; else which rows are sampled. */
   sampled: Sampled | null;
   /** null when `error` says why. */
   grid: Grid | null;
-  /** The column of the learned sink, a number for each row of the grid; null where there is none. */
+  /** The learned sink's column, a number for each row of the grid; null without one. */
   sink?: Float32Array | null;
   error: string | null;
 }
@@ -64,15 +64,15 @@ export interface Picture {
 export interface Thumbnails {
   layer: number;
   batch: number;
-  /** For each head values from 0 to 1, on the head's own range; with signs from −1. */
+  /** For each head, values from 0 to 1 on the head's own range; with signs, from −1. */
   heads: Grid[];
-  /** The greatest weight of each head, in as many of its rows as were looked at; null where it was not sent. */
+  /** The greatest weight of each head, among its computed rows; null if not sent. */
   highs: Float32Array | null;
   rows: number | null;
   stage: Stage;
 }
 
-/** Return the bytes themselves, without a copy where that is possible. */
+/** Return the bytes, without a copy if possible. */
 export function bytes(data: Bytes): Uint8Array {
   if (typeof data === "string") return fromBase64(data);
   if (ArrayBuffer.isView(data)) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
@@ -80,7 +80,7 @@ export function bytes(data: Bytes): Uint8Array {
 }
 
 /**
- * Return an envelope's array: float32, uint32, or uint8, to which `bits` are unpacked, one byte of 0 or 1 for each
+ * Return an envelope's array: float32, uint32 or uint8; `bits` are unpacked to uint8, one byte of 0 or 1 per
  * cell.
  */
 export async function decode(
@@ -104,7 +104,7 @@ export async function decode(
     : new Uint32Array(aligned.buffer, aligned.byteOffset, count);
 }
 
-/** Decode a matrix from its values (float32 or quantised) and the bits of its blocked cells; a vector is one row. */
+/** Decode a matrix from its values (float32 or quantized) and the bits of its blocked cells; a vector is one row. */
 export async function decodeGrid(
   values: Envelope,
   blocked: Envelope | null = null,
@@ -155,7 +155,7 @@ export async function decodePicture(message: PictureMessage): Promise<Picture> {
   return { ...picture, exact, grid, sink: await decodeSink(message.sink, rows), error: null };
 }
 
-/** Decode the column of the learned sink beside so many rows. */
+/** Decode the learned sink's column for so many rows. */
 export async function decodeSink(envelope: Envelope | null | undefined, rows: number): Promise<Float32Array | null> {
   if (!envelope) return null;
   const sink = await decode(envelope);
@@ -174,26 +174,26 @@ function sampledOf(sampled: Sampled | null | undefined): Sampled | null {
   return { first, every, exact };
 }
 
-/** A matrix whose cells are still codes, with what each code means. */
+/** A matrix of codes, with the meaning of each code. */
 export interface Coded {
   rows: number;
   columns: number;
   codes: Uint8Array;
-  /** For each of 256 codes its number and its `Kind`. */
+  /** The number and `Kind` of each of the 256 codes. */
   numbers: Float32Array;
   kindOf: Uint8Array;
 }
 
 export interface Tile extends Coded {
   address: TileAddress;
-  /** 1 where it is exact; else row r is that of the one query `first + every · r`. */
+  /** 1 if exact; else row r is query `first + every · r` alone. */
   every: number;
   first: number;
   low: number | null;
   high: number | null;
 }
 
-/** Cells along a side of a tile. */
+/** Cells per side of a tile. */
 export const TILE = 128;
 
 /** Decode a tile of a matrix of this size. */
@@ -223,7 +223,7 @@ export async function decodeTile(
   }
   const { numbers, kindOf } = meanings(quantisationOf(values));
   checkCodes(codes, kindOf);
-  const own = codes.byteLength < codes.buffer.byteLength ? codes.slice() : codes; // a message's buffers are not kept
+  const own = codes.byteLength < codes.buffer.byteLength ? codes.slice() : codes; // message buffers are not kept
   const { low, high } = message;
   return {
     address: [rowLevel, columnLevel, row, column],
@@ -239,7 +239,7 @@ export async function decodeTile(
   };
 }
 
-/** The strongest links of some heads: `count` of every position, strongest first, weight 0 where there is none. */
+/** The strongest links of some heads: `count` per position, strongest first, weight 0 if there is none. */
 export interface Links {
   layer: number;
   batch: number;
@@ -250,7 +250,7 @@ export interface Links {
   count: number;
   partners: Uint32Array;
   weights: Float32Array;
-  /** For each head the weight that each query gives to the learned sink; null where there is none. */
+  /** For each head, the weight that each query gives to the learned sink; null without one. */
   sinks?: readonly Float32Array[] | null;
 }
 
@@ -352,7 +352,7 @@ function dataOf(envelope: Envelope, buffers: readonly Bytes[]): Uint8Array {
   return bytes(buffer);
 }
 
-/** True also for a buffer of another window, as frames hand them over. */
+/** True also for a buffer from another window, such as a frame's. */
 function isArrayBuffer(data: unknown): data is ArrayBuffer {
   return Object.prototype.toString.call(data) === "[object ArrayBuffer]";
 }
@@ -372,7 +372,7 @@ function matrixShape(shape: readonly number[]): [number, number] {
 async function inflate(data: Uint8Array, size: number): Promise<Uint8Array> {
   const stream = new DecompressionStream("deflate");
   const writer = stream.writable.getWriter();
-  // What goes wrong in writing also fails the reading, which reports it.
+  // A failed write also fails the read, which reports it.
   void Promise.all([writer.write(data as Uint8Array<ArrayBuffer>), writer.close()]).catch(() => {});
   const reader = stream.readable.getReader();
   const out = new Uint8Array(size);
@@ -399,7 +399,7 @@ function unpackBits(packed: Uint8Array, count: number): Uint8Array {
   return cells;
 }
 
-/** Kinds of float32 cells. The values are copied only if a blocked cell has to become NaN. */
+/** Kinds of float32 cells. The values are copied only if a blocked cell must become NaN. */
 function classify(values: Float32Array, blocked: Uint8Array | null): Pick<Grid, "values" | "kinds"> {
   const kinds = new Uint8Array(values.length);
   const out = blocked ? values.slice() : values;
@@ -428,7 +428,7 @@ function quantisationOf(envelope: Envelope): Quantisation {
 
 const UNUSED = 255;
 
-/** The number that a code of at most 250 stands for. */
+/** The number for a code of at most 250. */
 function numberOf(code: number, { kind, high, octaves = 0 }: Quantisation): number {
   if (code === 0) return 0;
   if (kind === "log") return high * 2 ** ((-octaves * (250 - code)) / 249);
@@ -436,7 +436,7 @@ function numberOf(code: number, { kind, high, octaves = 0 }: Quantisation): numb
   return (high * code) / 250;
 }
 
-/** What each of 256 codes stands for. */
+/** The meaning of each of the 256 codes. */
 function meanings(scale: Quantisation): Pick<Coded, "numbers" | "kindOf"> {
   const numbers = new Float32Array(256).fill(Number.NaN);
   const kindOf = new Uint8Array(256).fill(UNUSED);

@@ -1,28 +1,28 @@
-/** What Python sends, as it travels: pictures, tokens, numbers; see docs/contract.md. */
+/** The messages from Python: pictures, tokens, numbers; see docs/contract.md. */
 
 import type { Carried, HeadName, Metric, Pool, Side, Stage } from "./values";
 
-/** Rows that stand for several queries: row r below the first `exact` is that of the one query `first + every · r`. */
+/** Sampled rows: row r is query `first + every · r` alone, except for the first `exact` rows. */
 export interface Sampled {
   first: number;
   every: number;
   exact: number;
 }
 
-/** How far the exact pass over a long head has come; while there is none, null. */
+/** The progress of the exact pass over a long head; null if there is none. */
 export interface Progress {
   layer: number;
   batch: number;
   head: HeadName;
   stage: Stage;
   pool: Pool;
-  /** Of the cells to compute, 0 to 1. */
+  /** Share of the cells to compute, 0 to 1. */
   share: number;
   seconds_left: number | null;
   state: "running" | "stopped";
-  /** How many workers of an executor compute it; left out where the kernel does. */
+  /** How many workers of an executor compute it; omitted if the kernel computes. */
   workers?: number;
-  /** Not of the picture: of what a cache evicts, which is found before anything is drawn. */
+  /** Set if the progress is not of the picture but of finding what a cache evicts, which comes first. */
   what?: "evictions";
 }
 
@@ -36,7 +36,7 @@ export interface Quantisation {
   octaves?: number;
 }
 
-/** An array on its way. In a trait `data` is the bytes, in a reply the index of one of the message's buffers. */
+/** An array in transit. In a trait `data` holds the bytes; in a reply, the index of one of the message's buffers. */
 export interface Envelope {
   data: Bytes | number;
   dtype: "float32" | "uint8" | "uint32" | "bits";
@@ -45,47 +45,50 @@ export interface Envelope {
   scale?: Quantisation | null;
 }
 
-/** What is known about the selected layer. */
+/** Facts about the selected layer. */
 export interface Facts {
-  /** Changes whenever the tensors behind the widget are replaced. */
+  /** Changes whenever the tensors of the widget are replaced. */
   version: number;
   /** The names of all layers. */
   layers: string[];
   batches: number;
   /** Query heads. */
   heads: number;
-  /** Key/value heads: as many as `heads`, or fewer where several query heads share one. */
+  /** Key/value heads: equal to `heads`, or fewer if several query heads share one. */
   groups: number;
   queries: number;
   keys: number;
-  /** null where only scores or weights were given. */
+  /** null if only scores or weights were given. */
   head_size: number | null;
   value_size: number | null;
   dtype: string;
   device: string;
   is_causal: boolean;
-  /** The stages that can be shown. */
+  /** The available stages. */
   stages: Stage[];
-  /** The stack that everything shown is of, among those of its forward pass; that pass, and how many there are. */
+  /** The shown stack, the stacks of its forward pass, the pass, and the number of passes. */
   stack?: string;
   stacks?: string[];
   forward?: number;
   forwards?: number;
-  /** Only in a saved file: what of this layer is in it, which layers are, and why others are not. */
+  /** In a saved file only: which parts of this layer and which layers it holds, and why others are missing. */
   saved?: { layers: number[]; heads: number[]; samples: number[]; others?: string };
-  /** Whether merging tokens into words would change anything. */
+  /** Whether merging tokens into words changes anything. */
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
   has_sinks?: boolean;
-  /** Of each sample the token whose logits are shown, before a softcap or not, and those that may be chosen: [id, text]; null where there is none. */
+  /**
+   * For each sample, the token whose logits are shown (before a softcap or not) and the choices as [id, text];
+   * null if there is none.
+   */
   targets?:
     | readonly { token: number; text: string; before_cap?: true; choices: readonly (readonly [number, string])[] }[]
     | null;
-  /** The letters of three axes that nobody named, read as several samples, which may as well be heads; else null. */
+  /** The letters of three unnamed axes that were read as samples but may be heads; else null. */
   axes_read?: string | null;
-  /** Of each head its number in the model, where a capture has kept some of them; null where all are there. */
+  /** Each head's number in the model, if a capture kept only some; null if all are here. */
   head_numbers?: readonly number[] | null;
-  /** The same of every layer, null of one that has all; null where all have. */
+  /** The same for every layer, null for one with all heads; null if all have all. */
   model_heads?: readonly (readonly number[] | null)[] | null;
 }
 
@@ -98,20 +101,20 @@ export interface PictureMessage {
   /** Size of the matrix. */
   queries: number;
   keys: number;
-  /** Keys before those at the end that no query may attend to: a padded sample's own length. */
+  /** The keys up to the last that any query may attend to: the length of a padded sample without padding. */
   own_keys?: number | null;
   padding?: number | null;
-  /** Cells of the matrix to one cell of the picture. */
+  /** Cells of the matrix per cell of the picture. */
   query_bin: number;
   key_bin: number;
-  /** Least and greatest finite value of the matrix at this pooling; null where there is none. */
+  /** Minimum and maximum finite value of the matrix at this pooling; null if there is none. */
   low: number | null;
   high: number | null;
-  /** null where every number is exact. */
+  /** null if every number is exact. */
   sampled?: Sampled | null;
   values: Envelope | null;
   blocked: Envelope | null;
-  /** (rows,) the column of the learned sink, pooled as the rows are; null where there is none. */
+  /** (rows,): the learned sink's column, pooled like the rows; null without one. */
   sink?: Envelope | null;
   error: string | null;
 }
@@ -136,7 +139,7 @@ export type TileAddress = readonly [rowLevel: number, columnLevel: number, row: 
 
 export interface TileMessage {
   tile: TileAddress;
-  /** 1 where the tile is exact; else row r is that of the one query `first + every · r`. */
+  /** 1 if the tile is exact; else row r is query `first + every · r` alone. */
   every: number;
   first: number;
   low: number | null;
@@ -144,7 +147,7 @@ export interface TileMessage {
   values: Envelope;
 }
 
-/** Tiles that the kernel sends of its own accord. */
+/** Tiles that the kernel sends unrequested. */
 export interface TilesMessage {
   tiles: TileMessage[];
   of: { layer: number; batch: number; head: HeadName; stage: Stage; pool: Pool; version: number; view: string };
@@ -154,36 +157,38 @@ export interface ThumbnailsMessage {
   layer: number;
   batch: number;
   values: Envelope;
-  /** (heads,): the greatest weight of each head, in so many of its rows. */
+  /** (heads,): the greatest weight of each head, among `rows` of its queries. */
   highs?: Envelope;
   rows?: number;
-  /** Of which stage they are; weights where nothing is said. */
+  /** The stage of the pictures; weights if omitted. */
   stage?: Stage;
 }
 
-/** All heads of all layers in a stage after the weights; of layers that are ready, in order. */
+/** All heads of all layers in a stage after the weights; of the finished layers, in order. */
 export interface StageHeadsMessage {
   batch: number;
   stage: Stage;
-  /** Of which query the sums are; null: the mean over all that were looked at. */
+  /** The query of the sums; null: the mean over all computed queries. */
   query: number | null;
   pictures: (Envelope | null)[];
-  /** (heads,) of all layers; NaN where it is not known. */
+  /** (heads,) of all layers; NaN if not known. */
   sums: Envelope;
   sizes: Envelope;
   error: string | null;
 }
 
-/** All heads of all layers; `pictures` are of the layers that are ready, `metrics` of all their heads, layer by layer. */
+/**
+ * All heads of all layers; `pictures` are of the layers that are ready, `metrics` of all their heads, layer by layer.
+ */
 export interface SurveyMessage {
   batch: number;
-  /** `rows` is how many queries of each head were looked at. */
+  /** `rows`: the number of computed queries per head. */
   layers: { heads: number; groups: number; queries: number; keys: number; rows: number }[];
-  /** (heads, rows, columns); null of a layer that has no such sample. */
+  /** (heads, rows, columns); null for a layer without this sample. */
   pictures: (Envelope | null)[];
-  /** (heads,), NaN where there is none; null where no head has any. */
+  /** (heads,), NaN if a head has none; null if no head has any. */
   metrics: Record<Metric, Envelope | null>;
-  /** The same of metrics of the user's own, by their names; null until a layer is there. */
+  /** The same for custom metrics, by name; null until a layer is ready. */
   own?: Record<string, Envelope | null>;
   /** Why some of these have no numbers, by name. */
   problems?: Record<string, string>;
@@ -194,7 +199,7 @@ export interface RecallMessage {
   layer: number;
   batch: number;
   head: HeadName;
-  /** float32: of each query, or the least of `every`; NaN where there is none. */
+  /** float32: for each query, or the lowest of `every`; NaN if there is none. */
   values: Envelope;
   every: number;
   share: number;
@@ -206,17 +211,17 @@ export interface LinksMessage {
   batch: number;
   heads: HeadName[];
   side: Side;
-  /** Of which stage they are; weights where nothing is said. */
+  /** The stage of the links; weights if omitted. */
   stage?: Stage;
   /** (heads, positions, count): the partners of each position, strongest first. */
   partners: Envelope;
-  /** Their exact weights; 0 where there is no such partner. */
+  /** Their exact weights; 0 if there is no partner. */
   weights: Envelope;
-  /** (heads, queries): the weight that each query gives to the learned sink; null where there is none. */
+  /** (heads, queries): the weight that each query gives to the learned sink; null without one. */
   sinks?: Envelope | null;
 }
 
-/** Rules to see the tensors under, as `Attention.what_if` takes them; {} is as they are. */
+/** The changed rules, as `Attention.what_if` takes them; {} changes nothing. */
 export interface WhatIf {
   scale?: number;
   temperature?: number;
@@ -225,16 +230,16 @@ export interface WhatIf {
   causal?: boolean | "lower right";
   window?: number | null;
   drop_keys?: number[];
-  /** null or false takes learned sinks away. */
+  /** null or false removes learned sinks. */
   sinks?: boolean | null;
   dtype?: "float16" | "bfloat16" | "int8";
-  /** The keys that a cache has, as `Attention.keep` takes it. */
+  /** The keys that a cache holds, as `Attention.keep` takes it. */
   keep?: Keep | null;
 }
 
 export interface Keep {
   policy: "window" | "heavy_hitters" | "tova" | "snapkv";
-  /** How many keys a query has at most, or a share of them, below 1. */
+  /** The most keys of a query; below 1, a share of them. */
   budget: number;
   sinks?: number;
   recent?: number;
@@ -250,7 +255,7 @@ interface SmallMessage {
   blocked: Envelope | null;
 }
 
-/** All stages of a head, each at most 128 × 128, with the output, (queries, value size). */
+/** All stages of a head, each at most 128 × 128, with the output (queries, value size). */
 export interface StagesMessage {
   layer: number;
   batch: number;
@@ -259,34 +264,34 @@ export interface StagesMessage {
   output: (SmallMessage & { value_bin: number; rows: number; columns: number }) | null;
 }
 
-/** One thing that is likely wrong with the selected head, or worth knowing. */
+/** A likely problem of the selected head, or something worth knowing. */
 export interface Finding {
   kind: string;
   severity: "error" | "warning" | "note";
-  /** The places in words; "" for all of the head. */
+  /** The places as text; "" for the whole head. */
   where: string;
   message: string;
   advice: string;
-  /** The first of the places. */
+  /** The first place. */
   query: number | null;
   key: number | null;
 }
 
-/** How far other results are: torch's own, and under other rules that of the rules as they were given. */
+/** Differences from torch's own result, and from the result under the original rules. */
 export interface Deviation {
   layer: number;
   batch: number;
   head: number;
-  /** `why` there is no difference, where there is none. */
+  /** `why` there is no difference, if there is none. */
   torch: { difference: number | null; queries: number; equal: boolean; why: string };
-  /** The largest |Δ| of a weight and of a number of the output; null where it is not finite, or there is no v. */
+  /** The largest |Δ| in weights and in the output; null if not finite, or without v. */
   original: { weights: number | null; output: number | null; queries: number } | null;
 }
 
-/** JSON has no NaN and no infinity: those are text. */
+/** JSON has no NaN and no infinity, so they are text. */
 export type Figure = number | string | null;
 
-/** What one rule or bias does to a pair; `adds` is null for a rule, which only allows or blocks. */
+/** The effect of one rule or bias on a pair; `adds` is null for a rule, which only allows or blocks. */
 export interface Effect {
   name: string;
   blocks: boolean;
@@ -302,19 +307,19 @@ export interface PairNumbers {
   masked: Figure;
   maximum: Figure;
   log_normalizer: Figure;
-  /** The logit of the learned sink and the weight that it takes; null where there is none. */
+  /** The learned sink's logit and its weight; null without one. */
   sink?: Figure;
   sink_weight?: Figure;
   weight: Figure;
   contribution: Figure;
   share: Figure;
-  /** What the weight carries, and what that is for each unit of the weight, by stage. */
+  /** The contribution of the weight, and per unit of weight, by stage. */
   carried?: Partial<Record<Carried, [Figure, Figure]>>;
   allowed: boolean;
   effects: Effect[];
 }
 
-/** One pair's way through the stages. */
+/** The computation of one pair through the stages. */
 export interface PairMessage extends PairNumbers {
   layer: number;
   batch: number;
@@ -323,12 +328,12 @@ export interface PairMessage extends PairNumbers {
   key: number;
   /** (D,) q_d · k_d. */
   products: Envelope | null;
-  /** (Dv,) weight · v, and the sum of those over all keys. */
+  /** (Dv,): weight · v, and its sum over all keys. */
   value: Envelope | null;
   output: Envelope | null;
-  /** The query's weights, of all keys or the strongest. */
+  /** The query's weights for all keys, or for the strongest. */
   row: { keys: Envelope; values: Envelope; blocked: Envelope | null };
-  /** Without the other rules, where there are any; `row` are the weights of the same keys. */
+  /** The numbers under the original rules, if rules were changed; `row` holds the weights of the same keys. */
   original: (PairNumbers & { value: Envelope | null; row: Envelope }) | null;
 }
 
@@ -340,7 +345,7 @@ interface SideMessage {
   blocked: Envelope | null;
 }
 
-/** Which positions of A and B belong together, and how many of each belong to none. */
+/** Which positions of A and B match, and how many have no match. */
 export interface PlacesMessage {
   a: Envelope;
   b: Envelope;
@@ -350,7 +355,7 @@ export interface PlacesMessage {
 /** Layer, sample and head. */
 export type HeadPlace = readonly [layer: number, batch: number, head: number];
 
-/** A, B and B − A, of places that both have. */
+/** A, B and B − A, for places that both have. */
 export interface ComparisonMessage {
   layer: number;
   batch: number;
@@ -368,20 +373,20 @@ export interface ComparisonMessage {
   a: SideMessage;
   b: SideMessage;
   change: SideMessage;
-  /** null where every place is the same position of both. */
+  /** null if every place is the same position on both sides. */
   query_places: PlacesMessage | null;
   key_places: PlacesMessage | null;
-  /** Places that have another token in B than in A: queries, keys. */
+  /** How many places have different tokens in A and B: queries, keys. */
   differ: [queries: number, keys: number];
   /** Whether a learned sink takes a share of A's or B's weights. */
   has_sinks?: boolean;
-  /** Of A's and of B's head its number in the model; null where a side has all heads. */
+  /** The number in the model of A's and of B's head; null if a side has all heads. */
   head_numbers?: readonly [a: number | null, b: number | null];
-  /** Python's sentence, and then nothing of the above but what it is of. */
+  /** Python's sentence; then only the identity fields above are set. */
   error: string | null;
 }
 
-/** What changes for a query over its keys, or for a key over its queries: exact weights, the larger of both first. */
+/** The changes of a query over its keys, or of a key over its queries: exact weights, the larger of both first. */
 export interface ChangesMessage {
   layer: number;
   batch: number;
@@ -397,22 +402,22 @@ export interface ChangesMessage {
   change: { values: Envelope; blocked: Envelope | null };
   rest: { count: number; a: Figure; b: Figure };
   masked: number;
-  /** Keys of each side that the other has not, and the weight that they hold. */
+  /** Keys that only one side has, and their total weight. */
   only: { a: { count: number; sum: Figure }; b: { count: number; sum: Figure } } | null;
 }
 
 export interface TokensMessage {
-  /** All tokens as UTF-8, one after the other. */
+  /** All tokens as UTF-8, concatenated. */
   text: Bytes;
-  /** Where each token ends, in bytes. */
+  /** The end of each token, in bytes. */
   ends: Envelope;
-  /** How many there are; those that are not in `text` are asked for. */
+  /** The total number; tokens not in `text` are requested. */
   length?: number;
-  /** How the vocabulary is written, where the tokenizer told. */
+  /** How the vocabulary is written, if the tokenizer tells. */
   spelling?: "bytes" | "spaced" | "text";
 }
 
-/** Image patches among the positions, row by row: where they begin; null on a side that has none. */
+/** Image patches among the positions, row by row, with their start; null on a side without any. */
 export interface GridMessage {
   rows: number;
   columns: number;
@@ -420,33 +425,35 @@ export interface GridMessage {
   key: number | null;
 }
 
-/** What was cut into patches. */
+/** The image that was cut into patches. */
 export interface ImageMessage {
   mime: string;
   data: Bytes;
-  /** In pixels, as it was given. */
+  /** In pixels, as given. */
   width: number;
   height: number;
 }
 
-/** Of a column's color: 0 to 6, 7 of the segment whose attention is looked at, -1 gray. */
+/** A column's color: 0 to 6; 7 for the asking segment; -1 for gray. */
 export type ColorSlot = number;
 
-/** The named parts of a text: each entry a contiguous piece, each of level n + 1 inside the last of level n before it. */
+/**
+ * The named parts of a text: each entry a contiguous piece, each of level n + 1 inside the last of level n before it.
+ */
 export interface SegmentsMessage {
   names: string[];
   starts: Envelope;
   stops: Envelope;
   levels: Envelope;
-  /** Entries that are not here, as there are too many. */
+  /** The number of entries that were not sent. */
   more?: number;
   /** Positions in the text. */
   length: number;
-  /** The names of level 0 in order of appearance, each once, with the tokens and the color of each. */
+  /** The distinct names of level 0 in order of appearance, with the number of tokens and the color of each. */
   distinct: string[];
   sizes: number[];
   colors: ColorSlot[];
-  /** Whose attention is looked at unless another is chosen. */
+  /** The asking segment unless another is chosen. */
   answer: string;
 }
 
@@ -455,7 +462,7 @@ export interface NoSegmentsMessage {
   error: string;
 }
 
-/** Mass and even attention with the part of each that is of a query's own key, which is in them. */
+/** Mass and even attention, each with its part on the query's own key, which is included. */
 interface MassesMessage {
   mass: Envelope;
   even: Envelope;
@@ -463,99 +470,99 @@ interface MassesMessage {
   self_even: Envelope;
 }
 
-/** Of some tokens of the asking segment: (A, T), but `self`, `self_even` and `own`, the column of the own key, (A,). */
+/** For some tokens of the asking segment: (A, T); `self`, `self_even` and `own` (the own key's column) are (A,). */
 export interface MassColumnsMessage extends MassesMessage {
   start: number;
   own: Envelope;
 }
 
-/** How much attention segments give to segments, nothing set aside; see docs/contract.md. */
+/** The attention between segments, before anything is excluded; see docs/contract.md. */
 export interface MassMessage extends Partial<MassesMessage> {
-  /** What requests name this by. */
+  /** The id that requests use. */
   id: number;
   layer: number;
   batch: number;
   head: HeadName;
   path: string[];
   asking: string;
-  /** What the asking segment lies in, outermost first. */
+  /** The path of the asking segment, outermost first. */
   asking_path?: string[];
-  /** What is summed; weights where nothing is said. */
+  /** The summed stage; weights if omitted. */
   stage?: Stage;
-  /** Python's sentence, and then nothing below. */
+  /** Python's sentence; then nothing below is set. */
   error: string | null;
   keys?: string[];
   key_sizes?: number[];
   key_colors?: ColorSlot[];
-  /** How many segments each is divided into, 0 where it is not. */
+  /** How many segments are inside each, 0 if none. */
   key_inside?: number[];
-  /** (T, 2), (S, 2) start and stop of the longest stretch of each; 0, 0 of what has no place. */
+  /** (T, 2), (S, 2): start and stop of the longest stretch of each; 0, 0 if it has no place. */
   key_spans?: Envelope;
   rows?: string[];
   row_sizes?: number[];
   row_spans?: Envelope;
   row?: number;
-  /** The row of the asking segment, where the matrix comes rounded. */
+  /** The asking segment's row, if the matrix is rounded. */
   asking_row?: MassesMessage;
-  /** Of the queries that are looked at in the end, 0 to 1. */
+  /** The computed share of all queries to compute, 0 to 1. */
   share?: number;
-  /** (S,) how many queries of each row were looked at. */
+  /** (S,): the number of computed queries per row. */
   looked?: Envelope;
-  /** Tokens of the asking segment, and where they are, the first 4,096 of them. */
+  /** The tokens of the asking segment with their positions, at most the first 4,096. */
   total?: number;
   positions?: Envelope;
   columns?: MassColumnsMessage;
 }
 
-/** The mass of the asking segment in all heads of all layers, layer by layer; NaN where it is not known yet. */
+/** The mass of the asking segment in all heads, layer by layer; NaN if not known yet. */
 export interface HeadMassMessage extends Partial<MassesMessage> {
   id: number;
   batch: number;
   path: string[];
   asking: string;
-  /** What the asking segment lies in, outermost first. */
+  /** The path of the asking segment, outermost first. */
   asking_path?: string[];
   stage?: Stage;
   error: string | null;
-  /** The columns that are here, (L·H, C). */
+  /** The columns that were sent, (L·H, C). */
   keys?: string[];
-  /** (L·H, 1) the sums over all columns, also those that are not here. */
+  /** (L·H, 1): the sums over all columns, including unsent ones. */
   sums?: MassesMessage;
-  /** How many heads each layer has. */
+  /** The number of heads per layer. */
   heads?: number[];
-  /** (L,) how many queries were looked at, of `total`. */
+  /** (L,): how many of `total` queries were computed. */
   looked?: Envelope;
   total?: number;
   share?: number;
 }
 
-/** What is taken from a run of the model: a segment's keys, a head, an edge in one head, or a key in all heads. */
+/** What a run of the model removes: a segment's keys, a head, an edge in one head, or a key in all heads. */
 export type EffectOf =
   | { segment: string; path: string[] }
   | { layer: number; head: number }
   | { layer: number; head: number; query: number; key: number }
   | { key: number };
 
-/** What runs of the model without something have told so far. */
+/** The results so far of running the model without something. */
 export interface EffectsMessage {
-  /** Why nothing can be run, or a run failed: a sentence. */
+  /** Why nothing can be run, or why a run failed. */
   error: string | null;
-  /** The position whose next token is looked at, and the last words up to it; null before the model has run once. */
+  /** The position whose next token is examined, and the last words up to it; null before the first run. */
   at: number | null;
   text: string;
-  /** `token` is null where the target is another function of the output. */
+  /** `token` is null if the target is another function of the output. */
   target: { token: number | null; text: string } | null;
   targets: { at: number | null; token: number | null; text: string; note: string }[];
   edit: string;
-  /** What can be done: "zero", "without it", and of a head "set to zero". */
+  /** The available edits: "zero", "without it", and for a head "set to zero". */
   edits: { value: string; name: string; of: string }[];
-  /** In which the loss is measured: "nats". */
+  /** The unit of the loss: "nats". */
   unit: string;
-  /** `lost` is null where it is not known yet; `dropped` says from where: "keys dropped in 6 layers". */
+  /** `lost` is null if not known yet; `dropped` tells from where: "keys dropped in 6 layers". */
   segments: { path: string[]; names: string[]; lost: Figure[]; dropped: string } | null;
   /** Layer by layer. */
   heads: { counts: number[]; lost: Figure[] } | null;
-  /** Runs of the model, each of one removal, and how long one takes. */
+  /** Runs of the model, one removal each, and the time of one. */
   done: number;
   total: number;
   run_seconds?: number | null;
@@ -566,19 +573,19 @@ export interface EffectsMessage {
 /** One run without something. */
 export interface EffectDetail {
   of: EffectOf;
-  /** Why the model cannot be run without this: a sentence, and then no numbers. */
+  /** Why the model cannot be run without it; then there are no numbers. */
   error?: string | null;
   at: number | null;
   token: number | null;
   target: string;
   edit: string;
-  /** The target's log-probability, or what else the target is. */
+  /** The target's log-probability, or the value of another target. */
   before: Figure;
   after: Figure;
   /** At this position, and the mean over those of the answer. */
   kl: Figure;
   kl_answer: Figure;
   vocabulary: number;
-  /** The target first, then those with the largest probability before or after. */
+  /** The target first, then the tokens with the largest probability before or after. */
   tokens: [text: string, before: Figure, after: Figure][];
 }

@@ -1,7 +1,8 @@
 /**
- * The traits that travel as plain JSON, checked: what does not fit its own kind is refused, as an envelope is in `decode.ts`.
+ * The traits that travel as plain JSON, checked: a value of the wrong kind is refused, like an envelope in
+ * `decode.ts`.
  *
- * A trait that an older Python does not have is undefined, and then left to whoever reads it.
+ * A trait that an older Python lacks is undefined, and its reader decides what to do.
  */
 import type { Facts } from "./messages";
 import type { TraitName, Traits } from "./traits";
@@ -9,7 +10,7 @@ import type { TraitName, Traits } from "./traits";
 type Check = (value: unknown) => boolean;
 type Fields = Record<string, Check>;
 
-/** Of a list from outside. */
+/** For lists from outside. */
 const MOST = 1_048_576;
 
 const isText: Check = (value) => typeof value === "string";
@@ -147,7 +148,7 @@ const isImage = hasFields({
   height: isSize,
 });
 
-/** What the traits are that are mirrored as they are. */
+/** The kinds of the traits that are mirrored as they are. */
 const CHECKS: Partial<Record<TraitName, Check>> = {
   uid: isText,
   title: isText,
@@ -171,7 +172,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   top_k: orNone(isSize),
   threshold: (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1,
   direction: isOneOf("query", "key"),
-  bar: isText, // also a metric of the user's own
+  bar: isText, // or a custom metric
   only_heads: orNone(isLimits),
   order: isText,
   combine: orNone(isOneOf("none", "mean", "max")),
@@ -203,7 +204,7 @@ const NO_FACTS: Facts = {
   ...{ head_size: null, value_size: null, dtype: "", device: "", is_causal: false, stages: ["weights"] },
 };
 
-/** What is shown in the place of a trait that was wrong from the beginning. */
+/** Values for traits that were invalid from the beginning. */
 const INSTEAD: Partial<Traits> = {
   ...{ uid: "", title: "", layer: 0, batch: 0, head: 0, query: null, key: null, heads: [0], pins: [] },
   ...{ view: "heatmap", stage: "weights", pool: "max", color_scale: "linear", color_range: "head" },
@@ -213,12 +214,12 @@ const INSTEAD: Partial<Traits> = {
   ...{ measure: "mass", aside: [], asking: null, segment: null, segment_path: [] },
 };
 
-/** Return whether a value is one that this trait can have. */
+/** Return whether a value is valid for this trait. */
 export function fitsTrait(name: TraitName, value: unknown): boolean {
   return value === undefined || (CHECKS[name]?.(value) ?? true);
 }
 
-/** Return a value that this trait can have, where none has come yet. */
+/** Return a valid value for this trait before one arrives. */
 export function insteadOf<K extends TraitName>(name: K): Traits[K] {
   return INSTEAD[name] as Traits[K];
 }

@@ -1,4 +1,4 @@
-/** What a front-end may ask Python, and what each kind of request is answered with. */
+/** The requests of a front-end to Python, and the reply to each kind. */
 
 import type { Bytes, Envelope, Figure, TileMessage } from "./messages";
 
@@ -7,7 +7,7 @@ interface Values {
   blocked: Envelope | null;
 }
 
-/** A matrix at most 128 × 128, of each bin the number of largest size; `low` and `high` are those of all numbers. */
+/** A matrix of at most 128 × 128, each bin with the number of largest size; `low` and `high` are over all numbers. */
 export interface SmallMatrix extends Values {
   low: number | null;
   high: number | null;
@@ -33,7 +33,7 @@ export interface CostStep {
   seen_bytes: number;
 }
 
-/** Mass and even attention with the part of each that is of a query's own key, which is in them. */
+/** Mass and even attention, each with its part on the query's own key, which is included. */
 interface Masses {
   mass: Envelope;
   even: Envelope;
@@ -41,13 +41,13 @@ interface Masses {
   self_even: Envelope;
 }
 
-/** What each kind of request is answered with. */
+/** The reply to each kind of request. */
 export interface Answers {
-  /** `sink` is the row's number in the column of the learned sink; null where there is none. */
+  /** `sink` is the row's number in the learned sink's column; null without one. */
   row: Values & { sink?: Figure };
   column: Values;
   cells: Values;
-  /** `value` is null where every cell is blocked, and text where JSON has no number for it. */
+  /** `value` is null if every cell is blocked, and text if JSON has no number for it. */
   peak: { value: number | string | null; query: number | null; key: number | null };
   tiles: { tiles: TileMessage[] };
   ranked: {
@@ -61,13 +61,13 @@ export interface Answers {
     entropy: number;
     max_entropy: number;
     ninety: number;
-    /** Of queries, that of the learned sink; null where there is none. */
+    /** For queries, the learned sink's number; null without one. */
     sink?: Figure;
   };
   strongest: { pairs: [query: number, key: number, weight: number][] };
   tokens: { text: number; ends: Envelope };
   find: { positions: number[]; total: number };
-  /** The largest change among some places of a comparison; a number that is blocked is null. */
+  /** The largest change among some places of a comparison; a blocked number is null. */
   change: {
     value: number | string | null;
     a: number | string | null;
@@ -83,11 +83,11 @@ export interface Answers {
   } & {
     theory: number | null;
     scale: number;
-    /** Below 1 this is a first answer, of some queries, and the request is to be made again. */
+    /** Below 1, this is a first answer from some queries; repeat the request. */
     share: number;
-    /** Queries to one number of `rows`. */
+    /** Queries per number of `rows`. */
     every: number;
-    /** How many queries all of it is of; each of them is exact. */
+    /** How many queries were used; each is exact. */
     looked: number;
     rows: { entropy: Envelope; peak: Envelope; sensitivity: Envelope; allowed: Envelope };
     means: { entropy: Figure; peak: Figure; sensitivity: Figure };
@@ -96,18 +96,18 @@ export interface Answers {
     uniform: number;
   };
   sweep: { own: boolean; steps: SweepStep[] };
-  /** Below a `share` of 1 there are no pictures yet, and the request is to be made again. */
+  /** Below a `share` of 1 there are no pictures yet; repeat the request. */
   gradients: { share: number; pictures: Record<"v" | "weights" | "scores" | "q" | "k", SmallMatrix | null> };
   jacobian: { query: number; picture: SmallMatrix };
   cost: { head_size: number; device: string; steps: CostStep[] };
   /** Tokens of the asking segment, `start` to `stop`. */
   segment_columns: Masses & { positions: Envelope; own: Envelope };
-  /** The reading of one column for all tokens of the asking segment, in order: each the largest of `every` tokens. */
+  /** The measure of one column for all tokens of the asking segment, in order, each the largest of `every` tokens. */
   segment_line: { values: Envelope; every: number; known: number };
   segment_keys: { positions: Envelope; values: Envelope; rest: { count: number; sum: Figure } };
-  /** A row of the matrix that came rounded. */
+  /** A matrix row that was sent rounded. */
   segment_row: Masses;
-  /** A cell's exact numbers, null while they are not known, and its strongest weights. */
+  /** A cell's exact numbers (null while unknown) and its strongest weights. */
   segment_block: Record<"mass" | "even" | "self" | "self_even", number | null> & {
     looked: number;
     queries: Envelope;
@@ -119,16 +119,16 @@ export interface Answers {
   segment_by: object;
   /** Run the model without something: its result comes with `effect_details`. */
   effect: object;
-  /** Run every segment and every head once, stop that, or go on with it. */
+  /** Run every segment and head once, stop, or resume. */
   effects: object;
   /**
-   * A part of a file of what is shown, or the buffer that it is in; `total` bytes are all of it. Below a `share` of 1
-   * nothing of it is there yet, and the request is to be made again.
+   * Part of a file of the current view, or the buffer that holds it; `total` is its size in bytes. Below a `share` of 1
+   * nothing is ready yet; repeat the request.
    */
   file: { name: string; total: number; data: number | Bytes; share: number };
   retry: object;
   ping: object;
 }
 export type RequestKind = keyof Answers;
-/** What Python answered, with the buffers that its envelopes point into: `decode(reply.values, reply.buffers)`. */
+/** Python's answer, with the buffers that its envelopes point into: `decode(reply.values, reply.buffers)`. */
 export type Reply<K extends RequestKind = RequestKind> = Answers[K] & { buffers: readonly Bytes[] };

@@ -1,4 +1,4 @@
-/** What the stages of attention are called, and whether their numbers have signs. */
+/** The names of the stages of attention, and whether their numbers have signs. */
 
 import type { Facts } from "./messages";
 import type { Stage } from "./values";
@@ -18,24 +18,24 @@ const WORDS: Record<Stage, { one: string; many: string; legend: string; signed: 
 /** One number of a stage: "weight", "scaled score". */
 export const wordOf = (stage: Stage) => WORDS[stage].one;
 export const wordsOf = (stage: Stage) => WORDS[stage].many;
-/** A token whose logits are shown; they are those before the cap where a softcap bends them afterwards. */
+/** A token whose logits are shown; before the softcap, if there is one. */
 export const targetName = (target: { text: string; before_cap?: true }) =>
   `“${target.text}”${target.before_cap ? " before the cap" : ""}`;
 
-/** What a legend calls the numbers of a stage; a logit with its token, where the facts of the layer are given. */
+/** The legend for a stage; for a logit with its token, if the layer's facts are given. */
 export function legendOf(stage: Stage, facts?: Facts, batch = 0) {
   const target = stage === "logit" ? facts?.targets?.[batch] : undefined;
   return target ? `Logit of ${targetName(target)}, direct path` : WORDS[stage].legend;
 }
 
-/** Whether the number of largest absolute value stands for several. */
+/** Whether the number of largest absolute value represents several. */
 export const isBySize = (stage: Stage) => stage === "logit" || stage === "saliency";
 export const largestOf = (stage: Stage) => (isBySize(stage) ? "largest by size" : "maximum");
 
-/** What a weight carries: such numbers are often far below 1. */
+/** The stages that measure a weight's contribution; their numbers are often far below 1. */
 export const isCarried = (stage: Stage) => stage === "value_norm" || isBySize(stage);
 
-/** What the sums of a stage over the keys of a segment are called. */
+/** The names of sums of a stage over the keys of a segment. */
 const SUMS: Partial<Record<Stage, string>> = {
   contribution: "‖v‖ carried",
   value_norm: "‖v W_O‖ carried",
@@ -43,9 +43,9 @@ const SUMS: Partial<Record<Stage, string>> = {
   saliency: "saliency",
 };
 
-/** Links, small pictures and sums by segment are of weights, or of a stage that weights are multiplied to. */
+/** The stage of links, thumbnails and sums by segment: weights, or a stage that multiplies the weights. */
 export const linkedStage = (stage: Stage): Stage => (stage in SUMS ? stage : "weights");
 export const sumWord = (stage: Stage) => SUMS[stage] ?? "mass";
 
-/** Scores run in two directions from zero; weights and contributions begin there. */
+/** Scores extend to both sides of zero; weights and contributions start there. */
 export const isSigned = (stage: Stage) => WORDS[stage].signed;

@@ -1,5 +1,5 @@
 /**
- * The traits, as Python writes them, and the model that carries them.
+ * The traits as Python writes them, and the model that carries them.
  *
  * `Model` is the part of anywidget's model that this widget uses; `host.ts` satisfies it too, so that everything else
  * runs without Jupyter.
@@ -51,7 +51,7 @@ import type {
 export interface Traits {
   uid: string;
   title: string;
-  /** Which of several stacks is shown, and of which forward pass; `facts` says which there are. */
+  /** Which stack is shown, and of which forward pass; `facts` lists them. */
   stack?: string;
   forward?: number;
   layer: number;
@@ -63,7 +63,7 @@ export interface Traits {
   pins: Pin[];
   view: ViewName;
   stage: Stage;
-  /** The token whose logit the stage logit is of, by id; null: the most likely next. */
+  /** The token id for the stage logit; null: the most likely next token. */
   target?: number | null;
   pool: Pool;
   color_scale: ColorScaleName;
@@ -75,7 +75,7 @@ export interface Traits {
   direction: Side;
   bar: "effect" | StageSum | Metric;
   order: "layer" | "similar" | "effect" | StageSum | Metric;
-  /** Which heads are shown where all are: first layer, last layer, what `bar` is above; null is no limit. */
+  /** The limits on shown heads among all: first layer, last layer, minimum of `bar`; null is no limit. */
   only_heads?: readonly [from: number | null, to: number | null, above: number | null] | null;
   combine: "none" | "mean" | "max";
   facts: Facts;
@@ -90,45 +90,47 @@ export interface Traits {
   what_if: WhatIf;
   stages: StagesMessage | null;
   pair: PairMessage | null;
-  /** Of a comparison only: the names of its sides, and that of B. */
+  /** Comparisons only: the names of the sides, and that of B. */
   sides?: string[];
   against?: string;
-  /** Its layer, sample and head; null: those of A. */
+  /** B's layer, sample and head; null: the same as A's. */
   against_at?: HeadPlace | null;
   comparison?: ComparisonMessage | null;
   changes?: ChangesMessage | null;
-  /** null while they are not known: of a long head only once they were asked for. */
+  /** null until known: for a long head only after a request. */
   findings: Finding[] | null;
   deviation: Deviation | null;
-  /** Why derived traits could not be computed: a sentence for each of them, by name. */
+  /** Why derived traits could not be computed: a sentence for each, by name. */
   errors?: Partial<Record<TraitsThatAre<"derived">, string>>;
-  /** Whether tokens are shown one by one or merged into words. */
+  /** Whether tokens are shown singly or merged into words. */
   pieces?: "pieces" | "words";
   grid?: GridMessage | null;
   image?: ImageMessage | null;
-  /** The named parts of the queries' text, and of the keys' where they are others; null where none were given. */
+  /** The named parts of the queries' text, and of the keys' if they differ; null if none were given. */
   segments?: SegmentsMessage | NoSegmentsMessage | null;
   key_segments?: SegmentsMessage | NoSegmentsMessage | null;
   measure?: Measure;
-  /** Names of columns that are set aside; also "sink", the first token and the learned sink, and "self", the own key. */
+  /**
+   * Names of columns that are set aside; also "sink", the first token and the learned sink, and "self", the own key.
+   */
   aside?: string[];
-  /** The segment whose attention is looked at; null: the answer. */
+  /** The asking segment; null: the answer. */
   /** A name, or the names that lead to a nested segment. */
   asking?: string | readonly string[] | null;
   /** The pinned segment of the keys. */
   segment?: string | null;
-  /** The segments that one has gone down into. */
+  /** The path of opened segments. */
   segment_path?: string[];
   mass?: MassMessage | null;
   head_mass?: HeadMassMessage | null;
   recall?: RecallMessage | null;
-  /** Whether the segments view shows where the answer looked, or what it loses without it. */
+  /** Whether the segments view shows attention or effects. */
   segments_show?: "attention" | "effect";
-  /** The token whose log-probability is looked at, and the position that it follows; null: Python's choice. */
+  /** The token whose log-probability is examined, and the position before it; null: Python's choice. */
   effect_target?: [at: number, token: number] | null;
-  /** What is done to what is edited. */
+  /** The edit of removed segments and heads. */
   effect_edit?: string;
-  /** What runs of the model without something have told; null where there is no model. */
+  /** The results of runs of the model without something; null without a model. */
   effects?: EffectsMessage | null;
   effect_details?: EffectDetail[] | null;
 }
@@ -136,12 +138,13 @@ export interface Traits {
 export type TraitName = keyof Traits;
 
 /**
- * What a trait is to the front-end: `given` by the user in Python; the `selection`; a `look`, which needs no kernel; what
- * chooses the `numbers`, which does; `derived` from the others by Python; or the widget's `identity`, which never changes.
+ * What a trait is to the front-end: `given` by the user in Python; the `selection`; a `look`, which needs no kernel;
+ * what chooses the `numbers`, which does; `derived` from the others by Python; or the widget's `identity`, which never
+ * changes.
  */
 export type Role = "given" | "selection" | "look" | "numbers" | "derived" | "identity";
 
-/** The role of every trait: the compiler holds this table against `Traits`, a test holds it against Python's tags. */
+/** The role of every trait: the compiler checks this table against `Traits`, a test checks it against Python's tags. */
 export const TRAITS = {
   uid: "identity",
   title: "given",
@@ -209,7 +212,7 @@ export const TRAITS = {
   effect_details: "derived",
 } as const satisfies Record<TraitName, Role>;
 
-/** The traits that have one of some roles. */
+/** The traits that have one of these roles. */
 export type TraitsThatAre<R extends Role> = { [K in TraitName]: (typeof TRAITS)[K] extends R ? K : never }[TraitName];
 
 export const TRAIT_NAMES = Object.keys(TRAITS) as readonly TraitName[];
@@ -219,9 +222,9 @@ export function traitsThatAre<R extends Role>(...roles: readonly R[]): readonly 
   return TRAIT_NAMES.filter((name) => (roles as readonly Role[]).includes(TRAITS[name])) as never;
 }
 
-/** Told that a trait has changed. */
+/** Called when a trait has changed. */
 export type ChangeListener = (context: unknown, value: unknown) => void;
-/** Told of a custom message and its buffers. */
+/** Called with a custom message and its buffers. */
 export type MessageListener = (content: unknown, buffers?: readonly Bytes[]) => void;
 
 export interface Model {
@@ -237,6 +240,6 @@ export interface Model {
   ): void;
   off(event: "msg:custom", listener?: MessageListener | null): void;
   off(event?: null, listener?: null): void;
-  /** Of Jupyter's hosts: what they say of the kernel. */
+  /** In Jupyter's hosts: the status of the kernel. */
   readonly widget_manager?: { readonly kernel?: { readonly status?: unknown } | null } | undefined;
 }

@@ -2,18 +2,18 @@
 
 /** The stages of attention, in order of computation. */
 export type Stage = "scores" | "scaled" | "capped" | "masked" | "weights" | "contribution" | Carried;
-/** What a weight carries. */
+/** What a weight contributes downstream. */
 export type Carried = "value_norm" | "logit" | "saliency";
 export type Pool = "max" | "mean";
 export type ColorScaleName = "linear" | "log";
-/** What the colors span: the head, each row, all heads of the layer, what is in view, 0 to 1, or two numbers. */
+/** The color range: the head, each row, all heads of the layer, the view, 0 to 1, or two numbers. */
 export type ColorRange = "head" | "row" | "layer" | "view" | "unit" | [number, number];
-/** Whose links are shown: those of a query to its keys, or of a key to the queries that attend to it. */
+/** Whose links are shown: those from a query to its keys, or from a key to the queries that attend to it. */
 export type Side = "query" | "key";
 export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "segments" | "stages";
-/** How the attention to a segment is read: its mass, mass for each of its tokens, or against even attention. */
+/** The measure of attention to a segment: mass, mass per token, or relative to even attention. */
 export type Measure = "mass" | "per_token" | "lift";
-/** What of a head is measured. */
+/** The metrics of a head. */
 export type Metric =
   | "entropy"
   | "first_token"
@@ -28,13 +28,13 @@ export type Metric =
   | "sink"
   | "streaming"
   | "recall";
-/** What of a head is summed in a stage after the weights: with signs, and by size. */
+/** The sums of a head in a stage after the weights: signed, and by size. */
 export type StageSum = "stage_sum" | "stage_size";
-/** A head by its number; several as one by their name, such as "mean 0 4". */
+/** A head by number; several combined by name, such as "mean 0 4". */
 export type HeadName = number | string;
-/** A pinned place; null where only one side is. */
+/** A pinned place; null for a side that is not pinned. */
 export type Pin = [query: number | null, key: number | null];
 export type Palette = "attnwidget" | "viridis";
 export type ThemePreference = "auto" | "light" | "dark" | "contrast";
-/** The theme in force, once the host and the system have been asked. */
+/** The actual theme, after asking host and system. */
 export type Theme = "light" | "dark" | "contrast" | "contrast-light";

@@ -46,7 +46,7 @@ export function editWords(now: EffectsMessage | null | undefined): readonly [bef
   return now?.edit === "zero" || of === undefined ? ["without", ""] : ["", of];
 }
 
-// --- one zero, two scales -------------------------------------------------------------------------------------------------
+// --- one zero, two scales -------------------------------------------------------------------------------------------
 
 /** Mass above and loss below from a common zero, with gridlines at round values of both. */
 export interface Scales {
@@ -96,7 +96,7 @@ export function disagreement({ mass, lost }: Scales, ownMass: number, ownLost: n
   return apart >= 0.5 - 1e-9 ? NEEDED : apart <= -0.5 + 1e-9 ? LOOKED_AT : "";
 }
 
-// --- orders and sums ------------------------------------------------------------------------------------------------------
+// --- orders and sums ------------------------------------------------------------------------------------------------
 
 export const ORDERS = { effect: "by effect", mass: "by mass", text: "as in the text" } as const;
 export type EffectOrder = keyof typeof ORDERS;

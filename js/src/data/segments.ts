@@ -22,7 +22,7 @@ export const SELF = "self";
 export const FIRST_TOKEN = "first token";
 export const LEARNED_SINK = "learned sink";
 
-// --- set aside, and read ------------------------------------------------------------------------------------------------
+// --- set aside, and read --------------------------------------------------------------------------------------------
 
 /** The columns that are not excluded, by number, and whether each query's own key is included. */
 export interface Left {
@@ -196,7 +196,7 @@ export function roundUp(value: number): number {
   return value;
 }
 
-// --- where they are -----------------------------------------------------------------------------------------------------
+// --- where they are -------------------------------------------------------------------------------------------------
 
 /** One contiguous piece of a segment, from token `start` to before `stop`. */
 export interface Piece {

@@ -326,7 +326,7 @@ export function metricText(value: number, kind: Kind): string {
   return text === "1.000" ? "1.00" : text.replace(/^0/, "");
 }
 
-// --- where they stand ---------------------------------------------------------------------------------------------------
+// --- where they stand -----------------------------------------------------------------------------------------------
 
 const SIZE = 58;
 const PITCH = 74;

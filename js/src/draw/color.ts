@@ -176,7 +176,7 @@ export function lightnessOf(color: Color): number {
   return toOklab(color)[0];
 }
 
-// --- tables -----------------------------------------------------------------------------------------------------------
+// --- tables ---------------------------------------------------------------------------------------------------------
 
 /** Lightness, green to red, blue to yellow: see Ottosson, "A perceptual color space for image processing" (2020). */
 type Lab = readonly [number, number, number];

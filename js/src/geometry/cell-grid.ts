@@ -1,7 +1,7 @@
 /**
- * The cells drawn at the current zoom: how many positions one covers along each axis, and where it is. Unzoomed, a matrix
- * is drawn in the picture's own bins; zoomed, in bins of 2^level positions, so that few are in view and each is at least
- * a pixel, down to single cells.
+ * The cells drawn at the current zoom: how many positions one covers along each axis, and where it is. Unzoomed, a
+ * matrix is drawn in the picture's own bins; zoomed, in bins of 2^level positions, so that few are in view and each is
+ * at least a pixel, down to single cells.
  */
 
 import type { Picture } from "../contract/decode";
@@ -159,7 +159,7 @@ export function placesOf(axis: Axis, index: number): Span {
   return { start: index * axis.bin, stop: Math.min((index + 1) * axis.bin, axis.total) };
 }
 
-// --- moving -----------------------------------------------------------------------------------------------------------
+// --- moving ---------------------------------------------------------------------------------------------------------
 
 /** Return the view, moved so that it shows nothing outside the matrix. */
 export function within(reach: Reach, { k, x, y }: Viewport): Viewport {

@@ -1,11 +1,11 @@
 /**
- * Messages from Python, where anywidget keeps them from a model whose script started late.
+ * Messages from Python that anywidget would withhold from a model whose script started late.
  *
- * It does so for good, without a word in the widget, where that took more than two seconds: on a page that is busy, as
- * while a notebook full of widgets is opened. What is used of anywidget here is what 0.9 to 0.11 do.
+ * If that took more than two seconds (a busy page, as when a notebook full of widgets opens), anywidget withholds them
+ * for good, without a word in the widget. This module relies on anywidget 0.9 to 0.11.
  */
 
-/** What the host itself has by the model's name: `model` is only a proxy of it. */
+/** The host's own object behind `model`, which is only a proxy. */
 interface HostModel {
   readonly comm?: { on_msg(listener: (message: unknown) => unknown): void; send(data: object): unknown } | undefined;
   _handle_comm_msg(message: unknown): Promise<unknown>;
@@ -17,10 +17,10 @@ export interface NamedModel {
   readonly widget_manager?: { get_model?(id: string): Promise<unknown> | undefined } | undefined;
 }
 
-/** No method that ipywidgets knows: it is passed over, or refused where all messages are. */
+/** Not a method that ipywidgets knows: it is ignored, or refused like any other message. */
 const NOTHING = { content: { data: { method: "none" } } };
 
-/** See to it that the model's messages arrive; what was sent before comes too, as the state that Python has by now. */
+/** Make sure that the model's messages arrive; earlier ones arrive as Python's current state. */
 export async function hearPython(model: NamedModel): Promise<void> {
   const host = await hostModel(model);
   const comm = host?.comm;
@@ -41,7 +41,7 @@ async function hostModel(model: NamedModel): Promise<HostModel | undefined> {
     const found = typeof uid === "string" ? await model.widget_manager?.get_model?.(uid) : undefined;
     return isHostModel(found) ? found : undefined;
   } catch {
-    return undefined; // a host that names its models in another way
+    return undefined; // a host that names its models differently
   }
 }
 
@@ -49,7 +49,7 @@ function isHostModel(value: unknown): value is HostModel {
   return typeof value === "object" && value !== null && "_handle_comm_msg" in value;
 }
 
-/** Return what ipywidgets itself does with a message, which anywidget's class lays its own over. */
+/** Return ipywidgets' own handler of a message, which anywidget's class overrides. */
 function handlerOfHost(host: HostModel): HostModel["_handle_comm_msg"] | undefined {
   const found: HostModel["_handle_comm_msg"][] = [];
   for (let of: object | null = host; of !== null; of = Object.getPrototypeOf(of)) {

@@ -1,7 +1,7 @@
 /**
- * A model without Jupyter: for tests, and for pages that show a saved widget with no kernel behind it.
+ * A model without Jupyter, for tests and for pages that show a saved widget without a kernel.
  *
- * `mount` runs a widget's module on it as anywidget 0.11 does.
+ * `mount` runs a widget's module on it, as anywidget 0.11 does.
  */
 import type { Model, TraitName, Traits } from "../contract/traits";
 
@@ -14,33 +14,33 @@ export interface HostRequest {
 
 export interface HostOptions {
   /**
-   * Answers a request with the body of its reply; what it throws becomes the reply's error. Envelopes carry their bytes
-   * in `data`: they travel as buffers. Without it there is no kernel: sending throws.
+   * Answers a request with the body of its reply; an exception becomes the reply's error. Envelopes carry their bytes
+   * in `data`, which travel as buffers. Without this function there is no kernel: sending throws.
    */
   answer?: (request: HostRequest) => object | null | undefined | Promise<object | null | undefined>;
-  /** Takes what was saved; returns what Python sets in turn. */
+  /** Receives saved traits; returns what Python sets in turn. */
   take?: (changes: Partial<Traits>) => Partial<Traits> | undefined | Promise<Partial<Traits> | undefined>;
   /** Milliseconds until an answer arrives. */
   delay?: number;
   /** As after a restart of the kernel: sending throws. */
   dead?: boolean;
-  /** As on a page that was saved: sending does nothing, and nobody answers. */
+  /** As on a saved page: sending does nothing, and nobody answers. */
   silent?: boolean;
 }
 
 export interface Host extends Model {
-  /** May be changed at any time; answers that are due do not arrive while it is true. */
+  /** May change at any time; answers that are due do not arrive while it is true. */
   dead: boolean;
   silent: boolean;
-  /** What each `save_changes` has sent. */
+  /** What each `save_changes` sent. */
   readonly saved: Partial<Traits>[];
-  /** The content of each message that was sent. */
+  /** The content of each message sent. */
   readonly sent: unknown[];
-  /** Sets traits as the kernel does. */
+  /** Sets traits, as the kernel does. */
   fromPython(changes: Partial<Traits>): void;
-  /** Sends a message of the kernel's own accord; envelopes carry their bytes, as in an answer. */
+  /** Sends an unrequested message from the kernel; envelopes carry their bytes, as in an answer. */
   tell(message: object): void;
-  /** A model of its own on the same state, as anywidget gives one to `initialize` and to each `render`. */
+  /** A separate model on the same state, as anywidget gives one to `initialize` and to each `render`. */
   proxy(): Model;
 }
 
@@ -52,13 +52,13 @@ interface Subscription {
   owner: object;
 }
 
-/** Return a model of these traits, without Jupyter. */
+/** Return a model with these traits, without Jupyter. */
 export function createHost(initial: Partial<Traits>, options: HostOptions = {}): Host {
   const traits: Partial<Traits> = { ...initial };
   const saved: Partial<Traits>[] = [];
   const sent: unknown[] = [];
   let changed: Partial<Traits> = {};
-  /** Of each trait how many `save_changes` there had been when it was last saved. */
+  /** For each trait, the number of `save_changes` calls when it was last saved. */
   const savedAt: Partial<Record<TraitName, number>> = {};
   let subscriptions: Subscription[] = [];
 
@@ -78,7 +78,7 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
     const own = saved.length;
     const answered = await options.take?.(changes);
     if (!answered || host.dead || host.silent) return;
-    // As in Jupyter: what has been set anew since then is not put back to what it was.
+    // As in Jupyter: a trait that was set again since is not reverted.
     const isCurrent = (name: TraitName) => !(name in changed) && (savedAt[name] ?? 0) <= own;
     const names = (Object.keys(answered) as TraitName[]).filter(isCurrent);
     host.fromPython(Object.fromEntries(names.map((name) => [name, answered[name]])));
@@ -94,7 +94,7 @@ export function createHost(initial: Partial<Traits>, options: HostOptions = {}):
   }
 
   function facade(owner: object): Model {
-    // The events' listeners differ in what they are called with; here they are all only called.
+    // The listeners differ in their arguments; here they are only called.
     const on = (event: string, listener: Listener) => {
       subscriptions = [...subscriptions, { event, listener, owner }];
     };
@@ -161,24 +161,24 @@ function hasRules(message: unknown): message is Pick<Traits, "what_if"> {
 type Cleanup = () => unknown;
 type Returned = unknown | Cleanup | Promise<unknown | Cleanup>;
 
-/** A widget as anywidget takes it. */
+/** A widget in the form that anywidget takes. */
 export interface WidgetDefinition {
   initialize?(context: { model: Model; signal: AbortSignal; experimental: object }): Returned;
   render?(context: { model: Model; el: HTMLElement; signal: AbortSignal; experimental: object }): Returned;
 }
 type WidgetSource = WidgetDefinition | (() => WidgetDefinition | Promise<WidgetDefinition>);
-/** The module, its default export, or the function that makes it. */
+/** The module, its default export, or a function that makes it. */
 export type WidgetModule = WidgetSource | { default: WidgetSource };
 
 export interface Mounted {
   host: Host;
-  /** One more view of the same model; returns how to take it away. */
+  /** Adds a view of the same model; returns a function that removes it. */
   render(el: HTMLElement): Promise<() => Promise<void>>;
-  /** Takes all views and the model away. */
+  /** Removes all views and the model. */
   unmount(): Promise<void>;
 }
 
-/** Run a widget in `el`: on a new host of this state, or on a host that is there already. */
+/** Run a widget in `el`, on a new host with this state or on an existing host. */
 export async function mount(
   module: WidgetModule,
   el: HTMLElement,
@@ -226,7 +226,7 @@ export async function mount(
   };
 }
 
-/** Return state as a page carries it, JSON in which bytes are `{"$bytes": base64}`, with the bytes as `DataView`. */
+/** Return state as a page carries it: JSON in which bytes are `{"$bytes": base64}`, turned into `DataView`s. */
 export function reviveState(json: string | object): Partial<Traits> {
   const parsed: unknown = typeof json === "string" ? JSON.parse(json) : json;
   return revive(parsed) as Partial<Traits>;
@@ -275,7 +275,7 @@ async function runCleanup(cleanup: unknown): Promise<void> {
   if (typeof cleanup === "function") await cleanup();
 }
 
-/** Setting an equal value is no change: lists of numbers are compared by their numbers. */
+/** Setting an equal value is no change: lists of numbers are compared by value. */
 function same(one: unknown, other: unknown): boolean {
   if (Object.is(one, other)) return true;
   return (

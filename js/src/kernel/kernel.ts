@@ -1,10 +1,10 @@
 /**
- * Questions to Python: gathered per animation frame, one message on its way at a time, and every one of them settles.
+ * Questions to Python: collected per animation frame, one message pending at a time, and every question settles.
  *
- * `state` is what the reader should know about the kernel: "idle" (nothing to say), "waiting" (an answer is due for more
- * than 400 ms), "gone" (nothing can be sent) or "silent" (nothing has ever been heard, and two pings were not answered:
- * a page that was saved, or a kernel that does not know this widget). A dead connection shows only in sending; where a
- * page has none at all, sending does nothing. A kernel that answers later is there again.
+ * `state` is the kernel's state for the reader: "idle" (nothing to report), "waiting" (an answer is due for more than
+ * 400 ms), "gone" (nothing can be sent) or "silent" (nothing was ever received, and two pings went unanswered: a saved
+ * page, or a kernel that does not know this widget). A dead connection shows only in sending; on a page without any
+ * connection, sending does nothing. A kernel that answers later counts as alive again.
  */
 
 import { computed, type ReadonlySignal, signal as state } from "@preact/signals-core";
@@ -14,14 +14,14 @@ import type { MessageListener, Model } from "../contract/traits";
 
 export type KernelState = "idle" | "waiting" | "gone" | "silent";
 
-/** Return whether nobody computes anything now. */
+/** Return whether no kernel computes now. */
 export const isAway = (state: KernelState): boolean => state === "gone" || state === "silent";
 
 export interface Kernel {
   readonly state: ReadonlySignal<KernelState>;
   /**
-   * Whether nobody computes anything now. What asks a question depends on this and not on `state`: that changes while
-   * an answer is slow, and a question that is put anew then is never answered.
+   * Whether no kernel computes now. Code that asks questions depends on this and not on `state`, which changes while an
+   * answer is slow: a question asked again each time would never be answered.
    */
   readonly away: ReadonlySignal<boolean>;
   /** Rejects with `KernelError` (Python's sentence), `KernelGone` or an `AbortError`. */
@@ -30,15 +30,17 @@ export interface Kernel {
     body?: object,
     options?: { signal?: AbortSignal | undefined },
   ): Promise<Reply<K>>;
-  /** Sends what is not answered by a reply but by what it changes. */
+  /** Sends a request that is answered by its effects, not by a reply. */
   tell(content: object): void;
-  /** Something else is due from Python, as a new picture is after a trait was set: until the returned function is called. */
+  /**
+   * Something else is due from Python, such as a picture after a trait change, until the returned function is called.
+   */
   expect(): () => void;
-  /** Python has sent something of its own accord: it is there. */
+  /** Python has sent something on its own: it is alive. */
   heard(): void;
-  /** Asks whether somebody is there again, after nobody was. True if the kernel can be used. */
+  /** Asks whether a lost kernel is back. True if the kernel can be used. */
   probe(): boolean;
-  /** Runs what writes to Python. True if that worked; a throw means that the kernel is gone. */
+  /** Runs a function that writes to Python. True if that worked; an exception means that the kernel is gone. */
   guard(write: () => void): boolean;
 }
 
@@ -47,22 +49,22 @@ export class KernelError extends Error {
   override name = "KernelError";
 }
 
-/** There is no kernel to answer. */
+/** No kernel answers. */
 export class KernelGone extends Error {
   override name = "KernelGone";
 }
 
 const PATIENCE = 400;
 const PING_EVERY = 5000;
-/** The same as long as nothing was ever heard. */
+/** The same while nothing was ever received. */
 const FIRST_PINGS_EVERY = 3000;
-/** So many pings without an answer, from one that has never answered: nobody is there. */
+/** So many unanswered pings from a kernel that never answered mean that none exists. */
 const UNANSWERED = 2;
-/** What a host says of its kernel while that may well answer later. */
+/** A host's words for a kernel that may still answer later. */
 const AT_WORK: readonly unknown[] = ["busy", "starting", "restarting", "autorestarting", "connecting"];
-/** A frame that has not come by then does not come: the tab is hidden. */
+/** A frame that is later than this does not come: the tab is hidden. */
 const FRAME = 100;
-/** Python answers in order: what is still open after so many answered later pings was lost on the way. */
+/** Python answers in order: a question still open after so many later pings were answered was lost. */
 const LOST_AFTER = 2;
 
 interface Question {
@@ -77,7 +79,7 @@ interface Answer {
   error?: unknown;
 }
 
-/** Return the way to ask the Python side of a model. */
+/** Return the functions to ask a model's Python side. */
 export function createKernel(model: Model, { signal }: { signal: AbortSignal }): Kernel {
   const exchange = new Exchange(model, signal);
   return {
@@ -92,20 +94,20 @@ export function createKernel(model: Model, { signal }: { signal: AbortSignal }):
   };
 }
 
-/** Everything that has been asked and not settled, in order; the clock runs while an answer is due. */
+/** All unsettled questions in order; the clock runs while an answer is due. */
 class Exchange {
   readonly state = state<KernelState>("idle");
   readonly #model: Model;
   readonly #signal: AbortSignal;
   readonly #prefix = Math.random().toString(36).slice(2, 10);
   #asked = 0;
-  /** All that have not settled, in order; those of them in `onTheWay` have been sent. */
+  /** All unsettled questions in order; those in `onTheWay` have been sent. */
   readonly #open = new Map<string, Question>();
-  /** Ids of the one message on its way that are not answered yet, aborted ones included. */
+  /** Ids in the pending message that are not answered yet, including aborted ones. */
   #onTheWay = new Set<string>();
   readonly #pings = new Set<string>();
   #pingsAnswered = 0;
-  /** Pings since the first question, as long as nothing was ever heard; afterwards null. */
+  /** Pings since the first question, while nothing was ever received; null afterwards. */
   #unanswered: number | null = 0;
   #lastProbe = 0;
   #expected = new Set<symbol>();
@@ -129,7 +131,7 @@ class Exchange {
     );
   }
 
-  // --- what others ask of it ------------------------------------------------------------------------------------------
+  // --- what others ask of it ----------------------------------------------------------------------------------------
 
   request<K extends RequestKind>(kind: K, body: object, caller?: AbortSignal): Promise<Reply<K>> {
     return new Promise<Reply<K>>((resolve, reject) => {
@@ -182,7 +184,7 @@ class Exchange {
     }
   }
 
-  /** Something came: the kernel is there. */
+  /** Something arrived: the kernel is alive. */
   heard(): void {
     const first = this.#unanswered !== null;
     this.#unanswered = null;
@@ -206,7 +208,7 @@ class Exchange {
   /** Send, or find that the kernel is gone. */
   send(content: object): boolean {
     try {
-      // Jupyter throws at once where it cannot send; marimo returns a promise that fails.
+      // Jupyter throws at once if it cannot send; marimo returns a promise that rejects.
       const sent: unknown = this.#model.send(content);
       if (sent instanceof Promise) sent.catch((cause) => this.#gone(cause));
     } catch (cause) {
@@ -217,7 +219,7 @@ class Exchange {
     return true;
   }
 
-  // --- sending and settling -------------------------------------------------------------------------------------------
+  // --- sending and settling -----------------------------------------------------------------------------------------
 
   #newId(): string {
     return `${this.#prefix}-${++this.#asked}`;
@@ -286,7 +288,7 @@ class Exchange {
     this.#expected = new Set();
   }
 
-  // --- the clock ------------------------------------------------------------------------------------------------------
+  // --- the clock ----------------------------------------------------------------------------------------------------
 
   #isDue(): boolean {
     return this.#onTheWay.size > 0 || this.#open.size > 0 || this.#expected.size > 0;
@@ -296,7 +298,7 @@ class Exchange {
     if (!this.#signal.aborted) this.state.value = next;
   }
 
-  /** Watch the clock if an answer is due and no watch is running. */
+  /** Start the clock if an answer is due and it is not running. */
   #startWatch(delay = PATIENCE): void {
     if (this.#watch !== undefined || !this.#isDue() || this.#signal.aborted) return;
     this.#watch = setTimeout(() => {
@@ -308,7 +310,7 @@ class Exchange {
     }, delay);
   }
 
-  /** Whether nobody is there: nothing was ever heard, pings were not answered, and the host does not say why. */
+  /** Whether no kernel exists: nothing was ever received, pings went unanswered, and the host gives no reason. */
   #isSilent(): boolean {
     return this.#unanswered !== null && this.#unanswered >= UNANSWERED && !AT_WORK.includes(hostStatus(this.#model));
   }
@@ -318,7 +320,7 @@ class Exchange {
     this.#watch = undefined;
   }
 
-  /** Python has answered something, or nobody waits any more: patience starts anew. */
+  /** Python has answered, or nothing is due: start the clock anew. */
   #relax(): void {
     this.#stopWatch();
     if (this.state.peek() === "waiting") this.#setState("idle");
@@ -333,14 +335,14 @@ class Exchange {
     return sent;
   }
 
-  /** A ping sent later was answered and the message on its way was not. */
+  /** A later ping was answered but the pending message was not. */
   #countPing(): void {
     if (this.#onTheWay.size === 0 || ++this.#pingsAnswered < LOST_AFTER) return;
     for (const id of [...this.#onTheWay]) this.#settle({ id, ok: false, error: "the answer was lost" }, []);
   }
 }
 
-/** What the host says of its kernel, where it says anything: JupyterLab and Notebook do. */
+/** The host's state of its kernel, if it tells (JupyterLab and Notebook do). */
 function hostStatus(model: Model): unknown {
   try {
     return model.widget_manager?.kernel?.status;
@@ -363,7 +365,7 @@ function isAnswer(value: unknown): value is Answer {
   return typeof value === "object" && value !== null && "id" in value && typeof value.id === "string" && "ok" in value;
 }
 
-/** Calls once, in the next frame or, where frames do not come, soon after; returns how to cancel. */
+/** Call once, in the next frame or soon after if there are no frames; returns a function to cancel. */
 function onNextFrame(fn: () => void): () => void {
   let frame: number | undefined;
   const hasFrames = typeof requestAnimationFrame === "function";

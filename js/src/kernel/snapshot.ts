@@ -1,6 +1,6 @@
 /**
- * What a saved file knows in the place of a kernel: traits by what is selected, answers by what is asked, and numbers of
- * every head whose picture is exact. Python has computed all of it; nothing here computes attention.
+ * A saved file in place of a kernel: traits by selection, answers by request, and numbers of every head with an exact
+ * picture. Python has computed all of it; nothing here computes attention.
  */
 
 import { BLOCKED, decode, decodePicture, type Grid, type Picture } from "../contract/decode";
@@ -13,15 +13,15 @@ import { rank } from "../data/rank";
 import { headsInForce, pinsInForce } from "../data/selection";
 import type { HostOptions, HostRequest } from "./host";
 
-/** A trait that follows from others: which ones, and its value for each selection of them that was saved. */
+/** A derived trait: which traits it depends on, and its value for each saved selection. */
 export interface DerivedValues {
   readonly by: readonly TraitName[];
   readonly values: Readonly<Record<string, unknown>>;
-  /** One of `by`: its value is laid over that of null there, field by field. */
+  /** One of `by`: its value is merged over the one for null, field by field. */
   readonly over?: TraitName;
 }
 
-/** Of each bin of a picture the greatest number, and its place in the bin, row by row. */
+/** For each bin of a picture, the greatest number and its place in the bin, row by row. */
 interface Peaks {
   readonly values: Envelope;
   readonly places: Envelope;
@@ -31,7 +31,7 @@ interface Peaks {
 interface HeadLinks {
   readonly partners: Envelope;
   readonly weights: Envelope;
-  /** (queries,) of the learned sink. */
+  /** (queries,) for the learned sink. */
   readonly sinks?: Envelope | null;
 }
 
@@ -46,23 +46,23 @@ export interface Snapshot {
   readonly replies: Readonly<Record<string, object>>;
 }
 
-/** Traits without which there is nothing to show: what is not saved of them cannot be selected. */
+/** Traits needed to show anything: unsaved values cannot be selected. */
 const NEEDED: readonly TraitName[] = ["facts", "picture"];
-/** And where it is compared also that. */
+/** And this one in comparisons. */
 const COMPARED: readonly TraitName[] = ["comparison"];
-/** What a reader may set without Python: where to look, and how it is drawn. */
+/** What a reader may set without Python: selection and look. */
 const FREE = traitsThatAre("selection", "look");
 const MOST_GRIDS = 32;
 
-/** Return the key under which Python has saved what belongs to these values. */
+/** Return the key under which Python saved a value for these traits. */
 export const keyOf = (values: readonly unknown[]) => JSON.stringify(values);
 
-/** Return a request as it was saved, without its id; its fields in the order of the alphabet. */
+/** Return a request as it was saved: without its id, fields in alphabetical order. */
 export function nameOf({ id: _, ...body }: HostRequest): string {
   return JSON.stringify(Object.fromEntries(Object.entries(body).sort(([a], [b]) => (a < b ? -1 : 1))));
 }
 
-/** Answer requests and selections from a file. `refuse` is told of what was selected and is not in it. */
+/** Answer requests and selections from a file. `refuse` is called with selections that it does not hold. */
 export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pick<HostOptions, "answer" | "take"> {
   let traits: Partial<Traits> = { ...saved.state };
   const grids = new Map<string, Promise<Picture>>();
@@ -90,7 +90,7 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
     return decoded;
   }
 
-  /** The same where all its numbers were saved. */
+  /** The same if all its numbers were saved. */
   async function pictureOf(request: HostRequest): Promise<Picture> {
     const picture = await anyPictureOf(request);
     if (!picture.exact) throw new Error(sentence("This number"));
@@ -119,7 +119,7 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
   async function take(changes: Partial<Traits>): Promise<Partial<Traits>> {
     const asked = { ...traits, ...changes };
     if ("against" in changes && !("against_at" in changes)) {
-      asked.against_at = (find("against_at", asked) ?? null) as HeadPlace | null; // each side looks where it looked
+      asked.against_at = (find("against_at", asked) ?? null) as HeadPlace | null; // each side keeps its own place
     }
     let next = fitted(asked, (of) => find("facts", of) as Traits["facts"] | undefined);
     const heads = next.heads ?? [];
@@ -152,7 +152,7 @@ export function answersOf(saved: Snapshot, refuse: (reason: string) => void): Pi
   return { answer, take };
 }
 
-/** Return what was saved of a trait; what is laid over another is whole again, the same one each time. */
+/** Return the saved value of a trait; a merged one is the same object each time. */
 function valueAt({ by, values, over }: DerivedValues, place: readonly unknown[]): unknown {
   const key = keyOf(place);
   const rest = over && values[keyOf(place.map((value, at) => (by[at] === over ? null : value)))];
@@ -168,18 +168,18 @@ const wholes = new WeakMap<object, object>();
 
 const SELECTED = traitsThatAre("selection");
 
-/** The same with the outermost segments: every head that was saved has these. */
+/** The same for the outermost segments, which every saved head has. */
 function outermost(of: Partial<Traits>): Partial<Traits> {
   return { ...of, asking: null, segment_path: [], segment: of.segment_path?.[0] ?? of.segment ?? null };
 }
 
-/** What a place lies in, in words: where one has gone down, or else what is asked about. */
+/** The path of a place in words: the opened segments, or the asking one. */
 function insideOf({ segment_path: path = [], asking }: Partial<Traits>): string {
   const last = path?.at(-1) ?? (Array.isArray(asking) ? asking.at(-1) : asking);
   return String(last ?? "them");
 }
 
-/** A selection as Python makes it: `head` is one of `heads`, (`query`, `key`) the last pin, all of them there. */
+/** A selection as Python normalizes it: `head` in `heads`, (`query`, `key`) the last pin, all within range. */
 function fitted(next: Partial<Traits>, factsOf: (of: Partial<Traits>) => Traits["facts"] | undefined): Partial<Traits> {
   const facts = factsOf(next);
   if (facts === undefined) return next;
@@ -191,7 +191,7 @@ function fitted(next: Partial<Traits>, factsOf: (of: Partial<Traits>) => Traits[
   return { ...next, head, heads: [...headsInForce(head, heads)], query, key, pins };
 }
 
-/** The links of the chosen heads, one after the other, as Python sends them. */
+/** The links of the chosen heads, concatenated as Python sends them. */
 async function linksOf(of: Partial<Traits>, known: Snapshot["links"]): Promise<LinksMessage | null> {
   const { layer = 0, batch = 0, heads = [], direction: side = "query" } = of;
   const stage = linkedStage(of.stage ?? "weights");
@@ -223,7 +223,7 @@ async function joined(parts: readonly Envelope[]): Promise<DataView> {
   return new DataView(whole.buffer);
 }
 
-/** Exact numbers as a reply carries them. */
+/** Exact numbers in the form of a reply. */
 function numbers(values: Float32Array, kinds: Uint8Array, shape: number[]): object {
   const own = values.slice();
   const packed = new Uint8Array(Math.ceil(kinds.length / 8));
@@ -249,7 +249,7 @@ function cells(grid: Grid, request: HostRequest): object {
   return numbers(values, kinds, [...shape]);
 }
 
-/** The greatest number of some bins, and where it is: of a whole bin of the picture, or several. */
+/** The greatest number of some bins, with its place: in a whole bin of the picture, or several. */
 async function peak(picture: Picture, known: Peaks, request: HostRequest): Promise<object> {
   const { grid, queryBin, keyBin, queries, keys } = picture;
   const [[top, bottom], [left, right]] = [request.queries, request.keys] as [[number, number], [number, number]];
@@ -264,7 +264,7 @@ async function peak(picture: Picture, known: Peaks, request: HostRequest): Promi
     for (let column = left / keyBin; column < right / keyBin; column++) {
       const at = row * grid.columns + column;
       if (grid.kinds[at] === BLOCKED) continue;
-      if (best < 0 || !(values[at]! <= values[best]!)) best = at; // a NaN is the greatest, as the picture pools
+      if (best < 0 || !(values[at]! <= values[best]!)) best = at; // NaN counts as greatest, as in pooling
     }
   }
   if (best < 0) return { value: null, query: null, key: null };
@@ -280,7 +280,7 @@ async function peak(picture: Picture, known: Peaks, request: HostRequest): Promi
 
 const NOTHING = { values: new Float32Array(0), kinds: new Uint8Array(0), sink: null };
 
-/** Several rows, or columns, taken together and ranked, as `_messages/answers/requests.py` does. */
+/** Several rows or columns combined and ranked, as in `_messages/answers/requests.py`. */
 function ranked(picture: Picture, request: HostRequest): object {
   const side: Side = request.queries === undefined ? "key" : "query";
   const places = (request.queries ?? request.keys) as number[];
@@ -303,5 +303,5 @@ function ranked(picture: Picture, request: HostRequest): object {
   };
 }
 
-/** What a file cannot tell, and who can. */
+/** The message about something that the file does not hold. */
 const sentence = (what: string) => `${what} was not saved: open the notebook to compute it.`;

@@ -1,19 +1,19 @@
-/** Which queries are padding: nobody asked for what they attend to. Said only where it is known, by tokens or by a mask. */
+/** Which queries are padding, if tokens or a mask tell. */
 
 import type { Picture } from "../contract/decode";
 import type { Span } from "../geometry/viewport";
 import type { Store } from "./store";
 
-/** Special tokens that stand where a text has ended. */
+/** Special tokens that stand after the end of a text. */
 const PADDING = /^[[<|]*_?pad(ding)?_?[\]>|]*$/i;
-/** Of a longer axis tokens are not looked through for what the legend says. */
+/** Tokens of longer axes are not searched for the legend's sake. */
 const LOOKED_AT = 1024;
 
 type Known = Pick<Store, "queryLabels" | "keyLabels">;
 
 /**
- * Return whether a query is padding: its token says so; or a padding mask blocks the key at its position, and both sides
- * have the same tokens, as those of one text do. Of a long axis, whose tokens come by pages, only the mask is asked.
+ * Return whether a query is padding: its token says so; or a padding mask blocks the key at its position and both sides
+ * have the same tokens, as in one text. A long axis, whose tokens arrive by pages, is checked by its mask only.
  */
 export function isPadding({ queryLabels, keyLabels }: Known, picture: Picture, query: number): boolean {
   const { padding, queries, keys } = picture;
@@ -26,7 +26,7 @@ export function isPadding({ queryLabels, keyLabels }: Known, picture: Picture, q
   return first !== "0" && keyLabels.value.at(at).text === queryLabels.value.at(at).text;
 }
 
-/** Return the runs of drawn rows all of whose queries are padding, among some. */
+/** Return the runs of drawn rows in which all queries are padding. */
 export function paddedRows(known: Known, picture: Picture, rows: Span, bin: number): Span[] {
   const found: Span[] = [];
   for (let row = rows.start; row < rows.stop; row++) {
@@ -39,7 +39,7 @@ export function paddedRows(known: Known, picture: Picture, rows: Span, bin: numb
   return found;
 }
 
-/** Return whether any query is known to be padding; of a long axis the last one tells. */
+/** Return whether any query is known to be padding; on a long axis the last one decides. */
 export function hasPadding(known: Known, picture: Picture): boolean {
   const { queries } = picture;
   if (queries > LOOKED_AT) return isPadding(known, picture, queries - 1);

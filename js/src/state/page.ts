@@ -1,20 +1,20 @@
-/** What a page says of itself to Python, for `attnwidget.report()`: its program, its browser, what it could not draw. */
+/** What a page tells Python for `attnwidget.report()`: its host, its browser, and errors in drawing. */
 
 import { effect } from "@preact/signals-core";
 import type { Kernel } from "../kernel/kernel";
 import type { Recovery } from "./recovery";
 
-/** Milliseconds after which it says so: what is drawn comes first. */
+/** Milliseconds to wait, so that drawing comes first. */
 const LATER = 1000;
 
-/** Programs that no page of Jupyter's names, each by what only its pages have. */
+/** Hosts that are not pages of Jupyter, by elements that only their pages have. */
 const PROGRAMS: readonly (readonly [string, string])[] = [
   ["VS Code", "body[data-vscode-theme-kind]"],
   ["marimo", "marimo-filename, marimo-mode, marimo-code"],
   ["Colab", "colab-shaded-scroller, [data-colab]"],
 ];
 
-/** Return the name of the program whose page this is, with its version where the page has it. */
+/** Return the name of this page's host, with its version if the page tells. */
 export function frontEnd(page: Document = document): string {
   for (const [name, selector] of PROGRAMS) if (page.querySelector(selector) !== null) return name;
   try {
@@ -23,7 +23,7 @@ export function frontEnd(page: Document = document): string {
     if (appName) return `${appName} ${appVersion ?? ""}`.trim();
     if ("baseUrl" in config) return "a page of Jupyter";
   } catch {
-    // it says something else
+    // not this host's format
   }
   return "a page of its own";
 }
@@ -34,7 +34,7 @@ export function browser(agent: string): string {
   return name ? `${name === "Version" ? "Safari" : name} ${version}` : agent;
 }
 
-/** Say it a moment after the start, and again with each thing that could not be drawn. */
+/** Report shortly after the start, and again after each drawing error. */
 export function tellPage(kernel: Pick<Kernel, "tell">, recovery: Recovery, stop: AbortSignal): void {
   const tell = (error: object = {}) =>
     kernel.tell({ page: { front_end: frontEnd(), browser: browser(navigator.userAgent), ...error } });

@@ -1,6 +1,6 @@
 /**
- * The picture's geometry as signals: how large it is, what of it is in view, and which cell is where. It is the one place
- * that knows which cells are drawn at the zoom in force; all that is pointed at, labeled or ringed goes by its cell grid.
+ * The picture's geometry as signals: its size, the visible part, and the place of each cell. Only this module knows
+ * which cells are drawn at the current zoom; everything pointed at, labeled or ringed uses its cell grid.
  */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
@@ -47,49 +47,49 @@ import type { Ui, Window } from "./ui";
 
 export type Measure = (text: string, size: number, weight?: number) => number;
 
-/** How many cells of the matrix one that is drawn stands for, and how large it is drawn. */
+/** How many cells of the matrix one drawn cell stands for, and its size. */
 export interface CellScale {
   readonly queries: number;
   readonly keys: number;
-  /** It is one pixel of the page, or of the screen. */
+  /** Whether it is one pixel of the page or screen. */
   readonly pixel: boolean;
 }
 
 export interface Plot {
   readonly figure: ReadonlySignal<Figure | null>;
   readonly viewport: Signal<Viewport>;
-  /** While the view flies somewhere nothing is asked for what it passes. */
+  /** While the view flies, nothing on its way is requested. */
   readonly flying: Signal<boolean>;
   readonly reach: ReadonlySignal<Reach | null>;
   readonly cellGrid: ReadonlySignal<CellGrid | null>;
   readonly scale: ReadonlySignal<CellScale | null>;
   readonly measure: ReadonlySignal<Measure>;
-  /** What stands along the axes, where there are segments. */
+  /** The kind of labels along the axes, if there are segments. */
   readonly names: ReadonlySignal<AxisNames | null>;
-  /** The cells that are drawn, where the picture has them: its own, folded where the screen has fewer pixels. */
+  /** The drawn cells, if the picture holds them: its own, folded if the screen has fewer pixels. */
   readonly grid: ReadonlySignal<Grid | null>;
   readonly mapper: ReadonlySignal<ColorMapper | null>;
   /** Whether each cell is one of the matrix and wide enough for its number. */
   readonly numbersFit: ReadonlySignal<boolean>;
   readonly tilesOf: ReadonlySignal<TilesOf>;
   readonly wanted: ReadonlySignal<WantedTiles | null>;
-  /** What is in view, if that is less than everything. */
+  /** The visible part, if it is less than everything. */
   readonly window: ReadonlySignal<Window | null>;
-  /** Queries for each one that was looked at, where tiles in view are not exact yet; else 1. */
+  /** Queries per sampled query, if tiles in view are not exact yet; else 1. */
   readonly every: Signal<number>;
-  /** The view, moved by less than a cell so that those at its edges are whole. */
+  /** The view, moved by less than a cell so that the cells at its edges are whole. */
   settled(view: Viewport): Viewport;
-  /** All of the matrix that a drawn cell stands for; of several queries perhaps only the one that is known. */
+  /** All matrix cells behind a drawn cell; of several queries perhaps only one is known. */
   bin(row: number, column: number): Bin | null;
-  /** What is under a position of the canvas, or null outside the cells. */
+  /** The cell at a position of the canvas, or null outside the cells. */
   under(x: number, y: number): Bin | null;
   /** Where the cell that holds a place of the matrix is drawn. */
   box(query: number, key: number): Box | null;
 }
 
 /**
- * Return the geometry of one picture. `layout` places it; one that is not `tiled` has nothing finer than its own
- * cells.
+ * Return the geometry of one picture, placed by `layout`; a picture that is not `tiled` has nothing finer than its
+ * own cells.
  */
 export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   const { store } = ui;
@@ -125,12 +125,12 @@ export function createPlot(ui: Ui, layout = layoutFigure, tiled = true): Plot {
   };
 }
 
-/** How large the picture is drawn, and which cells at the zoom in force. */
+/** The drawn size of the picture, and the cells at the current zoom. */
 function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
   const { store } = ui;
   const viewport = signal<Viewport>(WHOLE);
   const measure = textMeasure(ui);
-  /** What of a picture matters to its geometry: rows that become exact change nothing of it. */
+  /** The properties of a picture that its geometry needs; rows that become exact do not change them. */
   const size = stableComputed<Size>(() => {
     const { queries, keys, queryBin, keyBin, grid, sink } = store.picture.value ?? {};
     const extra = { recall: store.view.value === "heatmap" && store.recall.value?.error === null };
@@ -191,15 +191,15 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
   return { viewport, measure, names, figure, reach, cellGrid, scale, settled };
 }
 
-/** What stands along the axes of a picture whose text has segments. */
+/** The labels along the axes of a picture whose text has segments. */
 export interface AxisNames {
-  /** How long the names are; null where tokens stand there instead. */
+  /** The lengths of the names; null if tokens are shown instead. */
   readonly lengths: NameLengths | null;
-  /** Whether that was chosen: then names stand even where tokens have room. */
+  /** Whether names were chosen, so that they stay even if tokens fit. */
   readonly isChosen: boolean;
 }
 
-/** Names of segments stand where they were chosen, or where there are some and tokens have no room. */
+/** Names of segments are shown if chosen, or if there are segments and tokens do not fit. */
 function axisNames(ui: Ui, isHeatmap: boolean, measure: ReadonlySignal<Measure>, tokensFit: () => boolean) {
   const { store } = ui;
   const axes = computed(() => [axisSegments(store, "query"), axisSegments(store, "key")] as const);
@@ -216,7 +216,7 @@ function axisNames(ui: Ui, isHeatmap: boolean, measure: ReadonlySignal<Measure>,
   });
 }
 
-/** How wide names are, at most; of many segments only so many are looked at. */
+/** The greatest width of the names; only so many segments are measured. */
 function nameLengths(query: AxisSegments | null, key: AxisSegments | null, tokens: Labels, measure: Measure) {
   const widest = (names: readonly string[]) =>
     names.slice(0, LOOKED_AT).reduce((most, name) => Math.max(most, measure(name, 12, 600)), 0);
@@ -239,7 +239,7 @@ function nameLengths(query: AxisSegments | null, key: AxisSegments | null, token
   };
 }
 
-/** How long the last names above a picture are, and where. */
+/** The lengths and places of the last names above a picture. */
 function lastNames(axis: AxisSegments | null, measure: Measure): NameLengths["ends"] {
   if (axis === null) return [];
   const last = axis.tree.slice(-LAST).flatMap((node) => [node, ...node.children.slice(-LAST)]);
@@ -249,19 +249,19 @@ function lastNames(axis: AxisSegments | null, measure: Measure): NameLengths["en
   }));
 }
 
-/** Names so many from the end reach beyond the picture, if any do. */
+/** Only this many names from the end can extend beyond the picture. */
 const LAST = 24;
 
-/** Levels around the names that have brackets, at most. */
+/** The most levels with brackets around the names. */
 const MOST_BRACKETS = 2;
 
-/** Return whether names of segments stand along an axis at this zoom, and not its tokens. */
+/** Return whether names of segments, rather than tokens, are shown along an axis at this zoom. */
 export function isNamedAxis(names: AxisNames | null, cells: Axis, zoom: number, unit: number): boolean {
   if (names === null || names.lengths === null) return false;
   return cells.bin > 1 || cells.cell < GAPS_FROM * unit || (zoom <= 1 && names.isChosen);
 }
 
-/** The cells that are drawn, their colors, and whether numbers fit into them. */
+/** The drawn cells, their colors, and whether numbers fit into them. */
 function drawnCells(
   ui: Ui,
   { figure, cellGrid, scale, measure, viewport }: ReturnType<typeof plotGeometry>,
@@ -301,7 +301,7 @@ function drawnCells(
   return { grid, mapper, numbersFit };
 }
 
-/** From a drawn cell, or a point of the canvas, to places of the matrix, and back. */
+/** Mapping drawn cells and points of the canvas to places of the matrix, and back. */
 function cellLookUp(ui: Ui, cellGrid: Plot["cellGrid"], of: ReadonlySignal<TilesOf>) {
   const { store } = ui;
 
@@ -347,10 +347,10 @@ function cellLookUp(ui: Ui, cellGrid: Plot["cellGrid"], of: ReadonlySignal<Tiles
   return { bin, under, box };
 }
 
-/** Cells of the matrix among which the kernel looks for the greatest. */
+/** Cells of the matrix among which the kernel finds the maximum. */
 const MOST_SEARCHED = 4_194_304;
 
-/** Of the picture's cells that are folded into one that is drawn, the one that it shows. */
+/** The picture's cell whose number a folded cell shows. */
 function strongest(picture: Picture, queries: Span, keys: Span): { row: number; column: number } {
   const { grid, queryBin, keyBin } = picture;
   const first = { row: queries.start / queryBin, column: keys.start / keyBin };
@@ -372,7 +372,7 @@ export interface Box {
   readonly height: number;
 }
 
-/** Return where a drawn cell is on the canvas, without the gap that follows it. */
+/** Return the place of a drawn cell on the canvas, without the gap after it. */
 export function boxAt({ rows, columns }: CellGrid, row: number, column: number, dpr: number, unit: number): Box {
   const gap = Math.min(columns.cell, rows.cell) >= GAPS_FROM * unit ? 1 : 0;
   const x = startOf(columns, column, dpr);
@@ -385,7 +385,7 @@ export function boxAt({ rows, columns }: CellGrid, row: number, column: number, 
   };
 }
 
-/** Return the drawn cells in view, as rows and columns. */
+/** Return the visible drawn cells, as rows and columns. */
 export function inView({ rows, columns }: CellGrid): { rows: Span; columns: Span } {
   return { rows: cellsInView(rows), columns: cellsInView(columns) };
 }
@@ -395,8 +395,8 @@ export function isWithin(index: number, span: Span): boolean {
 }
 
 /**
- * Return whether the numbers of a picture have room in its cells: those below zero too, so that no picture shows only the
- * others.
+ * Return whether the numbers of a picture fit into its cells, including negative ones, so that no picture shows only
+ * some.
  */
 export function isRoomFor(height: number, width: number, signed: boolean, unit: number, measure: Measure): boolean {
   const cell = Math.min(height, width);
@@ -406,7 +406,7 @@ export function isRoomFor(height: number, width: number, signed: boolean, unit: 
 
 const MOST_MEASURED = 8192;
 
-/** Return how to measure the width of text in the widget's own font; widths are remembered. */
+/** Return a function that measures text in the widget's font and remembers widths. */
 export function textMeasure(ui: Ui): ReadonlySignal<Measure> {
   const context = document.createElement("canvas").getContext("2d");
   return computed(() => {
@@ -439,20 +439,20 @@ interface Size {
   readonly keyBin: number;
   readonly rows: number;
   readonly columns: number;
-  /** Whether the column of a learned sink stands beside it. */
+  /** Whether the learned sink's column is shown. */
   readonly sink: boolean;
-  /** Whether that of the rows' recall does. */
+  /** Whether the recall column is shown. */
   readonly recall: boolean;
 }
 
-/** Of a long axis only so many labels are looked at: their room is small anyway, and others may not have been sent. */
+/** Only so many labels of a long axis are measured: their room is small, and others may not have been sent. */
 const LOOKED_AT = 1024;
 
-/** How much room the labels of both axes need; of a long one beside its tokens that of their positions. */
+/** The room for the labels of both axes; of a long axis, for tokens and positions. */
 function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure): LabelRoom {
   const full = (labels: Labels, index: number, long: boolean) => {
     const label = labels.at(index);
-    const subscript = long ? "" : label.subscript; // a long axis says positions beside the tokens
+    const subscript = long ? "" : label.subscript; // a long axis shows positions next to tokens
     return measure(label.text, 12, 600) + (subscript === "" ? 0 : measure(subscript, 9) + 1);
   };
   const longest = (labels: Labels, long: boolean, total: number) => {

@@ -1,4 +1,4 @@
-/** Exact numbers on demand: from the picture where it is exact, else from the kernel; the newest question wins. */
+/** Exact numbers on demand: from the picture if it is exact, else from the kernel; the newest question wins. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, decode, decodeGrid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
@@ -11,12 +11,12 @@ import { type Kernel, KernelError } from "../kernel/kernel";
 import type { Store } from "./store";
 import { isOf } from "./store-pictures";
 
-/** What is asked of a row or column: its strongest, and sums over all. */
+/** A row or column to rank: its strongest cells, and sums over all. */
 export interface Ranked {
   readonly of: Target;
   readonly stage: Stage;
   readonly ranking: Ranking;
-  /** Which picture's numbers these are; none where nothing outlives its picture. */
+  /** The picture that these numbers belong to. */
   readonly from?: Picture["of"];
 }
 
@@ -26,15 +26,15 @@ export interface Unranked {
   readonly problem: string;
 }
 
-/** What is known of a row or column. */
+/** The numbers or ranking of a row or column. */
 export type Known = Line | Ranked | Unranked;
 
-/** The strongest that are asked for, and the most that is shown. */
+/** How many of the strongest are requested, and the most that are shown. */
 export const RANKS = 12;
-/** Of more numbers than this only a ranking is sent. */
+/** Above this many numbers, only a ranking is sent. */
 export const WHOLE = 4096;
 
-/** The number at a cell, or the greatest in a bin and where it is. */
+/** The number at a cell, or the greatest in a bin with its place. */
 export interface Reading {
   readonly bin: Bin;
   readonly value: number;
@@ -43,7 +43,7 @@ export interface Reading {
   readonly key: number;
 }
 
-/** What a picture is of, as a request's first fields. */
+/** The picture's identity, as a request's first fields. */
 const address = ({ of }: Picture) => ({
   layer: of.layer,
   batch: of.batch,
@@ -51,7 +51,7 @@ const address = ({ of }: Picture) => ({
   stage: of.stage,
 });
 
-/** A picture and what is to be known of it. While the picture only grows by rows, the question stays the same. */
+/** A picture and a question about it. While the picture only gains rows, the question stays the same. */
 function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
   let last: { picture: Picture; about: T } | null = null;
   return computed(() => {
@@ -64,8 +64,8 @@ function questionOf<T>(store: Store, subject: ReadonlySignal<T | null>) {
 }
 
 /**
- * Ask anew whenever the question changes; what comes late is dropped, and a kernel that is gone leaves null. The last
- * answer stays until the next one comes: a single number only on the picture that it is of.
+ * Ask again whenever the question changes; late answers are dropped, and without a kernel the result is null. The last
+ * answer stays until the next arrives; a single number stays only on its own picture.
  */
 export function latestAnswer<Q extends { picture: Picture }, A>(
   question: ReadonlySignal<Q | null>,
@@ -102,7 +102,7 @@ export function latestAnswer<Q extends { picture: Picture }, A>(
 
 const same = (a: object, b: object) => JSON.stringify(a) === JSON.stringify(b);
 
-/** Return a computed signal that keeps its old value while the new one says the same. */
+/** Return a computed signal that keeps its old value while the new one is equal. */
 export function stableComputed<T extends object>(compute: () => T | null): ReadonlySignal<T | null> {
   let last: T | null = null;
   return computed(() => {
@@ -113,7 +113,7 @@ export function stableComputed<T extends object>(compute: () => T | null): Reado
   });
 }
 
-/** Rank the row or column in question: here where its numbers are, else by the kernel. */
+/** Rank the row or column in question: here if its numbers are known, else by the kernel. */
 export function rankedSource(
   store: Store,
   kernel: Kernel,
@@ -131,7 +131,7 @@ export function rankedSource(
       return fromPicture(await orProblem(about, line.then(rankedOf)), picture);
     },
     stop,
-    { outlives: true }, // a list that vanished between two heads would move what stands under it
+    { outlives: true }, // a list that vanished between two heads would move everything below it
   );
 }
 
@@ -139,12 +139,12 @@ function fromPicture(ranked: Ranked | Unranked | null, { of }: Picture): Ranked 
   return ranked !== null && "ranking" in ranked ? { ...ranked, from: of } : ranked;
 }
 
-/** Return whether a ranking is of this picture and of this row or column: another stays until its own has come. */
+/** Return whether a ranking is of this picture and this row or column; an old one stays until the new one arrives. */
 export function isRankingOf(ranked: Ranked, picture: Picture | null, { side, index }: Target): boolean {
   return ranked.from === picture?.of && ranked.of.side === side && ranked.of.index === index;
 }
 
-/** How many numbers a row, or a column, of the matrix has. */
+/** The length of a row or column of the matrix. */
 const others = (of: { queries: number; keys: number }, side: Side) => (side === "query" ? of.keys : of.queries);
 
 export const rankedOf = (line: Line | null): Ranked | null =>
@@ -170,7 +170,7 @@ async function askLine(kernel: Kernel, address: Address, of: Target, signal: Abo
   return { of, stage: address.stage, values, kinds, sink: sinkIn(reply) };
 }
 
-/** One row or column, or several taken together, ranked by the kernel. */
+/** One row or column, or several combined, ranked by the kernel. */
 async function askRanked(
   kernel: Kernel,
   address: Address,
@@ -192,7 +192,7 @@ async function askRanked(
   );
 }
 
-/** What comes of a question about a row or column, or Python's sentence why it cannot. */
+/** The answer about a row or column, or Python's sentence why there is none. */
 async function orProblem<A>(of: Target, answer: Promise<A>): Promise<A | Unranked> {
   try {
     return await answer;
@@ -223,7 +223,7 @@ async function decodeRanking(reply: Reply<"ranked">): Promise<Ranking> {
   };
 }
 
-/** The number of the learned sink in a reply about a row; null where there is none. */
+/** The learned sink's number in a reply about a row; null without one. */
 const sinkIn = (reply: object): number | null => {
   const { sink } = reply as { sink?: number | string | null };
   return sink == null ? null : numberIn(sink);
@@ -234,11 +234,11 @@ export interface HeadTarget extends Target {
   readonly head: HeadName;
 }
 
-const REMEMBERED = 512; // rows and columns that are kept
+const REMEMBERED = 512; // rows and columns
 
 /**
- * Bring several rows or columns, of several heads, whole or ranked: those that are known at once, the others as they
- * come.
+ * Fetch several rows or columns of several heads, whole or ranked: known ones at once, the others as they
+ * arrive.
  */
 export function linesSource(
   store: Store,
@@ -251,7 +251,7 @@ export function linesSource(
   const arrivals = signal(0);
   const stage = store.linkedStage;
   const whole = computed(() => (store.picture.value?.exact ? store.picture.value : null));
-  const settled = computed(() => store.picture.value?.sampled === null); // before, a key's queries may not be known
+  const settled = computed(() => store.picture.value?.sampled === null); // before, a key's queries may be unknown
   const isWhole = ({ side }: Target) => others(store.facts.value, side) <= WHOLE;
   const nameOf = (target: HeadTarget) => {
     const { head, side, index } = target;
@@ -281,7 +281,7 @@ export function linesSource(
           if (known.size > REMEMBERED) known.delete(known.keys().next().value as string);
           arrivals.value++;
         })
-        .catch(() => {}); // the kernel's state says why
+        .catch(() => {}); // the kernel's state tells why
     }
     return () => current.abort();
   });
@@ -292,14 +292,14 @@ export function linesSource(
   });
 }
 
-/** Several rows or columns of the selected head taken together, ranked. */
+/** Several rows or columns of the selected head combined, and ranked. */
 export interface Combination {
   readonly side: Side;
   readonly indices: readonly number[];
   readonly over: Over;
 }
 
-/** Rank several rows or columns taken together: here where their numbers are, else by the kernel. */
+/** Rank several rows or columns combined: here if their numbers are known, else by the kernel. */
 export function combinationSource(
   store: Store,
   kernel: Kernel,
@@ -342,12 +342,12 @@ export interface WeightedPair {
   readonly weight: number;
 }
 
-/** Strongest first; or Python's sentence, or null while nobody knows. */
+/** Strongest first; or Python's sentence; or null while unknown. */
 export type Strongest = readonly WeightedPair[] | { readonly problem: string } | null;
 
 const PAIRS = 8;
 
-/** Bring the strongest links of a long head once its picture is exact, those to the first token left aside. */
+/** Fetch the strongest links of a long head once its picture is exact, without those to the first token. */
 export function strongestSource(
   store: Store,
   kernel: Kernel,
@@ -376,14 +376,14 @@ export function strongestSource(
 }
 
 /**
- * Return whether a picture shows the greatest weights, or numbers of a stage after them, of a head too long for its
- * cells: of such a head the strongest are known.
+ * Return whether a picture shows maximum weights (or a later stage) of a head too long for its cells: for such a
+ * head the strongest links are known.
  */
 export function hasPairs({ of, queryBin, keyBin }: Picture): boolean {
   return linkedStage(of.stage) === of.stage && of.pool === "max" && queryBin * keyBin > 1;
 }
 
-/** Bring the exact number of a cell, or the greatest of a bin. */
+/** Fetch the exact number of a cell, or the greatest of a bin. */
 export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<Bin | null>, stop: AbortSignal) {
   return latestAnswer<{ picture: Picture; about: Bin }, Reading>(
     questionOf(store, bin),
@@ -429,7 +429,7 @@ function kindOf(value: number): number {
   return value === Number.NEGATIVE_INFINITY ? MINUS_INF : NUMBER;
 }
 
-/** Bring exact numbers for a window of cells that a person could read, where the picture only has colors. */
+/** Fetch exact numbers for a window of readable cells, if the picture only has colors. */
 export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal<Bin | null>, stop: AbortSignal) {
   const question = computed(() => {
     const picture = store.picture.value;
@@ -452,7 +452,7 @@ export function patchSource(store: Store, kernel: Kernel, window: ReadonlySignal
   );
 }
 
-/** Return whether what a picture shows is what is selected. */
+/** Return whether a picture is of the current selection. */
 export function isCurrent(store: Store): boolean {
   const picture = store.picture.value;
   return (

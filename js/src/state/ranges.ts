@@ -1,4 +1,4 @@
-/** What the colors span, where that is more than the picture's own range, or less: all heads of the layer, or what is in view. */
+/** Color ranges wider or narrower than the picture's own: all heads of the layer, or the part in view. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { type Grid, NUMBER, type Picture, TILE } from "../contract/decode";
@@ -9,51 +9,51 @@ import type { Span } from "../geometry/viewport";
 import type { Store } from "./store";
 import type { TilesOf } from "./tile-cache";
 
-/** The least and the greatest of some numbers. */
+/** The minimum and maximum of some numbers. */
 export interface Extent {
   readonly low: number;
   readonly high: number;
 }
 
 /**
- * Return the greatest weight of all heads of the layer that a picture is of: as their small pictures know it. null where
- * that is not known, and for other stages than the weights.
+ * Return the greatest weight of all heads of a picture's layer, from their thumbnails; null if that is not known, and
+ * for stages other than the weights.
  */
 export function layerExtent(store: Store, picture: Picture): Extent | null {
   const small = store.thumbnails.value;
   const { layer, batch, stage } = picture.of;
   if (stage !== "weights" || small === null || small.highs === null) return null;
   if (small.layer !== layer || small.batch !== batch || small.stage !== stage) return null;
-  // Of long heads some rows were looked at: the picture may know a greater weight.
+  // Thumbnails of long heads sample rows: the picture may hold a greater weight.
   return { low: 0, high: small.highs.reduce((most, high) => Math.max(most, high), picture.high ?? 0) };
 }
 
-/** Return the picture with the ends that its colors are to span. */
+/** Return the picture with the ends of its color range. */
 export function withRange(store: Store, picture: Picture, inView: Extent | null = null): Picture {
   const range = store.color_range.value;
   const extent = range === "layer" ? layerExtent(store, picture) : range === "view" ? inView : null;
   return extent === null ? picture : { ...picture, ...extent };
 }
 
-/** Return the color mapper of a picture, over the range that was chosen. */
+/** Return the color mapper of a picture over the chosen range. */
 export function mapperOf(store: Store, picture: Picture, grid: Grid, inView: Extent | null = null): ColorMapper {
   const { color_scale, color_range } = store;
   const ranged = withRange(store, picture, inView);
   const mapper = makeColorMapper(ranged, grid, isSigned(picture.of.stage), color_scale.value, color_range.value);
-  return ranged !== picture && inView !== null ? { ...mapper, clips: () => false } : mapper; // nothing in view is beyond
+  return ranged !== picture && inView !== null ? { ...mapper, clips: () => false } : mapper; // none exceeds it
 }
 
 interface Shown {
   readonly cellGrid: CellGrid;
   readonly picture: Picture;
-  /** The cells that are drawn; null where tiles are. */
+  /** The drawn cells; null if tiles are drawn. */
   readonly grid: Grid | null;
   readonly of: TilesOf;
 }
 
 /**
- * Return the extent of what is in view; null where that is the whole. While its tiles are on their way, and while the view
- * `isMoving`, it is what it was.
+ * Return the extent of the part in view; null if that is everything. While tiles are due or the view `isMoving`, the
+ * old extent stays.
  */
 export function extentInView(
   store: Store,
@@ -78,7 +78,7 @@ export function extentInView(
   });
 }
 
-/** Nothing but zeros gives no colors. */
+/** Zeros alone give no color range. */
 const usable = (extent: Extent) => (extent.low === 0 && extent.high === 0 ? null : extent);
 
 function gridExtent({ columns, values, kinds }: Grid, cells: CellGrid): Extent | null {
@@ -96,7 +96,7 @@ function gridExtent({ columns, values, kinds }: Grid, cells: CellGrid): Extent |
   return low <= high ? { low, high } : null;
 }
 
-/** By codes: a tile has 256 of them, and far more cells. */
+/** Counted by code: a tile has 256 codes but far more cells. */
 function tilesExtent(store: Store, { cellGrid, of }: Shown): Extent | null {
   void store.tiles.revision.value;
   const { rows, columns, levels } = cellGrid;
@@ -127,13 +127,13 @@ function* tilesOver({ start, stop }: Span): Generator<number> {
   for (let tile = Math.floor(start / TILE); tile * TILE < stop; tile++) yield tile;
 }
 
-/** Which cells of a tile are in view. */
+/** The cells of a tile that are in view. */
 const within = ({ start, stop }: Span, tile: number, count: number): Span => ({
   start: Math.max(0, start - tile * TILE),
   stop: Math.min(count, stop - tile * TILE),
 });
 
-/** The learned sink's column stands beside the rows that are in view. */
+/** The learned sink's column, for the rows in view. */
 function withSink({ low, high }: Extent, { picture, cellGrid }: Shown): Extent {
   const { sink, queryBin } = picture;
   const { bin } = cellGrid.rows;

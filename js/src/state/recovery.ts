@@ -1,13 +1,13 @@
-/** What is done when something that draws the state throws: it is kept, said once, and drawn anew at the next change. */
+/** Recovery when drawing throws: the error is kept, reported once, and drawing is retried at the next change. */
 
 import { batch, type ReadonlySignal, signal } from "@preact/signals-core";
 
 export interface Recovery {
-  /** Why what is shown could not be drawn; null while it can. */
+  /** Why drawing failed; null if it works. */
   readonly failure: ReadonlySignal<{ readonly why: string } | null>;
-  /** Change the state; where what follows from it throws, keep that. */
+  /** Change the state; if a consequence throws, keep the error. */
   attempt(change: () => void): void;
-  /** Keep an error of what draws. */
+  /** Keep a drawing error. */
   failed(error: unknown): void;
 }
 
@@ -17,7 +17,7 @@ export function createRecovery(): Recovery {
     try {
       failure.value = { why: error instanceof Error ? error.message : String(error) };
     } catch {
-      // what says so throws as well: the next change draws it anew
+      // the error view throws as well: the next change draws again
     }
   };
   return {

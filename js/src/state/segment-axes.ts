@@ -1,4 +1,4 @@
-/** Segments on the axes of a picture, and the block that is pinned: what some queries give to some keys. */
+/** Segments on the axes of a picture, and the pinned block: what some queries give to some keys. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import type { Side } from "../contract/values";
@@ -16,9 +16,9 @@ import type { Ui } from "./ui";
 export interface AxisSegments {
   readonly segments: Segments;
   readonly tree: readonly SegmentNode[];
-  /** What the segments lie in that can be pinned on this side: those inside the last of the path. */
+  /** The segment that contains those that can be pinned on this side, as a path. */
   readonly path: readonly string[];
-  /** One is told apart into those inside it where it lies on a path of either side. */
+  /** A piece is divided into those inside it if a path of either side leads through it. */
   readonly open: Paths;
   /** The color slot of a piece, −1 for gray. */
   slot(node: SegmentNode): number;
@@ -26,7 +26,7 @@ export interface AxisSegments {
 
 const slots = new WeakMap<Segments, { of: string; mass: Mass | null; slot: (node: SegmentNode) => number }>();
 
-/** Return the segments of a side; null where there are none, or none that fit the picture. */
+/** Return the segments of a side; null if there are none, or none that fit the picture. */
 export function axisSegments(store: Store, side: Side) {
   const { segments, keySegments, picture, segment_path, mass } = store;
   const found = (side === "query" ? segments : keySegments).value;
@@ -41,14 +41,14 @@ export function axisSegments(store: Store, side: Side) {
   return { segments: found, tree: treeOf(found), path, open: [own, inKeys], slot } satisfies AxisSegments;
 }
 
-/** Return the segment whose attention was chosen, and what it lies in; null where none was. */
+/** Return the chosen asking segment with its path; null if none was chosen. */
 export function askedOf({ asking }: Store): { readonly path: readonly string[]; readonly name: string } | null {
   const names = typeof asking.value === "string" ? [asking.value] : (asking.value ?? []);
   const name = names.at(-1);
   return name === undefined ? null : { path: names.slice(0, -1), name };
 }
 
-/** Return what `asking` is for a segment. */
+/** Return the value of `asking` for a segment. */
 export const askingFor = (path: readonly string[], name: string): string | readonly string[] =>
   path.length === 0 ? name : [...path, name];
 
@@ -69,7 +69,7 @@ function slotOn(
 
 const same = (a: readonly string[], b: readonly string[]) => a.join("\n") === b.join("\n");
 
-/** Return the piece of the outermost level, or on the path, that a position is in, with its color slot. */
+/** Return the piece of the outermost level, or on the path, at a position, with its color slot. */
 export function segmentAt(axis: AxisSegments | null, position: number): { node: SegmentNode; slot: number } | null {
   let nodes = axis?.tree ?? [];
   let found: SegmentNode | null = null;
@@ -83,17 +83,17 @@ export function segmentAt(axis: AxisSegments | null, position: number): { node: 
   return axis === null || found === null ? null : { node: found, slot: axis.slot(found) };
 }
 
-// --- what is pinned -----------------------------------------------------------------------------------------------------
+// --- what is pinned -------------------------------------------------------------------------------------------------
 
-/** The name of a pinned segment, and what it lies in. */
+/** The name and path of a pinned segment. */
 export interface PinnedSegment {
   readonly path: readonly string[];
   readonly name: string;
-  /** Where it is: in several places perhaps. */
+  /** Its places, perhaps several. */
   readonly spans: readonly Span[];
 }
 
-/** Return the segment that is pinned on one side; of the queries the asking one, once it was chosen. */
+/** Return the segment pinned on one side; for queries, the asking one once it was chosen. */
 export function pinnedSegment(store: Store, side: Side): PinnedSegment | null {
   const axis = axisSegments(store, side);
   const name = side === "query" ? askedOf(store)?.name : store.segment.value;
@@ -119,13 +119,13 @@ export interface PinnedBlock {
   readonly key: PinnedSegment;
 }
 
-/** Return the block that is pinned: a segment on each side. */
+/** Return the pinned block: a segment on each side. */
 export function pinnedBlock(store: Store): PinnedBlock | null {
   const [query, key] = [pinnedSegment(store, "query"), pinnedSegment(store, "key")];
   return query === null || key === null ? null : { query, key };
 }
 
-/** Pin a segment on its side, or free it: that of the queries is the one that is asked about. */
+/** Pin a segment on its side, or unpin it; the queries' segment is the asking one. */
 export function pinSegment({ store }: Ui, side: Side, { name, path }: SegmentNode): void {
   if (side === "query") {
     const now = askedOf(store);
@@ -141,7 +141,7 @@ export function pinSegment({ store }: Ui, side: Side, { name, path }: SegmentNod
   }
 }
 
-/** Pin what is clicked; what is pinned on both sides leads to its cells, what is pinned alone is freed. */
+/** Pin the clicked segment; if both sides are pinned, show the cells; if it is pinned alone, unpin it. */
 export function clickSegment(ui: Ui, side: Side, node: SegmentNode): void {
   const { store } = ui;
   const block = pinnedBlock(store);
@@ -150,9 +150,9 @@ export function clickSegment(ui: Ui, side: Side, node: SegmentNode): void {
   else pinSegment(ui, side, node);
 }
 
-/** Bring the cells of a block into view: of a segment in several places its longest. */
+/** Bring the cells of a block into view: the longest piece of each segment. */
 export function lookAt(ui: Ui, { query, key }: PinnedBlock): void {
-  ui.pointedSegment.value = null; // its name is about to go
+  ui.pointedSegment.value = null; // its name is about to disappear
   const longest = (spans: readonly Span[]) => spans.reduce((a, b) => (b.stop - b.start > a.stop - a.start ? b : a));
   ui.destination.value = {
     query: null,
@@ -162,7 +162,7 @@ export function lookAt(ui: Ui, { query, key }: PinnedBlock): void {
   };
 }
 
-/** Free both sides; true if one was pinned. */
+/** Unpin both sides; true if one was pinned. */
 export function freeBlock({ store }: Ui): boolean {
   const [query, key] = [pinnedSegment(store, "query"), pinnedSegment(store, "key")];
   if (query !== null) store.show({ asking: null });
@@ -170,7 +170,7 @@ export function freeBlock({ store }: Ui): boolean {
   return query !== null || key !== null;
 }
 
-/** The row and column of the masses that the pinned block is; null while these are of something else. */
+/** The row and column of the pinned block in the masses; null while these are of something else. */
 function cellOf(store: Store): { mass: Mass; row: number; column: number } | null {
   const block = pinnedBlock(store);
   const mass = store.mass.value;
@@ -183,21 +183,21 @@ function cellOf(store: Store): { mass: Mass; row: number; column: number } | nul
   return row < 0 || column < 0 ? null : { mass, row, column };
 }
 
-/** What is known of the pinned block. */
+/** The numbers of the pinned block. */
 export interface BlockReading {
   readonly mass: number;
   readonly perToken: number;
   readonly lift: number;
-  /** Set aside before: the names, and what they hold of the weight. */
+  /** Excluded segments: their names, and their share of the weight. */
   readonly aside: { readonly names: readonly string[]; readonly share: number };
-  /** Queries that were looked at, of how many. */
+  /** How many queries were computed, of how many. */
   readonly looked: number;
   readonly of: number;
-  /** False where there are so many segments that their masses come rounded. */
+  /** False if the masses are rounded because there are many segments. */
   readonly exact: boolean;
 }
 
-/** Return the three readings of the pinned block; null where they are not known yet. */
+/** Return the three measures of the pinned block; null if not known yet. */
 export function blockReading(store: Store): BlockReading | null {
   const cell = cellOf(store);
   if (cell === null) return null;
@@ -218,7 +218,7 @@ export function blockReading(store: Store): BlockReading | null {
   };
 }
 
-/** Write a number of segments: as it is, or where it is rounded no longer than that allows. */
+/** Write a number of segments: in full, or no longer than its rounding allows. */
 export function blockNumber(
   value: number,
   { exact }: { readonly exact: boolean },

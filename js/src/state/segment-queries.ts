@@ -1,4 +1,4 @@
-/** What of segments no trait holds is asked for: more tokens of the answer, one column of all, cells behind a mass. */
+/** Requests for segment data that no trait holds: more tokens of the answer, one column of all, cells behind a mass. */
 
 import { decode } from "../contract/decode";
 import type { Envelope } from "../contract/messages";
@@ -15,10 +15,10 @@ import {
 } from "../data/segment-data";
 import type { Kernel } from "../kernel/kernel";
 
-/** Numbers of one window of the answer's tokens, at most: tokens × columns. */
+/** The most numbers per request: tokens × columns. */
 export const WINDOW = 16_384;
 
-/** How many of the answer's tokens can be asked for at once. */
+/** The most tokens of the answer per request. */
 export const windowOf = (mass: Mass) => Math.max(1, Math.floor(WINDOW / Math.max(1, mass.keys.length)));
 
 /** Tokens `start` to `stop` of the asking segment. */
@@ -36,11 +36,11 @@ export async function askColumns(
   return { ...columns, positions };
 }
 
-/** The reading of one column for all tokens of the asking segment: each the largest of `every` tokens. */
+/** The measure of one column for all tokens of the asking segment, each the largest of `every` tokens. */
 export interface MassLine {
   readonly values: Float32Array;
   readonly every: number;
-  /** The share of the tokens that are known, 0 to 1; the others are NaN. */
+  /** The share of known tokens, 0 to 1; the others are NaN. */
   readonly known: number;
 }
 
@@ -73,13 +73,13 @@ export async function askKeys(
   return { positions, values, rest: { count: reply.rest.count, sum: numberIn(reply.rest.sum) } };
 }
 
-/** A row of the matrix that came rounded. */
+/** A matrix row that was sent rounded. */
 export async function askRow(kernel: Kernel, { id, keys }: Mass, row: number, signal: AbortSignal): Promise<Masses> {
   const reply = await kernel.request("segment_row", { of: id, row }, { signal });
   return decodeMasses(reply, [1, keys.length], reply.buffers);
 }
 
-/** A cell of the matrix: its exact numbers, null while they are not known, and its strongest weights. */
+/** A matrix cell: its exact numbers (null while unknown), and its strongest weights. */
 export interface SegmentBlock {
   readonly mass: number | null;
   readonly even: number | null;
@@ -103,7 +103,7 @@ export async function askBlock(
   return { mass: reply.mass, even, self, selfEven, looked, queries, keys, values: await floats(reply.values, reply) };
 }
 
-/** Other columns of all heads; `columns` are numbers among the keys of the mass that is shown. */
+/** Other columns of all heads; `columns` are numbers among the keys of the shown mass. */
 export async function askHeads(
   kernel: Kernel,
   { id, heads }: HeadMass,
@@ -114,7 +114,7 @@ export async function askHeads(
   return decodeMasses(reply, [heads.length, columns.length], reply.buffers);
 }
 
-/** Have segments made from the tokens, where none were given. */
+/** Make segments from the tokens, if none were given. */
 export async function askSegmentsBy(kernel: Kernel, unit: "sentences" | "paragraphs" | "lines"): Promise<void> {
   await kernel.request("segment_by", { unit });
 }

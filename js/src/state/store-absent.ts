@@ -1,4 +1,4 @@
-/** What a view lacks: it is due from the kernel, or, where none answers, made from what is there as far as that goes. */
+/** What a view lacks: the kernel owes it, or without a kernel it is made from the available data if possible. */
 
 import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Links, Picture, Thumbnails } from "../contract/decode";
@@ -13,7 +13,7 @@ import { type Stages, stagesOfPicture } from "../data/stage-data";
 import { type StageHeads, type Survey, surveyOfLayer, withStage } from "../data/survey";
 import type { Kernel } from "../kernel/kernel";
 
-/** Links of each token that a graph draws, at least. */
+/** The fewest links per token that a graph draws. */
 const LINKS = 3;
 /** Tokens × heads up to which Python sends the links of every token. */
 const MOST_LINKED = 16_384;
@@ -32,7 +32,7 @@ interface Known {
   readonly thumbnails: ReadonlySignal<Thumbnails | null>;
   readonly effects: ReadonlySignal<EffectsMessage | null | undefined>;
   readonly errors: ReadonlySignal<Partial<Record<TraitName, string>> | undefined>;
-  /** As Python has sent them. */
+  /** As Python sent them. */
   readonly sent: {
     readonly links: ReadonlySignal<Links | null>;
     readonly survey: ReadonlySignal<Survey | null>;
@@ -48,11 +48,11 @@ export interface Absent {
   readonly links: ReadonlySignal<Links | null>;
   readonly survey: ReadonlySignal<Survey | null>;
   readonly stages: ReadonlySignal<Stages | null>;
-  /** A sentence about what the view cannot draw; null where all is there. */
+  /** A sentence about what the view cannot draw; null if nothing is missing. */
   readonly missing: ReadonlySignal<string | null>;
 }
 
-/** Return what of the views can be drawn, and what is missing; while it is, an answer is due. */
+/** Return what the views can draw, and what is missing; while something is, an answer is due. */
 export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Absent {
   const { view, facts, layer, batch, direction, top_k, drawnHeads, sent } = known;
   const links = computed(() => {
@@ -109,7 +109,7 @@ export function storeAbsent(known: Known, kernel: Kernel, stop: AbortSignal): Ab
   return { links, survey, stages, missing };
 }
 
-/** What a notebook keeps of the stages depends on the view that it was saved in. */
+/** What a notebook keeps of the stages depends on the view in which it was saved. */
 const stagesLack = (stages: Stages | null) =>
   stages?.isAlone
     ? `Of the stages only the ${wordsOf(stages.pictures[0]!.stage)} were saved`

@@ -1,4 +1,4 @@
-/** The labels of both sides: all tokens, or as many as were sent and the others as they are looked at. */
+/** The labels of both sides: all tokens, or those that were sent and pages of others on demand. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { decodeTokens } from "../contract/decode";
@@ -9,7 +9,7 @@ import { type Labels, labels, withPatches } from "../text/labels";
 import type { TokenStyle } from "../text/tokens";
 import { pagedLabels } from "./token-pages";
 
-/** The tokens that were sent, and how many there are. */
+/** The tokens that were sent, and their total number. */
 export interface SentTokens {
   readonly tokens: readonly string[];
   readonly length: number;
@@ -23,7 +23,7 @@ export async function readTokens(message: TokensMessage): Promise<SentTokens> {
   return { tokens, length: message.length ?? tokens.length, ...(spelling ? { spelling } : {}) };
 }
 
-/** Tokens of a reply, as a trait would bring them. */
+/** Tokens of a reply, in the form of a trait. */
 function tokensIn(text: number, ends: Envelope, buffers: readonly Bytes[]): TokensMessage {
   const bytes = buffers[text];
   const data = buffers[ends.data as number];
@@ -31,7 +31,7 @@ function tokensIn(text: number, ends: Envelope, buffers: readonly Bytes[]): Toke
   return { text: bytes, ends: { ...ends, data } };
 }
 
-/** Return the labels of one side: of all tokens, or a page at a time as they are looked at. */
+/** Return the labels of one side: of all tokens, or a page at a time on demand. */
 export function labelsOfSide(
   side: Side,
   sent: ReadonlySignal<SentTokens | null>,

@@ -1,4 +1,4 @@
-/** The picture in hand: which one is drawn, rows that become exact, its range, and its finer parts. */
+/** The current picture: which one is drawn, rows that become exact, its range, and its finer tiles. */
 
 import { batch, computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { decodeGrid, decodePicture, type Grid, type Picture } from "../contract/decode";
@@ -8,7 +8,7 @@ import type { Kernel } from "../kernel/kernel";
 import { createTileCache, type TileCache, type TilesOf, tilesOf } from "./tile-cache";
 import type { Listener } from "./traits";
 
-/** Return whether a picture is of this selection: else it is stale. */
+/** Return whether a picture is of this selection; otherwise it is stale. */
 export function isOf(
   picture: Picture,
   wanted: { layer: number; batch: number; head: HeadName; stage: Stage; pool: string },
@@ -24,10 +24,10 @@ export function isOf(
 }
 
 const MOST_RANGES = 1024;
-/** Two ways to the same number differ by so much of a range. */
+/** Rounding differences, relative to a range. */
 const ROUNDING = 1e-5;
 
-/** The same cells with some of their rows replaced, in place; null if they do not fit. */
+/** The same cells with some rows replaced in place; null if they do not fit. */
 function withRows(grid: Grid, rows: Grid, start: number, stop: number): Grid | null {
   const fits = Number.isInteger(start) && start >= 0 && stop <= grid.rows && stop - start === rows.rows;
   if (!fits || rows.columns !== grid.columns) return null;
@@ -36,7 +36,7 @@ function withRows(grid: Grid, rows: Grid, start: number, stop: number): Grid | n
   return { ...grid };
 }
 
-/** A picture of few rows, or of means, has not seen the greatest: its range grows with what comes, and never shrinks. */
+/** A picture of sampled rows or of means has not seen the maximum: its range grows with new data and never shrinks. */
 class Ranges {
   readonly #known = new Map<TilesOf, { low: number; high: number }>();
 
@@ -68,17 +68,17 @@ export interface StorePictures {
   readonly tiles: TileCache;
 }
 
-/** Keep the picture of what is selected, as it comes from the kernel whole, by bands and by tiles. */
+/** Keep the picture of the selection, as the kernel sends it: whole, by bands and by tiles. */
 export function storePictures(options: {
   decoded: (name: "picture", decode: (message: PictureMessage) => Promise<Picture>) => ReadonlySignal<Picture | null>;
   listener: Listener;
   kernel: Kernel;
   facts: ReadonlySignal<Facts>;
-  /** Whether the picture is to be of another stack than the one that `facts` is of. */
+  /** Whether the wanted picture is of another stack than `facts`. */
   isElsewhere: () => boolean;
-  /** What the picture is to be of. */
+  /** The subject of the wanted picture. */
   selected: () => Picture["of"];
-  /** Told why Python put back what was set. */
+  /** Called with the reason why Python reverted a change. */
   refuse: (reason: string) => void;
   stop: AbortSignal;
 }): StorePictures {
@@ -93,7 +93,7 @@ export function storePictures(options: {
   });
   listener.onChange("picture", () => kernel.heard());
 
-  // While the picture in hand is not of the selection, the kernel is at work on one that is.
+  // While the current picture is not the selected one, the kernel is computing that.
   const stale = computed(() => {
     const wanted = selected();
     return arrived.value !== null && (!isOf(arrived.value, wanted) || options.isElsewhere());
@@ -103,7 +103,7 @@ export function storePictures(options: {
   const widened = (next: Picture) => ranges.widened(keyOf(next), next);
   const ends = [
     effect(() => (stale.value ? kernel.expect() : undefined)),
-    // One that comes late, for a head that was left meanwhile, takes nobody's place.
+    // A late picture of a head that was left meanwhile is dropped.
     effect(() => {
       const next = arrived.value;
       if (next === null) return;
@@ -124,7 +124,7 @@ export function storePictures(options: {
     if (shown !== null && keyOf(shown) === of) picture.value = widened(shown);
   });
 
-  /** Rows that are exact now, put into the picture that they are of. */
+  /** Rows that are now exact, written into their picture. */
   async function takeBand(band: BandMessage, buffers: readonly Bytes[]): Promise<void> {
     const [rows] = await Promise.all([decodeGrid(band.values, null, buffers), pictureRead]);
     const shown = picture.peek();
@@ -142,7 +142,7 @@ export function storePictures(options: {
   listener.onMessage((content, buffers = []) => {
     const { refused, band, tiles: some, of } = (content ?? {}) as Partial<KernelMessage>;
     if (typeof refused === "string") refuse(refused);
-    if (band) bands = bands.then(() => takeBand(band, buffers)).catch(() => {}); // one that cannot be read is left out
+    if (band) bands = bands.then(() => takeBand(band, buffers)).catch(() => {}); // one that cannot be read is dropped
     if (Array.isArray(some) && of && of.version === facts.peek().version) {
       void tiles.take(tilesOf(of, of.version), some, facts.peek(), buffers);
     }

@@ -1,4 +1,4 @@
-/** The widget's state as signals. Traits come in here and nowhere else; `select` and `show` are the only writers back. */
+/** The widget's state as signals. Traits enter only here, and only `select` and `show` write them back. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { decodeLinks, decodeThumbnails, type Links, type Picture, type Thumbnails } from "../contract/decode";
@@ -61,10 +61,10 @@ const ENCODED = [
 type Plain = Exclude<TraitName, (typeof ENCODED)[number]>;
 const PLAIN = TRAIT_NAMES.filter((name): name is Plain => !(ENCODED as readonly TraitName[]).includes(name));
 
-/** What cannot change without Python: where nobody computes, it goes back to what is drawn. */
+/** What cannot change without Python: without a kernel it returns to what is drawn. */
 const NEEDS_PYTHON: ReadonlySet<string> = new Set([...traitsThatAre("numbers"), "layer", "batch", "head", "heads"]);
 const isFree = (name: TraitName) => !NEEDS_PYTHON.has(name);
-/** What Python sends when it has taken such a change. */
+/** What Python sends after it has accepted such a change. */
 const TAKEN = [
   "facts",
   "picture",
@@ -77,59 +77,62 @@ const TAKEN = [
 ] as const satisfies readonly TraitName[];
 
 export interface Store extends Readonly<{ [K in Plain]: ReadonlySignal<Traits[K]> }> {
-  /** The last picture that could be drawn; another head's while the selected one is computed. */
+  /** The last picture that could be drawn; it may be of another head while the selected one is computed. */
   readonly picture: ReadonlySignal<Picture | null>;
-  /** Finer parts of pictures, of all that was looked at. */
+  /** Finer tiles of all pictures that were viewed. */
   readonly tiles: TileCache;
-  /** Python's sentence, where the selected head could not be computed. */
+  /** Python's sentence if the selected head could not be computed. */
   readonly problem: ReadonlySignal<string | null>;
   readonly thumbnails: ReadonlySignal<Thumbnails | null>;
   readonly links: ReadonlySignal<Links | null>;
   /** All heads of all layers; null in other views. */
   readonly survey: ReadonlySignal<Survey | null>;
-  /** All stages of the selected head, and the pinned pair's way through them; null in other views. */
+  /** All stages of the selected head, and the steps of the pinned pair; null in other views. */
   readonly stages: ReadonlySignal<Stages | null>;
   readonly pair: ReadonlySignal<ExplainedPair | null>;
-  /** A, B and their difference, and what changes for what is pinned; null in other views. */
+  /** A, B, their difference, and the changes at the pin; null in other views. */
   readonly comparison: ReadonlySignal<Comparison | null>;
   readonly changes: ReadonlySignal<Changes | null>;
-  /** The named parts of the queries' text and of the keys'; null where none were given. */
+  /** The named parts of the queries' text and of the keys'; null if none were given. */
   readonly segments: ReadonlySignal<Segments | null>;
   readonly keySegments: ReadonlySignal<Segments | null>;
-  /** The attention between them in the selected head, and in all; null in other views. */
+  /** The attention between segments in the selected head and in all heads; null in other views. */
   readonly mass: ReadonlySignal<Mass | null>;
   readonly headMass: ReadonlySignal<HeadMass | null>;
-  /** Of the head that is drawn; null where it is of another one, or no cache is looked at. */
+  /** The recall of the drawn head; null for another head, or without a cache. */
   readonly recall: ReadonlySignal<Recall | null>;
   readonly queryLabels: ReadonlySignal<Labels>;
   readonly keyLabels: ReadonlySignal<Labels>;
-  /** A sentence about what the view cannot draw, to be said where nobody computes it; null where all is there. */
+  /** A sentence about what the view cannot draw, for pages without a kernel; null if nothing is missing. */
   readonly missing: ReadonlySignal<string | null>;
-  /** Whether what is shown could be drawn. */
+  /** Whether the current state could be drawn. */
   readonly recovery: Recovery;
-  /** Why Python put back what was last set here. */
+  /** Why Python reverted the last change made here. */
   readonly refused: ReadonlySignal<string | null>;
   /** The heads and pins in force. `head` is one of `heads` and (`query`, `key`) the last of `pins`: where only those were
    *  set, here or by a linked widget, the lists follow, as Python makes them do. */
   readonly shownHeads: ReadonlySignal<readonly number[]>;
   readonly shownPins: ReadonlySignal<readonly Pin[]>;
-  /** What the picture is to be of: the selected head, or several as one. */
+  /** The wanted picture: of the selected head, or of several as one. */
   readonly pictured: ReadonlySignal<HeadName>;
-  /** What the graph draws: the chosen heads, or all of them as one. */
+  /** The heads that the graph draws: the chosen ones, or all of them as one. */
   readonly drawnHeads: ReadonlySignal<readonly HeadName[]>;
-  /** Of what links, small pictures and sums by segment are: the chosen stage, or weights where there are none of it. */
+  /** The stage of links, thumbnails and sums by segment: the chosen one, or weights if it has none. */
   readonly linkedStage: ReadonlySignal<Stage>;
   select(change: Partial<Selection>): void;
-  /** One more pin, or, where it is one already, one less. */
+  /** Add a pin, or remove it if it exists. */
   addPin(query: number | null, key: number | null): void;
-  /** One more head beside the others, or one less; the last stays. */
+  /** Add a head to the others, or remove it; the last one stays. */
   toggleHead(head: number): void;
   show(change: Partial<Looks>): void;
-  /** Other rules, many a second: not as a trait, which Jupyter sends only when the kernel has come to rest after the one before. */
+  /**
+   * Other rules, many a second: not as a trait, which Jupyter sends only when the kernel has come to rest after the one
+   * before.
+   */
   attempt(rules: WhatIf): void;
 }
 
-/** Return the signals of a model's traits, and the way to write them. */
+/** Return the signals of a model's traits, and functions to write them. */
 export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): Store {
   const listener = listenTo(model, stop);
   const refused = signal<string | null>(null);
@@ -165,7 +168,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   const keySegments = decoded("key_segments", decodeSegments);
   const tokens = { query: decoded("tokens", readTokens), key: decoded("key_tokens", readTokens) };
 
-  /** What was in force before changes that Python has not taken yet. */
+  /** The values before changes that Python has not accepted yet. */
   const before = new Map<Plain, unknown>();
   for (const name of TAKEN) listener.onChange(name, () => before.clear());
 
@@ -196,7 +199,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     save(change);
   }
 
-  /** Nobody computes what was chosen: it goes back to what is drawn. A kernel that was only busy hears of that too. */
+  /** Without a kernel a choice returns to what is drawn; a kernel that was only busy is told, too. */
   const end = effect(() => {
     if (!kernel.away.value || before.size === 0) return;
     const drawn = Object.fromEntries(before) as Partial<Pick<Traits, Plain>>;
@@ -249,17 +252,17 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
   };
 }
 
-/** Whether another stack is wanted than the one that Python has sent: `facts` says which that is. */
+/** Whether the wanted stack differs from the one that Python has sent (`facts` names it). */
 function isElsewhere({ facts, stack, forward }: Mirrored<Plain>): boolean {
   const shown = facts.value;
   return (stack.value ?? "") !== (shown.stack ?? "") || (forward.value ?? 0) !== (shown.forward ?? 0);
 }
 
-/** The heads and pins in force, and what the picture is to be of. */
+/** The current heads and pins, and the wanted picture. */
 function shownSelection(traits: Mirrored<Plain>) {
   const shownHeads = computed(() => headsInForce(traits.head.value, traits.heads.value));
   const shownPins = computed(() => pinsInForce(traits.query.value, traits.key.value, traits.pins.value));
-  /** As Python names it. */
+  /** Under Python's name. */
   const pictured = computed<HeadName>(() => {
     const heads = shownHeads.value;
     const { combine, stage, view, sides } = traits;

@@ -1,4 +1,4 @@
-/** Parts of the matrix in finer bins than the picture's: kept within a budget, asked for when they come into view. */
+/** Parts of the matrix in finer bins than the picture's: kept within a budget, requested when they come into view. */
 
 import { effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { decodeTile, type Picture, TILE, type Tile } from "../contract/decode";
@@ -7,21 +7,21 @@ import { type Axis, type CellGrid, cellsInView } from "../geometry/cell-grid";
 import type { Span } from "../geometry/viewport";
 import { type Kernel, KernelGone } from "../kernel/kernel";
 
-/** Bytes of tiles that are kept for all views of a widget. */
+/** The budget in bytes, for all views of a widget. */
 export const BUDGET = 24 * 1024 * 1024;
-/** What a tile takes beside its codes. */
+/** The bytes of a tile besides its codes. */
 const OVERHEAD = 1536;
 
-/** What tiles are of, as a text. */
+/** The subject of tiles, as a text. */
 export type TilesOf = string;
 
-/** Return the name of what tiles are of. */
+/** Return the key of the subject of tiles. */
 export function tilesOf({ layer, batch, head, stage, pool }: Picture["of"], version: number): TilesOf {
   return `${layer} ${batch} ${head} ${stage} ${pool} ${version}`;
 }
 
 export interface KeptTile extends Tile {
-  /** When it came, by the page's clock, if nothing as fine was there before. */
+  /** When it arrived, by the page's clock, if nothing as fine was there before. */
   readonly arrived: number;
 }
 
@@ -30,10 +30,10 @@ export interface TileCache {
   readonly revision: ReadonlySignal<number>;
   readonly bytes: number;
   get(of: TilesOf, rowLevel: number, columnLevel: number, row: number, column: number): KeptTile | undefined;
-  /** The finest tile that is coarser than these levels and holds the tile there. */
+  /** The finest tile that is coarser than these levels and covers this tile. */
   coarser(of: TilesOf, rowLevel: number, columnLevel: number, row: number, column: number): KeptTile | undefined;
   put(of: TilesOf, tile: Tile): void;
-  /** Tiles as they arrive; those that cannot be read are left out. */
+  /** Tiles as they arrive; unreadable ones are dropped. */
   take(
     of: TilesOf,
     tiles: readonly TileMessage[],
@@ -45,10 +45,10 @@ export interface TileCache {
 const nameOf = (of: TilesOf, rowLevel: number, columnLevel: number, row: number, column: number) =>
   `${of}|${rowLevel} ${columnLevel} ${row} ${column}`;
 
-/** Return a cache of tiles; `heard` is told of every tile that is kept. */
+/** Return a cache of tiles; `heard` is called with every tile that is kept. */
 export function createTileCache(budget = BUDGET, heard: (of: TilesOf, tile: Tile) => void = () => {}): TileCache {
-  const kept = new Map<string, KeptTile>(); // the longest unused first
-  /** How many tiles there are of each pair of levels: where to look for a coarser one. */
+  const kept = new Map<string, KeptTile>(); // least recently used first
+  /** The number of tiles for each pair of levels, to find coarser ones. */
   const levels = new Map<TilesOf, Map<number, number>>();
   const revision = signal(0);
   let bytes = 0;
@@ -82,7 +82,7 @@ export function createTileCache(budget = BUDGET, heard: (of: TilesOf, tile: Tile
   function put(of: TilesOf, tile: Tile): void {
     const name = nameOf(of, ...tile.address);
     const before = kept.get(name);
-    if (before !== undefined && before.every < tile.every) return; // what is finer stays
+    if (before !== undefined && before.every < tile.every) return; // the finer one stays
     if (before !== undefined) drop(name, before);
     const arrived = before === undefined ? performance.now() : Number.NEGATIVE_INFINITY;
     kept.set(name, { ...tile, arrived });
@@ -121,7 +121,7 @@ export function createTileCache(budget = BUDGET, heard: (of: TilesOf, tile: Tile
   };
 }
 
-/** Return the tiles that a cell grid has in view, those in the middle first. */
+/** Return the tiles of a cell grid in view, the central ones first. */
 export function tilesInView({ rows, columns, levels }: CellGrid): TileAddress[] {
   if (levels === null) return [];
   const span = (axis: Axis): Span => {
@@ -141,27 +141,27 @@ export function tilesInView({ rows, columns, levels }: CellGrid): TileAddress[] 
   return found.sort((a, b) => away(a) - away(b));
 }
 
-/** What is wanted: tiles of a picture. */
+/** The wanted tiles of a picture. */
 export interface WantedTiles {
   readonly picture: Picture;
   readonly of: TilesOf;
   readonly tiles: readonly TileAddress[];
-  /** By how much it is magnified: any number that moving it leaves alone. */
+  /** The magnification, as any number that panning does not change. */
   readonly scale: number;
 }
 
 const MOST_ASKED = 64;
-/** Milliseconds for which nothing is magnified before tiles of other levels are asked for. */
+/** Milliseconds without zooming before tiles of other levels are requested. */
 export const REST = 120;
 let views = 0;
 
 /**
- * Asks for what is wanted and not there. One request is on its way at a time, and what is wanted by then is asked next: so
- * the newest view comes first, and a hand that pans does not outrun the answers. What the kernel has not sent yet of an
- * earlier request it drops, so each names all that is missing.
+ * Requests wanted tiles that are missing. One request is pending at a time, and what is wanted at its end is requested
+ * next, so the newest view comes first, and panning does not outrun the answers. The kernel drops the unsent rest of an
+ * earlier request, so each request names all missing tiles.
  *
- * Levels that a turning wheel only passes through are not asked for: their tiles would be out of view when they come,
- * the last ones would wait for them, and how many bytes a turn takes would hang on how fast the machine is.
+ * Levels that a turning wheel only passes are not requested: their tiles would be out of view on arrival, the last ones
+ * would wait for them, and the bytes sent would depend on the speed of the machine.
  */
 export function tileSource(
   cache: TileCache,
@@ -174,11 +174,11 @@ export function tileSource(
   const asking: Signal<boolean> = signal(false);
   let current: { of: TilesOf; end: AbortController } | null = null;
   let asked: { of: TilesOf; names: Set<string> } = { of: "", names: new Set() };
-  const rested = signal(""); // the levels at which the wheel came to rest
+  const rested = signal(""); // the levels at which zooming last stopped
   let seen = "";
   let rest: ReturnType<typeof setTimeout> | undefined;
 
-  /** Whether the wheel came to rest at these levels; if it has not, `rested` changes once it does. */
+  /** Whether zooming stopped at these levels; if not, `rested` changes once it does. */
   function isAtRest(levels: string, scale: number): boolean {
     const now = rested.value === levels ? "" : `${levels} ${scale}`;
     if (now !== seen) {
@@ -213,7 +213,7 @@ export function tileSource(
   }
 
   const finish = effect(() => {
-    const now = isCurrent() ? wanted.value : null; // of a head that was left nothing more is asked
+    const now = isCurrent() ? wanted.value : null; // nothing more is requested for a head that was left
     const gone = kernel.away.value;
     if (current !== null && now?.of !== current.of) {
       current.end.abort();

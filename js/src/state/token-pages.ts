@@ -1,4 +1,4 @@
-/** The labels of a sequence that is too long to be sent whole: a page of tokens at a time, as they are looked at. */
+/** The labels of a sequence too long to be sent whole: fetched by pages of tokens on demand. */
 
 import { signal } from "@preact/signals-core";
 import { count } from "../text/format";
@@ -9,12 +9,12 @@ import { display, joinOf, pieceOf, styleOf, type TokenStyle, type TokenText } fr
 export const PAGE = 4096;
 const KEPT = 256; // pages: all of a million tokens
 const AT_ONCE = 2;
-const WAITING = 4; // of the pages that are looked for while others are on their way, the newest
+const WAITING = 4; // wanted pages kept in the queue, the newest
 const MOST_TEXTS = 200_000;
 
 /**
- * Until its page is here a token is its position; whoever has read that from a signal's effect reads again when it comes.
- * Which tokens occur twice cannot be known, so that every one that is not special carries its position.
+ * Until its page arrives, a token is shown as its position; an effect that read it runs again on arrival. Repeated
+ * tokens cannot be known, so every token that is not special shows its position.
  */
 export function pagedLabels(
   first: readonly string[],
@@ -31,7 +31,7 @@ export function pagedLabels(
   const onTheWay = new Set<number>();
   let wanted: number[] = [];
   let due = false;
-  let latest = -1; // the page that was read last is the last of the map already
+  let latest = -1; // the last page read is already the last of the map
 
   const read = (token: string): TokenText => {
     let text = texts.get(token);
@@ -72,11 +72,11 @@ export function pagedLabels(
         }
         next();
       };
-      ask(page * PAGE, Math.min(length, (page + 1) * PAGE)).then(arrived, () => arrived(null)); // the kernel's state says why
+      ask(page * PAGE, Math.min(length, (page + 1) * PAGE)).then(arrived, () => arrived(null)); // the kernel's state tells
     }
   }
 
-  /** A token, if its page is here; else it is looked for. */
+  /** A token, if its page is here; otherwise the page is requested. */
   function raw(position: number): string | null {
     const page = Math.floor(position / PAGE);
     const tokens = pages.get(page);
@@ -93,7 +93,7 @@ export function pagedLabels(
     return tokens[position % PAGE] ?? null;
   }
 
-  /** A token beside one that is here; another page is not asked for. */
+  /** A neighboring token; no other page is requested. */
   const near = (position: number) => pages.get(Math.floor(position / PAGE))?.[position % PAGE] ?? null;
 
   return {

@@ -1,11 +1,11 @@
-/** Traits of a model as signals: as they are, or decoded. */
+/** Traits of a model as signals, plain or decoded. */
 
 import { type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { fitsTrait, insteadOf } from "../contract/plain";
 import type { MessageListener, Model, TraitName, Traits } from "../contract/traits";
 import type { Recovery } from "./recovery";
 
-/** What listens to a model until the signal aborts. */
+/** A listener on a model until the signal aborts. */
 export interface Listener {
   onChange(name: TraitName, heard: () => void): void;
   onMessage(heard: MessageListener): void;
@@ -27,7 +27,7 @@ export function listenTo(model: Model, stop: AbortSignal): Listener {
 
 export type Mirrored<Name extends TraitName> = { readonly [K in Name]: Signal<Traits[K]> };
 
-/** Return signals that follow the traits of these names; a value that the trait cannot have is said, and not taken. */
+/** Return signals that follow these traits; an invalid value is reported and ignored. */
 export function mirrorTraits<Name extends TraitName>(
   model: Model,
   names: readonly Name[],
@@ -52,7 +52,7 @@ export function mirrorTraits<Name extends TraitName>(
   return Object.fromEntries(names.map(mirror)) as Mirrored<Name>;
 }
 
-/** Return how to decode a trait: of each the newest value wins, and one that cannot be decoded is said, not thrown. */
+/** Return how to decode a trait: the newest value wins, and decoding errors are reported, not thrown. */
 export function traitDecoder(
   model: Model,
   { onChange }: Listener,

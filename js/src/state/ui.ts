@@ -18,7 +18,7 @@ import { type Ranked, type Reading, rankedSource, readingSource, stableComputed,
 import { mapperOf } from "./ranges";
 import type { Store } from "./store";
 
-/** What the pointer is over: a cell (or all that it stands for), or a label, which is one side alone. */
+/** What the pointer is over: a cell (or all that it stands for), or a label of one side. */
 export type Hover =
   | {
       readonly bin: Bin /** A link of the graph. */;
@@ -27,17 +27,17 @@ export type Hover =
   | {
       readonly target: Target /** The queries of a row of the learned sink's column, and that row of the picture. */;
       readonly sink?: { readonly queries: Span; readonly row: number };
-      /** The queries of a row of the column of recall. */
+      /** The queries of a row in the recall column. */
       readonly recall?: Span;
     };
 
-/** What of the matrix a heatmap shows, and how large one of its cells is drawn, in pixels. */
+/** The part of the matrix that a heatmap shows, and the size of its cells in pixels. */
 export interface Window extends Bin {
   readonly cellWidth: number;
   readonly cellHeight: number;
 }
 
-/** A place to bring into view: at the zoom in force, or close enough to read its cells, or a block so large as fits. */
+/** A place to bring into view: at the current zoom, close enough to read cells, or a block as large as fits. */
 export interface Destination {
   readonly query: number | null;
   readonly key: number | null;
@@ -45,61 +45,61 @@ export interface Destination {
   readonly block?: Bin;
 }
 
-/** A block of cells that one went down to: views show where it is until another place is chosen. */
+/** A block whose cells were opened: views mark it until another place is chosen. */
 export interface MarkedBlock {
   readonly queries: Span;
   readonly keys: Span;
   /** The names of both segments. */
   readonly from: string;
   readonly to: string;
-  /** Which of them a text is scrolled to. */
+  /** The one to which a text is scrolled. */
   readonly side: Side;
 }
 
-/** Where the segments view was left, to be found there again. */
+/** The state in which the segments view was left, to be restored. */
 export interface LeftSegments {
-  /** On top of the pinned segment. */
+  /** In addition to the pinned segment. */
   readonly second: string | null;
   readonly tokens: number;
   readonly heads: number;
 }
 
-/** What of segments the pointer is over, or the keyboard's place, or else what is pinned: exact numbers. */
+/** The exact numbers of segments under the pointer, at the keyboard's place, or at the pin. */
 export interface SegmentReading {
-  /** Whose attention: a token of the asking segment, or a segment; in which head, where that is not the selected one. */
+  /** The source: a token of the asking segment, or a segment; and its head, unless it is the selected one. */
   readonly query: number | null;
   readonly from: string;
   readonly head: HeadOf | null;
   readonly to: string;
-  /** A share of what is not set aside; the weight itself; that of even attention, a share again; and their quotient. */
+  /** A share of what is not excluded; the weight itself; the share under even attention; and their quotient. */
   readonly mass: number;
   readonly raw: number;
   readonly even: number;
   readonly lift: number;
   readonly perToken: number;
   readonly isAside: boolean;
-  /** False where `mass` is the sum of another stage than the weights. */
+  /** False if `mass` is the sum of another stage than the weights. */
   readonly shares?: boolean;
-  /** False while only the number's color has come. */
+  /** False while only the color's rounded number is known. */
   readonly exact: boolean;
 }
 
-/** What the model is shown without. */
+/** What the model is run without. */
 export interface Removal {
   readonly name: string;
   readonly of: EffectOf;
   readonly isPinned: boolean;
-  /** NaN and null where they are not known. */
+  /** NaN and null if not known. */
   readonly mass: number;
   readonly lost: number | null;
 }
 
-/** What a few keys do in a view, as one line of the list of keys. */
+/** What some keys do in a view, as a line of the list of keyboard shortcuts. */
 export interface KeyLine {
-  /** The keys, as the list shows them. */
+  /** The keys as the list shows them. */
   readonly shown: string;
   readonly does: string;
-  /** By the name that `KeyboardEvent.key` has for each; none for what is done by the pointer. */
+  /** Handlers by `KeyboardEvent.key`; none for actions of the pointer. */
   readonly keys: Readonly<Record<string, () => void>>;
 }
 
@@ -108,9 +108,9 @@ export interface Ui {
   readonly kernel: Kernel;
   readonly root: HTMLElement;
   readonly stop: AbortSignal;
-  /** 0 while the widget is hidden or not yet in the page. */
+  /** 0 while the widget is hidden or not in the page yet. */
   readonly width: Signal<number>;
-  /** With the padding: what decides between narrow and wide. */
+  /** Including the padding: decides between narrow and wide. */
   readonly outer: Signal<number>;
   readonly unit: Signal<number>;
   readonly dpr: Signal<number>;
@@ -118,54 +118,54 @@ export interface Ui {
   readonly theme: Signal<Theme>;
   readonly mode: ReadonlySignal<Mode>;
   readonly paints: Signal<{ sequential: Paints; diverging: Paints } | null>;
-  /** From number to color for the picture in hand. */
+  /** The color mapper of the current picture. */
   readonly mapper: ReadonlySignal<ColorMapper | null>;
-  /** Where the view's own parts end on the right: toolbar and status end there too. */
+  /** The right end of the view's own parts, shared by toolbar and status. */
   readonly extent: Signal<number | null>;
   readonly hover: Signal<Hover | null>;
-  /** The head under the pointer, or the keyboard's, among all heads. */
+  /** The head under the pointer or at the keyboard's place, among all heads. */
   readonly pointedHead: Signal<HeadOf | null>;
-  /** Which heads are shown among all; null for all of them. */
+  /** The limits on which heads are shown among all; null for all. */
   readonly onlyHeads: ReadonlySignal<HeadFilter | null>;
-  /** What the heatmap shows of the matrix: the heatmap writes it, panel and minimap read it. */
+  /** The part of the matrix in the heatmap: written by the heatmap, read by panel and minimap. */
   readonly window: Signal<Window | null>;
-  /** The change under the pointer, or at the pin: the comparison writes it, the status line says it. */
+  /** The change under the pointer or at the pin: written by the comparison, read by the status line. */
   readonly change: Signal<CellChange | null>;
-  /** The keys of the view that is shown: the view writes it, the list of keys reads it. */
+  /** The keys of the current view: written by the view, read by the list of shortcuts. */
   readonly keyLines: Signal<() => readonly KeyLine[]>;
-  /** What floats over the picture: the list of keys, or the field for a token to go to. */
+  /** The open card: the list of keyboard shortcuts, or the field to go to a token. */
   readonly card: Signal<"keys" | "goto" | null>;
-  /** The attention of segments under the pointer, or at the pin: their view writes it, the status line says it. */
+  /** The segment numbers under the pointer or at the pin: written by the segments view, read by the status line. */
   readonly segmentReading: Signal<SegmentReading | null>;
-  /** What the segments view shows the model without: it writes it, the status line says it. */
+  /** What the segments view shows the model without: written by the view, read by the status line. */
   readonly removed: Signal<Removal | null>;
-  /** The choices that stand in the toolbar, which writes it: where it has no room, they stand above the view. */
+  /** The menus in the toolbar, which writes it; menus without room there stand above the view. */
   readonly inToolbar: Signal<string>;
-  /** In which order effects are listed. */
+  /** The order of effects. */
   readonly effectOrder: Signal<EffectOrder>;
-  /** What the model is run without, by its name, and why it could not be: Python's sentence, "" while it runs. */
+  /** The current run of the model, by name, and Python's sentence if it failed ("" while it runs). */
   readonly effectProblem: Signal<{ readonly key: string; readonly text: string } | null>;
-  /** The view from which one went down to the cells of a block, and what that is called: the way back. */
+  /** The view from which the cells of a block were opened, and its label, for the back button. */
   readonly cameFrom: Signal<{ readonly view: ViewName; readonly block: string } | null>;
   readonly leftSegments: Signal<LeftSegments | null>;
-  /** The segment that was last pinned inside others, by the path of these: of going down again. */
+  /** The segment last pinned inside others, by their path, for going down again. */
   readonly insidePins: Map<string, string>;
-  /** The cells that one went down to. */
+  /** The block whose cells were opened. */
   readonly marked: Signal<MarkedBlock | null>;
-  /** What stands along the axes of the heatmap; null: segments where there are some and tokens have no room. */
+  /** The chosen axis labels of the heatmap; null: segments if there are some and tokens do not fit. */
   readonly axisNames: Signal<"tokens" | "segments" | null>;
-  /** Which of them do: the heatmap writes it; null where there are no segments. */
+  /** The shown axis labels, written by the heatmap; null without segments. */
   readonly shownNames: Signal<"tokens" | "segments" | null>;
-  /** The segment whose name, or whose margin, the pointer is on. */
+  /** The segment whose name or margin is under the pointer. */
   readonly pointedSegment: Signal<{ readonly side: Side; readonly node: SegmentNode } | null>;
-  /** What has become of a file or a copy that was asked for, to be said. */
+  /** The message about a saved file or a copy. */
   readonly told: Signal<{ readonly title: string; readonly text: string } | null>;
-  /** Where the heatmap is to go: anybody writes it, the heatmap goes there and writes null. */
+  /** Where the heatmap should move: anyone writes it, the heatmap moves there and writes null. */
   readonly destination: Signal<Destination | null>;
-  /** The row or column that the panel ranks: the pinned one, else the hovered one. */
+  /** The row or column that the panel ranks: the pinned one, else the one under the pointer. */
   readonly target: ReadonlySignal<Target | null>;
   readonly ranked: ReadonlySignal<Ranked | Unranked | null>;
-  /** The exact number under the pointer, and at the pin. */
+  /** The exact numbers under the pointer and at the pin. */
   readonly hovered: ReadonlySignal<Reading | null>;
   readonly pinned: ReadonlySignal<Reading | null>;
 }
@@ -173,7 +173,7 @@ export interface Ui {
 /** The views whose panel ranks a row or column. */
 const LISTING: readonly ViewName[] = ["heatmap", "text", "image"];
 
-/** Return what one view adds to the store, kept up to date with its element. */
+/** Return what one view adds to the store, kept in step with its element. */
 export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: AbortSignal): Ui {
   const width = signal(0);
   const outer = signal(0);
@@ -188,7 +188,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
   const hoverBin = stableComputed(() => {
     const at = hover.value;
     if (at === null || !("bin" in at)) return null;
-    return at.bin.keys.start < store.facts.value.keys ? at.bin : null; // beyond is the graph's sink, no key
+    return at.bin.keys.start < store.facts.value.keys ? at.bin : null; // beyond is the graph's sink, not a key
   });
   const pinBin = stableComputed<Bin>(() => {
     const query = store.query.value;
@@ -209,11 +209,11 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     if ("target" in at) return at.target;
     const { start, stop: end } = at.bin.queries;
     if (end - start === 1) return { side: "query", index: start };
-    const peak = hovered.value; // a bin of several queries: the one that its greatest number belongs to
+    const peak = hovered.value; // a bin of several queries is listed by the query of its greatest number
     return peak !== null && peak.query >= start && peak.query < end ? { side: "query", index: peak.query } : null;
   });
 
-  const listed = computed(() => (LISTING.includes(store.view.value) ? target.value : null)); // others ask for their own
+  const listed = computed(() => (LISTING.includes(store.view.value) ? target.value : null)); // others ask themselves
 
   const mapper = computed(() => {
     const picture = store.picture.value;
@@ -271,7 +271,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
   return ui;
 }
 
-/** What is marked, until a token is pinned or freed, or positions are of other tokens. */
+/** The block marked until a token is pinned or unpinned, or until positions mean other tokens. */
 function markedBlock(store: Store, stop: AbortSignal): Signal<MarkedBlock | null> {
   const marked = signal<MarkedBlock | null>(null);
   const chosen = computed(() => {
@@ -286,7 +286,7 @@ function markedBlock(store: Store, stop: AbortSignal): Signal<MarkedBlock | null
   return marked;
 }
 
-/** Width comes from ResizeObserver only: a view often begins detached, at width 0. */
+/** Width comes from ResizeObserver only: a view often starts detached, at width 0. */
 function watchSize({ root, width, outer, dpr, stop }: Ui, attached: () => void): void {
   const observer = new ResizeObserver((entries) => {
     const entry = entries[entries.length - 1];
@@ -301,7 +301,7 @@ function watchSize({ root, width, outer, dpr, stop }: Ui, attached: () => void):
   stop.addEventListener("abort", () => observer.disconnect(), { once: true });
 }
 
-/** Theme, font and colors follow the host, live. Returns what reads them again. */
+/** Follow the host's theme, font and colors live. Returns a function that reads them again. */
 function watchLook(ui: Ui): () => void {
   const { root, store, stop, paints, unit, font, theme } = ui;
   let last = "";
@@ -311,7 +311,7 @@ function watchLook(ui: Ui): () => void {
     root.dataset.host = detectHost(root);
     root.dataset.theme = found;
     root.toggleAttribute("data-own-theme", found !== detectTheme(root, "auto"));
-    // On a page of its own color the widget sits on that page, where the host has no name for it.
+    // The widget takes the page's own background if the host has no variable for it.
     const page = root.dataset.host === "other" && preference === "auto" ? pageColor(root) : undefined;
     if (page === undefined) root.style.removeProperty("--aw-bg");
     else root.style.setProperty("--aw-bg", cssOf(page));
@@ -336,7 +336,7 @@ function watchLook(ui: Ui): () => void {
   const readSoon = () => {
     read();
     clearTimeout(later);
-    later = setTimeout(read, 300); // a host names its new theme before its style sheet is in force
+    later = setTimeout(read, 300); // a host sets its new theme before the style sheet applies
   };
   watchTheme(root, readSoon, stop);
   const ends = [effect(() => read()), () => clearTimeout(later)];

@@ -1,4 +1,4 @@
-/** What changes for a query over its keys, or for a key over its queries: A hollow, B solid, and the numbers. */
+/** The changes of a query over its keys, or of a key over its queries: A hollow, B solid, and the numbers. */
 
 import type { JSX } from "preact";
 import { px, Token } from "../../components/dom";
@@ -27,11 +27,11 @@ const SIDES = ["a", "b"] as const;
 interface ChangeListProps {
   readonly ui: PlaceSpace;
   readonly comparison: ReadyComparison | null;
-  /** The place from which on queries are padding. */
+  /** The first position of padding among the queries. */
   readonly padding: number | null;
 }
 
-/** List what changes for what is pinned or pointed at; until then, where the two differ most. */
+/** List the changes at the pin or under the pointer; otherwise, the largest differences. */
 export function ChangeList({ ui, comparison, padding }: ChangeListProps) {
   const { store } = ui;
   if (comparison === null) return <div style={{ minHeight: px(ROW * (ROWS + 4) * ui.unit.value) }} />;
@@ -45,7 +45,7 @@ export function ChangeList({ ui, comparison, padding }: ChangeListProps) {
       ? null
       : changesIn(comparison, target.side, target.index);
   const rows = Math.min(most, Math.max(comparison.queries.length, comparison.keys.length)) + 1;
-  // What only one side has is a line of its own: room for it is kept.
+  // The line for what only one side has is always kept free.
   const only = Math.max(...[comparison.queries, comparison.keys].map((one) => one.only.filter(Boolean).length));
   const pairs = found === null ? pairsOf(ui, comparison, padding, rows - 2) : [];
   const absent = ui.kernel.away.value && !comparison.pictures.change.exact;
@@ -64,7 +64,7 @@ export function ChangeList({ ui, comparison, padding }: ChangeListProps) {
   );
 }
 
-/** Return where the two differ most, where that is not for a pin to say; none while it is not known. */
+/** Return the largest differences, unless a pin is to be listed; null if not known. */
 function pairsOf(
   { store, lost, largest }: PlaceSpace,
   of: ReadyComparison,
@@ -76,7 +76,7 @@ function pairsOf(
   return (largest.value ?? []).filter((one) => isOfSame(one.of, of)).slice(0, most);
 }
 
-/** Whether a list is still to come: of a pin, or of where two long heads differ most. */
+/** Whether a list is still due: for a pin, or for the largest differences of two long heads. */
 function isComing({ store, lost, largest }: PlaceSpace, of: ReadyComparison): boolean {
   if (store.query.value !== null && !lost.value) return true;
   const { exact, sampled } = of.pictures.change;
@@ -86,7 +86,7 @@ function isComing({ store, lost, largest }: PlaceSpace, of: ReadyComparison): bo
 const isOfSame = (one: ReadyComparison, other: ReadyComparison) =>
   JSON.stringify([one.of, one.against, one.againstAt]) === JSON.stringify([other.of, other.against, other.againstAt]);
 
-/** What Python says of the pin; until it does, what the pictures say. */
+/** Python's answer for the pin; until it arrives, the pictures' numbers. */
 function ofPin({ store, lost }: PlaceSpace, comparison: ReadyComparison): Changes | null {
   const [query, key, said] = [store.query.value, store.key.value, store.changes.value];
   if (lost.value || said === null) return said;
@@ -124,7 +124,7 @@ function ticksOf(rows: readonly ChangeRow[]): number[] {
   return axisTicks(Math.max(...numbers, 0), Math.min(...numbers, 0));
 }
 
-/** What a query attends to, or which queries attend to a key: A hollow, B solid, and the numbers. */
+/** The keys of a query, or the queries of a key: A hollow, B solid, and the numbers. */
 function List({ ui, found, comparison, pinned, most }: ListProps) {
   const { store } = ui;
   const byQuery = found.side === "query";
@@ -163,7 +163,7 @@ interface PairsProps {
   readonly comparison: ReadyComparison;
 }
 
-/** Where the two differ most; of a long head, whose cells are rounded, the exact numbers of those that seem to. */
+/** The largest differences; in a long head with rounded cells, the exact numbers of the likely largest ones. */
 function Pairs({ ui: { store }, pairs, comparison }: PairsProps) {
   const { of, against } = comparison;
   const [queries, keys] = [store.queryLabels.value, store.keyLabels.value];
@@ -209,12 +209,12 @@ const wordsOf = (side: Changes["side"]) => (side === "query" ? "attends to" : "i
 interface ListHeadProps {
   readonly ui: PlaceSpace;
   readonly found: Changes;
-  /** The place that the list is of; null where the other side has none. */
+  /** The place of the list; null if the other side has none. */
   readonly own: number | null;
   readonly pinned: boolean;
 }
 
-/** Whose changes these are, and what A and B are called. */
+/** The heading of a list: whose changes it shows, and the names of A and B. */
 function ListHead({ ui: { store }, found, own, pinned }: ListHeadProps) {
   const labels = (found.side === "query" ? store.queryLabels : store.keyLabels).value;
   return (
@@ -267,11 +267,11 @@ function AxisHead({ ticks }: { ticks: readonly number[] }) {
 
 interface ChangeProps {
   readonly row: ChangeRow;
-  /** What its numbers are; weights where it is not said. */
+  /** The stage of the numbers; weights if omitted. */
   readonly stage?: Stage;
   readonly labels: Labels;
   readonly chosen?: boolean;
-  /** What stands before the token. */
+  /** The text before the token. */
   readonly from?: JSX.Element;
   readonly ticks: readonly number[];
   select(place: number): void;
@@ -299,7 +299,7 @@ function Change({ row, stage = "weights", labels, chosen, from, ticks, select }:
   );
 }
 
-/** What is not in the list: smaller weights, what only one side has, what both mask. */
+/** What the list leaves out: smaller weights, keys of one side only, keys masked on both sides. */
 function Rest({ found, left }: { found: Changes; left: readonly ChangeRow[] }) {
   const { rest, only, masked, side } = found;
   const sums = { a: rest.a + sum(left, "a"), b: rest.b + sum(left, "b"), count: rest.count + left.length };
@@ -346,13 +346,13 @@ const tickText = (value: number) =>
   String(value)
     .replace(/^(-?)0\./, "$1.")
     .replace("-", "−");
-/** How far a value is from the first tick to the last, in hundredths. */
+/** The position of a value between the first and last tick, in percent. */
 const along = (value: number, ticks: readonly number[]) => {
   const [start, end] = [ticks[0]!, ticks.at(-1)!];
   return 100 * Math.min(1, Math.max(0, (value - start) / (end - start)));
 };
 
-/** A hollow, B solid, the change as a line between them; a slash at 0 where a side is masked. */
+/** A hollow, B solid, the change as a line between them; a slash at 0 for a masked side. */
 function Dumbbell({ row, ticks }: { row: ChangeRow; ticks: readonly number[] }) {
   const [a, b] = [along(row.a ?? 0, ticks), along(row.b ?? 0, ticks)];
   const drawn = [row.a, row.b].every((value) => value === null || Number.isFinite(value));

@@ -1,4 +1,4 @@
-/** Above the pictures: their names, or the choice of one, and the key that is pinned or pointed at. */
+/** Above the pictures: their names, or the choice of one, and the key that is pinned or under the pointer. */
 
 import { px, rove, Token } from "../../components/dom";
 import { isNamed, ofModel } from "../../components/phrases";
@@ -10,7 +10,7 @@ import { GAP, isBeside } from "./layout";
 
 const LETTERS = { a: "A", b: "B", change: "B − A" } as const;
 
-/** Draw the names above the pictures, or the choice of one, and the pinned or hovered key above each. */
+/** Draw the names above the pictures, or the choice of one, and the key above each. */
 export function Heads({
   ui,
   plot,
@@ -87,7 +87,7 @@ export function Heads({
   );
 }
 
-/** Which layer, sample and head each side shows, as far as there are several: "layer 2, head 9". */
+/** The layer, sample and head of each side, if there are several: "layer 2, head 9". */
 function placesOf({ store }: Ui, { of, againstAt, numbers }: ReadyComparison): Record<Part, string> {
   const { layers, batches, heads } = store.facts.value;
   const told = (number: number | null, layer: number, batch: number, head: number) => {
@@ -102,7 +102,7 @@ function placesOf({ store }: Ui, { of, againstAt, numbers }: ReadyComparison): R
   return { a: told(numbers[0], ...a), b: told(numbers[1], ...(againstAt ?? a)), change: "" };
 }
 
-const PILL = 6.5; // pixels a character, about: only to keep pills inside
+const PILL = 6.5; // approximate pixels per character, to keep pills inside
 
 function KeyPins({ ui, plot, left }: { ui: Ui; plot: Plot; left: number }) {
   const { store } = ui;

@@ -1,4 +1,6 @@
-/** A, B and their difference beside one another: one selection, one scale for both; below, what changes for the pin. */
+/**
+ * A, B and their difference next to each other: one selection and one scale for both; below, the changes at the pin.
+ */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { QueryLabels } from "../../components/axis-labels";
@@ -24,7 +26,7 @@ import { Legend } from "./legend";
 import { type Grids, gridsOf, type Mappers, mappersOf } from "./mappers";
 import { askChange, type PlaceSpace, paddedPicture, placeSpaceOf } from "./place-space";
 
-const LEAST_WIDTH = 640; // of the list, however small the pictures are
+const LEAST_WIDTH = 640; // of the list, even below small pictures
 const NAMES = { a: "picture", b: "picture-b", change: "picture-change" } as const;
 
 /** Return the comparison: three pictures, their legends, and the list of changes. */
@@ -35,7 +37,7 @@ export function compare(outer: Ui): View {
     return found !== null && found.error === null ? found : null;
   });
   const ui = placeSpaceOf(outer, comparison);
-  const single = signal<Part>("a"); // where only one picture has room
+  const single = signal<Part>("a"); // if only one picture fits
   const plot = createPlot(ui, layoutCompare, false);
   const grids = gridsOf(comparison, plot);
   const mappers = mappersOf(outer, comparison, grids);
@@ -77,7 +79,7 @@ export function compare(outer: Ui): View {
   const ends = [
     effect(() => place(ui, plot, figure, pictures, single.value)),
     effect(() => {
-      // Of what was not saved nothing comes where no kernel answers.
+      // Without a kernel, what was not saved never arrives.
       const none = comparison.value === null && (ui.store.comparison.value !== null || ui.kernel.away.value);
       for (const view of [figure, legend.node, list.node]) view.hidden = none;
     }),
@@ -107,7 +109,7 @@ export function compare(outer: Ui): View {
   };
 }
 
-/** One of the three pictures: its canvas, what floats over it, and how it is pointed at. */
+/** One of the three pictures: its canvas, overlays and pointer. */
 function comparedPicture(
   outer: Ui,
   ui: PlaceSpace,
@@ -136,7 +138,7 @@ function comparedPicture(
 
 type ComparedPicture = ReturnType<typeof comparedPicture>;
 
-/** Put the pictures where the layout says: side by side, or the one that is chosen. */
+/** Place the pictures: side by side, or only the chosen one. */
 function place(
   ui: PlaceSpace,
   plot: Plot,
@@ -159,7 +161,7 @@ function place(
   ui.extent.value = beside ? Math.min(ui.width.value, Math.max(right, LEAST_WIDTH * ui.unit.value)) : null;
 }
 
-/** Paint the pictures with the cells in hand; another comparison, or other colors, fade in. */
+/** Paint the pictures with the current cells; another comparison, or other colors, fade in. */
 function painter(
   ui: PlaceSpace,
   plot: Plot,
@@ -216,7 +218,7 @@ function nameOf({ store }: Ui, { of, against, queries, keys, numbers }: ReadyCom
   return `Attention ${of.stage}, ${what}, ${layers}head ${of.head}${ofModel(numbers[name === "b" ? 1 : 0])}, ${size}`;
 }
 
-/** The pinned pair for those who hear it. */
+/** The pinned pair for screen readers. */
 function spoken({ store, pinned, changed }: PlaceSpace): string {
   const now = changed.value;
   if (pinned.value === null || now === null || now.query !== store.query.value || now.key !== store.key.value)
@@ -227,7 +229,7 @@ function spoken({ store, pinned, changed }: PlaceSpace): string {
   return `query ${query.position} ${query.text}, key ${key.position} ${key.text}, A ${said(now.a)}, B ${said(now.b)}${change}`;
 }
 
-/** These two could not be compared: Python's own sentence. */
+/** The message when the two could not be compared: Python's sentence. */
 function Problem({ ui }: { ui: Ui }) {
   const found = ui.store.comparison.value;
   if (found === null || found.error === null) return null;

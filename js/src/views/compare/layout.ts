@@ -1,19 +1,19 @@
-/** Where the three pictures of a comparison stand: numbers in, numbers out. Lengths are CSS pixels. */
+/** The layout of the three pictures of a comparison, as pure functions. Lengths are CSS pixels. */
 
 import { type Figure, fit, type LabelRoom, type Mode, wholePixels } from "../../geometry/layout";
 
 export const GAP = 21; // between two pictures
 const HEAD = 72; // above them: name, letter, pinned key
-const SWITCH = 8; // more where one stands for all: the choice of it
+const SWITCH = 8; // more room for the choice of a single picture
 const MOST_LABEL = 110;
 const TICKS = 52;
-const LEAST_BESIDE = 720; // below, one picture stands in the place of three
+const LEAST_BESIDE = 720; // below this width, only one picture is shown
 
-/** Whether all three pictures stand side by side. */
+/** Whether all three pictures are side by side. */
 export const isBeside = (mode: Mode) => mode === "beside" || mode === "wide";
 
 /**
- * Return where one of the three pictures stands; all are as large. Key labels are only for what is pinned, so they
+ * Return the place of one of the three pictures, which have equal size. Only pinned keys have labels, so these
  * need no room of their own.
  */
 export function layoutCompare(input: {

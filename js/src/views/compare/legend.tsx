@@ -15,17 +15,17 @@ import type { Grids, Mappers } from "./mappers";
 
 interface LegendProps {
   readonly ui: Ui;
-  /** The one picture that is shown, if it is one. */
+  /** The single picture that is shown, if any. */
   readonly only: Part | null;
   readonly plot: Plot;
-  /** A, with what is known of its padding. */
+  /** A, with its padding if known. */
   readonly padded: Picture | null;
   readonly comparison: ReadyComparison | null;
   readonly grids: Grids | null;
   readonly mappers: Mappers | null;
 }
 
-/** Draw both legends, or the one of the only picture that is shown. */
+/** Draw both legends, or that of the single picture. */
 export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: LegendProps) {
   const { store } = ui;
   const at = plot.figure.value;
@@ -108,7 +108,7 @@ function sumOf(one: Kinds, other: Kinds): Kinds {
   return sum;
 }
 
-/** What is not compared, or not labeled: "left out: 2 queries of A, 3 of B". */
+/** What is not compared or not labeled: "left out, no counterpart: 2 queries of A, 3 of B". */
 function onlyText({ queries, keys }: ReadyComparison, { facts }: Store): string | null {
   const some = (n: number, [one, many]: readonly [string, string], side: string) =>
     n > 0 ? [`${count(n)} ${n === 1 ? one : many} of ${side}`] : [];

@@ -1,4 +1,4 @@
-/** The cells of a comparison that are drawn, and their colors: one scale for A and B, one for their difference. */
+/** The drawn cells of a comparison and their colors: one scale for A and B, one for their difference. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";
@@ -12,7 +12,7 @@ import type { Ui } from "../../state/ui";
 export type Grids = { readonly [K in Part]: Grid };
 export type Mappers = { readonly [K in Part]: ColorMapper };
 
-/** Return the cells that are drawn: folded where the screen has fewer pixels, changes by their size. */
+/** Return the drawn cells: folded if the screen has fewer pixels, changes by their size. */
 export function gridsOf(comparison: ReadonlySignal<ReadyComparison | null>, plot: Plot): ReadonlySignal<Grids | null> {
   return computed(() => {
     const of = comparison.value;
@@ -28,7 +28,7 @@ export function gridsOf(comparison: ReadonlySignal<ReadyComparison | null>, plot
   });
 }
 
-/** Return one scale for A and B, and one of its own, symmetric, for their difference. */
+/** Return one scale for A and B, and a symmetric one for their difference. */
 export function mappersOf(
   { store }: Ui,
   comparison: ReadonlySignal<ReadyComparison | null>,
@@ -48,7 +48,7 @@ export function mappersOf(
       store.color_scale.value,
       range,
     );
-    const own = Array.isArray(range) ? "head" : range; // a range of one's own is one of the numbers, not of changes
+    const own = Array.isArray(range) ? "head" : range; // a custom range does not apply to changes
     return { a: sides, b: sides, change: makeColorMapper(change, drawn.change, true, "linear", own) };
   });
 }

@@ -1,4 +1,7 @@
-/** A comparison as the parts of a heatmap see it: places that both sides have in the place of positions, changes for numbers. */
+/**
+ * A comparison in the form that the heatmap's parts take: common places instead of positions, changes instead of
+ * numbers.
+ */
 
 import { computed, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
@@ -18,24 +21,24 @@ import { latestAnswer, type Reading, stableComputed } from "../../state/queries"
 import type { Store } from "../../state/store";
 import type { Hover, Ui } from "../../state/ui";
 
-/** What the parts of a heatmap know of the widget, with the places that both sides have for positions. */
+/** The heatmap's view of the widget, with common places as positions. */
 export interface PlaceSpace extends Ui {
   readonly changed: ReadonlySignal<CellChange | null>;
-  /** Whether something is pinned that the other side has not. */
+  /** Whether the pin has no counterpart on the other side. */
   readonly lost: ReadonlySignal<boolean>;
   /**
-   * Of a long head, whose picture is rounded, the largest change in each of some cells that change most, once known: of
-   * the comparison that each of them names. Those that the kernel refuses are left out.
+   * In a long head with rounded pictures, the largest change in each of the cells that change most, once known, with
+   * the comparison that it belongs to. Cells that the kernel refuses are left out.
    */
   readonly largest: ReadonlySignal<readonly (PairChange & CellChange)[] | null>;
-  /** Why none of them is known, where it was asked for; "" otherwise. */
+  /** Why no such change is known, after a request; otherwise "". */
   readonly refusal: ReadonlySignal<string>;
 }
 
 export const MOST_LISTED = 12;
 const sizeOf = ({ value }: CellChange) => Math.abs(value ?? 0);
 
-/** Return the widget as the parts of a heatmap see it, with places for positions. */
+/** Return the heatmap's view of the widget, with places as positions. */
 export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparison | null>): PlaceSpace {
   const { store, stop } = outer;
   const placeOf = (places: Places | undefined, position: number | null) =>
@@ -134,8 +137,8 @@ export function placeSpaceOf(outer: Ui, comparison: ReadonlySignal<ReadyComparis
 }
 
 /**
- * Return A's picture with the place from which on its queries are padding, as A's own mask says it; null where B has other
- * tokens there and `side` is B: its rows are its own.
+ * Return A's picture with the start of its padding, as A's mask gives it; null for side B if its tokens differ there,
+ * because its rows are its own.
  */
 export function paddedPicture(outer: Ui, of: ReadyComparison | null, side: Part): Picture | null {
   const own = outer.store.picture.value;

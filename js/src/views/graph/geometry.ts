@@ -1,26 +1,26 @@
-/** Geometry of the graph: rows that may be folded, bands whose width is the number. Numbers in, numbers out. */
+/** The geometry of the graph, as pure functions: foldable rows, and bands whose width is the number. */
 
 export const ROW = 22;
 const PITCHES = [22, 16, 12] as const;
 const TALL = 640;
 const LEAST_PITCH = 12;
-const ROOMY = Math.floor(TALL / ROW); // rows at the full pitch: what a column with few tokens of its own is filled up to
+const ROOMY = Math.floor(TALL / ROW); // rows at the full pitch, to which a sparse column is filled up
 
-/** One row of a column of tokens: a token, or tokens that are left out. */
+/** One row of a column: a token, or a gap for tokens left out. */
 export type Row = { readonly kind: "token"; readonly index: number } | { readonly kind: "gap"; readonly count: number };
 
-/** One column of tokens: where each stands. */
+/** The places of a column's tokens. */
 export interface Lane {
   readonly rows: readonly Row[];
   readonly pitch: number;
   readonly height: number;
-  /** Every how many rows a label stands. */
+  /** The label interval in rows. */
   readonly step: number;
-  /** The middle of a token's row, or null where it is folded away. */
+  /** The center of a token's row, or null if it is folded away. */
   y(index: number): number | null;
 }
 
-/** Lay out a column of `total` tokens: all of them, or, where they do not fit, those of `keep` with gaps between. */
+/** Lay out a column of `total` tokens: all, or if they do not fit, those of `keep` with gaps between. */
 export function lane(total: number, keep: readonly number[] | null, unit = 1): Lane {
   const tall = TALL * unit;
   const pitch = PITCHES.find((p) => total * p * unit <= tall);
@@ -54,15 +54,15 @@ function folded(total: number, keep: readonly number[], unit: number): Lane {
   rows.forEach((row, at) => {
     if (row.kind === "token") places.set(row.index, (at + 0.5) * pitch);
   });
-  // As tall as all of them, however many rows there are: folding and unfolding moves nothing below.
+  // As tall as all tokens, however many rows there are, so that folding moves nothing below.
   return { rows, pitch, height: TALL * unit, step: 1, y: (index) => places.get(index) ?? null };
 }
 
 const token = (index: number): Row => ({ kind: "token", index });
 
 /**
- * The first of `keep` that have room, then tokens around them: two on each side while there is room, more only as long as
- * all stand at their full distance. Each gap takes a row too.
+ * Return the first of `keep` that fit, then tokens around them: two on each side while there is room, more only while
+ * all rows keep their full pitch. Each gap takes a row too.
  */
 function withNeighbors(total: number, keep: readonly number[], room: number): number[] {
   const chosen = new Set<number>();
@@ -94,21 +94,21 @@ function withNeighbors(total: number, keep: readonly number[], room: number): nu
   return [...chosen].sort((a, b) => a - b);
 }
 
-/** One link that is drawn: `head` is its place among the heads shown. */
+/** One drawn link; `head` is its place among the shown heads. */
 export interface Link {
   readonly query: number;
   readonly key: number;
   readonly head: number;
-  /** Its number; of another stage than the weights it may be below zero. */
+  /** Its number, which may be negative in other stages than the weights. */
   readonly weight: number;
-  /** As a share of the largest, where numbers are no shares of 1. */
+  /** As a share of the largest, for numbers that are not shares of 1. */
   readonly size?: number;
 }
 
-/** How wide a link is, as a share of the widest. */
+/** The width of a link, as a share of the widest. */
 export const sizeOf = ({ weight, size }: Link) => size ?? Math.abs(weight);
 
-/** A link as a band: from `y0` at the left edge to `y1` at the right, and its width at both. */
+/** A link as a band: from `y0` on the left to `y1` on the right, with its width at both ends. */
 export interface Band extends Link {
   readonly y0: number;
   readonly y1: number;
@@ -117,20 +117,20 @@ export interface Band extends Link {
   readonly opacity: number;
 }
 
-const FULL = 14; // pixels of weight 1 where the bands of one token begin
+const FULL = 14; // pixels of weight 1 at the start of a token's bands
 const APART = 2; // between heads there
 const FULL_FAR = 12;
-const FAR_ROOM = 19; // that the bands into one token may take together, in a row of 22
+const FAR_ROOM = 19; // joint width of the bands into one token, in a row of 22
 const THINNEST = 0.8;
 
-/** The bars beside the pinned token, one for each head that has a band: from, to. */
+/** The bars beside the pinned token, one for each head with a band: from, to. */
 export interface Stem {
   readonly head: number;
   readonly from: number;
   readonly to: number;
 }
 
-/** Return the bands of one token: `side` is where it stands, its links go to the other. Heads are stacked in order. */
+/** Return the bands of one token on `side`, linked to the other side. Heads are stacked in order. */
 export function bandsOf(links: readonly Link[], side: "query" | "key", queries: Lane, keys: Lane, unit = 1) {
   const near = side === "query" ? queries : keys;
   const far = side === "query" ? keys : queries;
@@ -148,7 +148,7 @@ export function bandsOf(links: readonly Link[], side: "query" | "key", queries: 
   const sums = heads.map((head) =>
     shown.filter((link) => link.head === head).reduce((sum, link) => sum + sizeOf(link), 0),
   );
-  // The weights that a key receives may sum to more than 1: then the stems share the room of one row of each head.
+  // A key's weights may sum to more than 1: then the bars of each head share the room of one row.
   const apart = APART * unit * (heads.length - 1);
   const sum = sums.reduce((total, each) => total + each, 0);
   const whole = Math.max(queries.height, keys.height);
@@ -188,7 +188,7 @@ export function bandsOf(links: readonly Link[], side: "query" | "key", queries: 
 
 const own = (link: Link, side: "query" | "key") => (side === "query" ? link.query : link.key);
 
-/** Return thin curves for all tokens at once: width is the weight, at least a hairline. */
+/** Return thin curves for all tokens: the width is the weight, at least a hairline. */
 export function curvesOf(links: readonly Link[], queries: Lane, keys: Lane, unit = 1): Band[] {
   const bands: Band[] = [];
   for (const link of links) {
@@ -203,8 +203,8 @@ export function curvesOf(links: readonly Link[], queries: Lane, keys: Lane, unit
 }
 
 /**
- * Return the strongest of all links, weakest first, as they are to be drawn: more curves than `most` nobody could tell
- * apart.
+ * Return the strongest links, weakest first (the drawing order): nobody could distinguish more curves than
+ * `most`.
  */
 export function strongestLast(links: readonly Link[], most: number): Link[] {
   return [...links]
@@ -213,7 +213,7 @@ export function strongestLast(links: readonly Link[], most: number): Link[] {
     .reverse();
 }
 
-/** Return a band's outline between x0 and x1: cubic, both handles half way. */
+/** Return a band's outline between x0 and x1: a cubic with both handles half way. */
 export function outline(
   path: Pick<Path2D, "moveTo" | "lineTo" | "bezierCurveTo" | "closePath">,
   band: Band,
@@ -230,9 +230,9 @@ export function outline(
   path.closePath();
 }
 
-/** How far from one end to the other a cubic has come, both handles half way and level, `share` of the way across. */
+/** The vertical progress of a cubic with level handles half way, at `share` of its width. */
 function progress(share: number): number {
-  // The curve's x is not linear in its parameter: solve x(t) = share for t, x(t) = 1.5 t (1 − t) + t³ … by bisection.
+  // x(t) = 1.5 t (1 − t) + t³ … is not linear in t: solve x(t) = share by bisection.
   let low = 0;
   let high = 1;
   for (let i = 0; i < 24; i++) {
@@ -245,12 +245,12 @@ function progress(share: number): number {
   return 3 * (1 - t) * t * t + t * t * t;
 }
 
-/** Return where a band is `share` of the way across: for hit tests. */
+/** Return the height of a band at `share` of its width, for hit tests. */
 export function middleAt(band: Band, share: number, ease = progress(share)): { y: number; width: number } {
   return { y: band.y0 + (band.y1 - band.y0) * ease, width: band.width0 + (band.width1 - band.width0) * ease };
 }
 
-/** Return the band under a point between the columns, the strongest where several lie, or null. */
+/** Return the band under a point between the columns (the strongest if several overlap), or null. */
 export function bandUnder(bands: readonly Band[], share: number, y: number, slack: number): Band | null {
   let best: Band | null = null;
   const ease = progress(share);
@@ -262,7 +262,7 @@ export function bandUnder(bands: readonly Band[], share: number, y: number, slac
   return best;
 }
 
-/** Return the links of a token that are kept: the strongest `top`, and none weaker than `threshold`. */
+/** Return the kept links of a token: the strongest `top`, and none below `threshold`. */
 export function keepLinks(links: readonly Link[], top: number | null, threshold: number): Link[] {
   const strong = links.filter((link) => sizeOf(link) >= threshold && sizeOf(link) > 0);
   if (top === null) return strong;

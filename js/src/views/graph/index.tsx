@@ -1,4 +1,4 @@
-/** Queries on the left, keys on the right, attention between them: a band's width is the number. */
+/** The graph: queries on the left, keys on the right, and bands between them whose width is the number. */
 
 import { effect } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
@@ -75,7 +75,7 @@ export function graph(ui: Ui): View {
   };
 }
 
-/** Runs what came last at the next animation frame: a pointer on its way from label to label asks for many pictures. */
+/** Run only the newest callback, at the next frame: a pointer moving over labels asks for many pictures. */
 function perFrame() {
   let due = 0;
   const cancel = () => cancelAnimationFrame(due);
@@ -86,7 +86,7 @@ function perFrame() {
   return { next, cancel };
 }
 
-/** All that the picture shows, read at once. */
+/** Everything that the picture shows, read at once. */
 interface Scene {
   readonly width: number;
   readonly height: number;
@@ -99,7 +99,7 @@ interface Scene {
   readonly curves: readonly Band[];
   readonly bands: readonly Band[];
   readonly stems: readonly Stem[];
-  /** Where the token in focus stands; null while there is none. */
+  /** The place of the token in focus; null if there is none. */
   readonly side: Side | null;
   /** The pinned token's row: a short line leads from its pill to the bars. */
   readonly tick: number | null;
@@ -124,7 +124,10 @@ function sceneOf(ui: Ui, model: GraphModel, frame: Frame, height: number): Scene
   };
 }
 
-/** The color of a band: of its sign where it has one, else of its head, or in a folded graph of one head of its key's segment. */
+/**
+ * The color of a band: by sign if signed, else by head; in a folded graph of one head, by the key's
+ * segment.
+ */
 function colorsOf(model: GraphModel): (band: Band) => string {
   const [ofKey, ofHead, signs] = [model.bundleColor.value, model.colors.value, model.signColors.value];
   if (signs !== null) return ({ weight }) => (weight < 0 ? signs.minus : signs.plus);
@@ -142,22 +145,22 @@ function draw(canvas: HTMLCanvasElement, scene: Scene): void {
   if (scene.side !== null) drawFocus(context, scene);
 }
 
-/** Everybody's links: in their heads' colors, or in a shade of ink behind those of the token in focus. */
+/** The links of all tokens: in the heads' colors, or in a faint ink behind those of the token in focus. */
 function drawCurves(
   context: CanvasRenderingContext2D,
   { curves, colorOf, ink, dark, side, width, height }: Scene,
 ): void {
-  // Where they would cover the whole height more than once, each is paler, so that many tell from few.
+  // Curves that would cover the whole height more than once are paler, so that density shows.
   const covered = curves.reduce((sum, curve) => sum + curve.width0, 0) / height;
   const alpha = side === null ? 0.35 / Math.max(1, Math.sqrt(covered)) : dark ? 0.05 : 0.045;
   context.globalAlpha = alpha;
   for (const curve of curves) {
     context.fillStyle = side === null ? colorOf(curve) || ink : ink;
-    fillBand(context, curve, 0, width); // each on its own, so that where many meet they add up
+    fillBand(context, curve, 0, width); // filled separately, so that overlaps add up
   }
 }
 
-/** The bands of the token in focus, and for each head a bar where they begin. */
+/** The bands of the token in focus, and a bar for each head where they begin. */
 function drawFocus(context: CanvasRenderingContext2D, scene: Scene): void {
   const { bands, stems, colors, colorOf, ink, side, width, unit } = scene;
   const stem = 3 * unit;
@@ -185,7 +188,7 @@ function fillBand(context: CanvasRenderingContext2D, band: Band, from: number, t
   context.fill();
 }
 
-/** The band under the pointer, once more and stronger. */
+/** The band under the pointer, drawn again and stronger. */
 function Pointed({ ui, model }: { ui: Ui; model: GraphModel }) {
   const at = ui.hover.value;
   const frame = model.frame.value;
@@ -209,7 +212,7 @@ function Pointed({ ui, model }: { ui: Ui; model: GraphModel }) {
   );
 }
 
-/** A band's outline as SVG writes it. */
+/** A band's outline as an SVG path. */
 function svgOutline(band: Band, from: number, to: number): string {
   const steps: string[] = [];
   outline(
@@ -226,7 +229,7 @@ function svgOutline(band: Band, from: number, to: number): string {
   return steps.join("");
 }
 
-/** Pointing at a band says its number; clicking it pins the pair. */
+/** Pointing at a band shows its number; a click pins the pair. */
 function listen(ui: Ui, model: GraphModel, canvas: HTMLCanvasElement): void {
   const { store, stop } = ui;
   const under = (event: MouseEvent): Band | null => {

@@ -1,4 +1,4 @@
-/** The graph's columns: tokens, gaps where tokens are folded away, bars by head with their mean, the heads' legend. */
+/** The columns of the graph: tokens, gaps for folded tokens, bars by head with their mean, the legend of heads. */
 
 import { pinRowOrColumn } from "../../components/axis-labels";
 import { px } from "../../components/dom";
@@ -21,7 +21,7 @@ import { type Frame, type GraphModel, hasSink, isPairs, knownOf, OVERVIEW, sinkO
 
 export const HEADER = 34;
 const BARS_FROM = 0.01;
-/** Partners that a head gives so much are bold. */
+/** Partners with at least this much weight are bold. */
 const BOLD_FROM = 0.1;
 
 /** Draw both columns of tokens, the bars by head and their mean. */
@@ -80,7 +80,7 @@ export function Columns({ ui, model }: { ui: Ui; model: GraphModel }) {
   );
 }
 
-/** Tokens whose label is bold: strong partners of the one in focus; both ends of a band that is pointed at. */
+/** Tokens with a bold label: strong partners of the one in focus; both ends of the band under the pointer. */
 function partnersOf(ui: Ui, model: GraphModel): Record<Side, ReadonlySet<number>> {
   const query = new Set<number>();
   const key = new Set<number>();
@@ -96,13 +96,13 @@ function partnersOf(ui: Ui, model: GraphModel): Record<Side, ReadonlySet<number>
   return { query, key };
 }
 
-/** Python's sentence, where the links of the token in focus are not known. */
+/** Python's sentence, if the links of the token in focus are not known. */
 function problemOf(model: GraphModel): string | null {
   const line = model.lines.value.find((each) => each !== null && "problem" in each);
   return line && "problem" in line ? sentence(line.problem) : null;
 }
 
-/** What is drawn while nothing is in focus, and what to do. */
+/** What is drawn without a token in focus, and what to do. */
 function prompt({ store }: Ui, model: GraphModel): string {
   if (model.isLong.value) {
     const strongest = model.strongest.value;
@@ -123,7 +123,7 @@ function prompt({ store }: Ui, model: GraphModel): string {
   return `The ${most === 1 ? "" : `${most} `}${each}${cut}. Point at a token to see its links. Click to keep it.`;
 }
 
-/** The colors of the segments beside a column of tokens: one bar for those that stand together. */
+/** The segment colors beside a column of tokens: one bar for adjacent tokens of a segment. */
 function GraphMargin(props: { ui: Ui; side: Side; lane: Lane; frame: Frame; top: number }) {
   const { ui, side, lane, frame, top } = props;
   const axis = axisSegments(ui.store, side);
@@ -150,7 +150,7 @@ function GraphMargin(props: { ui: Ui; side: Side; lane: Lane; frame: Frame; top:
   );
 }
 
-/** Where the bars stand: of a folded column beside the tokens that are there. */
+/** The places of the bars; in a folded column, beside the tokens that are there. */
 function marginBars(axis: AxisSegments, lane: Lane): { node: SegmentNode; from: number; to: number }[] {
   const pieces = piecesAlong(axis.tree, axis.open);
   if (lane.rows.length === 0) {
@@ -247,7 +247,7 @@ function SinkLabel(props: { place: Record<string, string>; unit: number; font: n
   );
 }
 
-/** All tokens, or every k-th where they crowd, beside those that must be named. */
+/** All tokens, or every k-th if crowded, and those that must be named. */
 function plainRows(lane: Lane, total: number, must: (index: number) => boolean) {
   const rows: { kind: "token"; index: number }[] = [];
   const named: number[] = [];
@@ -393,7 +393,7 @@ function Bars({ ui, model, frame, top }: { ui: Ui; model: GraphModel; frame: Fra
   );
 }
 
-/** How tall the bars of one row are and how far apart, in whole device pixels: all bars are equally tall then. */
+/** The height and distance of the bars in a row, in whole device pixels so that all are equally tall. */
 export function barsOf(pitch: number, heads: number, unit: number, dpr: number): { tall: number; apart: number } {
   if (heads === 1) return { tall: Math.min(8 * unit, pitch - 2), apart: 0 };
   const whole = (length: number) => Math.max(1, Math.floor(length * dpr + 1e-6)) / dpr;
@@ -410,14 +410,14 @@ function weightAt(line: Known | null, index: number): number | undefined {
   return line.ranking.values[line.ranking.top.indexOf(index)];
 }
 
-/** What stands in place of a number: masked in every head, or NaN in one. */
+/** The text in place of a number: masked in every head, or NaN in one. */
 function wordAt(lines: readonly (Known | null)[], index: number): string | null {
   const kinds = lines.map((line) => (line !== null && "kinds" in line ? line.kinds[index] : undefined));
   if (kinds.includes(NAN)) return "NaN";
   return kinds.every((kind) => kind === BLOCKED) ? "masked" : null;
 }
 
-/** Draw the color of each head, and what it attends to most. */
+/** Draw the color of each head, and its strongest partner. */
 export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
   const heads = store.drawnHeads.value;
@@ -465,7 +465,9 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
 const headingOf = (stage: Stage) =>
   stage === "weights" ? "Weight" : wordOf(stage).replace(/^./, (first) => first.toUpperCase());
 
-/** Of which stage the links are, the colors of their signs, and how much the widest band is; or that they are weights. */
+/**
+ * The stage of the links, the colors of their signs, and the number of the widest band; or just "weights".
+ */
 function StageKey({ ui, model }: { ui: Ui; model: GraphModel }) {
   const { store } = ui;
   const [stage, chosen] = [store.linkedStage.value, store.stage.value];
@@ -491,7 +493,7 @@ function StageKey({ ui, model }: { ui: Ui; model: GraphModel }) {
   );
 }
 
-/** A weight to a few decimals, without its leading zero. */
+/** A weight with a few decimals, without its leading zero. */
 function short(weight: number, decimals: number): string {
   return weight.toFixed(decimals).replace(/^0\./, ".");
 }
@@ -503,7 +505,7 @@ function isBlocked(line: Known): boolean {
 
 type Partner = ReturnType<typeof knownOf>[number];
 
-/** The strongest partner that is not a special token, if there is one. */
+/** The strongest partner that is not a special token, if any. */
 function strongestOf(line: Known, labels: Labels, keys: number): { best: Partner | null; skipped: boolean } {
   let best: Partner | null = null;
   let any: Partner | null = null;

@@ -1,4 +1,4 @@
-/** What the graph draws, as signals: columns of tokens, the token in focus, its bands, everybody's strongest links. */
+/** The graph's state as signals: columns of tokens, the token in focus, its bands, all tokens' strongest links. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { BLOCKED, type Links } from "../../contract/decode";
@@ -36,23 +36,23 @@ import {
   strongestLast,
 } from "./geometry";
 
-/** Links of each token, where nothing is pinned. */
+/** Links per token without a pin. */
 export const OVERVIEW = 3;
 const LABEL_MOST = 160;
 const LABEL_LEAST = 82;
 const BESIDE = 10; // between a label and the curves
 const ACROSS = 384;
 const MOST_CURVES = 1500;
-/** Of a long head: other pins whose strongest links are drawn, and partners of a token that can be asked for. */
+/** In a long head: how many other pins show their strongest links, and how many partners a token can request. */
 const MOST_OTHERS = 8;
 const MOST_PARTNERS = 64;
-/** Where the bands of the token in focus begin, from the curves' end: its bar stands there. */
+/** The start of the focused token's bands, from the curves' end: its bar is there. */
 export const STEM = 11;
 
-/** Where the columns stand, from left to right. */
+/** The places of the columns, from left to right. */
 export interface Frame {
   readonly queryRight: number;
-  /** For the words of a query, of a key. */
+  /** For the text of a query, of a key. */
   readonly queryRoom: number;
   readonly keyRoom: number;
   readonly x0: number;
@@ -67,30 +67,32 @@ export interface Frame {
 export interface GraphModel {
   readonly frame: ReadonlySignal<Frame | null>;
   readonly lanes: ReadonlySignal<{ queries: Lane; keys: Lane }>;
-  /** The token whose links stand out: pinned, else pointed at by its label. A band that is pointed at changes nothing. */
+  /**
+   * The token whose links stand out: pinned, else under the pointer by its label. Pointing at a band changes nothing.
+   */
   readonly focus: ReadonlySignal<Target | null>;
   readonly lines: ReadonlySignal<readonly (Known | null)[]>;
-  /** Too long for all its links: only tokens that are pinned or stand out are drawn. */
+  /** Whether the head is too long for all links: only pinned and focused tokens are drawn. */
   readonly isLong: ReadonlySignal<boolean>;
-  /** What a long head shows while nothing is pinned. */
+  /** What a long head shows without a pin. */
   readonly strongest: ReadonlySignal<Strongest>;
   readonly bands: ReadonlySignal<{ bands: readonly Band[]; stems: readonly Stem[] }>;
   readonly curves: ReadonlySignal<readonly Band[]>;
-  /** The labels of keys, and at their end of the learned sink, if there is one. */
+  /** The labels of the keys, followed by the learned sink if there is one. */
   readonly keyLabels: ReadonlySignal<Labels>;
-  /** How many links there would be to draw as curves. */
+  /** How many links would be drawn as curves. */
   readonly total: ReadonlySignal<number>;
   readonly colors: ReadonlySignal<readonly string[]>;
-  /** The color of the segment that a key is in, where bundles of one head have that color: not all tokens are drawn. */
+  /** The color of a key's segment, used for one head's bands if not all tokens are drawn. */
   readonly bundleColor: ReadonlySignal<((key: number) => string) | null>;
-  /** The colors of links above and below zero; null where there are no signs. */
+  /** The colors of links above and below zero; null without signs. */
   readonly signColors: ReadonlySignal<{ readonly plus: string; readonly minus: string } | null>;
-  /** The number that is as wide as a band gets: 1 of weights. */
+  /** The number of the widest band: 1 for weights. */
   readonly unit: ReadonlySignal<number>;
   readonly measure: ReadonlySignal<Measure>;
 }
 
-/** Return what the graph draws, as signals: lanes, links, bands. */
+/** Return the graph's state as signals: columns, links, bands. */
 export function graphModel(ui: Ui): GraphModel {
   const { store, kernel, stop } = ui;
   const measure = textMeasure(ui);
@@ -124,7 +126,7 @@ export function graphModel(ui: Ui): GraphModel {
     return isPairs(strongest.value) && isOfStage && head >= 0 ? strongest.value.map((pair) => ({ ...pair, head })) : [];
   });
 
-  /** Weights are shares; of another stage the largest number that is known is as wide as a band gets. */
+  /** Weights are shares; in other stages, the largest known number has the widest band. */
   const unit = computed(() =>
     stage.value === "weights" ? null : largestOf(store.links.value, all.value, pairs.value) || 1,
   );
@@ -133,7 +135,7 @@ export function graphModel(ui: Ui): GraphModel {
     return most === null ? links : links.map((link) => ({ ...link, size: Math.abs(link.weight) / most }));
   };
 
-  /** Links of the token in focus: whole rows where the kernel has sent them, else the strongest that are known. */
+  /** Links of the token in focus: whole rows once the kernel has sent them, else the strongest known ones. */
   const focused = computed<readonly Link[]>(() => {
     const at = focus.value;
     if (at === null) return [];
@@ -208,7 +210,7 @@ export function graphModel(ui: Ui): GraphModel {
     const axis = axisSegments(store, "key");
     if (!isFolded || axis === null || store.drawnHeads.value.length > 1 || isSigned(stage.value)) return null;
     const theme = ui.theme.value;
-    void ui.paints.value; // the gray of the page is another in contrast themes, and where the host's page is
+    void ui.paints.value; // the page's gray differs in contrast themes and between hosts
     const own = getComputedStyle(ui.root).getPropertyValue("--aw-ink3").trim();
     const ink3 = own || LOOK[isDark(theme) ? "dark" : "light"].ink3;
     const known = new Map<number, string>();
@@ -244,10 +246,10 @@ export function graphModel(ui: Ui): GraphModel {
   };
 }
 
-/** Whether the learned sink is one more key: only weights have a share for it. */
+/** Whether the learned sink is an additional key: only weights have a share for it. */
 export const hasSink = ({ store }: Ui) => store.facts.value.has_sinks && store.linkedStage.value === "weights";
 
-/** The largest number, by size, among all links and the rows or columns that are known. */
+/** The largest number by size, among all links and the known rows or columns. */
 function largestOf(links: Links | null, lines: readonly (Known | null)[], pairs: readonly Link[]): number {
   let most = pairs.reduce((most, { weight }) => Math.max(most, Math.abs(weight)), 0);
   for (const weight of links?.weights ?? []) most = Math.max(most, Math.abs(weight));
@@ -285,7 +287,10 @@ function overview({ store }: Ui, side: Side, place: number, most = Number.POSITI
   return links;
 }
 
-/** The same where a learned sink is one more key: among the strongest of each query, or with its own strongest queries. */
+/**
+ * The same with a learned sink as an additional key: among the strongest of each query, or with its own strongest
+ * queries.
+ */
 function withSinks(known: Links, at: number, place: number, sinks: Float32Array, most: number, keys: number): Link[] {
   const links: Link[] = [];
   const toSink = Array.from(sinks, (weight, query) => ({ query, key: keys, head: place, weight }));
@@ -312,7 +317,7 @@ const strongestFew = (links: readonly Link[], most: number) =>
 export const isPairs = (strongest: Strongest): strongest is readonly WeightedPair[] => Array.isArray(strongest);
 
 /**
- * Return the positions of a line whose weights are known, with these: all of a whole one, the strongest of a ranked
+ * Return the positions of a line whose weights are known, with the weights: all, or the strongest of a ranked
  * one. The learned sink is one more key, after the others.
  */
 export function knownOf(line: Known | null, keys: number): { other: number; weight: number }[] {
@@ -327,7 +332,7 @@ export function knownOf(line: Known | null, keys: number): { other: number; weig
   return [...all.filter(({ other }) => line.kinds[other] !== BLOCKED), ...sink];
 }
 
-/** What a query gives to the learned sink; null of a key, and where there is none. */
+/** The weight that a query gives to the learned sink; null for a key, and without a sink. */
 export function sinkOf(line: Known | null): number | null {
   if (line === null || "problem" in line) return null;
   return ("ranking" in line ? line.ranking.sink : line.sink) ?? null;

@@ -1,4 +1,6 @@
-/** All heads on one canvas: pictures from an atlas, a bar or a tint for each; larger pictures as they come in view. */
+/**
+ * All heads on one canvas: pictures from an atlas, a bar or a tint for each; larger pictures as they come into view.
+ */
 
 import { effect, type ReadonlySignal } from "@preact/signals-core";
 import type { Grid } from "../../contract/decode";
@@ -23,7 +25,7 @@ import type { Ui } from "../../state/ui";
 const same = (one: Survey, other: Survey) =>
   one.pictures === other.pictures && one.ofStage?.layers === other.ofStage?.layers;
 
-/** Small pictures as they are painted, kept while they and the colors are the same. */
+/** Painted thumbnails, kept while they and the colors stay the same. */
 export class Atlas {
   private painted = new Map<Grid, HTMLCanvasElement>();
   private paints: Paints | null = null;
@@ -55,9 +57,9 @@ export class Atlas {
     return found;
   }
 
-  /** Of another survey nothing is kept, but of the same one with more layers. */
+  /** Cleared for another survey, but kept for the same one with more layers. */
   private keep(survey: Survey): void {
-    if (this.of !== null && same(this.of, survey)) return; // only a metric may be another
+    if (this.of !== null && same(this.of, survey)) return; // only a metric may differ
     const grows =
       this.of !== null && !this.of.ofStage && !survey.ofStage && !this.of.complete && this.of.batch === survey.batch;
     if (!grows) this.finer.clear();
@@ -86,7 +88,7 @@ interface Scene {
   readonly facts: Facts;
   readonly metric: HeadMetric | null;
   readonly paints: Paints;
-  /** Of numbers below and above zero. */
+  /** For signed numbers. */
   readonly losses: Paints;
   readonly style: Style;
   readonly atlas: Atlas;
@@ -112,13 +114,13 @@ export function drawHeads(canvas: HTMLCanvasElement, scene: Scene): void {
   }
 }
 
-/** From 0 to 1; of a metric with signs from −1. */
+/** From 0 to 1; for a signed metric, from −1. */
 function shareOf(metric: HeadMetric | null, place: number, signed: boolean): number {
   const value = metric?.values[place] ?? Number.NaN;
   return Number.isFinite(value) ? Math.max(signed ? -1 : 0, Math.min(1, value / metric!.high)) : 0;
 }
 
-/** The picture in whole device pixels, corners a little round; a plate while there is none. */
+/** The picture in whole device pixels, with slightly round corners; a plate while it is missing. */
 function picture(context: CanvasRenderingContext2D, scene: Scene, place: number, x: number, y: number): void {
   const { layout, survey, paints, style, atlas } = scene;
   const image = atlas.image(survey, place, paints);
@@ -128,7 +130,7 @@ function picture(context: CanvasRenderingContext2D, scene: Scene, place: number,
   context.roundRect(left, top, size, size, (layout.bars ? 3 : 2) * style.unit);
   context.clip();
   if (!layout.bars) {
-    context.fillStyle = style.page; // what is masked is the page, not the tint
+    context.fillStyle = style.page; // masked cells show the page, not the tint
     context.fillRect(left, top, size, size);
   }
   if (image === null) {
@@ -153,7 +155,7 @@ interface Bar {
   readonly signed: boolean;
 }
 
-/** The metric under the picture: from its left end, or with signs both ways from its middle, as in figures. */
+/** The metric under the picture: from its left end, or with signs from its center, as in figures. */
 function bar(context: CanvasRenderingContext2D, { layout, style }: Scene, { x, y, share, signed }: Bar): void {
   const [left, top, tall] = [whole(x, style.dpr), whole(y + layout.size + 5 * style.unit, style.dpr), 2 * style.unit];
   const room = signed ? layout.size / 2 : layout.size;
@@ -175,7 +177,7 @@ function bar(context: CanvasRenderingContext2D, { layout, style }: Scene, { x, y
   context.fillRect(zero, top - style.unit, 1 / style.dpr, tall + 2 * style.unit);
 }
 
-/** The metric behind the picture: what shows of it is a margin. */
+/** The metric as a tint behind the picture, visible as a margin. */
 function tint(context: CanvasRenderingContext2D, { layout, style }: Scene, x: number, y: number, share: number): void {
   const margin = (layout.across - layout.size) / 2 - 0.75 * style.unit; // the page shows between two tints
   const side = layout.size + 2 * margin;
@@ -187,7 +189,7 @@ function tint(context: CanvasRenderingContext2D, { layout, style }: Scene, x: nu
   context.globalAlpha = 1;
 }
 
-/** A number with a sign around the picture, in the colors of scores; an outline where there is none yet. */
+/** A signed number around the picture, in the colors of scores; an outline if not known yet. */
 function signTint(context: CanvasRenderingContext2D, scene: Scene, x: number, y: number, share: number): void {
   const { layout, losses, style } = scene;
   const margin = Math.min((layout.across - layout.size) / 2 - 0.75 * style.unit, 3.5 * style.unit);
@@ -209,11 +211,11 @@ function name(context: CanvasRenderingContext2D, scene: Scene, place: number, x:
   context.fillText(nameOf(survey.heads[place]!, facts), x + layout.size / 2, y + layout.size + 20 * style.unit);
 }
 
-// --- more detail --------------------------------------------------------------------------------------------------------
+// --- more detail ----------------------------------------------------------------------------------------------------
 
-const MOST = 200; // heads of the requests of one message
+const MOST = 200; // heads per message
 const FINE = 32; // rows and columns of a larger picture
-const PAUSE = 150; // milliseconds that the page stands still, before
+const PAUSE = 150; // milliseconds without scrolling before a request
 
 interface Detail {
   readonly canvas: HTMLCanvasElement;
@@ -222,7 +224,7 @@ interface Detail {
   arrived(): void;
 }
 
-/** Ask for larger pictures of the heads in view, where there is room for them; ends with what it returns. */
+/** Request larger pictures of the heads in view, if they fit; returns a function to stop. */
 export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): () => void {
   const { store, kernel } = ui;
   let due: ReturnType<typeof setTimeout> | undefined;
@@ -255,7 +257,7 @@ export function moreDetail(ui: Ui, { canvas, layout, atlas, arrived }: Detail): 
         arrived();
       }
     } catch {
-      // The kernel's state says why; the smaller ones stay.
+      // The kernel's state tells why; the smaller ones stay.
     }
   }
 
@@ -289,7 +291,7 @@ interface Span {
   readonly stop: number;
 }
 
-/** Whether a picture has fewer cells than it has pixels, and more of them can be had. */
+/** Whether a picture has fewer cells than pixels, and more cells can be requested. */
 function isCoarse({ pictures, heads, layers }: Survey, place: number, pixels: number): boolean {
   const grid = pictures[place];
   const layer = layers[heads[place]!.layer]!;
@@ -298,7 +300,7 @@ function isCoarse({ pictures, heads, layers }: Survey, place: number, pixels: nu
   return grid.columns < Math.min(most, layer.keys) * 0.75 || grid.rows < Math.min(most, layer.queries) * 0.75;
 }
 
-/** Places of which anything is in the window. */
+/** The places that are at least partly visible. */
 function inView(canvas: HTMLCanvasElement, layout: HeadsLayout, survey: Survey): number[] {
   const { top, left } = canvas.getBoundingClientRect();
   const [wide, tall] = [window.innerWidth, window.innerHeight];
@@ -309,7 +311,7 @@ function inView(canvas: HTMLCanvasElement, layout: HeadsLayout, survey: Survey):
   });
 }
 
-/** Places that are wanted, as runs of heads of a layer; each at most so long as a request may be. */
+/** The wanted places as runs of heads of a layer, each at most as long as a request may be. */
 function spansIn({ heads }: Survey, places: readonly number[], isWanted: (place: number) => boolean): Span[] {
   const spans: { layer: number; start: number; stop: number }[] = [];
   for (const place of [...places].sort((a, b) => a - b)) {

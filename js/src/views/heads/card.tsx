@@ -1,4 +1,4 @@
-/** The head that is pointed at: every metric with its place among all heads. */
+/** The card of the head under the pointer: every metric and its place among all heads. */
 
 import { px } from "../../components/dom";
 import { headWords, numbersIn } from "../../components/phrases";
@@ -9,17 +9,17 @@ import { count } from "../../text/format";
 const WIDE = 290;
 const ROW = 20;
 const REST = 72; // of its height
-const SLACK = 40; // beyond the pictures, over words
+const SLACK = 40; // beyond the pictures, over text
 
 interface Props {
   readonly ui: Ui;
   readonly layout: HeadsLayout | null;
   readonly place: number;
-  /** How far the pictures are scrolled. */
+  /** The scroll position of the pictures. */
   readonly scrolled: number;
 }
 
-/** Describe one head: all its metrics, beside the median of all heads. */
+/** Describe one head: all its metrics, next to the median of all heads. */
 export function HeadCard({ ui, layout, place, scrolled }: Props) {
   const survey = ui.store.survey.value;
   const at = survey?.heads[place];
@@ -76,11 +76,11 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
   );
 }
 
-/** Over which keys, of which query, sums of a stage go: "the keys of query 9". */
+/** The keys and query of a stage's sums: "the keys of query 9". */
 export const overKeys = (ofStage: StageHeads | undefined) =>
   ofStage?.query == null ? "the keys, mean over the queries" : `the keys of query ${ofStage.query}`;
 
-/** Where a bar begins and where it ends: both ways from a middle line, on one scale, where any head is below 0. */
+/** The start and end of a bar: from a center line, on one scale, if any head is below 0. */
 function endsOf(values: ArrayLike<number>, high: number): { low: number; high: number } {
   const least = Array.from(values).reduce((least, value) => (value < least ? value : least), 0);
   const most = Math.max(high, -least);
@@ -90,7 +90,7 @@ function endsOf(values: ArrayLike<number>, high: number): { low: number; high: n
 interface BarProps {
   readonly value: number;
   readonly ends: { readonly low: number; readonly high: number };
-  /** Of all heads; null where there is one. */
+  /** Over all heads; null if no head has one. */
   readonly median: number | null;
 }
 
@@ -110,7 +110,7 @@ const percent = (share: number) => `${100 * Math.max(0, Math.min(1, Number.isFin
 /** Return how tall the card may get. */
 export const tallest = (survey: Survey) => ROW * survey.metrics.length + REST + (survey.ofStage ? ROW : 0);
 
-/** Below the head and to its right, or above it, or where neither has room beside it; inside the widget. */
+/** Below the head and on its right, or above it, or wherever there is room; inside the widget. */
 function placeOf(ui: Ui, layout: HeadsLayout, place: number, scrolled: number, tall: number, unit: number) {
   const corner = cornerOf(layout, place);
   const room = ui.width.value;

@@ -1,4 +1,4 @@
-/** All heads of all layers, small: which differ from the others, and in what. Click opens one in the heatmap. */
+/** All heads of all layers, small: which differ from the others, and how. A click opens one in the heatmap. */
 
 import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
@@ -40,11 +40,11 @@ export function heads(ui: Ui): View {
   const { node, canvas, scroller } = parts;
 
   const atlas = new Atlas();
-  const detail = signal(0); // grows as larger pictures come
+  const detail = signal(0); // increases as larger pictures arrive
   const ends = [
     effect(() => place(ui, state, parts)),
     effect(() => {
-      parts.runs.hidden = state.metric.value?.kind !== "nats"; // else there is nothing to keep room for
+      parts.runs.hidden = state.metric.value?.kind !== "nats"; // otherwise no room is needed
     }),
     effect(() => {
       const [at, survey, both] = [state.layout.value, store.survey.value, ui.paints.value];
@@ -97,7 +97,7 @@ export function heads(ui: Ui): View {
   };
 }
 
-/** The elements of the view, one in another, and what keeps them up to date. */
+/** The nested elements of the view, and the effects that keep them up to date. */
 function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: HeadsState, scrolled: Signal<number>) {
   const { survey } = ui.store;
   const node = part("aw-all-heads");
@@ -144,7 +144,7 @@ function partsOf(ui: Ui, { layout, metric, pointed, selected, described }: Heads
   return { node, frame, scroller, board, canvas, live, layers: layers.node, card: card.node, runs: runs.node, views };
 }
 
-/** Put everything where the layout says. */
+/** Place everything. */
 function place(ui: Ui, { layout }: HeadsState, parts: ReturnType<typeof partsOf>): void {
   const at = layout.value;
   if (at === null) return;
@@ -152,13 +152,13 @@ function place(ui: Ui, { layout }: HeadsState, parts: ReturnType<typeof partsOf>
   Object.assign(canvas.style, { width: px(at.width), height: px(at.height) });
   board.style.width = px(at.width);
   frame.style.paddingLeft = px(at.left);
-  scroller.style.margin = `0 ${px(-at.margin)}`; // so that pictures stand where text does, and rings are whole
+  scroller.style.margin = `0 ${px(-at.margin)}`; // aligns pictures with text, and keeps rings whole
   frame.style.setProperty("--aw-heads-left", px(at.left));
-  // Few rows: the card stands beside a head, and has room to.
+  // With few rows, the card fits next to a head.
   const survey = ui.store.survey.value;
   const tall = survey === null || ui.mode.value === "narrow" ? 0 : tallest(survey) * ui.unit.value;
   frame.style.minHeight = px(tall);
-  // Where the card stands below the pictures its room is kept: some heads have more metrics than others.
+  // Below the pictures, the card's room is kept, because some heads have more metrics than others.
   const isBelow = survey !== null && ui.mode.value === "narrow";
   parts.card.style.minHeight = isBelow ? px(tallest(survey) * ui.unit.value) : "";
   layers.style.top = px(at.top);
@@ -192,7 +192,7 @@ interface MarksProps {
   readonly pointed: number;
 }
 
-/** Rings around the head that is selected and the one that is pointed at; their names, where names are below. */
+/** Rings around the selected head and the one under the pointer; their names, if names are shown. */
 function Marks({ facts, survey, layout, selected, pointed }: MarksProps) {
   if (survey === null || layout === null) return null;
   const around = (place: number) => {
@@ -221,7 +221,7 @@ function Marks({ facts, survey, layout, selected, pointed }: MarksProps) {
   );
 }
 
-/** How to read what is below. */
+/** How to read the pictures below. */
 function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const { store } = ui;
   const survey = store.survey.value;
@@ -257,7 +257,7 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   );
 }
 
-/** What the pictures are of, where that is not what the stage menu says, or has signs. */
+/** What the pictures show, if that differs from the stage menu or has signs. */
 function picturesOf({ store }: Ui, { ofStage }: Survey): string {
   const [stage, linked] = [store.stage.value, store.linkedStage.value];
   if (stage !== linked)
@@ -269,14 +269,14 @@ function picturesOf({ store }: Ui, { ofStage }: Survey): string {
   return `${what}: each picture${isSigned(stage) ? " from − to +" : ""}`;
 }
 
-/** "the sum over the keys of query 9", of sizes or with signs. */
+/** "the sum over the keys of query 9", signed or by size. */
 function sumOf(store: Ui["store"], kind: "stage" | "size"): string {
   const { stage = "logit" } = store.survey.value?.ofStage ?? {};
   const what = kind === "stage" ? `the sum of ${wordsOf(stage)}` : `the sum of the sizes of ${wordsOf(stage)}`;
   return `${what} over ${overKeys(store.survey.value?.ofStage)}`;
 }
 
-/** In a file: why the sums are those of no pinned query. */
+/** In a file: why the sums are not those of the pinned query. */
 function unsaved({ store }: Ui, metric: HeadMetric | null): string {
   const [query, of] = [store.query.value, store.survey.value?.ofStage];
   const isSum = metric?.kind === "stage" || metric?.kind === "size";
@@ -284,7 +284,7 @@ function unsaved({ store }: Ui, metric: HeadMetric | null): string {
   return ` The sums of query ${query} alone were not saved: open the notebook to compute them.`;
 }
 
-/** What the bars, or tints, are of. */
+/** What the bars or tints show. */
 function barWords({ store }: Ui, { word, kind }: HeadMetric): string {
   if (kind === "stage" || kind === "size") return sumOf(store, kind);
   const text = store.effects.value?.target?.text;
@@ -325,7 +325,7 @@ interface NamesProps {
   readonly pointed: HeadOf | null;
 }
 
-/** Numbers above the columns; a line below those that share a key/value head, where that is so in all layers. */
+/** Numbers above the columns; a line below heads that share a key/value head, if the same in all layers. */
 function Names({ ui, layout, pointed }: NamesProps) {
   const survey = ui.store.survey.value;
   if (layout === null || survey === null || layout.top === 0) return null;

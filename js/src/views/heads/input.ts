@@ -1,4 +1,4 @@
-/** The pointer and the keyboard on all heads: pointing describes one, a click or Enter opens it. */
+/** Pointer and keyboard on all heads: pointing describes one, a click or Enter opens it. */
 
 import { watchKeys } from "../../components/keyboard";
 import { cornerOf, type HeadsLayout, placeAt, stepFrom } from "../../data/survey";
@@ -22,7 +22,7 @@ export function watchPointer(canvas: HTMLCanvasElement, state: HeadsState, signa
     "click",
     (event) => {
       const place = under(event);
-      // A finger cannot point without touching: the first tap points, the second opens.
+      // A finger cannot hover: the first tap points, the second opens.
       const isTouch = (event as PointerEvent).pointerType === "touch";
       if (isTouch && place !== pointed.peek()) point(place);
       else open(place);
@@ -31,7 +31,7 @@ export function watchPointer(canvas: HTMLCanvasElement, state: HeadsState, signa
   );
 }
 
-/** Walk the heads by arrows, from the one that is pointed at or else selected. */
+/** Move through the heads by arrows, from the one under the pointer or the selected one. */
 export function watchWalk(ui: Ui, canvas: HTMLCanvasElement, scroller: HTMLElement, state: HeadsState): void {
   const { layout, pointed, selected, point, open } = state;
   watchKeys(ui, canvas, () => {
@@ -73,7 +73,7 @@ function stepToEnd(layout: HeadsLayout, place: number): number {
   return at;
 }
 
-/** Scroll, across only, so that a head is in view. */
+/** Scroll horizontally so that a head is in view. */
 function follow(scroller: HTMLElement, layout: HeadsLayout, place: number): void {
   if (place < 0) return;
   const { x } = cornerOf(layout, place);

@@ -1,4 +1,4 @@
-/** Menus about heads: what is drawn under each, in which order they stand, and whether several are shown as one. */
+/** Menus about heads: the metric under each, their order, and whether several are combined. */
 
 import type { Section } from "../../components/menu";
 import type { Traits } from "../../contract/traits";
@@ -17,7 +17,7 @@ export const barName = ({ store }: Ui) => briefOf(store.bar.value);
 export const orderName = ({ store }: Ui) =>
   store.order.value === "similar" ? "like this one" : `by ${briefOf(store.order.value)}`;
 
-/** The metrics that there are: without tokens some are not. */
+/** The available metrics: some need tokens. */
 function choices({ store }: Ui) {
   const there = store.survey.value?.metrics;
   const named = METRICS.filter(({ name }) => there === undefined || there.some((metric) => metric.name === name));
@@ -25,7 +25,7 @@ function choices({ store }: Ui) {
   return [...named, ...own].map(({ name, word }) => ({ value: name as string, name: word }));
 }
 
-/** Return the choices of what the bars are of. */
+/** Return the metrics that the bars can show. */
 export function barSection(ui: Ui): Section {
   return {
     value: ui.store.bar.value,
@@ -37,7 +37,7 @@ export function barSection(ui: Ui): Section {
   };
 }
 
-/** What no head was run without yet is run once it is looked at. */
+/** Start runs that have not been made, once their result is wanted. */
 function startRuns(ui: Ui, chosen: string): void {
   if (chosen === "effect" && ui.store.effects.value?.state === "idle") askRuns(ui, "run");
 }
@@ -60,7 +60,7 @@ export function orderSection(ui: Ui): Section {
   };
 }
 
-/** Return whether several heads can be shown as one here. */
+/** Return whether several heads can be combined here. */
 export function canCombine({ store }: Ui): boolean {
   const { view, stage, facts, sides } = store;
   if ((sides.value?.length ?? 0) > 0 || facts.value.heads < 2 || stage.value !== "weights") return false;
@@ -77,7 +77,7 @@ export function combineName({ store }: Ui): string {
   return heads > 1 ? `${HOW[how]} of ${heads}` : HOW[how];
 }
 
-/** Return the choices of how to show several heads. */
+/** Return the ways to show several heads. */
 export function combineSection({ store }: Ui): Section {
   return {
     value: store.combine.value ?? "none",
@@ -89,7 +89,7 @@ export function combineSection({ store }: Ui): Section {
     choose(value) {
       const combine = value as Traits["combine"];
       const all = Array.from({ length: store.facts.value.heads }, (_, head) => head);
-      // Several as one needs several: all of them, until others are chosen.
+      // Combining needs several heads: all of them, until others are chosen.
       if (combine !== "none" && store.shownHeads.value.length < 2) store.select({ heads: all });
       store.show({ combine });
     },

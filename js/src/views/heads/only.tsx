@@ -1,4 +1,4 @@
-/** Which of all heads are shown: some layers, and those whose metric is above a number. */
+/** The limits on shown heads: a range of layers, and a minimum of the metric. */
 
 import { NumberField } from "../../components/number-field";
 import { type HeadFilter, type HeadMetric, isShown, type Survey } from "../../data/survey";
@@ -11,7 +11,7 @@ interface Props {
   readonly metric: HeadMetric | null;
 }
 
-/** Fields for the first and last layer, and for the least number; an empty one is no limit. */
+/** Fields for the first and last layer, and the minimum; an empty one is no limit. */
 export function Only({ ui, survey, metric }: Props) {
   if (survey.heads.length < 2) return null;
   const only = ui.onlyHeads.value;

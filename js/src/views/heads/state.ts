@@ -1,4 +1,4 @@
-/** Where all heads stand, which of them is pointed at, and what is measured of them: as signals. */
+/** The state of the view of all heads as signals: layout, head under the pointer, metric. */
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { type HeadMetric, type HeadOf, type HeadsLayout, isShown, layoutHeads, type Survey } from "../../data/survey";
@@ -6,19 +6,19 @@ import type { Ui } from "../../state/ui";
 
 export interface HeadsState {
   readonly layout: ReadonlySignal<HeadsLayout | null>;
-  /** What the bars are of. */
+  /** The metric of the bars. */
   readonly metric: ReadonlySignal<HeadMetric | null>;
   /** Places among all heads; -1 for none. */
   readonly pointed: ReadonlySignal<number>;
   readonly selected: ReadonlySignal<number>;
-  /** The one that the card describes. */
+  /** The head that the card describes. */
   readonly described: ReadonlySignal<number>;
   point(place: number): void;
   /** Show one head in the heatmap. */
   open(place: number): void;
 }
 
-/** Lay out the heads that are shown, in their order. */
+/** Lay out the shown heads in their order. */
 export function arranged(ui: Ui, survey: Survey, metric: HeadMetric | null): HeadsLayout {
   const { store, onlyHeads } = ui;
   const [layer, head, only] = [store.layer.value, store.head.value, onlyHeads.value];
@@ -46,7 +46,7 @@ export function headsState(ui: Ui): HeadsState {
     metric,
     pointed,
     selected,
-    // Where the card stands below the pictures there is always one, so that nothing moves.
+    // A card below the pictures is always there, so that nothing moves.
     described: computed(() => (pointed.value < 0 && ui.mode.value === "narrow" ? selected.value : pointed.value)),
     point(place) {
       ui.pointedHead.value = store.survey.value?.heads[place] ?? null;

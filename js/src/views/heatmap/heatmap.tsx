@@ -21,7 +21,7 @@ import { recallColumn } from "./recall";
 import { sinkColumn } from "./sink";
 
 export interface Heatmap extends View {
-  /** What the colors of the column of recall mean. */
+  /** The legend of the recall column. */
   readonly legend: HTMLElement;
   readonly plot: Plot;
 }
@@ -121,7 +121,7 @@ export function heatmap(ui: Ui): Heatmap {
   };
 }
 
-/** Return the canvas of a picture: one that takes the focus and says what it is. */
+/** Return a picture's canvas, which takes the focus and has a label. */
 export function pictureCanvas(name = "picture"): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.dataset.aw = name;
@@ -144,7 +144,7 @@ function spokenBlock({ store }: Ui): string {
   return `${query.name}, ${key.name}, mass ${blockNumber(mass, reading, (one) => listNumber(one, "weights"))}, ${blockNumber(lift, reading, (one) => one.toFixed(2))} times even`;
 }
 
-/** The pinned pair for those who hear it: "query 14 bank, key 16 lent, weight .2283". */
+/** The pinned pair for screen readers: "query 14 bank, key 16 lent, weight .2283". */
 function spoken(ui: Ui): string {
   const { store, pinned } = ui;
   const reading = pinned.value;

@@ -1,4 +1,4 @@
-/** The heatmap with its legend below and its panel beside; above the panel, while it is zoomed, the minimap. */
+/** The heatmap with its legend below and its panel on the right; while zoomed, the minimap above the panel. */
 
 import { computed, effect } from "@preact/signals-core";
 import { part, px, type View } from "../../components/dom";
@@ -14,7 +14,7 @@ const ROW = 22;
 const SUMS = 54;
 const LEGEND_LEAST = 420;
 
-/** Return the heatmap view: the matrix, its legend, the ranked list and, of a long head, a small map. */
+/** Return the heatmap view: the matrix, its legend, the ranked list and, for a long head, a minimap. */
 export function heatmapView(ui: Ui): View {
   const node = part("aw-main");
   const column = part("aw-column");
@@ -36,14 +36,14 @@ export function heatmapView(ui: Ui): View {
       const unit = ui.unit.value;
       beside.style.marginLeft = px(PANEL_GAP * unit);
       beside.style.width = px(figure.panel);
-      const left = px(figure.left - (figure.inset ?? 0)); // it does not move where tokens come in
+      const left = px(figure.left - (figure.inset ?? 0)); // stays when tokens appear
       for (const node of [colors.node, picture.legend]) node.style.paddingLeft = left;
       const least = Math.min(ui.width.value, LEGEND_LEAST * unit);
       const wide = Math.max(figure.left + figure.width + figure.overhang, least);
       colors.node.style.maxWidth = px(wide);
       const isBeside = figure.mode === "beside" || figure.mode === "wide";
       ui.extent.value = isBeside ? wide + PANEL_GAP * unit + figure.panel : null;
-      // Room for all that a row may show, so that pointing at one moves nothing.
+      // Room for any row's list, so that pointing at one moves nothing.
       const { queries, keys, has_sinks } = ui.store.facts.value;
       const rows = Math.min(figure.mode === "narrow" ? 6 : 12, Math.max(queries, keys)) + (has_sinks ? 2 : 1);
       side.node.style.minHeight = px((HEADLINE + ROW * rows + SUMS) * unit);
@@ -51,7 +51,7 @@ export function heatmapView(ui: Ui): View {
     effect(() => {
       const figure = picture.plot.figure.value;
       if (figure === null) return;
-      // The panel's first row stands level with the picture's first; the minimap with its upper edge.
+      // The panel's first row is level with the picture's first; the minimap, with its upper edge.
       beside.style.marginTop = px(zoomed.value ? figure.top : Math.max(0, figure.top - HEADLINE * ui.unit.value));
     }),
   ];

@@ -1,4 +1,4 @@
-/** The heatmap's canvas: what is painted on it, and when one picture fades into another. */
+/** The heatmap's canvas: what is painted on it, and when pictures cross-fade. */
 
 import { signal } from "@preact/signals-core";
 import type { Picture } from "../../contract/decode";
@@ -11,10 +11,10 @@ import { isOf } from "../../state/store-pictures";
 import type { Ui } from "../../state/ui";
 import { paintTiles, TileRasters } from "./tile-compositor";
 
-/** Numbers are asked for by blocks of so many cells a side: a pan does not ask at every cell. */
+/** Cells per side of a block of requested numbers, so that a pan does not request each cell. */
 const BLOCK = 16;
 
-/** Exact numbers of the cells in view, asked for where they have room. */
+/** Exact numbers of the cells in view, requested if they fit. */
 function numbersInView({ store, kernel, stop }: Ui, plot: Plot) {
   const window = stableComputed<Bin>(() => {
     const cellGrid = plot.cellGrid.value;
@@ -25,7 +25,7 @@ function numbersInView({ store, kernel, stop }: Ui, plot: Plot) {
   return patchSource(store, kernel, window, stop);
 }
 
-/** Paint what is in view: the picture's own cells, or tiles that fade in as they come. */
+/** Paint the view: the picture's own cells, or tiles that fade in as they arrive. */
 export function createPainter(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, over: HTMLElement) {
   const { store } = ui;
   const patch = numbersInView(ui, plot);
@@ -106,13 +106,13 @@ function inBlocks({ start, stop }: Span, total: number): Span {
   return { start: Math.floor(start / BLOCK) * BLOCK, stop: Math.min(total, Math.ceil(stop / BLOCK) * BLOCK) };
 }
 
-/** What a drawing shows, as far as a change of it is worth a cross-fade. */
+/** The parts of a drawing whose change is worth a cross-fade. */
 interface Drawn {
   readonly picture: Picture;
   readonly look: readonly unknown[];
 }
 
-/** Another picture or other colors; not the same picture with more of its rows exact, or with a wider range. */
+/** Another picture or other colors, but not more exact rows or a wider range. */
 function isAnother(last: Drawn, now: Drawn): boolean {
   if (now.look.some((value, index) => value !== last.look[index])) return true;
   if (now.picture.of === last.picture.of) return false;
@@ -121,7 +121,7 @@ function isAnother(last: Drawn, now: Drawn): boolean {
 
 const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** Let the colors of a new head, stage or palette cross-fade from the last picture. */
+/** Cross-fade to the colors of a new head, stage or palette. */
 export function fade(canvas: HTMLCanvasElement, over: HTMLElement): void {
   if (!canvas.animate || canvas.width === 0 || isStill()) return;
   const ghost = document.createElement("canvas");

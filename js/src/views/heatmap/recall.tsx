@@ -1,4 +1,4 @@
-/** The column beside the picture that colors each row by its recall: the share of its weights that a cache keeps. */
+/** The column next to the picture that colors each row by its recall: the share of its weight that a cache keeps. */
 
 import { effect } from "@preact/signals-core";
 import { pinRowOrColumn } from "../../components/axis-labels";
@@ -16,12 +16,12 @@ import { RECALL, RECALL_TITLE } from "../../text/words";
 import { marginNameStyle } from "./sink";
 
 export interface RecallColumn extends View {
-  /** The column, the name above it, and what its colors mean. */
+  /** The column, its name, and its legend. */
   readonly nodes: readonly HTMLElement[];
   readonly legend: HTMLElement;
 }
 
-/** Return the column with its name; hidden where no cache is looked at. */
+/** Return the column with its name; hidden without a cache. */
 export function recallColumn(ui: Ui, plot: Plot): RecallColumn {
   const { stop } = ui;
   const node = part("aw-sink");
@@ -85,7 +85,7 @@ function draw(ui: Ui, plot: Plot, canvas: HTMLCanvasElement, recall: Recall, wid
   const values = Float32Array.from({ length: count }, (_, row) =>
     leastOf(recall, row * rows.bin, Math.min(queries, (row + 1) * rows.bin)),
   );
-  // What is not known yet, and a row that attends to nothing, stay paper.
+  // Unknown and fully masked rows stay blank.
   const kinds = Uint8Array.from(values, (value) => (Number.isNaN(value) ? BLOCKED : NUMBER));
   paint(canvas, {
     grid: { rows: count, columns: 1, values, kinds },
@@ -115,7 +115,7 @@ function queriesAt({ store }: Ui, plot: Plot, y: number): { start: number; stop:
   return { start: at * rows.bin, stop: Math.min(queries, (at + 1) * rows.bin) };
 }
 
-/** `least .412, mean .934`. */
+/** `lowest .412, mean .934`. */
 function summary({ values, every, share }: Recall): string {
   const known = values.filter((value) => !Number.isNaN(value));
   if (known.length === 0) return share < 1 ? "" : "every row is fully masked";
@@ -125,7 +125,7 @@ function summary({ values, every, share }: Recall): string {
   return `lowest ${listNumber(least, "weights")}${of}${share < 1 ? `, from ${percent(share)} of the rows so far` : ""}`;
 }
 
-/** What the colors of the column mean. */
+/** The legend of the column. */
 function Key({ ui }: { ui: Ui }) {
   const recall = ui.store.recall.value;
   const css = ui.paints.value?.sequential.css;

@@ -1,4 +1,4 @@
-/** The column of the learned sink, beside the picture: one number for each of its rows, in the picture's own colors. */
+/** The learned sink's column next to the picture: one number for each row, in the picture's colors. */
 
 import { effect } from "@preact/signals-core";
 import { pinRowOrColumn } from "../../components/axis-labels";
@@ -13,14 +13,14 @@ import { isRoomFor, type Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { SINK, SINK_TITLE } from "../../text/words";
 
-/** The column as it is drawn: its rows, and how many of the picture's one of them stands for. */
+/** The drawn column: its rows, and how many of the picture's rows each stands for. */
 interface Column {
   readonly grid: Grid;
   readonly rows: Axis;
   readonly fold: number;
 }
 
-/** Return the column as a picture of one column, folded as the picture is; null where there is no sink. */
+/** Return the column as a picture of one column, folded like the picture; null without a sink. */
 function columnOf(picture: Picture | null, plot: Plot): Column | null {
   const cellGrid = plot.cellGrid.value;
   if (picture?.sink == null || cellGrid === null) return null;
@@ -42,7 +42,7 @@ export interface SinkColumn {
   dispose(): void;
 }
 
-/** Return the column beside a picture, with its name; empty where there is no sink. */
+/** Return the column next to a picture, with its name; empty without a sink. */
 export function sinkColumn(ui: Ui, plot: Plot): SinkColumn {
   const { store, stop } = ui;
   const node = part("aw-sink");
@@ -131,7 +131,7 @@ function rowAt({ store }: Ui, plot: Plot, y: number): { queries: Span; row: numb
   if (picture === null || column === null || at === null || at >= column.grid.rows) return null;
   const first = at * column.fold;
   const last = Math.min(first + column.fold, picture.sink?.length ?? 0);
-  let row = first; // of the rows that are folded into one, the one that it shows
+  let row = first; // of folded rows, the one whose number is shown
   for (let one = first; one < last; one++) if (picture.sink![one]! > picture.sink![row]!) row = one;
   const { sampled, queryBin } = picture;
   if (sampled !== null && row >= sampled.exact) {
@@ -178,7 +178,7 @@ function Marks({ ui, plot }: { ui: Ui; plot: Plot }) {
   );
 }
 
-/** Return how the name of a column beside the cells stands above its middle. */
+/** Return the place of a name above the center of a column. */
 export function marginNameStyle(
   figure: { top: number; cellWidth: number },
   { cell, bin }: { cell: number; bin: number },
@@ -186,7 +186,7 @@ export function marginNameStyle(
   unit: number,
 ) {
   const fontSize = px(labelFont(figure.cellWidth, unit) * unit);
-  // Slanted as the tokens are; where positions stand in their place, upright above these.
+  // Slanted like tokens; upright above positions.
   return usesTicks(cell, bin, unit)
     ? { left: px(middle), top: px(figure.top - 24 * unit), transform: "translate(-50%, -100%)", fontSize }
     : {

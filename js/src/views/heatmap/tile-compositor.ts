@@ -1,6 +1,6 @@
 /**
- * A zoomed part of a long matrix, drawn from tiles: of each tile in view the best there is. Exact or sampled, a coarser one,
- * at last the picture of the whole: never a blank.
+ * A zoomed part of a long matrix, drawn from the best tile for each place: exact, sampled, coarser, or finally the
+ * picture of the whole; never a blank.
  */
 
 import {
@@ -21,9 +21,9 @@ import { GAPS_FROM } from "../../geometry/layout";
 import type { Span } from "../../geometry/viewport";
 import type { KeptTile, TileCache, TilesOf } from "../../state/tile-cache";
 
-/** Milliseconds in which a tile appears over the coarser one. */
+/** Milliseconds in which a tile fades in over the coarser one. */
 export const FADE = 80;
-/** Canvases of tiles that a view keeps: several views full. */
+/** Canvases of tiles per view: enough for several screens. */
 const MOST_RASTERS = 96;
 
 export interface TileScene
@@ -33,18 +33,20 @@ export interface TileScene
   readonly tiles: TileCache;
   readonly of: TilesOf;
   readonly rasters: TileRasters;
-  /** The page's clock; Infinity where nothing is to move. */
+  /** The page's clock; Infinity if nothing should move. */
   readonly now: number;
 }
 
 export interface PaintedTiles {
-  /** Whether a tile is still appearing. */
+  /** Whether a tile is still fading in. */
   readonly fading: boolean;
-  /** Queries for each one that was looked at, in the coarsest sampled tile in view; 1 if there is none. */
+  /** Queries per sampled query, in the coarsest sampled tile in view; 1 if there is none. */
   readonly every: number;
 }
 
-/** The cells of one axis that belong to one tile and are in view, and where on the canvas they are, in device pixels. */
+/**
+ * The visible cells of one axis that belong to one tile, and their place on the canvas in device pixels.
+ */
 interface TileSpan {
   readonly tile: number;
   readonly cells: Span;
@@ -52,7 +54,7 @@ interface TileSpan {
   readonly length: number;
 }
 
-/** Paint what is in view from the finest tiles that there are, each over a coarser one while it appears. */
+/** Paint the view from the finest tiles available, each over a coarser one while it fades in. */
 export function paintTiles(canvas: HTMLCanvasElement, tileScene: TileScene): PaintedTiles {
   const { cellGrid, tiles, of, width, height, dpr, unit, now } = tileScene;
   const { rows, columns, levels } = cellGrid;
@@ -75,7 +77,7 @@ export function paintTiles(canvas: HTMLCanvasElement, tileScene: TileScene): Pai
       if (share < 1) paintCoarser(context, tileScene, down, right);
       if (tile === undefined || share === 0) continue;
       context.globalAlpha = share;
-      if (share < 1) context.globalCompositeOperation = "lighter"; // both shares together are a whole
+      if (share < 1) context.globalCompositeOperation = "lighter"; // the two shares add up to a whole
       paintPart(context, tileScene, tile, down, right, {
         x: right.cells.start - right.tile * TILE,
         y: down.cells.start - down.tile * TILE,
@@ -104,7 +106,7 @@ function tileSpansOf(axis: Axis, dpr: number): TileSpan[] {
   return strips;
 }
 
-/** What there is of a place in coarser cells. */
+/** The coarser data for a place. */
 function paintCoarser(context: CanvasRenderingContext2D, tileScene: TileScene, down: TileSpan, right: TileSpan): void {
   const { cellGrid, picture, tiles, of, mapper, paints } = tileScene;
   const { rows, columns } = cellGrid;
@@ -141,9 +143,9 @@ function paintPart(
   context.drawImage(raster, x, y, width, height, right.from, down.from, right.length, down.length);
 }
 
-// --- cells ------------------------------------------------------------------------------------------------------------
+// --- cells ----------------------------------------------------------------------------------------------------------
 
-/** The cells in view as a grid; one is filled again and again, so that a pan leaves no garbage. */
+/** The cells in view as a grid, which is reused so that a pan creates no garbage. */
 const cellsOf = new WeakMap<TileRasters, Grid>();
 
 function cellScene(tileScene: TileScene): Scene {
@@ -191,7 +193,7 @@ function gridFor(owner: TileRasters, rows: number, columns: number): Grid {
   return Object.assign(grid, { rows, columns });
 }
 
-// --- rasters ----------------------------------------------------------------------------------------------------------
+// --- rasters --------------------------------------------------------------------------------------------------------
 
 interface Raster {
   tile: KeptTile;
@@ -200,7 +202,10 @@ interface Raster {
   canvas: HTMLCanvasElement;
 }
 
-/** Tiles as canvases of a pixel a cell, made once for each color mapper; the longest unused gives its canvas to the next. */
+/**
+ * Tiles as canvases with a pixel per cell, made once for each color mapper; the least recently used canvas is
+ * reused.
+ */
 export class TileRasters {
   readonly #made = new Map<KeptTile, Raster>();
   #pixels: { image: ImageData; packed: Uint32Array } | null = null;
@@ -219,7 +224,7 @@ export class TileRasters {
   }
 
   dispose(): void {
-    for (const { canvas } of this.#made.values()) canvas.width = 0; // some browsers count what is not yet collected
+    for (const { canvas } of this.#made.values()) canvas.width = 0; // some browsers count uncollected canvases
     this.#made.clear();
   }
 
@@ -242,7 +247,7 @@ export class TileRasters {
     let lookedUp = -1;
     let colors: Uint32Array = packed;
     for (let row = 0, at = 0; row < rows; row++) {
-      // Where each row has its own range, it is that of the picture's row; else all rows have the same colors.
+      // With a range per row, use that of the picture's row; else all rows have the same colors.
       const mapperRow = mapper.domain === null ? Math.floor(((address[2] * TILE + row) * bin) / queryBin) : 0;
       if (mapperRow !== lookedUp) colors = colorsOf(tile, mapper, mapperRow, paints);
       lookedUp = mapperRow;
@@ -257,7 +262,7 @@ function pixelsOf(image: ImageData) {
   return { image, packed: new Uint32Array(image.data.buffer) };
 }
 
-/** Return the color of each of a tile's codes; 0, which is nothing, for what is blocked. */
+/** Return the color of each code of a tile; 0 (nothing) for blocked cells. */
 export function colorsOf({ numbers, kindOf }: Coded, mapper: ColorMapper, row: number, paints: Paints): Uint32Array {
   const colors = new Uint32Array(256);
   for (let code = 0; code < 256; code++) {

@@ -1,4 +1,4 @@
-/** Where did the answer look? Its tokens, the segments × segments, and all heads: three pictures of one attention. */
+/** Where did the answer look? Three pictures of one attention: its tokens, the segments × segments, and all heads. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { mount, part, type View } from "../../components/dom";
@@ -31,7 +31,7 @@ export function segments(ui: Ui): View {
   const model = segmentsModel(ui);
   const node = part("aw-segments");
   const state = computed(() => stateOf(ui));
-  const isEffect = computed(() => showsEffect(ui)); // no matter how far the runs are
+  const isEffect = computed(() => showsEffect(ui)); // independent of the progress of runs
   const body = part("aw-seg-body");
   const message = mount(part("aw-seg-message"), () => <Problem ui={ui} state={state.value} />);
   message.node.setAttribute("role", "group");
@@ -60,7 +60,7 @@ export function segments(ui: Ui): View {
     }),
     keepSecond(ui, model),
     effect(() => {
-      // What stands in the place of the pictures is found where they are.
+      // Messages replace the pictures in the same place.
       message.node.hidden = state.value === "there";
       message.node.dataset.aw = state.value === "there" ? "" : "picture";
       message.node.setAttribute("aria-label", waitingLabel(ui, state.value));
@@ -86,7 +86,7 @@ export function segments(ui: Ui): View {
   };
 }
 
-/** All parts in the page, in the order in which they are read. */
+/** All parts of the page, in reading order. */
 function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement, rooms: ReadonlySignal<Rooms>): View[] {
   const room = (of: (rooms: Rooms) => number) => computed(() => of(rooms.value));
   const open = { heads: signal(true), matrix: signal(false) };
@@ -140,9 +140,9 @@ function bodyOf(ui: Ui, model: SegmentsModel, body: HTMLElement, rooms: Readonly
   return [...views, { node: body, dispose: end }];
 }
 
-// --- headings -----------------------------------------------------------------------------------------------------------
+// --- headings -------------------------------------------------------------------------------------------------------
 
-/** "Where did the answer look", with a menu where there is no answer; how the columns are to be read; the way up. */
+/** "Where did the answer look" (with a menu if there is no answer), how to read the columns, and the way up. */
 function TokensHead({ ui, model }: { ui: Ui; model: SegmentsModel }) {
   const now = model.mass.value;
   if (now === null) return null;
@@ -217,7 +217,7 @@ function HeadsNote({
   return <>{`${stop - start} of ${count(all)}`}</>;
 }
 
-/** Of a single segment there is nothing to compare. */
+/** A single segment has nothing to compare with. */
 function Alone({ model }: { model: SegmentsModel }) {
   const now = model.mass.value;
   const [only, ...others] = model.left.value.columns;
@@ -231,7 +231,7 @@ function Alone({ model }: { model: SegmentsModel }) {
   );
 }
 
-// --- states ---------------------------------------------------------------------------------------------------------------
+// --- states ---------------------------------------------------------------------------------------------------------
 
 const waitingLabel = ({ store }: Ui, state: State) =>
   state !== "waiting"
@@ -253,7 +253,7 @@ const CALL = 'w.segments = "sentences"';
 const NOT_SAVED =
   "The attention between segments was not saved for this head. Choose another head, or open the notebook to compute it.";
 
-/** What stands in the place of the pictures: no segments, or none that fit. */
+/** The message in place of the pictures: no segments, or none that fit. */
 function Problem({ ui, state }: { ui: Ui; state: State }) {
   const { store, kernel } = ui;
   if (state === "there") return null;
@@ -284,9 +284,9 @@ function Problem({ ui, state }: { ui: Ui; state: State }) {
   );
 }
 
-// --- what is pointed at -----------------------------------------------------------------------------------------------------
+// --- what is pointed at ---------------------------------------------------------------------------------------------
 
-/** The exact numbers under the pointer, or else of what is pinned. */
+/** The exact numbers under the pointer, or else at the pin. */
 function readingOf(model: SegmentsModel): SegmentReading | null {
   const now = model.mass.value;
   if (now === null) return null;

@@ -1,4 +1,4 @@
-/** The ranked list beside the tokens: what the pinned token, or the whole answer, attends to. */
+/** The ranked list next to the tokens: what the pinned token, or the whole answer, attends to. */
 
 import { computed, effect, signal } from "@preact/signals-core";
 import { mount, part, px, Token, type View } from "../../components/dom";
@@ -19,17 +19,17 @@ import { inWords, liftText, measureWord, readingText } from "./words/numbers";
 
 const MOST = { narrow: 5, other: 12 } as const;
 const MOST_KEYS = 64;
-/** Keys below this share are counted, not listed. */
+/** Keys below this share are only counted. */
 const LEAST_KEY = 0.01;
 const MOST_LISTED = 6;
 
 interface Keys {
   readonly of: string;
-  /** Or why there are none. */
+  /** Or the reason why there are none. */
   readonly found: SegmentKeys | string;
 }
 
-/** Return the list: the reading of every segment, the keys of the pinned one, and how it is among all heads. */
+/** Return the list: the measure of every segment, the keys of the pinned one, and its rank among all heads. */
 export function listPart(ui: Ui, model: SegmentsModel): View {
   const keys = signal<Keys | null>(null);
   const wanted = stableComputed(() => {
@@ -71,7 +71,7 @@ export function listPart(ui: Ui, model: SegmentsModel): View {
   };
 }
 
-/** Whose attention the list is of: the pinned token's, else that under the pointer, else the whole segment's. */
+/** The source of the attention: the pinned token, else the one under the pointer, else the whole segment. */
 export function subjectOf(model: SegmentsModel): { token: number; row: RestRow | null } {
   const hovered = model.hover.value?.part === "tokens" ? (model.hover.value.token ?? -1) : -1;
   const token = model.token.value >= 0 ? model.token.value : hovered;
@@ -250,7 +250,7 @@ function Row({ ui, model, row, column, scale, text }: RowProps) {
   );
 }
 
-/** A bar from the left; of numbers with signs from the middle, to the side of the sign. */
+/** A bar from the left; for signed numbers, from the middle. */
 function Bar({ model, value, scale, color }: { model: SegmentsModel; value: number; scale: number; color: string }) {
   if (!(Math.abs(value) > 0)) return null;
   if (!model.signed.value) return <i style={{ width: share(value, scale), background: color }} />;
@@ -263,7 +263,7 @@ function Bar({ model, value, scale, color }: { model: SegmentsModel; value: numb
   );
 }
 
-/** The heads of both columns of numbers, in a word. */
+/** The headings of both columns of numbers. */
 function shortWord({ measure, shares }: SegmentsModel): string {
   return shares.value || measure.value === "per_token" ? measureWord(measure.value) : "sum";
 }
@@ -275,7 +275,7 @@ function otherWord({ measure, shares }: SegmentsModel): string {
 
 const share = (value: number, scale: number) => `${(100 * Math.max(0, Math.min(value, scale))) / scale}%`;
 
-/** The strongest keys of the pinned segment, as shares of what is not set aside, and what the others have. */
+/** The strongest keys of the pinned segment, as shares of what is not excluded, and the rest. */
 function PinnedKeys({
   ui,
   model,
@@ -333,7 +333,7 @@ function PinnedKeys({
   );
 }
 
-/** The pinned segment in the whole answer, in all heads, and which head this is among them. */
+/** The pinned segment in the whole answer and in all heads, and this head's rank among them. */
 function AllHeads({ ui, model }: { ui: Ui; model: SegmentsModel }) {
   const { store } = ui;
   const whole = model.whole.value;

@@ -1,4 +1,6 @@
-/** What the segments view shows, as signals: what is left of the masses, which columns are pinned, all heads in order. */
+/**
+ * The segments view's state as signals: masses after exclusion, pinned columns, all heads in order.
+ */
 
 import { computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { isSigned } from "../../contract/stages";
@@ -17,66 +19,66 @@ import { askColumns, askHeads, askRow, windowOf } from "../../state/segment-quer
 import type { Ui } from "../../state/ui";
 import { COLORED_COLUMNS } from "./drawing/layout";
 
-/** Where the pointer is, or the keyboard: a column, of a token of the answer, a row of the matrix, or a head. */
+/** The place of pointer or keyboard: a column, in a token of the answer, in a row of the matrix, or in a head. */
 export interface Spot {
   readonly part: "tokens" | "matrix" | "heads" | "list";
-  /** −1 where it is over none. */
+  /** −1 if it is over none. */
   readonly column: number;
   readonly token?: number;
   readonly row?: number;
   readonly head?: number;
 }
 
-/** One row of some masses without what is set aside. */
+/** One row of masses after exclusion. */
 export interface RestRow {
   readonly rest: Rest;
   readonly row: number;
 }
 
-/** All heads, and what of the asking segment's mass is where. */
+/** All heads, and where the asking segment's mass lies. */
 export interface HeadTable {
   readonly heads: readonly HeadOf[];
   readonly rest: Rest;
-  /** Of each column of the mass its number here; −1 where it is not known. */
+  /** For each column of the mass, its index here; −1 if unknown. */
   readonly columns: readonly number[];
   readonly sizes: readonly number[];
   readonly share: number;
 }
 
 export interface SegmentsModel {
-  /** Without an error; null as long as there is none. */
+  /** Without an error; null until there is one. */
   readonly mass: ReadonlySignal<Mass | null>;
   readonly segments: ReadonlySignal<Segments | null>;
-  /** Never lift where there is none. */
+  /** Never lift for stages without lift. */
   readonly measure: ReadonlySignal<Measure>;
-  /** What is summed, and whether its sums are shares, or have signs. */
+  /** The summed stage, and whether its sums are shares, or signed. */
   readonly stage: ReadonlySignal<Stage>;
   readonly shares: ReadonlySignal<boolean>;
   readonly signed: ReadonlySignal<boolean>;
   readonly left: ReadonlySignal<Left>;
-  /** The pinned column, −1 for none, and a second one on top of it. */
+  /** The pinned column (−1 for none), and a second one on top of it. */
   readonly pinned: ReadonlySignal<number>;
   readonly second: Signal<number>;
-  /** What was pinned inside a place that one went up from, by its path: going down again finds it. */
+  /** The segment pinned inside others before going up, by their path, restored on going down again. */
   readonly lastInside: Map<string, string>;
-  /** The pinned token's number among those of the asking segment, −1 for none. */
+  /** The pinned token's number in the asking segment, −1 for none. */
   readonly token: ReadonlySignal<number>;
   readonly hover: Signal<Spot | null>;
   readonly matrix: ReadonlySignal<Rest | null>;
-  /** Whether a row of it has its numbers, and not only their colors. */
+  /** Whether a row has its numbers, not only their colors. */
   isExact(row: number): boolean;
-  /** The rows of the matrix that are not set aside. */
+  /** The rows of the matrix that are not excluded. */
   readonly rows: ReadonlySignal<readonly number[]>;
   /** The asking segment as a whole. */
   readonly whole: ReadonlySignal<RestRow | null>;
   tokenRow(at: number): RestRow | null;
-  /** Have the masses of some tokens; they come later. */
+  /** Request the masses of some tokens. */
   wantTokens(start: number, stop: number): void;
   readonly heads: ReadonlySignal<HeadTable | null>;
-  /** Columns of the heads' table: all, or of many those that have a color, and the pinned one. */
+  /** Columns of the heads' table: all, or if there are many, those with a color and the pinned one. */
   readonly headColumns: ReadonlySignal<readonly number[]>;
   readonly reversed: Signal<boolean>;
-  /** Rows of the heads' table, in the order in which they stand. */
+  /** Rows of the heads' table, in their order. */
   readonly headOrder: ReadonlySignal<readonly number[]>;
   reading(at: RestRow, column: number): number;
   even(at: RestRow, column: number): number;
@@ -129,7 +131,9 @@ export function segmentsModel(ui: Ui): SegmentsModel {
   };
 }
 
-/** The matrix; where it came rounded, with exact numbers in the asking segment's row and in those that were pointed at. */
+/**
+ * The matrix; if it was sent rounded, with exact numbers in the asking segment's row and in rows pointed at.
+ */
 function exactWherePointed(ui: Ui, mass: ReadonlySignal<Mass | null>, hover: ReadonlySignal<Spot | null>) {
   const found = signal<{ readonly of: Mass | null; readonly rows: ReadonlySet<number> }>({ of: null, rows: new Set() });
   const masses = computed(() => {
@@ -148,7 +152,7 @@ function exactWherePointed(ui: Ui, mass: ReadonlySignal<Mass | null>, hover: Rea
         putRow(now.matrix, row, exact);
         found.value = { of: now, rows: new Set([...masses.peek().rows, row]) };
       },
-      () => {}, // the kernel's state says why
+      () => {}, // the kernel's state tells why
     );
     return () => current.abort();
   });
@@ -156,7 +160,7 @@ function exactWherePointed(ui: Ui, mass: ReadonlySignal<Mass | null>, hover: Rea
   return masses;
 }
 
-/** The masses of the answer's tokens: the first were sent, the others are asked for as they come into view. */
+/** The masses of the answer's tokens: the first were sent, the others are requested as they come into view. */
 function tokenRows(ui: Ui, mass: ReadonlySignal<Mass | null>, left: ReadonlySignal<Left>) {
   const blocks = signal<readonly MassColumns[]>([]);
   const asked = new Set<number>();
@@ -200,7 +204,7 @@ function tokenRows(ui: Ui, mass: ReadonlySignal<Mass | null>, left: ReadonlySign
         const [first, last] = [Math.max(window * many, now.first.rows), Math.min((window + 1) * many, now.total)];
         if (asked.has(window) || first >= last) continue;
         asked.add(window);
-        ask(now, first, last, asking.signal).catch(() => asked.delete(window)); // the kernel's state says why
+        ask(now, first, last, asking.signal).catch(() => asked.delete(window)); // the kernel's state tells why
       }
     },
   };
@@ -229,7 +233,7 @@ function headTable(ui: Ui, { mass, left, measure, pinned }: HeadParts) {
     if (columns.length <= COLORED_COLUMNS + 1) return columns;
     return columns.filter((column) => (colors[column] ?? -1) >= 0 || column === pinned.value);
   });
-  // Of very many segments not all columns are sent: what is set aside and what is shown is asked for.
+  // If there are very many segments, not all columns are sent: excluded and shown ones are requested.
   const more = signal<{ of: HeadMass; columns: readonly number[]; masses: Masses } | null>(null);
   const end = effect(() => {
     const [now, heads] = [mass.value, sent.value];
@@ -283,7 +287,7 @@ function headTable(ui: Ui, { mass, left, measure, pinned }: HeadParts) {
 
 const MOST_ASKED = 16;
 
-/** Return masses with other columns beside them. */
+/** Return masses with additional columns. */
 function beside(first: Masses, second: Masses): Masses {
   const columns = first.columns + second.columns;
   const both = (of: (masses: Masses) => Float32Array) => {

@@ -1,4 +1,4 @@
-/** Above lines that scroll: the pinned segment along the whole answer, a pixel for the largest of its tokens. */
+/** An overview above scrolling lines: the pinned segment along the whole answer, each pixel its largest token. */
 
 import { computed, effect, signal } from "@preact/signals-core";
 import { part, px, type View } from "../../components/dom";
@@ -15,7 +15,7 @@ import type { TokensState } from "./words/states";
 
 const TALL = 24;
 
-/** Return the strip; a click goes to its place. */
+/** Return the strip; a click scrolls to its place. */
 export function overview(ui: Ui, model: SegmentsModel, state: TokensState, scroller: HTMLElement): View {
   const node = part("aw-seg-overview");
   const canvas = document.createElement("canvas");
@@ -34,7 +34,7 @@ export function overview(ui: Ui, model: SegmentsModel, state: TokensState, scrol
         (found) => {
           if (!current.signal.aborted) line.value = found;
         },
-        () => {}, // the kernel's state says why
+        () => {}, // the kernel's state tells why
       );
       return () => current.abort();
     }),
@@ -63,7 +63,7 @@ export function overview(ui: Ui, model: SegmentsModel, state: TokensState, scrol
   };
 }
 
-/** The pinned column, or else the one with most of the answer's attention. */
+/** The pinned column, or the one with most of the answer's attention. */
 function shownColumn(model: SegmentsModel): number {
   if (model.pinned.value >= 0) return model.pinned.value;
   const whole = model.whole.value;

@@ -1,4 +1,6 @@
-/** How the parts of this view stand: side by side or one below the other, under headings that fold where room is little. */
+/**
+ * The arrangement of this view's parts: side by side or stacked, under headings that fold in little room.
+ */
 
 import { effect, type ReadonlySignal, type Signal } from "@preact/signals-core";
 import type { ComponentChildren } from "preact";
@@ -10,7 +12,7 @@ const LIST = 260;
 const WIDE_LIST = 300;
 const MATRIX = 380;
 
-/** How wide each part may be, in pixels; beside each other or one below the other. */
+/** The widths of the parts in pixels, side by side or stacked. */
 export interface Rooms {
   readonly beside: boolean;
   readonly tokens: number;
@@ -19,14 +21,14 @@ export interface Rooms {
   readonly heads: number;
 }
 
-/** Return nodes one below the other. */
+/** Return nodes stacked on one another. */
 export function section(nodes: readonly HTMLElement[]): HTMLElement {
   const own = document.createElement("section");
   own.append(...nodes);
   return own;
 }
 
-/** How wide the parts may be: beside each other from 720 on. */
+/** The widths of the parts: side by side from 720 px on. */
 export function roomsOf(ui: Ui): Rooms {
   const unit = ui.unit.value;
   const wide = ui.mode.value === "wide";
@@ -38,20 +40,20 @@ export function roomsOf(ui: Ui): Rooms {
   return { beside, tokens: all - GAP * unit - list, list, matrix, heads: all - GAP * unit - matrix };
 }
 
-/** What stands in the page: two parts beside each other, and below them two that fold where there is little room. */
+/** The parts of the page: two side by side, and below them two that fold in little room. */
 export interface Pairs {
   readonly body: HTMLElement;
   readonly above: readonly HTMLElement[];
   readonly first: readonly [HTMLElement, HTMLElement];
   readonly second: readonly [HTMLElement, HTMLElement];
-  /** What folds in each part of the second pair, and whether it is open. */
+  /** The contents of the second pair's parts, and whether they are open. */
   readonly folds: readonly [HTMLElement, HTMLElement];
   readonly open: { readonly matrix: Signal<boolean>; readonly heads: Signal<boolean> };
   /** Whether there is anything to show below. */
   readonly several: ReadonlySignal<boolean>;
 }
 
-/** Put the parts where the width says; ends with what it returns. */
+/** Place the parts by width; returns a function to stop. */
 export function layPairs(ui: Ui, rooms: ReadonlySignal<Rooms>, pairs: Pairs): () => void {
   const rows = [pairs.first, pairs.second].map((pair) => {
     const node = document.createElement("div");
@@ -83,7 +85,7 @@ interface FoldingProps {
   readonly note: ComponentChildren;
 }
 
-/** A heading; where there is little room a button that folds what is under it. */
+/** A heading; in little room, a button that folds its part. */
 export function Folding({ ui, open, name, note }: FoldingProps) {
   if (ui.mode.value !== "narrow") {
     return (

@@ -1,4 +1,4 @@
-/** The answer's tokens along x, wrapped like text, above each the mass by segment: where did the answer look? */
+/** The answer's tokens, wrapped like text, with the mass by segment above each: where did the answer look? */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
@@ -33,12 +33,12 @@ import type { TokensState } from "./words/states";
 
 const AXIS = 38; // left of the lines, for the numbers of their axis
 const FONT = 15;
-/** Lines that are taller than this in all scroll in so many pixels. */
+/** If all lines are taller than this, they scroll within so many pixels. */
 const TALLEST = 720;
 const SCROLLED = 360;
 const SLACK = 2;
 
-/** Return the answer's tokens with their stacks; `room` is how wide they may be. */
+/** Return the answer's tokens with their stacks; `room` is their maximum width. */
 export function tokensPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<number>): View {
   const node = part("aw-seg-tokens");
   const scroller = part("aw-seg-scroller");
@@ -170,7 +170,7 @@ function tokensState(ui: Ui, model: SegmentsModel, room: ReadonlySignal<number>,
   };
 }
 
-/** Where the axis ends: masses sum to 1; of the others the largest of the first tokens, rounded up. */
+/** The end of the axis: masses sum to 1; for others the largest of the first tokens, rounded up. */
 function axisEnd(model: SegmentsModel, bands: readonly Band[]): number {
   const rows = model.mass.value?.first.rows ?? 0;
   if ((model.measure.value === "mass" && model.shares.value) || rows === 0) return 1;
@@ -189,7 +189,7 @@ function watchPointer(ui: Ui, model: SegmentsModel, state: TokensState, canvas: 
   };
   watchSpots(ui, model, canvas, "tokens", spotAt, (spot, event) => {
     if (spot.token === undefined) return;
-    // What was pinned by the last click has moved to the base line: a click at the same place means it still.
+    // A click may move the pinned band to the baseline: a second click at the same place still means it.
     const [x, y] = [event.clientX, event.clientY];
     const again = clicked !== null && clicked.token === spot.token && Math.hypot(x - clicked.x, y - clicked.y) < 4;
     const column = again && spot.column >= 0 && model.pinned.value >= 0 ? model.pinned.value : spot.column;
@@ -198,7 +198,7 @@ function watchPointer(ui: Ui, model: SegmentsModel, state: TokensState, canvas: 
   });
 }
 
-/** Return the token and the band at a point of what is in view. */
+/** Return the token and the band at a visible point. */
 function spotUnder(model: SegmentsModel, state: TokensState, x: number, y: number): Spot | null {
   const layout = state.layout.peek();
   if (layout === null) return null;
@@ -274,14 +274,14 @@ function Words({ ui, model, state }: WordsProps) {
   );
 }
 
-/** The numbers left of a line: 0, half, the end, what is even, and over the first what is set aside. */
+/** The numbers left of a line: 0, half, the end, even attention, and in the first line the excluded share. */
 function AxisTicks({ model, state, first, at }: Omit<WordsProps, "ui"> & { first: boolean; at: number }) {
   const [box, most, left] = [state.box.value, state.most.value, state.left.value];
   const measure = model.measure.value;
   const row = model.tokenRow(at) ?? model.whole.value;
   const pins = state.bands.value.filter(({ pinned }) => pinned).flatMap(({ columns }) => columns);
   const even = pins.length === 0 || row === null ? Number.NaN : evenOf(model, row, pins) / most;
-  const apart = 9 / (box.tall / (left / AXIS)); // of two numbers, as a share of the axis
+  const apart = 9 / (box.tall / (left / AXIS)); // distance of two numbers, as a share of the axis
   const ticks = [
     { share: 0, text: model.signed.value ? axisText(-most, measure) : "0" },
     { share: 0.5, text: model.signed.value ? "0" : axisText(most / 2, measure) },
@@ -308,7 +308,7 @@ function AxisTicks({ model, state, first, at }: Omit<WordsProps, "ui"> & { first
   );
 }
 
-/** How to read the stacks: the line, the strip, what is paler. */
+/** How to read the stacks: the line, the strip, the paler bands. */
 export function TokensLegend({ ui, model, style }: { ui: Ui; model: SegmentsModel; style: Style }) {
   const now = model.mass.value;
   const whole = model.whole.value;
@@ -353,11 +353,11 @@ export function TokensLegend({ ui, model, style }: { ui: Ui; model: SegmentsMode
   );
 }
 
-/** What a sum of another stage is, and where its signs are: it is no share. */
+/** The sum of another stage and its signs; it is not a share. */
 const sumWords = ({ stage, signed }: SegmentsModel) =>
   `${sumWord(stage.value)}, summed over the keys of each segment${signed.value ? ": above the line +, below −" : ""}; not a share of 1`;
 
-/** Of a very long answer only the first tokens are known here. */
+/** Only the first tokens of a very long answer are loaded here. */
 function More({ ui, model }: { ui: Ui; model: SegmentsModel }) {
   const now = model.mass.value;
   if (now === null || now.positions.length >= now.total || ui.width.value === 0) return null;

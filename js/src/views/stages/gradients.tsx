@@ -1,4 +1,4 @@
-/** How a loss reaches weights, scores, q, k and v; and how a row's weights answer to its scores. */
+/** How a loss reaches weights, scores, q, k and v, and how a row's weights respond to its scores. */
 
 import { px, Token } from "../../components/dom";
 import { Raster, SmallRamp, sizeOf } from "../../components/small-matrix";

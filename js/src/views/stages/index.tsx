@@ -1,4 +1,6 @@
-/** The computation from left to right: every stage as a small picture, below it the way of the pinned pair in numbers. */
+/**
+ * The computation from left to right: every stage as a small picture, and below the steps of the pinned pair.
+ */
 
 import { type Signal, signal } from "@preact/signals-core";
 import { Chevron, mount, part, px, Token, type View } from "../../components/dom";
@@ -21,21 +23,21 @@ import { Gradients } from "./gradients";
 import { isNothing, PairSteps, scaleWords } from "./pair-steps";
 import { Cost, Scaling } from "./scaling";
 
-const SIDE = 112; // pixels of a small picture's longer side, at most
-const LEAST_SIDE = 76; // at least, to stand in one row
+const SIDE = 112; // maximum of a small picture's longer side, in pixels
+const LEAST_SIDE = 76; // its minimum, to fit in one row
 const ARROW = 58; // between two pictures
-const STACKED_BELOW = 104; // then name and number do not stand on one line
+const STACKED_BELOW = 104; // below this, name and number need two lines
 
-/** What a reader has chosen in this view. */
+/** The reader's choices in this view. */
 interface Chosen {
   readonly largestFirst: Signal<boolean>;
   /** The sections that are open. */
   readonly open: Signal<ReadonlySet<string>>;
-  /** Whether one's own q and k are swept. */
+  /** Whether the reader's own q and k are swept. */
   readonly own: Signal<boolean>;
 }
 
-/** Return the stages view: every stage as a small picture, and one pair's way through them. */
+/** Return the stages view: every stage as a small picture, and the steps of one pair. */
 export function stages(ui: Ui): View {
   const chosen: Chosen = { largestFirst: signal(true), open: signal(new Set<string>()), own: signal(true) };
   ui.keyLines.value = () => stageKeys(ui, 1);
@@ -46,7 +48,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const { store } = ui;
   const found = store.stages.value;
   const paints = ui.paints.value;
-  if (found === null && ui.kernel.away.value) return null; // what is missing is said below
+  if (found === null && ui.kernel.away.value) return null; // a message below tells what is missing
   if (found === null || paints === null) return <div class="aw-steps-waiting" />;
   const { pair, stale } = shownPair(ui);
   const pictures = found.pictures.length + (found.output === null ? 0 : 1);
@@ -123,7 +125,7 @@ function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   );
 }
 
-/** The pinned pair; until its numbers come those of the last one stay, so that nothing jumps. */
+/** The pinned pair; the last one stays until its numbers arrive, so that nothing jumps. */
 function shownPair({ store, kernel }: Ui): { pair: ExplainedPair | null; stale: boolean } {
   const pair = store.pair.value;
   if (pair === null || isPinnedPair(store, pair)) return { pair, stale: false };
@@ -132,7 +134,9 @@ function shownPair({ store, kernel }: Ui): { pair: ExplainedPair | null; stale: 
   return isDue ? { pair, stale: true } : { pair: null, stale: false };
 }
 
-/** What is to be done, while there is no pair to explain; a saved file may not hold the steps of the one that is pinned. */
+/**
+ * What to do while there is no pair to explain; a saved file may lack the pinned pair.
+ */
 function prompt({ store, kernel }: Ui): string {
   const { saved } = store.facts.value;
   const pinned = store.query.value !== null && store.key.value !== null;
@@ -141,7 +145,7 @@ function prompt({ store, kernel }: Ui): string {
   return "Rows are queries, columns are keys. Click a cell to see how its weight is computed.";
 }
 
-/** "bank → lent  why the weight is .2283", and whether torch computes the same. */
+/** "bank → lent  why the weight is .2283", and whether torch gives the same output. */
 function Headline({ ui, pair, stale }: { ui: Ui; pair: ExplainedPair | null; stale: boolean }) {
   const { store } = ui;
   return (
@@ -170,7 +174,7 @@ function why(pair: ExplainedPair): string {
   return pair.allowed ? `why the weight is ${listNumber(pair.weight ?? 0, "weights")}` : "why there is no weight";
 }
 
-/** Whether torch's own attention comes to the same output; or why there is nothing to compare with. */
+/** Whether torch's attention gives the same output, or why it cannot be compared. */
 function Parity({ ui }: { ui: Ui }) {
   const torch = deviationOf(ui)?.torch;
   if (torch === undefined) return null;
@@ -201,7 +205,7 @@ function Parity({ ui }: { ui: Ui }) {
   );
 }
 
-/** Other rules: which are in force, what they change, and the way to others and back. */
+/** Other rules: the current ones, what they change, how to change and reset them. */
 function Rules({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const { store } = ui;
   const { saved, stages: all } = store.facts.value;
@@ -236,7 +240,7 @@ function Rules({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
 
 const RULES = "What if";
 
-/** What the rules in force change, and the way back. */
+/** What the current rules change, and the reset button. */
 function Changed({ ui }: { ui: Ui }) {
   const { store } = ui;
   const original = deviationOf(ui)?.original;
@@ -264,7 +268,7 @@ function Changed({ ui }: { ui: Ui }) {
 
 const small = (value: number) => (value === 0 ? "0" : value.toExponential(1).replace("-", "−"));
 
-/** What leads from one stage to the next, and what that is for. */
+/** The operation between two stages, and its purpose. */
 function operation(to: Stage, ui: Ui, pair: ExplainedPair | null): { text: string; about: string } {
   if (to === "scaled") {
     const { sign } = scaleWords(pair?.scale ?? null, ui.store.facts.value.head_size);
@@ -378,7 +382,7 @@ function StagePicture({ ui, small, of, paints, pair, side }: SmallProps) {
   );
 }
 
-/** The column of the learned sink, right of a small picture. */
+/** The learned sink's column, right of a small picture. */
 function SinkColumn({ small, of, paints }: Pick<SmallProps, "small" | "of" | "paints">) {
   const values = small.sink!;
   const kinds = Uint8Array.from(values, (value) => (Number.isNaN(value) ? NAN : NUMBER));
@@ -417,7 +421,7 @@ function Output({
   output: NonNullable<Stages["output"]>;
   beside: SmallPicture | undefined;
 }) {
-  // As large as the pictures before it: a row of it stands level with the query's row in these.
+  // As large as the pictures before it, so that rows of a query are level.
   const { width, height } = sizeOf(beside ?? output, side);
   const query = ui.store.query.value;
   const row = height / output.grid.rows;
@@ -448,7 +452,7 @@ function Output({
   );
 }
 
-/** The same keys as on the heatmap, as far as they mean something here. */
+/** The same keys as on the heatmap, if they have a meaning here. */
 /** Return the keys of the small pictures: arrows move the pin. */
 function stageKeys(ui: Ui, step: number): KeyLine[] {
   const { store } = ui;

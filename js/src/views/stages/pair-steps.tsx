@@ -1,4 +1,4 @@
-/** One weight explained, step by step: name and formula, a picture of what happens, the number that comes out. */
+/** One weight explained step by step: name and formula, a picture, and the resulting number. */
 
 import type { Signal } from "@preact/signals-core";
 import type { ComponentChildren } from "preact";
@@ -13,12 +13,12 @@ import { count, listNumber, percent } from "../../text/format";
 import { SINK } from "../../text/words";
 
 const WIDEST = 500; // of a picture, in pixels
-const BESIDE = 190 + 112 + 2 * 16; // what stands beside it: name, result, gaps
-const MARGIN = 24; // right of a picture: for what reaches beyond it
-const LABELS = 9; // under the bars of the softmax, at most
+const BESIDE = 190 + 112 + 2 * 16; // beside it: name, result, gaps
+const MARGIN = 24; // right of a picture, for overflow
+const LABELS = 9; // the most labels under the bars of the softmax
 const APART = 54; // pixels between two of them
 const EDGE = 20; // pixels from a chart's left edge within which a label begins at the edge
-const ROOMY = 440; // pixels in which three notes stand side by side
+const ROOMY = 440; // pixels for three notes side by side
 
 interface StepProps {
   readonly ui: Ui;
@@ -30,12 +30,12 @@ interface StepProps {
 interface PairStepsProps {
   readonly ui: Ui;
   readonly pair: ExplainedPair;
-  /** Whether another pair is pinned by now, whose numbers are on their way. */
+  /** Whether another pair has been pinned, whose numbers are due. */
   readonly stale: boolean;
   readonly largestFirst: Signal<boolean>;
 }
 
-/** Show one pair's way through the stages, step by step. */
+/** Show the steps of one pair through the stages. */
 export function PairSteps({ ui, pair, stale, largestFirst }: PairStepsProps) {
   const stacked = ui.mode.value === "narrow" || ui.mode.value === "under";
   const room = ui.width.value / ui.unit.value - MARGIN - (stacked ? 0 : BESIDE);
@@ -53,7 +53,7 @@ export function PairSteps({ ui, pair, stale, largestFirst }: PairStepsProps) {
   );
 }
 
-/** Return whether the query may attend to no key at all. */
+/** Return whether the query's row is fully masked. */
 export const isNothing = (pair: ExplainedPair) => pair.maximum === Number.NEGATIVE_INFINITY;
 
 interface RowProps {
@@ -61,9 +61,9 @@ interface RowProps {
   readonly formula: ComponentChildren;
   readonly result: string;
   readonly unit: string;
-  /** The result without the other rules in force, "" where there are none: its line is kept, so that nothing moves. */
+  /** The result without the other rules, or ""; its line is always kept, so that nothing moves. */
   readonly before?: string | undefined;
-  /** What the step is for. */
+  /** The purpose of the step. */
   readonly about?: ComponentChildren;
   readonly children: ComponentChildren;
 }
@@ -101,7 +101,7 @@ const frame = (wide: number, tall: number) => ({
 const beforeOf = (pair: ExplainedPair, name: keyof Numbers, say: (value: number | null) => string) =>
   pair.original === null ? "" : say(pair.original[name] as number | null);
 
-/** The sum of q_d · k_d as it grows; its last edge is the score. */
+/** The running sum of q_d · k_d; its last edge is the score. */
 function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Signal<boolean> }) {
   const { products } = pair;
   if (products === null) {
@@ -188,7 +188,7 @@ function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Si
   );
 }
 
-/** Return "÷ √32" where the scale is 1 / √d_k, else "× 0.5". */
+/** Return "÷ √32" if the scale is 1 / √d_k, else "× 0.5". */
 export function scaleWords(
   scale: number | null,
   headSize: number | null,
@@ -208,7 +208,7 @@ export function scaleWords(
   return { sign: `× ${factor}`, formula: `score × ${factor}` };
 }
 
-/** From the score to the scaled score on one line; the solid dot can be moved: that is another scale. */
+/** From score to scaled score on one line; moving the solid dot changes the scale. */
 function Scale({ ui, pair, wide }: StepProps) {
   const { head_size, saved } = ui.store.facts.value;
   const words = scaleWords(pair.scale, head_size);
@@ -378,7 +378,7 @@ function RuleLine({ allowed, children }: { allowed: boolean; children: Component
   );
 }
 
-/** Where the label of a bar stands: below its middle, of the first ones from the chart's edge on, in whatever font. */
+/** The place of a bar's label: below its center, or from the chart's edge for the first ones, in any font. */
 const inside = (center: number) =>
   center < EDGE ? ({ x: 0, style: { textAnchor: "start" } } as const) : { x: center };
 
@@ -493,12 +493,12 @@ interface SinkBarProps {
   readonly tall: number;
   readonly named: boolean;
   readonly now: number;
-  /** Pixels of it, and of what it was under the rules as they were given. */
+  /** Its height in pixels, now and under the original rules. */
   readonly height: number;
   readonly before: number | null;
 }
 
-/** What the learned sink takes, after the weights of the keys. */
+/** The learned sink's weight, after those of the keys. */
 function SinkBar({ center, bar, tall, named, now, height, before }: SinkBarProps) {
   const box = (pixels: number) => ({
     x: center - bar / 2,
@@ -522,7 +522,7 @@ function SinkBar({ center, bar, tall, named, now, height, before }: SinkBarProps
   );
 }
 
-/** Which row it runs over, and what the log-normalizer is. */
+/** The row of the softmax, and the meaning of the log-normalizer. */
 function AboutSoftmax({ ui, pair }: { ui: Ui; pair: ExplainedPair }) {
   const query = (
     <b>
@@ -552,7 +552,7 @@ function AboutSoftmax({ ui, pair }: { ui: Ui; pair: ExplainedPair }) {
 
 const clipped = (text: string) => (text.length > 9 ? `${text.slice(0, 8)}…` : text);
 
-/** Of labels that would stand closer than `least`, the earlier ones, which matter more, and the pair's own. */
+/** Keep labels at least `least` apart: earlier ones matter more, and the pair's own is kept. */
 function keepApart(order: number[], own: number, pitch: number, least: number): Set<number> {
   const kept: number[] = [];
   for (const index of [own, ...order]) {
@@ -570,7 +570,7 @@ const CARRIED: Readonly<Record<Carried, readonly [string, string]>> = {
   saliency: ["Saliency", "weight × (∂L/∂O · v)"],
 };
 
-/** What the weight carries on, where that is known: a line for each stage. */
+/** The contribution of the weight, if known: a line for each stage. */
 function CarriedRows({ ui: { store }, pair }: StepProps) {
   return (
     <>
@@ -592,7 +592,7 @@ function CarriedRows({ ui: { store }, pair }: StepProps) {
   );
 }
 
-/** What the key adds to the query's output, number by number, over the whole output. */
+/** The key's share of the query's output, number by number, over the whole output. */
 function Value({ ui, pair, wide }: StepProps) {
   const value = pair.value!;
   const output = pair.output!;

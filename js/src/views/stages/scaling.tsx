@@ -1,4 +1,4 @@
-/** What dividing by √d_k does, row by row and over head sizes; and what attention costs as it grows. */
+/** The effect of dividing by √d_k, by row and by head size; and the cost of attention as it grows. */
 
 import { type Signal, signal } from "@preact/signals-core";
 import { Component, type ComponentChildren } from "preact";
@@ -12,7 +12,7 @@ import { numberOf, type SmallPicture, vector } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 
-const CHART = 296; // pixels of a chart's width, at most
+const CHART = 296; // maximum width of a chart, in pixels
 const CORNER = 44; // of a small multiple
 
 const shown = (figure: Figure) => {
@@ -22,7 +22,7 @@ const shown = (figure: Figure) => {
 };
 const plain = (value: number) => String(Number(value.toPrecision(3))).replace("-", "−");
 
-/** As wide as fits, so many side by side. */
+/** The width at which so many fit side by side. */
 function widthOf(ui: Ui): number {
   return Math.floor(Math.min(CHART, ui.width.value / ui.unit.value));
 }
@@ -39,7 +39,7 @@ async function readVariances(reply: Reply<"spread">): Promise<Variances> {
   return { ...reply, rows: Object.fromEntries(names.map((name, at) => [name, rows[at]])) as Variances["rows"] };
 }
 
-/** Show what dividing by √d_k does to this head, and over head sizes. */
+/** Show the effect of dividing by √d_k on this head, and over head sizes. */
 export function Scaling({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
   const { body, key } = headOf(ui);
   return (
@@ -58,7 +58,7 @@ export function Scaling({ ui, own }: { ui: Ui; own: Signal<boolean> }) {
   );
 }
 
-/** Variances before and after scaling, and what the rows of weights are like. */
+/** Variances before and after scaling, and statistics of the rows of weights. */
 function RowsAndVariances({ ui, found }: { ui: Ui; found: Variances }) {
   const { queries } = ui.store.facts.value;
   return (
@@ -119,7 +119,7 @@ function VarianceTable({ found }: { found: Variances }) {
   );
 }
 
-/** Entropy, peak and what passes of a gradient, over the queries. */
+/** Entropy, peak, and the share of a gradient that passes, over the queries. */
 function RowCharts({ ui, found }: { ui: Ui; found: Variances }) {
   const { every, rows, means } = found;
   const query = ui.store.query.value;
@@ -337,7 +337,7 @@ interface CostState {
   readonly busy: boolean;
 }
 
-const measured = signal<Reply<"cost"> | null>(null); // of this machine: the same for all heads of a size
+const measured = signal<Reply<"cost"> | null>(null); // for this machine: the same for all heads of a size
 
 export class Cost extends Component<{ ui: Ui }, Omit<CostState, "steps">> {
   override state = { error: "", busy: false };

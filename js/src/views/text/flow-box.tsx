@@ -10,9 +10,9 @@ import type { Mark } from "./marks";
 import { type Flow, SLACK, type TextSegments } from "./model";
 
 const PITCH = 30;
-/** Lines in view at most; more are scrolled to. */
+/** The most lines in view; more scroll. */
 const MOST_LINES = 16;
-const BEYOND = 4; // lines above and below what is in view
+const BEYOND = 4; // lines above and below the view
 const SUBSCRIPT = 7.2; // pixels of one of its digits
 
 export interface BoxProps {
@@ -23,9 +23,9 @@ export interface BoxProps {
   readonly unit: number;
   readonly room: number;
   readonly top: number;
-  /** The line to be in view. */
+  /** The line to bring into view. */
   readonly line: number | null;
-  /** What is marked of the text, and whether the line is the first of that: it is to stand on top. */
+  /** The marked part of the text, and whether the line is its first, which goes to the top. */
   readonly marks: readonly Mark[];
   readonly sought: object | null;
   readonly theme: Theme;
@@ -46,7 +46,7 @@ export class FlowBox extends Component<BoxProps> {
     this.follow();
   }
 
-  /** Bring the line of the pin, or of what is marked, into view, once. */
+  /** Bring the line of the pin or of the mark into view, once. */
   private follow() {
     const { flow, line, unit, lines, sought } = this.props;
     const box = this.box.current;
@@ -75,7 +75,7 @@ export class FlowBox extends Component<BoxProps> {
     this.props.flow.scroll.value = box.scrollTop;
   }
 
-  /** Whether the positions of tokens that are alike fit beside them: a line is broken without them, and stays so. */
+  /** Whether the positions of repeated tokens fit beside them; line breaks do not depend on this. */
   private hasRoom(line: Line): boolean {
     const { flow, tokens, looks, unit, room } = this.props;
     if (looks.alike === null) return false;
@@ -153,7 +153,7 @@ export class FlowBox extends Component<BoxProps> {
   }
 }
 
-/** The mark in which a line lies. */
+/** The mark that contains a line. */
 const markAround = (marks: readonly Mark[], first: number, last: number) =>
   marks.find(({ start, stop }) => start <= first && last < stop);
 
@@ -171,7 +171,7 @@ interface StripeProps {
   readonly theme: Theme;
 }
 
-/** The color of a line's segment, left of it: lines of one segment are one stripe. */
+/** The color of a line's segment, on its left: adjacent lines of one segment form one stripe. */
 function Stripe({ segments, at, last, marked, top, pitch, theme }: StripeProps) {
   const slot = segments.slots[at] ?? -1;
   return (
@@ -190,7 +190,7 @@ interface TokenProps {
   /** Whether the next one follows without a space. */
   readonly glued: boolean;
   readonly numbered: boolean;
-  /** Of a segment that begins with it. */
+  /** The segment that begins with it. */
   readonly name: string | undefined;
   readonly looks: TokenLooks;
   readonly flow: Flow;

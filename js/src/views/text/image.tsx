@@ -1,17 +1,17 @@
-/** The pinned token's weights over the image whose patches are its keys, or its queries. */
+/** The pinned token's weights over the image whose patches are its keys or queries. */
 
 import { Component, createRef } from "preact";
 import { px } from "../../components/dom";
 import type { ImageMessage } from "../../contract/messages";
 import { type Patches, sizeOf } from "./patches";
 
-/** How strong the colors lie over an image: it still reads through them. */
+/** The opacity of the colors over an image, which stays recognizable. */
 const OVER = 0.55;
 const GAP_FROM = 12; // pixels of a patch
 const SLASH_FROM = 10;
-const PIXELS_FROM = 4; // device pixels to one of the image
+const PIXELS_FROM = 4; // device pixels per pixel of the image
 
-/** What is masked is a missing tile with a mark. */
+/** A masked patch is a missing tile with a mark. */
 function slash(context: CanvasRenderingContext2D, x: number, y: number, half: number, ink: string, dpr: number): void {
   context.globalAlpha = 0.2;
   context.strokeStyle = ink;
@@ -33,9 +33,9 @@ interface Props {
   readonly patches: Patches;
   readonly message: ImageMessage | null;
   readonly bitmap: ImageBitmap | null;
-  /** Color of each patch; "" of one that is masked. */
+  /** The color of each patch; "" for a masked one. */
   readonly colors: readonly string[];
-  /** Whether the colors lie over the image. */
+  /** Whether the colors cover the image. */
   readonly colored: boolean;
   readonly ink: string;
   readonly rings: readonly Ring[];
@@ -44,7 +44,7 @@ interface Props {
   readonly dpr: number;
 }
 
-/** Draw the image with its patches tinted, and rings around those that are pinned. */
+/** Draw the image with tinted patches, and rings around pinned ones. */
 export class PatchPicture extends Component<Props> {
   private picture = createRef<HTMLCanvasElement>();
   private over = createRef<HTMLCanvasElement>();
@@ -75,7 +75,7 @@ export class PatchPicture extends Component<Props> {
     }
     const below = this.picture.current?.getContext("2d");
     if (below && bitmap !== null) {
-      below.imageSmoothingEnabled = w < PIXELS_FROM * bitmap.width; // of a small image the pixels are to be seen
+      below.imageSmoothingEnabled = w < PIXELS_FROM * bitmap.width; // a small image shows its pixels
       below.imageSmoothingQuality = "high";
       below.drawImage(bitmap, 0, 0, w, h);
     }
@@ -101,7 +101,7 @@ export class PatchPicture extends Component<Props> {
   override render({ patches, bitmap, colored, rings }: Props) {
     const { width, height } = this.size();
     const { rows, columns } = patches;
-    const covered = colored || bitmap === null; // without weights the image is as it is
+    const covered = colored || bitmap === null; // without weights the image is unchanged
     return (
       <div class="aw-patches" data-plain={!covered || undefined} style={{ width: px(width), height: px(height) }}>
         <canvas ref={this.picture} />

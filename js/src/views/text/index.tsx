@@ -1,4 +1,4 @@
-/** Running text, or an image cut into patches, colored by the pinned token's weights; a panel beside. */
+/** Running text, or an image cut into patches, colored by the pinned token's weights, with a panel. */
 
 import type { View } from "../../components/dom";
 import type { Ui } from "../../state/ui";

@@ -1,4 +1,4 @@
-/** The keyboard on running text and patches: arrows move the pin along the text and from line to line. */
+/** The keyboard on running text and patches: arrows move the pin along the text and between lines. */
 
 import { headLines, pinLines } from "../../components/keyboard";
 import type { KeyLine, Ui } from "../../state/ui";
@@ -7,7 +7,7 @@ import { lineOf } from "../../text/lines";
 import { hoveredIn } from "./looks";
 import type { Flow, TextModel } from "./model";
 
-/** Return the keys of running text: arrows move the pin along the text, from line to line, from patch to patch. */
+/** Return the keys of running text: arrows move the pin along the text, between lines, and between patches. */
 export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: number): KeyLine[] {
   const { store } = ui;
   const flows = model.flows.value;
@@ -44,7 +44,7 @@ export function textKeys(ui: Ui, model: TextModel, withImage: boolean, step: num
   ];
 }
 
-/** Return the position so many tokens further on: what is not shown is passed over, and pages are turned. */
+/** Return the position so many tokens further: hidden tokens are skipped, and pages are turned. */
 export function stepAlong(flow: Flow, at: number | null, by: number, withImage: boolean): number | null {
   const { passage, pages } = flow;
   const shown = (position: number) =>
@@ -59,7 +59,7 @@ export function stepAlong(flow: Flow, at: number | null, by: number, withImage: 
   return position;
 }
 
-/** The token above or below, nearest to the middle of this one; of a patch the next row. */
+/** The token above or below, nearest to this one's center; for a patch, the next row. */
 function stepAcross(model: TextModel, flow: Flow, at: number | null, by: 1 | -1, withImage: boolean): number | null {
   const { patches } = flow.passage;
   if (at === null) return stepAlong(flow, null, 1, withImage);

@@ -1,21 +1,21 @@
-/** How each token or patch of a passage looks: its color, and whether it is pinned. */
+/** The look of each token or patch of a passage: its color, and whether it is pinned. */
 
 import { BLOCKED, NAN, NUMBER } from "../../contract/decode";
 import type { Side } from "../../contract/values";
 import type { Ui } from "../../state/ui";
 import { LEAST_SHARE, otherSide, type Passage, type TextModel, type Weights } from "./model";
 
-/** How far along the ramp the tint behind a token is, so that ink always reads; colors with signs are darker there. */
+/** How far along the ramp the tint behind a token goes, so that ink is readable; signed colors are darker there. */
 const TINT = 0.4;
 const SIGNED_TINT = 0.32;
 
-/** How each token of a passage looks now. */
+/** The current look of each token of a passage. */
 export interface TokenLooks {
-  /** Of a position: the tint behind it and its full color, or how else it is marked. */
+  /** For a position: the tint behind it and its full color, or another mark. */
   of(position: number): TokenLook | null;
   readonly pinned: ReadonlySet<number>;
   readonly further: ReadonlySet<number>;
-  /** The text of the pinned token: others that are alike carry their position. */
+  /** The text of the pinned token: equal tokens show their position. */
   readonly alike: string | null;
 }
 
@@ -25,13 +25,13 @@ type TokenLook = { readonly tint: string; readonly full: string } | "masked" | "
 export const sideOf = ({ store }: Ui, passage: Passage): Side =>
   passage.sides.length > 1 ? store.direction.value : (passage.sides[0] as Side);
 
-/** Return the weights that color a passage: those of what the pinned token attends to, or what attends to it. */
+/** Return the weights that color a passage: of the pinned token's keys, or of its queries. */
 export function weightsOn(model: TextModel, passage: Passage): Weights | null {
   const known = model.weights.value;
   return known !== null && passage.sides.includes(otherSide(known.of.side)) ? known : null;
 }
 
-/** Return how each token of a passage looks now. */
+/** Return the current look of each token of a passage. */
 export function tokenLooksOf(ui: Ui, model: TextModel, passage: Passage): TokenLooks {
   const { store } = ui;
   const known = weightsOn(model, passage);
@@ -70,7 +70,7 @@ export function tokenLooksOf(ui: Ui, model: TextModel, passage: Passage): TokenL
   };
 }
 
-/** Return the position in a passage that the pointer is over. */
+/** Return the position in a passage under the pointer. */
 export function hoveredIn({ hover, target }: Ui, passage: Passage): number | null {
   const at = hover.value;
   if (at === null) return null;

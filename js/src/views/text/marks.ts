@@ -1,4 +1,4 @@
-/** The cells that one went down to, in a text: which of its tokens their queries and keys are. */
+/** The opened block in a text: which tokens are its queries and keys. */
 
 import { effect } from "@preact/signals-core";
 import type { Side } from "../../contract/values";
@@ -7,7 +7,7 @@ import { PAGE } from "../../state/token-pages";
 import type { MarkedBlock, Ui } from "../../state/ui";
 import type { Flow, Passage } from "./model";
 
-/** The queries or the keys of the cells, with the color slot of their segment. */
+/** The queries or the keys of the block, with the color slot of their segment. */
 export interface Mark {
   readonly side: Side;
   readonly name: string;
@@ -16,7 +16,7 @@ export interface Mark {
   readonly slot: number;
 }
 
-/** Return both sides of what is marked, the queries first; none where nothing is. */
+/** Return both sides of the mark, queries first; none without a mark. */
 export function marksOf({ store, marked }: Ui): Mark[] {
   const block = marked.value;
   if (block === null) return [];
@@ -31,10 +31,10 @@ export function marksOf({ store, marked }: Ui): Mark[] {
 
 const spanOf = ({ queries, keys }: MarkedBlock, side: Side) => (side === "query" ? queries : keys);
 
-/** Return what of a passage is marked. */
+/** Return the marked part of a passage. */
 export const marksOn = (ui: Ui, { sides }: Passage) => marksOf(ui).filter(({ side }) => sides.includes(side));
 
-/** Return the place of the first token that is marked, of the side that is led to where both are in the passage. */
+/** Return the place of the first marked token, on the preferred side if both are in the passage. */
 export function leadOf(ui: Ui, { passage, tokens }: Flow): number | null {
   const block = ui.marked.value;
   if (block === null) return null;
@@ -45,7 +45,7 @@ export function leadOf(ui: Ui, { passage, tokens }: Flow): number | null {
 
 const sideIn = ({ sides }: Passage, { side }: MarkedBlock) => (sides.includes(side) ? side : sides[0]!);
 
-/** Turn to the pages of what is marked, once; returns how to end. */
+/** Turn to the pages of the mark, once; returns a function to stop. */
 export function turnToMarks({ marked }: Ui, flows: { readonly value: readonly Flow[] }): () => void {
   return effect(() => {
     const block = marked.value;

@@ -1,4 +1,6 @@
-/** What a running text, or an image, shows, as signals: its passages, their lines, and the weights of what is pinned. */
+/**
+ * The state of a running text or image as signals: its passages, their lines, and the weights of the pin.
+ */
 
 import { batch, computed, effect, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import { decodeGrid, NUMBER, type Picture } from "../../contract/decode";
@@ -18,15 +20,15 @@ import { breakLines, type Line, type Placed, placed } from "../../text/lines";
 import { shorten } from "../../text/tokens";
 import { decodeImage, MAX_PATCHED, type Patches, patchesOf } from "./patches";
 
-/** Weights below this share of the greatest are not colored. */
+/** Weights below this share of the maximum are not colored. */
 export const LEAST_SHARE = 0.05;
-/** Of more tokens a page is shown at a time. */
+/** Longer texts are shown by pages. */
 const MOST_WHOLE = 16_384;
 export const FONT = 15;
-/** Where a pin makes a word wider, its line has so much room left. */
+/** A pin makes a word wider: its line keeps so much room. */
 export const SLACK = 24;
 
-/** One text with its image: of queries, of keys, or, where they are the same, of both. */
+/** One text with its image: of the queries, of the keys, or of both if they are the same. */
 export interface Passage {
   readonly sides: readonly Side[];
   readonly labels: Labels;
@@ -37,34 +39,34 @@ export interface Passage {
 /** A passage in lines. */
 export interface Flow {
   readonly passage: Passage;
-  /** Pages of tokens; 1 where all are shown. */
+  /** Pages of tokens; 1 if all are shown. */
   readonly pages: number;
   readonly page: Signal<number>;
   readonly tokens: ReadonlySignal<readonly Placed[]>;
   readonly lines: ReadonlySignal<readonly Line[]>;
-  /** Where each position is among the tokens. */
+  /** The index of each position among the tokens. */
   readonly places: ReadonlySignal<ReadonlyMap<number, number>>;
   readonly scroll: Signal<number>;
-  /** The segments of the text; null where there are none. */
+  /** The segments of the text; null if there are none. */
   readonly segments: ReadonlySignal<TextSegments | null>;
-  /** Tokens that are left out because they are special, and those that are patches. */
+  /** Tokens left out as special, and those that are patches. */
   readonly left: ReadonlySignal<number>;
 }
 
 /** The segments of a text: each begins a line. */
 export interface TextSegments {
-  /** The color slot and the name of each token's segment, by its place among them. */
+  /** The color slot and name of each token's segment, by token index. */
   readonly slots: readonly number[];
   readonly names: readonly string[];
-  /** The places with which another segment begins. */
+  /** The indices where another segment begins. */
   readonly begins: ReadonlySet<number>;
   /** The names of segments that begin with a token, by its position. */
   readonly starts: ReadonlyMap<number, string>;
 }
 
-/** Segments without an author: their names would stand between all others. */
+/** Segments without an author, whose names would interrupt all others. */
 const UNNAMED = new Set(["first token", "template", "padding"]);
-/** What the stripe in the colors of segments takes left of the lines. */
+/** The width of the stripe in segment colors left of the lines. */
 export const STRIPE = 10;
 export const NAME_FONT = 11;
 const AFTER_NAME = 8;
@@ -80,7 +82,7 @@ export interface Weights {
 
 export interface TextModel {
   readonly flows: ReadonlySignal<readonly Flow[]>;
-  /** null while they are not known, or nothing is pinned or pointed at. */
+  /** null if unknown, or without a pin or pointer. */
   readonly weights: ReadonlySignal<Weights | null>;
   readonly mapper: ReadonlySignal<ColorMapper | null>;
   readonly room: ReadonlySignal<number>;
@@ -88,7 +90,7 @@ export interface TextModel {
   widthOf(token: Placed): number;
 }
 
-/** Return passages of text and patches, pages of long ones, and the weights upon them, as signals. */
+/** Return passages of text and patches, pages of long ones, and their weights, as signals. */
 export function textModel(ui: Ui, withImage: boolean): TextModel {
   const { store, stop } = ui;
   const measure = textMeasure(ui);
@@ -153,7 +155,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
 
   const flows = computed(() => passages.value.map(flowOf));
   const ends = [
-    // A page follows what is pinned, on either side.
+    // A page follows the pin, on either side.
     effect(() => {
       const [query, key] = [store.query.value, store.key.value];
       for (const flow of flows.value) {
@@ -194,7 +196,9 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
 
 export const otherSide = (side: Side): Side => (side === "query" ? "key" : "query");
 
-/** Return which segment each token is in, and where one begins; of a text that both sides share as its keys have them. */
+/**
+ * Return each token's segment and where segments begin; in a text shared by both sides, those of its keys.
+ */
 function segmentsOf({ store }: Ui, { sides }: Passage, tokens: readonly Placed[]): TextSegments | null {
   const axis = axisSegments(store, sides.at(-1)!);
   if (axis === null) return null;
@@ -213,20 +217,20 @@ function segmentsOf({ store }: Ui, { sides }: Passage, tokens: readonly Placed[]
   return { slots, names: pieces.map((piece) => piece?.name ?? ""), begins, starts };
 }
 
-/** The side that is named first, or second, after what is pinned: the other one first. */
+/** The side named first or second after the pin: the other side comes first. */
 const sideAt = (ui: Ui, at: number): Side => {
   const own = ui.target.peek()?.side ?? "query";
   return at === 0 ? otherSide(own) : own;
 };
 
-/** How wide the text is. */
+/** The width of the text. */
 function roomOf({ width, mode, unit }: Ui): number {
   const whole = width.value;
   const besides = mode.value === "wide" ? 340 + 36 : mode.value === "beside" ? 260 + 36 : 0;
   return Math.max(80, Math.min(whole - besides * unit.value, 720 * unit.value) - SLACK * unit.value);
 }
 
-/** Queries and keys; once where they are the same tokens. */
+/** Queries and keys; once if they are the same tokens. */
 function passagesOf({ store }: Ui): Passage[] {
   const { queries, keys } = store.facts.value;
   const [own, others] = [store.queryLabels.value, store.keyLabels.value];
@@ -246,13 +250,13 @@ function passagesOf({ store }: Ui): Passage[] {
   return [passage(["query"], own, queries, query ?? null), passage(["key"], others, keys, key ?? null)];
 }
 
-/** Whether two sides have the same tokens, as far as the first of them tell. */
+/** Whether both sides have the same tokens, judging by the first ones. */
 function sameText(own: Labels, others: Labels): boolean {
   for (let at = 0; at < Math.min(own.length, PAGE); at++) if (own.raw(at) !== others.raw(at)) return false;
   return true;
 }
 
-/** Another direction of reading takes the pin with it, where both sides are one text. */
+/** Another reading direction takes the pin along, if both sides are one text. */
 function keepAcross({ store }: Ui, passages: ReadonlySignal<readonly Passage[]>): () => void {
   let last = store.direction.peek();
   return effect(() => {
@@ -321,14 +325,14 @@ function weightsSource(ui: Ui, span: ReadonlySignal<Span | null>): ReadonlySigna
   });
 }
 
-/** What the picture itself tells, where each of its cells is one of the matrix: exact, or as it is colored. */
+/** The picture's own numbers, if each of its cells is one of the matrix: exact, or as colored. */
 function fromPicture(picture: Picture, target: Target): Weights | null {
   if (picture.queryBin * picture.keyBin > 1 || picture.sampled !== null) return null;
   const line = lineOf(picture, target);
   return line && { ...line, start: 0 };
 }
 
-/** The greatest finite number of what is shown, without special tokens. */
+/** The maximum of the shown numbers, without special tokens. */
 function greatest(ui: Ui, flow: Flow, { start, values, kinds, of }: Weights): number {
   let most = 0;
   const see = (position: number) => {

@@ -1,4 +1,4 @@
-/** Passages of text and images side by side with the panel: what text view and image view have in common. */
+/** Passages of text and images side by side with the panel, shared by text view and image view. */
 
 import { effect, type Signal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../components/dom";
@@ -23,7 +23,7 @@ import { watchPointer } from "./pointing";
 
 const PANEL_GAP = 36;
 
-/** Return running text, with `withImage` the image too, and the ranked list beside it. */
+/** Return running text (with `withImage`, the image too), and the ranked list. */
 export function passagesView(ui: Ui, withImage: boolean): View {
   const { store } = ui;
   const model = textModel(ui, withImage);
@@ -85,7 +85,7 @@ export function passagesView(ui: Ui, withImage: boolean): View {
   };
 }
 
-/** What is pinned, and its strongest, for those who hear it. */
+/** The pin and its strongest partner, for screen readers. */
 function spoken({ store, target, ranked, marked }: Ui): string {
   const at = target.value;
   if (marked.value !== null) {
@@ -133,7 +133,7 @@ function Passages({ ui, model, colored, withImage }: ReaderProps) {
   );
 }
 
-/** Which tokens of a long text are shown, and the way to others. */
+/** Which tokens of a long text are shown, and buttons to others. */
 function Pager({ flow }: { flow: Flow }) {
   const { page, pages, passage } = flow;
   const at = page.value;
@@ -281,7 +281,7 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
   );
 }
 
-/** What is marked, each a way to its place. */
+/** The marks, each a link to its place. */
 function Marked({ ui }: { ui: Ui }) {
   const marks = marksOf(ui);
   if (marks.length === 0) return null;

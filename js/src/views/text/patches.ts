@@ -1,4 +1,4 @@
-/** Image patches among the positions, and the image that they are of. */
+/** Image patches among the positions, and their image. */
 
 import { effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { bytes } from "../../contract/decode";
@@ -9,14 +9,14 @@ import type { Side } from "../../contract/values";
 export const MAX_PATCHED = 65_536;
 const MOST = 448; // pixels of the longer side
 
-/** Where the patches of one side are: row by row from `start` on. */
+/** The places of one side's patches: row by row from `start` on. */
 export interface Patches {
   readonly start: number;
   readonly rows: number;
   readonly columns: number;
 }
 
-/** Return where the patches of one side are; null where there are none, or they do not fit. */
+/** Return the places of one side's patches; null if there are none or they do not fit. */
 export function patchesOf(grid: GridMessage | null, side: Side, length: number): Patches | null {
   const start = grid?.[side] ?? null;
   if (grid === null || start === null) return null;
@@ -27,7 +27,7 @@ export function patchesOf(grid: GridMessage | null, side: Side, length: number):
 }
 
 /**
- * Return the size at which an image, or its patches alone, are drawn: whole pixels for each patch where there is no
+ * Return the size at which an image or only its patches are drawn: whole pixels per patch without an
  * image.
  */
 export function sizeOf(patches: Patches, image: ImageMessage | null, room: number, unit: number) {
@@ -37,13 +37,13 @@ export function sizeOf(patches: Patches, image: ImageMessage | null, room: numbe
   return { width: Math.max(1, Math.floor(width * scale)), height: Math.max(1, Math.floor(height * scale)) };
 }
 
-/** Return the patch under a point of the picture, as its place among them; null outside. */
+/** Return the patch under a point of the picture, by index; null outside. */
 export function patchAt({ rows, columns }: Patches, x: number, y: number): number | null {
   const [row, column] = [Math.floor(y * rows), Math.floor(x * columns)];
   return row >= 0 && row < rows && column >= 0 && column < columns ? row * columns + column : null;
 }
 
-/** Let the browser decode the image; null where there is none, or it cannot be. */
+/** Let the browser decode the image; null if there is none or it fails. */
 export function decodeImage(
   message: ReadonlySignal<ImageMessage | null | undefined>,
   stop: AbortSignal,

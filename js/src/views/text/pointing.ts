@@ -6,7 +6,7 @@ import { sideOf } from "./looks";
 import { otherSide, type Passage, type TextModel } from "./model";
 import { patchAt } from "./patches";
 
-/** Preview what is pointed at, or its pair with what is pinned; pin by a click, with shift beside others. */
+/** Preview the position under the pointer, or its pair with the pin; a click pins, with Shift in addition to others. */
 export function watchPointer(ui: Ui, model: TextModel, node: HTMLElement): void {
   const under = (event: MouseEvent): { passage: Passage; position: number } | null => {
     const target = event.target as Element;
@@ -56,7 +56,7 @@ export function watchPointer(ui: Ui, model: TextModel, node: HTMLElement): void 
   );
 }
 
-/** What pointing at a position means: while another is pinned their pair, else its own row or column. */
+/** The meaning of pointing at a position: with another pinned, their pair; else its own row or column. */
 function hoverOf(ui: Ui, passage: Passage, position: number): Hover {
   const { store } = ui;
   const target = ui.target.peek();

@@ -1,13 +1,15 @@
-/** Where the answer's tokens stand: lines of text, above each token a stack as wide as its word. Pure functions. */
+/**
+ * The layout of the answer's tokens: lines of text, with a stack as wide as the word above each token. Pure functions.
+ */
 
 import { lineOf, type Placed } from "../../../text/lines";
 
-/** Pixels between two words, and between the pieces of one. */
+/** Pixels between two words, and between the subwords of one. */
 const GAP = 4;
 const JOINT = 1;
-/** A stack is at least so wide. */
+/** The minimum width of a stack. */
 const LEAST = 14;
-/** A line is broken after a sentence where that leaves it at least so full. */
+/** A line breaks after a sentence if it is at least this full. */
 const FULL = 0.5;
 const SENTENCE = /[.!?…。！？]["'”’»)\]]*$/u;
 
@@ -19,7 +21,7 @@ export interface TokenLine {
 
 export interface TokenLayout {
   readonly lines: readonly TokenLine[];
-  /** Of each token, in its line. */
+  /** For each token, in its line. */
   readonly lefts: Float32Array;
   readonly widths: Float32Array;
 }
@@ -27,7 +29,7 @@ export interface TokenLayout {
 /** Room that a line leaves for a pinned word, which is a pill. */
 export const PILL_SLACK = 24;
 
-/** Return tokens with one as wide as its pill: those after it in its line make way. */
+/** Return tokens with one as wide as its pill; later tokens in its line move. */
 export function withPill(layout: TokenLayout, at: number, width: number): TokenLayout {
   const own = layout.widths[at];
   if (own === undefined || own >= width) return layout;
@@ -72,7 +74,7 @@ export function layTokens(
   return { lines, lefts, widths };
 }
 
-/** Return after which token the line that begins at `start` ends. */
+/** Return the last token of the line that begins at `start`. */
 function endOfLine(
   tokens: readonly Placed[],
   widths: Float32Array,
@@ -97,7 +99,7 @@ function endOfLine(
 const FROM_RIGHT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/u;
 const LETTER = /\p{L}/u;
 
-/** Whether the first letter of a line is of a script that is written from the right. */
+/** Whether the first letter of a line is of a right-to-left script. */
 function isFromRight(tokens: readonly Placed[], start: number, stop: number): boolean {
   for (let at = start; at < stop; at++) {
     const letter = LETTER.exec(tokens[at]!.text);
@@ -106,7 +108,7 @@ function isFromRight(tokens: readonly Placed[], start: number, stop: number): bo
   return false;
 }
 
-/** Return the token at a place of its line, or the nearest; null where the line has none so far right. */
+/** Return the token at a place of its line, or the nearest; null if the line ends before it. */
 export function tokenAt(layout: TokenLayout, line: number, x: number, slack: number): number | null {
   const of = layout.lines[line];
   if (of === undefined) return null;
@@ -117,7 +119,7 @@ export function tokenAt(layout: TokenLayout, line: number, x: number, slack: num
   return null;
 }
 
-/** Return the token of the line above or below whose middle is nearest. */
+/** Return the token of the line above or below whose center is nearest. */
 export function tokenBeyond(layout: TokenLayout, at: number, by: number): number {
   const line = layout.lines[lineIndex(layout, at) + by];
   if (line === undefined) return at;
@@ -130,27 +132,27 @@ export function tokenBeyond(layout: TokenLayout, at: number, by: number): number
   return best;
 }
 
-/** Return the line that a token is in. */
+/** Return the line that holds a token. */
 export const lineIndex = ({ lines }: TokenLayout, at: number): number => lineOf(lines, at);
 
-// --- one line, from top to bottom ---------------------------------------------------------------------------------------
+// --- one line, from top to bottom -----------------------------------------------------------------------------------
 
-/** What one line of tokens has, in pixels from its top. */
+/** The parts of one line of tokens, in pixels from its top. */
 export interface LineBox {
-  /** The strip of what is set aside: as tall as 1. */
+  /** The strip of the excluded weight, whose height is 1. */
   readonly aside: number;
   /** The upper edge of the stacks, their height, and the text below. */
   readonly top: number;
   readonly tall: number;
   readonly text: number;
-  /** From one line to the next. */
+  /** The line pitch. */
   readonly pitch: number;
 }
 
 const WIDE_BOX: LineBox = { aside: 18, top: 21, tall: 96, text: 122, pitch: 158 };
 const NARROW_BOX: LineBox = { aside: 12, top: 15, tall: 64, text: 84, pitch: 119 };
 
-/** Return how tall the parts of a line are. */
+/** Return the heights of a line's parts. */
 export function lineBox(narrow: boolean, unit: number): LineBox {
   const box = narrow ? NARROW_BOX : WIDE_BOX;
   return {
@@ -162,26 +164,26 @@ export function lineBox(narrow: boolean, unit: number): LineBox {
   };
 }
 
-/** Return the lines of which anything is between two heights. */
+/** Return the lines at least partly between two heights. */
 export function linesWithin(count: number, pitch: number, top: number, bottom: number) {
   return { start: Math.max(0, Math.floor(top / pitch)), stop: Math.min(count, Math.ceil(bottom / pitch)) };
 }
 
-// --- bands ----------------------------------------------------------------------------------------------------------------
+// --- bands ----------------------------------------------------------------------------------------------------------
 
-/** Columns of the keys that are drawn as one band: a segment, or all the gray ones. */
+/** Columns drawn as one band: a segment, or all gray ones. */
 export interface Band {
   readonly columns: readonly number[];
   readonly slot: number;
   readonly pinned: boolean;
 }
 
-/** So many segments have a color of their own. */
+/** The number of segments with a color of their own. */
 export const COLORED_COLUMNS = 8;
-/** More segments than this are not drawn each by itself: the gray ones are one band. */
+/** With more segments, the gray ones are one band. */
 const MOST_BANDS = COLORED_COLUMNS + 1;
 
-/** Return the bands of a stack from the base line up: the pinned ones first, then the others in their order. */
+/** Return the bands of a stack from the baseline up: pinned ones first, then the others in their order. */
 export function bandsOf(columns: readonly number[], slots: readonly number[], pinned: readonly number[]): Band[] {
   const band = (column: number) => ({ columns: [column], slot: slots[column] ?? -1, pinned: pinned.includes(column) });
   const first = pinned.filter((column) => columns.includes(column)).map(band);

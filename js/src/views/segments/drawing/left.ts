@@ -1,4 +1,4 @@
-/** Where the view was left to look at cells: on the way back it is found there again. */
+/** The state of the view when it was left to look at cells, restored on return. */
 
 import { effect, type ReadonlySignal } from "@preact/signals-core";
 import type { LeftSegments, Ui } from "../../../state/ui";
@@ -6,7 +6,7 @@ import type { SegmentsModel } from "../model";
 
 const NOWHERE: LeftSegments = { second: null, tokens: 0, heads: 0 };
 
-/** Keep where something is scrolled to, and once it is as tall as it was go there again; returns how to end. */
+/** Keep a scroll position, and restore it once the content is tall enough; returns a function to stop. */
 export function keepScroll(
   ui: Ui,
   part: "tokens" | "heads",
@@ -30,7 +30,7 @@ export function keepScroll(
   };
 }
 
-/** Keep the second pinned segment; returns how to end. */
+/** Keep the second pinned segment; returns a function to stop. */
 export function keepSecond(ui: Ui, { mass, second, left }: SegmentsModel): () => void {
   let name = ui.leftSegments.peek()?.second ?? null;
   const end = effect(() => {

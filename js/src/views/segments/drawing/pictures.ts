@@ -1,4 +1,4 @@
-/** The small pictures of heads: those that were sent, or of the layers in view those that are asked for. */
+/** The thumbnails of heads: those that were sent, and for layers in view those that are requested. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import type { Grid } from "../../../contract/decode";
@@ -6,9 +6,9 @@ import { picturesOf } from "../../../data/survey";
 import type { Ui } from "../../../state/ui";
 import type { SegmentsModel } from "../model";
 
-const MOST = 200; // heads of one request
+const MOST = 200; // heads per request
 
-/** Return the picture of each row of the table of heads, of those in view at least. */
+/** Return the picture of each row of the table of heads, at least of those in view. */
 export function headPictures(ui: Ui, model: SegmentsModel, visible: ReadonlySignal<readonly number[]>) {
   const { store, kernel } = ui;
   const arrived = signal(0);
@@ -49,7 +49,7 @@ export function headPictures(ui: Ui, model: SegmentsModel, visible: ReadonlySign
       layers.set(layer, await picturesOf(reply.values, layer, body.batch, reply.buffers));
       arrived.value++;
     } catch {
-      asked.delete(layer); // the kernel's state says why; a plate stays
+      asked.delete(layer); // the kernel's state tells why; a plate stays
     }
   };
   const end = effect(() => {

@@ -1,26 +1,26 @@
-/** How tall the bands of each token's stack are, and how they are painted. */
+/** The heights of the bands in each token's stack, and how they are painted. */
 
 import type { Measure } from "../../../contract/values";
 import type { RestRow, SegmentsModel } from "../model";
 import { type Band, type LineBox, linesWithin, type TokenLayout } from "./layout";
 import { cleared, type Style, whole } from "./style";
 
-/** Between two bands, and between the strip of what is set aside and the stack, in pixels. */
+/** Pixels between two bands, and between the excluded strip and the stack. */
 const APART = 0.75;
 const ROUND = 1.5;
 
 export interface Stack {
-  /** Of each band, on the axis's scale; 0 where it has none. */
+  /** For each band, on the axis's scale; 0 without one. */
   readonly heights: Float32Array;
   readonly total: number;
 }
 
-/** Where zero is on the axis: at its foot, or in its middle where there are numbers below. */
+/** Where zero is on the axis: at its foot, or in its middle if there are negative numbers. */
 export const zeroOf = (model: SegmentsModel) => (model.signed.value ? 0.5 : 0);
 
 /**
- * Return how tall the bands of a token are. Those below zero hang from the line. Masses make 1 in all, and masses per token a sum; of lifts, which have none,
- * only those of pinned columns are drawn, or the largest.
+ * Return the heights of a token's bands; negative ones hang from the line. Masses add up to 1, masses per token to some
+ * sum; lifts cannot be added, so only those of pinned columns are drawn, or the largest.
  */
 export function stackOf(model: SegmentsModel, row: RestRow, bands: readonly Band[]): Stack {
   const measure = model.measure.value;
@@ -49,9 +49,9 @@ export interface TokenScene {
   readonly bands: readonly Band[];
   readonly box: LineBox;
   readonly style: Style;
-  /** Left of the lines, the room of their axis. */
+  /** The room of the axis, left of the lines. */
   readonly left: number;
-  /** Where the axis ends. */
+  /** The end of the axis. */
   readonly most: number;
   readonly measure: Measure;
   readonly view: { readonly top: number; readonly width: number; readonly height: number };
@@ -135,7 +135,7 @@ function paintBands(
   context.globalAlpha = 1;
 }
 
-/** What even attention would give the pinned columns: a line, in steps where a mask allows each token other keys. */
+/** The even attention of the pinned columns: a line, with steps if a mask allows each token other keys. */
 function paintEven(context: CanvasRenderingContext2D, scene: TokenScene, line: number, top: number): void {
   const { model, layout, bands, box, style, left, most } = scene;
   const pinned = bands.filter((band) => band.pinned).flatMap((band) => band.columns);
@@ -166,13 +166,13 @@ function paintEven(context: CanvasRenderingContext2D, scene: TokenScene, line: n
   }
 }
 
-/** Return what even attention gives some columns in all. */
+/** Return the total even attention of some columns. */
 export function evenOf(model: SegmentsModel, row: RestRow, columns: readonly number[]): number {
   if (model.measure.value === "lift") return model.even(row, columns[0]!);
   return columns.reduce((sum, column) => sum + model.even(row, column), 0);
 }
 
-/** Return which band of a token is at a height, counted up from the base line as a share of the axis; −1 above all. */
+/** Return the band of a token at a height, counted up from the baseline as a share of the axis; −1 above all. */
 export function bandAt(
   model: SegmentsModel,
   row: RestRow,

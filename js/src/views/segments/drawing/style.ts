@@ -1,4 +1,4 @@
-/** The colors and the type that the canvases of this view need, as the page has them. */
+/** The colors and type of this view's canvases, from the page. */
 
 import type { Theme } from "../../../contract/values";
 import { palerIn, segmentColor } from "../../../draw/segment-colors";
@@ -16,14 +16,14 @@ export interface Style {
   readonly track: string;
   readonly line: string;
   readonly plate: string;
-  /** How strong segments are drawn beside a pinned one. */
+  /** The opacity of segments while another is pinned. */
   readonly paler: number;
-  /** Whether what is pinned has an outline, as nothing is paler. */
+  /** Whether pinned segments have an outline, because nothing is paler. */
   readonly outlined: boolean;
   color(slot: number): string;
 }
 
-/** Read the page's style; again whenever the theme, the font or the size is another. */
+/** Read the page's style; repeated whenever theme, font or size change. */
 export function styleOf(ui: Ui): Style {
   const theme = ui.theme.value;
   void ui.paints.value;
@@ -48,7 +48,7 @@ export function styleOf(ui: Ui): Style {
   };
 }
 
-/** Return a canvas's context in CSS pixels, cleared; null where it cannot draw. */
+/** Return a canvas's context in CSS pixels, cleared; null if it cannot draw. */
 export function cleared(canvas: HTMLCanvasElement, width: number, height: number, dpr: number) {
   const [wide, tall] = [Math.round(width * dpr), Math.round(height * dpr)];
   if (canvas.width !== wide) canvas.width = wide;
@@ -60,5 +60,5 @@ export function cleared(canvas: HTMLCanvasElement, width: number, height: number
   return context;
 }
 
-/** Return a length on a whole device pixel. */
+/** Return a length in whole device pixels. */
 export const whole = (length: number, dpr: number) => Math.round(length * dpr) / dpr;

@@ -1,4 +1,7 @@
-/** Mass and loss on one zero: a bar for what was looked at, a dot for what is lost without it, words where they disagree. */
+/**
+ * Mass and loss on one zero: a bar for the mass, a dot for the loss, words if they
+ * disagree.
+ */
 
 import type { ComponentChildren } from "preact";
 import { disagreement, placeOn, type Scales } from "../../../data/effects";
@@ -21,7 +24,7 @@ interface BarsProps {
   mark(row: EffectRow): ComponentChildren;
 }
 
-/** Return the rows that are listed, in order: the first ones, and the pinned one. */
+/** Return the listed rows in order: the first ones, and the pinned one. */
 export function listedRows(rows: readonly EffectRow[], most: number, pinned: number): readonly EffectRow[] {
   if (rows.length <= most + 1) return rows;
   const first = rows.slice(0, most);
@@ -29,7 +32,7 @@ export function listedRows(rows: readonly EffectRow[], most: number, pinned: num
   return pin === undefined || first.includes(pin) ? first : [...first, pin];
 }
 
-/** `2.38`, `.41`, `−.08`: a loss where there is little room. */
+/** `2.38`, `.41`, `−.08`: a loss in little room. */
 export function lossText(value: number | null): string {
   if (value === null) return "";
   if (Number.isNaN(value)) return "–";
@@ -41,7 +44,7 @@ export function lossText(value: number | null): string {
   return value < 0 ? `−${text}` : text;
 }
 
-/** Draw the rows, under the scale of mass and above that of loss. */
+/** Draw the rows, with the scale of mass above and that of loss below. */
 export function EffectBars(props: BarsProps) {
   const { rows, scales, most, pinned, unit, what } = props;
   const shown = listedRows(rows, most, pinned);
@@ -117,7 +120,9 @@ function Row(props: BarsProps & { row: EffectRow; lines: ComponentChildren }) {
   );
 }
 
-/** The bar, paler beyond what is lost and hollow where that is not known, with the line to a dot beyond it, and the dot. */
+/**
+ * The bar (paler beyond the loss, hollow if that is unknown), the dot of the loss, and a line to it.
+ */
 function Bar({ row, scales, color, words }: { row: EffectRow; scales: Scales; color: string; words: string }) {
   const mass = largest([row.mass]) / scales.mass;
   const lost = row.lost === null || Number.isNaN(row.lost) ? null : row.lost / scales.lost;

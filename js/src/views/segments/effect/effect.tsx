@@ -1,4 +1,4 @@
-/** Did it matter that the answer looked there? Each segment and each head: its mass, and what is lost without it. */
+/** Did it matter that the answer looked there? Each segment and each head: its mass, and the loss without it. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { mount, part, type View } from "../../../components/dom";
@@ -25,7 +25,7 @@ import { type EffectModel, type EffectRow, effectModel, isShown } from "./model"
 
 const MOST = { segments: 12, heads: 8, narrow: 5 } as const;
 
-/** Put what is lost without each segment and head into the page. */
+/** Show the loss without each segment and head. */
 export function effectBody(ui: Ui, model: SegmentsModel, body: HTMLElement, rooms: ReadonlySignal<Rooms>): View[] {
   const effects = effectModel(ui, model);
   const open = { heads: signal(true), matrix: signal(false) };
@@ -108,7 +108,7 @@ export function effectBody(ui: Ui, model: SegmentsModel, body: HTMLElement, room
 interface Rows {
   readonly name: string;
   readonly says: string;
-  /** Rows are columns of the mass; else heads. */
+  /** Rows are columns of the mass, or heads. */
   readonly column: boolean;
   ids(): readonly number[];
   at(): number;
@@ -116,7 +116,7 @@ interface Rows {
   draw(): preact.ComponentChildren;
 }
 
-/** Rows that can be pointed at, by keys too. */
+/** Rows that respond to the pointer and to keys. */
 function rowsPart(ui: Ui, model: SegmentsModel, { name, says, column, ids, at, pin, draw }: Rows): View {
   const view = mount(part("aw-fx", name), draw);
   const { node } = view;
@@ -189,7 +189,7 @@ function HeadBars({ ui, model, effects, pictures }: Props & { pictures: ReturnTy
   );
 }
 
-// --- headings and words -----------------------------------------------------------------------------------------------------
+// --- headings and words ---------------------------------------------------------------------------------------------
 
 function Title({ ui, model }: Omit<Props, "effects">) {
   const now = model.mass.value;
@@ -226,7 +226,7 @@ function HeadsNote({ ui, model, effects }: Props) {
   return <>{[effects.order.value === "text" ? "" : words, mass].filter(Boolean).join(", ")}</>;
 }
 
-/** What the model says next without what is pinned. */
+/** The model's next token without the pinned segment or head. */
 function Panel({ ui, effects }: Omit<Props, "model">) {
   const removed = effects.removed.value;
   const error = effects.now.value?.error;

@@ -1,4 +1,4 @@
-/** What is lost without each head, as a grid: a row for each layer. Heads that are not yet run are outlines. */
+/** The loss without each head, as a grid with a row for each layer. Heads not yet run are outlines. */
 
 import { computed, effect, type ReadonlySignal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../../components/dom";
@@ -15,8 +15,8 @@ import { lossText } from "./bars";
 import { type EffectModel, isShown } from "./model";
 
 const CELL = { wide: 28, tall: 24 } as const;
-const LEFT = 26; // for the layers' numbers
-const TOP = 18; // for the heads'
+const LEFT = 26; // for layer numbers
+const TOP = 18; // for head numbers
 
 interface Grid {
   readonly rows: number;
@@ -26,7 +26,7 @@ interface Grid {
   readonly gap: number;
   readonly left: number;
   readonly top: number;
-  /** Row of the table of heads at each place, −1 for none. */
+  /** The row of the table of heads at each place, −1 for none. */
   at(row: number, column: number): number;
 }
 

@@ -1,4 +1,6 @@
-/** What of effects this view shows, as signals: each segment and each head with its mass and what is lost without it. */
+/**
+ * The effects as signals: each segment and each head with its mass and the loss without it.
+ */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals-core";
 import type { EffectsMessage } from "../../../contract/messages";
@@ -8,13 +10,13 @@ import { nameOf } from "../../../data/survey";
 import type { Removal, Ui } from "../../../state/ui";
 import type { HeadTable, SegmentsModel } from "../model";
 
-/** A segment, by its column of the mass, or a head, by its row of the table. */
+/** A segment (by its column of the mass), or a head (by its row of the table). */
 export interface EffectRow {
   readonly at: number;
   readonly name: string;
-  /** NaN of what is not known, or set aside. */
+  /** NaN if unknown or excluded. */
   readonly mass: number;
-  /** null before it is run. */
+  /** null before the run. */
   readonly lost: number | null;
   readonly isAside?: boolean;
 }
@@ -28,13 +30,13 @@ export interface EffectModel {
   readonly headScales: ReadonlySignal<Scales>;
   /** Losses of all heads, in the order of the table. */
   readonly lost: ReadonlySignal<readonly (number | null)[]>;
-  /** What was pinned last: what the page shows the model without. */
+  /** The last pin: what the page shows the model without. */
   readonly kind: Signal<"segment" | "head">;
-  /** What the model is shown without: what is pointed at, or else pinned. */
+  /** What the model is shown without: under the pointer, or else pinned. */
   readonly removed: ReadonlySignal<Removal | null>;
 }
 
-/** Return the signals of the effects; the mass is that of all heads, from all of which segments are taken. */
+/** Return the signals of the effects; the mass is over all heads, because segments are removed from all. */
 export function effectModel(ui: Ui, model: SegmentsModel): EffectModel {
   const { store } = ui;
   const now = computed(() => store.effects.value ?? null);
@@ -75,7 +77,7 @@ export function isShown({ store }: Ui, { heads }: HeadTable, row: number): boole
   return heads[row]?.layer === store.layer.value && heads[row]?.head === store.head.value;
 }
 
-/** The mean mass of each segment over all heads, and what is lost without it. */
+/** The mean mass of each segment over all heads, and the loss without it. */
 function segmentRows(model: SegmentsModel, now: EffectsMessage | null): EffectRow[] {
   const mass = model.mass.value;
   const table = model.heads.value;
@@ -89,7 +91,7 @@ function segmentRows(model: SegmentsModel, now: EffectsMessage | null): EffectRo
   }));
 }
 
-/** The mass of each head on the pinned segment, and what is lost without the head. */
+/** The mass of each head on the pinned segment, and the loss without the head. */
 function headRows({ store }: Ui, model: SegmentsModel, losses: readonly (number | null)[]): EffectRow[] {
   const table = model.heads.value;
   if (table === null) return [];

@@ -1,4 +1,4 @@
-/** Which heads read a segment: a row for each head, with its small picture and a bar in the column of each segment. */
+/** Which heads read a segment: a row for each head, with its thumbnail and a bar in the column of each segment. */
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { mount, part, px, type View } from "../../../components/dom";
@@ -25,7 +25,7 @@ import { axisText, inWords, measureWord, readingText, shareText } from "../words
 import type { HeadsState } from "../words/states";
 import { type HeadsLayout, layHeads } from "./layout";
 
-/** Return the table of heads; `room` is how wide it may be. */
+/** Return the table of heads; `room` is its maximum width. */
 export function headsPart(
   ui: Ui,
   model: SegmentsModel,
@@ -151,10 +151,10 @@ export function headsPart(
   };
 }
 
-/** As wide as the sorted column's numbers get. */
+/** The maximum width of the sorted column's numbers. */
 const WIDEST = { mass: "8.888", per_token: "8.8888", lift: "×88.8" } as const;
 
-/** Where there is little room one segment has a bar: the pinned one, or else the first. */
+/** In little room, one segment has bars: the pinned one, or the first. */
 function pinnedOnly(model: SegmentsModel): readonly number[] {
   const { columns } = model.left.value;
   return model.pinned.value >= 0 ? [model.pinned.value] : columns.slice(0, 1);
@@ -278,7 +278,7 @@ function paintBar(context: CanvasRenderingContext2D, scene: Scene, { column, ind
   }
 }
 
-/** A bar that would be longer: it is broken near its end. */
+/** A bar that is too long is broken near its end. */
 function cut(context: CanvasRenderingContext2D, x: number, middle: number, tall: number, style: Style): void {
   context.strokeStyle = style.page;
   context.lineWidth = 1.5 * style.unit;
@@ -318,7 +318,7 @@ interface PartProps {
   readonly state: HeadsState;
 }
 
-/** The names of the columns: a click sorts by one, the next click the other way round. */
+/** The names of the columns: a click sorts by one, the next click reverses. */
 function Header({ ui, model, state, names }: PartProps & { readonly names: HeaderNames | null }) {
   const at = state.layout.value;
   const now = model.mass.value;
@@ -363,7 +363,7 @@ function Header({ ui, model, state, names }: PartProps & { readonly names: Heade
   );
 }
 
-/** The heads' names, the number of the sorted column, and rings around pictures. */
+/** The heads' names, the numbers of the sorted column, and rings around pictures. */
 function Marks({ ui, model, state }: PartProps) {
   const at = state.layout.value;
   const table = model.heads.value;
@@ -418,7 +418,7 @@ function Marks({ ui, model, state }: PartProps) {
 
 const threeDigits = (value: number) => (Number.isNaN(value) ? "–" : value.toFixed(3).replace(/^0/, ""));
 
-/** How many heads are below, and how far their largest goes. */
+/** How many heads are below, and their largest number. */
 function Foot({ ui, model, state }: PartProps) {
   const at = state.layout.value;
   const table = model.heads.value;
@@ -452,7 +452,7 @@ function Foot({ ui, model, state }: PartProps) {
   );
 }
 
-/** Return what is above the table, on the right: how many rows, of what, and where the bars end. */
+/** Return the note on the right above the table: the number of rows, and where the bars end. */
 export function HeadsCaption({ model, state }: { model: SegmentsModel; state: HeadsState }) {
   const table = model.heads.value;
   const now = model.mass.value;

@@ -1,4 +1,4 @@
-/** Where the rows and columns of the table of heads stand. Pure. */
+/** The layout of the table of heads. Pure functions. */
 
 const ROW = 26;
 const ROWS = 10;
@@ -7,7 +7,7 @@ const NARROW_ROWS = 5;
 const PICTURE = 22;
 const PICTURE_LEFT = 44;
 const FIRST = 76;
-/** From one column to the next: as drawn, and at least and at most. */
+/** The column pitch: as drawn, minimum and maximum. */
 const LEAST = 34;
 const MOST = 64;
 const GAP = 7;
@@ -16,10 +16,10 @@ export interface HeadsLayout {
   readonly unit: number;
   readonly narrow: boolean;
   readonly columns: readonly number[];
-  /** Where each column's bars begin, and how wide it is. */
+  /** Where each column's bars begin, and its width. */
   readonly lefts: readonly number[];
   readonly widths: readonly number[];
-  /** A full bar. */
+  /** The length of a full bar. */
   readonly bar: number;
   readonly pictureLeft: number;
   readonly picture: number;
@@ -36,11 +36,11 @@ interface Wanted {
   readonly room: number;
   readonly unit: number;
   readonly narrow: boolean;
-  /** What the sorted column has more, for its numbers: how wide these are, and what parts them from a full bar. */
+  /** The extra width of the sorted column for its numbers, and their distance from a full bar. */
   readonly number: number;
 }
 
-/** Lay out a row for each head, and as many columns as there is room for: the pinned one always. */
+/** Lay out a row for each head, and as many columns as fit, always including the pinned one. */
 export function layHeads({ columns, pinned, rows, room, unit, narrow, number }: Wanted): HeadsLayout {
   const shared = { unit, narrow, rows, pictureLeft: PICTURE_LEFT * unit, picture: PICTURE * unit };
   const view = (rowOf: number, most: number) => ({
@@ -70,7 +70,7 @@ export function layHeads({ columns, pinned, rows, room, unit, narrow, number }: 
   return { ...shared, ...view(ROW, ROWS), columns: shown, lefts, widths, bar, width: Math.min(room, left) };
 }
 
-/** The first so many columns, in their order, with the pinned one among them. */
+/** The first so many columns in their order, including the pinned one. */
 function withPinned(columns: readonly number[], pinned: number, most: number): readonly number[] {
   const first = columns.slice(0, most);
   if (!columns.includes(pinned) || first.includes(pinned)) return first;

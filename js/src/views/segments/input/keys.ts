@@ -1,4 +1,4 @@
-/** The keyboard on the three pictures: arrows point, Enter pins and leads down, Backspace and Esc lead up. */
+/** The keyboard on the three pictures: arrows point, Enter pins and goes down, Backspace and Esc go up. */
 
 import { headLines, pressKey } from "../../../components/keyboard";
 import { type EffectOrder, ORDERS } from "../../../data/effects";
@@ -13,7 +13,7 @@ import { goUp, pinCell, pinColumn, pinHead, pinStack } from "./pins";
 
 type LinesOf = (step: number) => readonly KeyLine[];
 
-/** Listen to keys on one of several pictures; the list of keys is of the one that has the focus. */
+/** Listen to keys on one of the pictures; the list of keys belongs to the focused one. */
 function watch(ui: Ui, element: HTMLElement, linesOf: LinesOf): void {
   const listen = { signal: ui.stop };
   const show = () => {
@@ -24,7 +24,7 @@ function watch(ui: Ui, element: HTMLElement, linesOf: LinesOf): void {
   element.addEventListener("keydown", (event) => pressKey(event, linesOf), listen);
 }
 
-/** What all three have: the way up, heads and layers, the next reading. */
+/** The keys that all three share: way up, heads and layers, next measure. */
 function commonLines(ui: Ui, model: SegmentsModel, reading?: KeyLine): KeyLine[] {
   const up = () => goUp(ui, model);
   const measure = model.measure.value;
@@ -43,7 +43,7 @@ function commonLines(ui: Ui, model: SegmentsModel, reading?: KeyLine): KeyLine[]
 
 const clamp = (at: number, count: number) => Math.max(0, Math.min(count - 1, at));
 
-/** Left and right a token, up and down a line or, with a token pinned or pointed at, a segment. */
+/** Left and right: a token. Up and down: a line, or with a token pinned or pointed at, a segment. */
 export function watchTokenKeys(ui: Ui, model: SegmentsModel, state: TokensState, canvas: HTMLElement): void {
   watch(ui, canvas, (step) => {
     const many = state.tokens.value.length;
@@ -124,7 +124,7 @@ export function watchMatrixKeys(ui: Ui, model: SegmentsModel, canvas: HTMLElemen
   });
 }
 
-/** Up and down a head, left and right the column that sorts. */
+/** Up and down: a head. Left and right: the sorted column. */
 export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, canvas: HTMLElement): void {
   watch(ui, canvas, (step) => {
     const order = model.headOrder.value;
@@ -164,7 +164,7 @@ export function watchHeadKeys(ui: Ui, model: SegmentsModel, state: HeadsState, c
   });
 }
 
-/** Of rows of effects: up and down, Enter pins, `r` orders them by the next number, `s` stops the runs. */
+/** For rows of effects: up and down, Enter pins, `r` changes the order, `s` stops the runs. */
 export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement, rows: RowKeys): void {
   watch(ui, element, (step) => {
     const ids = rows.ids();
@@ -199,9 +199,9 @@ export function watchRowKeys(ui: Ui, model: SegmentsModel, element: HTMLElement,
 interface RowKeys {
   readonly what: string;
   ids(): readonly number[];
-  /** What is pointed at, or pinned. */
+  /** The row under the pointer, or the pinned one. */
   at(): number;
-  /** How many stand in a row, where they stand in rows. */
+  /** The number of columns, if they form a grid. */
   wide?(): number;
   point(id: number): void;
   pin(id: number): void;

@@ -1,4 +1,4 @@
-/** What a click pins, and where the next one leads: to the segments inside, or to the cells, and back. */
+/** What a click pins, and where the next click leads: to the inner segments, or to the cells, and back. */
 
 import type { Mass } from "../../../data/segment-data";
 import { type Piece, piecesBelow } from "../../../data/segments";
@@ -6,10 +6,10 @@ import { askedOf, askingFor } from "../../../state/segment-axes";
 import type { Ui } from "../../../state/ui";
 import type { SegmentsModel } from "../model";
 
-/** Whether another level was asked for since: what is drawn until it comes can be neither pinned nor opened. */
+/** Whether another level was requested meanwhile: until it arrives, the drawn one cannot be pinned or opened. */
 const isOutdated = ({ store }: Ui, { path }: Mass) => path.join("\n") !== (store.segment_path.value ?? []).join("\n");
 
-/** Pin a column, with `add` on top of the first; what is pinned already leads down. */
+/** Pin a column (with `add`, in addition to the first); a pinned one opens. */
 export function pinColumn(ui: Ui, model: SegmentsModel, column: number, add = false): void {
   const now = model.mass.value;
   const name = now?.keys[column];
@@ -23,14 +23,14 @@ export function pinColumn(ui: Ui, model: SegmentsModel, column: number, add = fa
   }
 }
 
-/** Pin a token of the asking segment; the pinned one is freed. */
+/** Pin a token of the asking segment, or unpin it. */
 export function pinToken(ui: Ui, model: SegmentsModel, at: number): void {
   const position = model.mass.value?.positions[at];
   if (position === undefined) return;
   ui.store.select({ query: at === model.token.value ? null : position, key: null });
 }
 
-/** Pin a token and a column; where both are pinned it leads down. */
+/** Pin a token and a column; if both are pinned, open the column. */
 export function pinStack(ui: Ui, model: SegmentsModel, at: number, column: number, add = false): void {
   const position = model.mass.value?.positions[at];
   if (position === undefined) return;
@@ -47,20 +47,20 @@ export function pinStack(ui: Ui, model: SegmentsModel, at: number, column: numbe
   if (column !== model.pinned.value) pinColumn(ui, model, column);
 }
 
-/** Look at the attention of another segment beside the asking one. */
+/** Show the attention of another segment on the same level. */
 export function ask(ui: Ui, name: string): void {
   const now = ui.store.mass.value;
   if (now !== null && !isAsked(ui, name)) ui.store.show({ asking: askingFor(now.askingPath, name) });
 }
 
-/** Whether a segment of the rows is the asking one, or was chosen to be. */
+/** Whether a row's segment is the asking one, or was chosen to be. */
 function isAsked({ store }: Ui, name: string): boolean {
   const now = store.mass.value;
   const { path, name: chosen } = askedOf(store) ?? { path: now?.askingPath ?? [], name: now?.asking };
   return chosen === name && path.join("\n") === (now?.askingPath ?? []).join("\n");
 }
 
-/** Ask about a row; the asking one leads to those inside it. */
+/** Make a row's segment the asking one; the asking one opens. */
 export function openRow(ui: Ui, row: number): void {
   const now = ui.store.mass.value;
   const name = now?.rows[row];
@@ -69,7 +69,7 @@ export function openRow(ui: Ui, row: number): void {
   else askInside(ui, [...now.askingPath, name]);
 }
 
-/** Ask about the first segment inside another; false where there are none. */
+/** Make the first inner segment the asking one; false if there are none. */
 export function askInside({ store }: Ui, path: readonly string[]): boolean {
   const segments = store.segments.value;
   const first = segments === null ? undefined : piecesBelow(segments, path)[0];
@@ -77,13 +77,13 @@ export function askInside({ store }: Ui, path: readonly string[]): boolean {
   return first !== undefined;
 }
 
-/** Ask about what the asking segment lies in. */
+/** Make the segment around the asking one the asking one. */
 export function askAround({ store }: Ui): void {
   const path = askedOf(store)?.path ?? [];
   if (path.length > 0) store.show({ asking: askingFor(path.slice(0, -1), path.at(-1)!) });
 }
 
-/** Pin a row and a column; where both are pinned it leads down. */
+/** Pin a row and a column; if both are pinned, open the column. */
 export function pinCell(ui: Ui, model: SegmentsModel, row: number, column: number, add = false): void {
   const now = model.mass.value;
   if (now === null) return;
@@ -96,7 +96,7 @@ export function pinCell(ui: Ui, model: SegmentsModel, row: number, column: numbe
   if (column !== model.pinned.value) pinColumn(ui, model, column, add);
 }
 
-/** Select a head; the selected one leads down. */
+/** Select a head; the selected one opens. */
 export function pinHead(ui: Ui, model: SegmentsModel, row: number): void {
   const at = model.heads.value?.heads[row];
   if (at === undefined) return;
@@ -106,7 +106,7 @@ export function pinHead(ui: Ui, model: SegmentsModel, row: number): void {
   } else store.select({ layer: at.layer, head: at.head, heads: [at.head] });
 }
 
-/** Show the segments inside a column, or where there are none its cells. */
+/** Show the segments inside a column, or its cells if there are none. */
 export function goDown(ui: Ui, model: SegmentsModel, column: number): void {
   const { store } = ui;
   const now = model.mass.value;
@@ -124,24 +124,24 @@ export function goDown(ui: Ui, model: SegmentsModel, column: number): void {
   const asking = store.segments.value ?? inKeys;
   const keys = sent(now.keySpans, column) ?? spanOf(named(piecesBelow(inKeys, now.path), name));
   const queries = sent(now.rowSpans, now.row) ?? spanOf(named(piecesBelow(asking, now.askingPath), now.asking));
-  if (keys === null || queries === null || keys.stop === 0) return; // a learned sink has no cells, nor what is outside
+  if (keys === null || queries === null || keys.stop === 0) return; // a learned sink has no cells
   ui.cameFrom.value = { view: "segments", block: `${now.asking} → ${name}` };
   ui.marked.value = { queries, keys, from: now.asking, to: name, side: "key" };
-  store.show({ view: "heatmap" }); // it goes where the mark is
+  store.show({ view: "heatmap" }); // it moves to the mark
 }
 
-/** Whether a column has others inside; null where the message, of a file of before, does not say. */
+/** Whether a column has inner segments; null if the message (from an older file) does not tell. */
 const isDivided = ({ keyInside }: Mass, column: number): boolean | null =>
   keyInside.length > 0 ? keyInside[column]! > 0 : null;
 
-/** The longest stretch as it was sent; null in a file of before. */
+/** The longest stretch as sent; null in older files. */
 function sent(spans: Uint32Array, at: number) {
   return spans.length > 0 ? { start: spans[2 * at]!, stop: spans[2 * at + 1]! } : null;
 }
 
 const named = (pieces: readonly Piece[], name: string) => pieces.filter((piece) => piece.name === name);
 
-/** The longest of some pieces: of a segment that is in several places a picture shows one. */
+/** The longest piece: a segment in several places is shown there. */
 function spanOf(pieces: readonly Piece[]) {
   const longest = pieces.reduce<Piece | null>(
     (most, piece) => (most === null || piece.stop - piece.start > most.stop - most.start ? piece : most),
@@ -150,7 +150,7 @@ function spanOf(pieces: readonly Piece[]) {
   return longest && { start: longest.start, stop: longest.stop };
 }
 
-/** Go up one level; on the outermost free what is pinned: the second segment, the token, the segment. */
+/** Go up one level; on the outermost, unpin the second segment, the token, the segment, in turn. */
 export function goUp(ui: Ui, model: SegmentsModel): void {
   const { store } = ui;
   const path = store.segment_path.value ?? [];

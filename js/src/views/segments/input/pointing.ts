@@ -1,4 +1,7 @@
-/** The pointer over any of the three pictures: what it is over is the model's hover, and a click is the picture's own. */
+/**
+ * The pointer over any of the three pictures: the model's hover is the place under it, and a click belongs to the
+ * picture.
+ */
 
 import type { Ui } from "../../../state/ui";
 import type { SegmentsModel, Spot } from "../model";

@@ -1,23 +1,23 @@
-/** Where the cells and the names of the matrix stand. Pure. */
+/** The layout of the matrix's cells and names. Pure functions. */
 
 const CELL = 34;
 const NARROW_ROOM = 290;
-/** From this cell on numbers and gaps have room, names are beside every row, and margins above every column. */
+/** Larger cells have numbers and gaps, a name beside every row, and a margin above every column. */
 const NUMBERS_FROM = 28;
 const GAPS_FROM = 12;
 const NAMES_FROM = 14;
-/** Slanted ones are nearer to one another than their columns are. */
+/** Slanted names are closer to one another than their columns. */
 const SLANTED_FROM = 22;
 const MARGINS_FROM = 4;
 const MOST_ROW_NAME = 96;
 const MOST_COLUMN_NAME = 96;
-/** For the numbers of what is set aside; and for its slanted name, where nothing is beside it. */
+/** Room for the excluded share's numbers, and for its slanted name if nothing is beside it. */
 const ASIDE = 26;
 const ASIDE_NAME = 34;
 
 export interface MatrixLayout {
   readonly unit: number;
-  /** From one cell to the next, and the gap in it. */
+  /** The cell pitch, and the gap in it. */
   readonly pitch: number;
   readonly gap: number;
   readonly rows: number;
@@ -26,26 +26,26 @@ export interface MatrixLayout {
   readonly top: number;
   readonly width: number;
   readonly height: number;
-  /** Where the numbers of what is set aside stand; 0 for nowhere. */
+  /** The place of the excluded share's numbers; 0 for none. */
   readonly aside: number;
   readonly rowRoom: number;
   readonly columnRoom: number;
   readonly numbers: boolean;
   readonly margins: boolean;
-  /** Every so many rows and columns have their name. */
+  /** The interval of row and column names. */
   readonly every: number;
   readonly everyColumn: number;
 }
 
 interface Wanted {
-  /** How wide the names are, in pixels. */
+  /** The widths of the names, in pixels. */
   readonly rows: readonly number[];
   readonly columns: readonly number[];
   readonly room: number;
   readonly unit: number;
   readonly aside: boolean;
   readonly narrow: boolean;
-  /** Whether there is a gap on its right, into which what is set aside may reach. */
+  /** Whether there is a gap on the right into which the excluded share may reach. */
   readonly beside: boolean;
 }
 

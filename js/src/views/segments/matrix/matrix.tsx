@@ -23,22 +23,22 @@ import { axisText, cellText, inWords, measureWord, shareText } from "../words/nu
 import { layMatrix, type MatrixLayout } from "./layout";
 
 const FONT = 12;
-/** From a pinned name, which is a pill, to the next that stands: aslant it is as far across, and so farther along. */
+/** From a pinned name (a pill) to the next name: slanted, the distance along the axis is larger. */
 const BESIDE_PILL = 18;
 const BESIDE_SLANTED_PILL = 27;
-/** From a name aslant to that of what is set aside, which always stands. */
+/** From a slanted name to that of the excluded share, which is always shown. */
 const BESIDE_ASIDE = 20;
 
 export interface MatrixState {
   readonly layout: ReadonlySignal<MatrixLayout | null>;
-  /** The largest number in it, and whether some cells have none. */
+  /** The largest number, and whether some cells have none. */
   readonly most: ReadonlySignal<number>;
   readonly masked: ReadonlySignal<boolean>;
   /** Whether colors are logarithmic. */
   readonly log: ReadonlySignal<boolean>;
 }
 
-/** Return the matrix; `room` is how wide it may be. */
+/** Return the matrix; `room` is its maximum width. */
 export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<number>): View {
   const node = part("aw-seg-matrix");
   const figure = part("aw-seg-figure");
@@ -108,11 +108,11 @@ export function matrixPart(ui: Ui, model: SegmentsModel, room: ReadonlySignal<nu
   };
 }
 
-/** The ramp of the numbers: that of two directions where they have signs. */
+/** The ramp of the numbers: diverging if they are signed. */
 const paintsOf = ({ paints: { value: both } }: Ui, { signed }: SegmentsModel) =>
   signed.value ? both?.diverging : both?.sequential;
 
-/** Return what tells where a number stands on the ramp, 0 to 1. */
+/** Return a function that gives a number's place on the ramp, 0 to 1. */
 const placing = ({ signed }: SegmentsModel, most: number, log: boolean) =>
   scaleOf({
     kind: signed.value ? "diverging" : "sequential",
@@ -162,7 +162,7 @@ interface Cell {
 }
 
 interface CellLook {
-  /** Of its number on the ramp, 0 to 1. */
+  /** The number's place on the ramp, 0 to 1. */
   readonly place: number;
   readonly paints: Paints;
   readonly ink: string;
@@ -191,7 +191,7 @@ function paintCell(
   context.fillText(text, x + side / 2, y + side / 2 + 0.5);
 }
 
-/** No query of the row may attend to it: no tile, and where there is room a slash. */
+/** Fully masked: no tile, and a slash if it fits. */
 function paintNone(context: CanvasRenderingContext2D, x: number, y: number, side: number, ink: string): void {
   if (side < 10) return;
   context.globalAlpha = 0.2;
@@ -225,7 +225,7 @@ interface LabelsProps {
   readonly measure: TextMeasure;
 }
 
-/** Names beside rows and above columns with their colors, what is set aside, rings and lines. */
+/** Names beside rows and above columns with their colors, the excluded share, rings and lines. */
 function Labels({ ui, model, state, measure }: LabelsProps) {
   const at = state.layout.value;
   const now = model.mass.value;
@@ -353,7 +353,7 @@ function Labels({ ui, model, state, measure }: LabelsProps) {
   );
 }
 
-/** Return what tells the color of a row: that of the segment in all views. */
+/** Return a function that gives a row's color: the segment's, as in all views. */
 function slotsOfRows({ store }: Ui, path: readonly string[]): (name: string) => number {
   const axis = axisSegments(store, "query");
   const nodes = axis === null ? [] : nodesBelow(axis.tree, path);
@@ -361,7 +361,7 @@ function slotsOfRows({ store }: Ui, path: readonly string[]): (name: string) => 
   return (name) => slots.get(name) ?? -1;
 }
 
-/** Every so many names stand there, and the pinned one, beside which the others step back. */
+/** The names that are shown: at an interval, and the pinned one, for which others make room. */
 function isNamed({ pitch, unit }: MatrixLayout, every: number, index: number, pinned: number, apart: number): boolean {
   if (index === pinned) return true;
   return index % every === 0 && (pinned < 0 || every === 1 || Math.abs(index - pinned) * pitch >= apart * unit);
@@ -463,7 +463,7 @@ function Legend({ ui, model, state }: Omit<LabelsProps, "measure">) {
   );
 }
 
-/** Return what is above the matrix. */
+/** Return the heading of the matrix. */
 export function MatrixHead({ model }: { model: SegmentsModel }) {
   const path = model.mass.value?.path ?? [];
   return (

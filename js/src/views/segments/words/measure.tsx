@@ -1,4 +1,4 @@
-/** What chooses what this view shows and how it is read; in the toolbar, or where that has no room above the view. */
+/** The choices of what this view shows and how: in the toolbar, or above the view if that has no room. */
 
 import { Menu } from "../../../components/menu";
 import { RadioWords } from "../../../components/radio-words";
@@ -6,7 +6,7 @@ import { MEASURE_WORDS, measureOf } from "../../../data/segments";
 import type { Ui } from "../../../state/ui";
 import { editSection, editWord, showsEffect, targetSection, targetWord } from "./menus";
 
-/** Choose how the attention to a segment is read: in all three pictures. */
+/** The measure of attention in all three pictures. */
 export function MeasureWords({ ui: { store } }: { ui: Ui }) {
   const stage = store.linkedStage.value;
   const chosen = measureOf(store.measure.value, stage);
@@ -17,7 +17,7 @@ export function MeasureWords({ ui: { store } }: { ui: Ui }) {
 
 const SHOWN = { attention: "attention", effect: "effect" } as const;
 
-/** Choose whether the view shows where the answer looked, or what the model loses without it. */
+/** The choice between attention and effects. */
 export function ShowWords({ ui: { store } }: { ui: Ui }) {
   const chosen = store.segments_show.value ?? "attention";
   const choose = (segments_show: typeof chosen) => store.show({ segments_show });
@@ -28,7 +28,7 @@ export function ShowWords({ ui: { store } }: { ui: Ui }) {
 export function WordsAbove({ ui, measure = false }: { ui: Ui; measure?: boolean }) {
   const inToolbar = ui.inToolbar.value;
   const { effects } = ui.store;
-  const hasMenus = showsEffect(ui) && ui.mode.value !== "narrow"; // there menus stand under `⋯` alone
+  const hasMenus = showsEffect(ui) && ui.mode.value !== "narrow"; // there, menus stand only under `⋯`
   return (
     <>
       {effects.value && !inToolbar.includes("shown") && <ShowWords ui={ui} />}

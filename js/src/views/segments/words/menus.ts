@@ -1,4 +1,4 @@
-/** What the toolbar shows in the segments view: how attention is read, what is set aside, whose it is. */
+/** The toolbar's menus for the segments view: measure, excluded segments, asking segment. */
 
 import type { Section } from "../../../components/menu";
 import { sumWord } from "../../../contract/stages";
@@ -24,7 +24,7 @@ const NOTES: Readonly<Record<Measure, string>> = {
   lift: "mass ÷ mass of even attention",
 };
 
-/** Return the choices of how attention to a segment is read. */
+/** Return the measures of attention to a segment. */
 export function measureSection({ store }: Ui): Section {
   const stage = store.linkedStage.value;
   if (stage !== "weights") {
@@ -45,13 +45,13 @@ export function measureSection({ store }: Ui): Section {
   };
 }
 
-/** Return how many segments are set aside, in a word. */
+/** Return the number of excluded segments. */
 export function asideName({ store }: Ui): string {
   const { without, self } = leftOf(store.mass.value?.keys ?? [], store.aside.value ?? []);
   return `${without.length + (self ? 0 : 1) || "none"}`;
 }
 
-/** Return the segments, each to be set aside or not, and each query's own key. */
+/** Return the segments that can be excluded, and each query's own key. */
 export function asideSection({ store }: Ui): Section {
   const keys = store.mass.value?.keys ?? [];
   const chosen = store.aside.value ?? [];
@@ -69,10 +69,10 @@ export function asideSection({ store }: Ui): Section {
 const NOTE = "the loss without each one";
 const NO_MODEL = "needs a model: cap.widget(model=model, inputs=inputs)";
 
-/** Whether the view shows what is lost without segments and heads. */
+/** Whether the view shows the loss without segments and heads. */
 export const showsEffect = ({ store }: Ui) => store.segments_show.value === "effect" && Boolean(store.effects.value);
 
-/** Return the two things that this view can show; without a model one of them cannot be chosen, and says why. */
+/** Return the two things that this view can show; without a model, one is disabled with the reason. */
 export function showSection({ store }: Ui): Section {
   const there = Boolean(store.effects.value);
   return {
@@ -85,7 +85,7 @@ export function showSection({ store }: Ui): Section {
   };
 }
 
-/** Return the tokens whose probability can be looked at. */
+/** Return the tokens whose probability can be examined. */
 export function targetSection({ store }: Ui): Section {
   const { at, target, targets = [] } = store.effects.value ?? {};
   return {
@@ -98,16 +98,16 @@ export function targetSection({ store }: Ui): Section {
   };
 }
 
-/** What is looked at: the token whose probability is told. */
+/** The token whose probability is examined. */
 export const targetWord = ({ store }: Ui) => tokenName(store.effects.value?.target?.text ?? "");
 
-/** What is done to each segment and head, in a word or two. */
+/** The edit of each segment and head, in a word or two. */
 export function editWord({ store }: Ui): string {
   const { edit = "", edits = [] } = store.effects.value ?? {};
   return edits.find(({ value }) => value === edit)?.name ?? "";
 }
 
-/** Return what can be done to a head. */
+/** Return the edits of a head. */
 export function editSection({ store }: Ui): Section {
   const { edit = "", edits = [] } = store.effects.value ?? {};
   return {
@@ -117,7 +117,7 @@ export function editSection({ store }: Ui): Section {
   };
 }
 
-/** Return the orders of segments and heads by their effect. */
+/** Return the orders of segments and heads by effect. */
 export function effectOrderSection(ui: Ui): Section {
   return {
     value: ui.effectOrder.value,
@@ -128,7 +128,7 @@ export function effectOrderSection(ui: Ui): Section {
   };
 }
 
-/** Return the segments whose attention can be looked at, with the ways to what is inside one and around it. */
+/** Return the segments that can be the asking one, with the ways into one and out of it. */
 export function askingSection(ui: Ui): Section {
   const now = ui.store.mass.value;
   const path = now?.askingPath ?? [];

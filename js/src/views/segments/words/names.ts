@@ -1,4 +1,4 @@
-/** Names of segments where they have little room: short, told apart from one another; and what is set aside. */
+/** Short names of segments for little room, distinct from one another; and the excluded ones. */
 
 import type { Measure as TextMeasure } from "../../../state/plot";
 import type { Ui } from "../../../state/ui";
@@ -6,35 +6,37 @@ import { shortenApart } from "../../../text/tokens";
 import type { HeadsLayout } from "../heads/layout";
 import type { SegmentsModel } from "../model";
 
-/** Return the names that are set aside, as all parts of the view say them. */
+/** Return the names of what is excluded, the same for all parts of the view. */
 export function asideNames({ mass, left }: SegmentsModel): string[] {
   const { without, self } = left.value;
   return [...without.map((column) => mass.value?.keys[column] ?? ""), ...(self ? [] : ["own key"])];
 }
 
-// --- of the heads' columns ------------------------------------------------------------------------------------------------
+// --- of the heads' columns ------------------------------------------------------------------------------------------
 
 const HEADER_FONT = 10.5;
-/** What a column's name may have of the gap after it, and what the sorted one loses: to its padding and the triangle. */
+/**
+ * The room that a column's name may take of the gap after it, and that the sorted one loses to padding and triangle.
+ */
 const OF_GAP = 3;
 const BESIDE_SORTED = 15;
 
-/** Aslant: pixels of the longest name, from a column's left edge to its text, and below it to the bars. */
+/** Slanted: pixels of the longest name, from a column's left edge to its text, and from it to the bars. */
 const MOST_ASLANT = 96;
 const INSET = 5;
 const BELOW = 9;
-/** What an end that sticks out above the last column needs, and the sorted one beside its name. */
+/** Room for an end beyond the last column, and for the sorted name. */
 const END = 10;
 const COS_45 = Math.SQRT1_2;
 
 export interface HeaderNames {
-  /** As much of each name as has room, and tells it from the others. */
+  /** As much of each name as fits and makes it distinct. */
   readonly texts: readonly string[];
-  /** Pixels that they need in height; 0 where each stands whole above its column. */
+  /** The height in pixels; 0 if each name fits above its column. */
   readonly rise: number;
 }
 
-/** Return the names above the columns: aslant where one has no room above its own. */
+/** Return the names above the columns, slanted if any is too long for its own. */
 export function headerNames(
   { columns, widths, lefts, unit, width }: HeadsLayout,
   keys: readonly string[],
@@ -54,24 +56,24 @@ export function headerNames(
   return { texts, rise: COS_45 * (longest + END * unit) + BELOW * unit };
 }
 
-// --- of the list's rows -----------------------------------------------------------------------------------------------------
+// --- of the list's rows ---------------------------------------------------------------------------------------------
 
 const LIST_FONT = 12;
 const LEAST_NAME = 76;
 const MOST_BESIDE = 110;
 const MOST_SHARE = 0.4;
-/** What is around a name: margins, and the padding of the pinned one. */
+/** The room around a name: margins, and the padding of the pinned one. */
 const AROUND_NAME = 11;
 const AROUND_PINNED = 24;
 
 export interface ListNames {
-  /** Pixels of the column of names. */
+  /** The width of the column of names in pixels. */
   readonly wide: number;
-  /** As much of each name as has room there, and tells it from the others. */
+  /** As much of each name as fits and makes it distinct. */
   readonly texts: readonly string[];
 }
 
-/** Return how wide the column of names is, and what stands in it. */
+/** Return the width and contents of the column of names. */
 export function listNames(
   ui: Ui,
   names: readonly string[],
@@ -82,7 +84,7 @@ export function listNames(
   const isBeside = ui.mode.value === "beside" || ui.mode.value === "wide";
   const most = Math.max(LEAST_NAME * unit, isBeside ? MOST_BESIDE * unit : MOST_SHARE * ui.width.value);
   const around = (at: number) => (isPinned(at) ? AROUND_PINNED : AROUND_NAME) * unit;
-  const of = (text: string) => measure(text, LIST_FONT, 600); // as wide as a name gets under the pointer
+  const of = (text: string) => measure(text, LIST_FONT, 600); // the widest state, under the pointer
   const needs = names.map((name, at) => Math.ceil(of(name)) + 1 + around(at));
   const wide = Math.min(most, Math.max(LEAST_NAME * unit, ...needs));
   const rooms = names.map((_, at) => wide - around(at));

@@ -1,4 +1,4 @@
-/** Numbers and words of this view, as the reader sees and hears them. */
+/** Numbers and words of this view, for readers and screen readers. */
 
 import { sumWord } from "../../../contract/stages";
 import type { Measure, Stage } from "../../../contract/values";
@@ -30,7 +30,7 @@ export function cellText(value: number, measure: Measure, stage: Stage = "weight
   return Number(text) === 0 ? "" : text;
 }
 
-/** `.24`: a share where there is little room. */
+/** `.24`: a share in little room. */
 export function shareText(value: number, stage: Stage = "weights"): string {
   if (Number.isNaN(value)) return "–";
   if (stage !== "weights") return listNumber(value, stage);
@@ -47,7 +47,7 @@ export function axisText(value: number, measure: Measure): string {
   return measure === "lift" ? TIMES + text : text;
 }
 
-/** `mass .5276, 3.8 times even`, for those who hear it. */
+/** `mass .5276, 3.8 times even`, for screen readers. */
 export function spokenNumbers(mass: number, lift: number, stage: Stage = "weights"): string {
   if (Number.isNaN(mass)) return "all its keys are masked";
   if (stage !== "weights") return `${sumWord(stage)} ${listNumber(mass, stage)}`;
@@ -55,11 +55,11 @@ export function spokenNumbers(mass: number, lift: number, stage: Stage = "weight
   return `mass ${listNumber(mass, "weights")}${times}`;
 }
 
-/** "mass", "lift"; of another stage "logit added", "logit added per token". */
+/** "mass", "lift"; for other stages "logit added", "logit added per token". */
 export function measureWord(measure: Measure, stage: Stage = "weights"): string {
   if (stage === "weights") return MEASURE_WORDS[measure];
   return measure === "per_token" ? `${sumWord(stage)} per token` : sumWord(stage);
 }
 
-/** Return how a segment is named in a sentence: "the answer", "doc 3". */
+/** Return the name of a segment in a sentence: "the answer", "doc 3". */
 export const inWords = (name: string) => (name === "answer" || name === "question" ? `the ${name}` : name);
