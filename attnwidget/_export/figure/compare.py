@@ -74,7 +74,7 @@ def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart
     index = np.hsplit(
         colors.entries(beside, traits.color_scale, traits.color_range), 2
     )  # a row's range covers both sides
-    padded = _padded(context, comparison, a)
+    padded = padded_runs(context, a, places_of(comparison))  # in A
     of_b = [] if comparison["differ"][0] else padded  # else its rows are different queries
     own = range_of_change(traits.color_range)
     return [
@@ -82,11 +82,6 @@ def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart
         DrawnPart(b, index[1], traits.color_range, of_b),
         DrawnPart(change, colors.entries(change, "linear", own), own, padded),
     ]
-
-
-def _padded(context: FigureContext, comparison: dict[str, Any], a: DecodedMatrix) -> list[range]:
-    """Return the runs of rows whose queries are padding in A."""
-    return padded_runs(context, a, places_of(comparison))
 
 
 def _pinned(context: FigureContext, comparison: dict[str, Any]) -> list[tuple[int | None, int | None]]:

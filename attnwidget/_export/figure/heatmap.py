@@ -448,7 +448,7 @@ def pins(
     """Draw a ring around each pinned cell, and lines along the row and column of the last of them.
 
     Args:
-        pinned: the pinned pairs; None: those of the widget.
+        pinned: the pinned pairs; None uses the widget's.
     """
     canvas, look = context.canvas, context.look
     pinned = context.traits.pins if pinned is None else pinned

@@ -115,7 +115,8 @@ def choices_of(
     taken = _numbers(
         "samples", "selected" if samples is None else samples, [widget.traits.batch], widget.selected.shape.B
     )
-    wanted = [(a, b) for a in (["all", "selected"] if layers is None else [layers]) for b in _of_heads(heads)]
+    either = ["all", "selected"]
+    wanted = [*product(either if layers is None else [layers], either if heads is None else [heads])]
     made: list[SavedHead] = []
     for some_layers, some_heads in wanted:
         made = _product(widget, some_layers, some_heads, taken)
@@ -151,10 +152,6 @@ def left_out(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
 
 def _mebibytes(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
     return f"{max(0.1, _bytes(widget, choices) / (1 << 20)):,.1f} MiB"
-
-
-def _of_heads(heads: Any) -> list[Any]:
-    return ["all", "selected"] if heads is None else [heads]
 
 
 def _product(widget: WidgetView, layers: Any, heads: Any, samples: Sequence[int]) -> list[SavedHead]:

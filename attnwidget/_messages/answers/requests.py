@@ -223,7 +223,7 @@ def _answer_one(message: Message, request: Any) -> Reply:
         if message.context.not_yet is not None and kind not in OF_NO_NUMBERS:
             raise ValueError(message.context.not_yet)
         message.check_room()
-        return {**_ok(request), **ANSWERS[kind](message, request)}
+        return {"id": _id(request), "ok": True, **ANSWERS[kind](message, request)}
     except Exception as error:  # every error reaches the front-end; only our own mistakes are logged
         del message.buffers[begun:]
         log_told(log, "a request", error)
@@ -727,10 +727,6 @@ def _span_of(request: Reply, name: str, bound: int) -> range:
     if not 0 <= value[0] < value[1] <= bound:
         raise IndexError(f"{name} {short(value)} are out of range: give 0 to {bound - 1}")
     return range(value[0], value[1])
-
-
-def _ok(request: Reply) -> Reply:
-    return {"id": _id(request), "ok": True}
 
 
 def _refusal(request: Any, error: str) -> Reply:

@@ -309,13 +309,11 @@ class UnscaledStages:
 def _maxima(x: Tensor, query_bin: int, key_bin: int) -> Tensor:
     """Pool (Q, K) to the maximum of each bin, (rows, columns), a few rows at a time."""
     limit = max(1, ONE_THREAD_CELLS // max(1, x.shape[1]))
-    rows = [pool_first(x[p.start : p.stop], query_bin, torch.amax) for p in _bins(len(x), query_bin, limit)]
+    rows = [
+        pool_first(x[p.start : p.stop], query_bin, torch.amax)
+        for p in cuts(range(len(x)), query_bin, max(query_bin, limit))
+    ]
     return pool_last(torch.cat(rows), key_bin, torch.amax)
-
-
-def _bins(n: int, width: int, limit: int) -> list[range]:
-    """Cut n positions into pieces of whole bins."""
-    return list(cuts(range(n), width, max(width, limit)))
 
 
 def multiplied(drawn: Picture, factor: float) -> Picture:
