@@ -1,1 +1,1 @@
-"""HTML files, figures and the small picture beside a saved widget."""
+"""HTML files, figures, and the small picture next to a saved widget."""

@@ -1,4 +1,4 @@
-"""What an export may ask of a widget: the whole of it, so that none reaches into a widget's own parts."""
+"""What an export may read from a widget, so that it does not use the widget's private parts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class SavedHead(NamedTuple):
 
 
 class SavedTrait(NamedTuple):
-    """A trait that follows from others, as a file has it.
+    """A derived trait, as a file stores it.
 
     Attributes:
-        name: its own.
-        by: the names of the traits that it follows from.
-        values: what it is for each of their values: (values of `by`, value).
+        name: the trait's name.
+        by: the names of the traits it depends on.
+        values: its value for each of their values: (values of `by`, value).
     """
 
     name: str
@@ -43,37 +43,37 @@ class SavedTrait(NamedTuple):
 
 
 class LayersView(Protocol):
-    """The layers of a widget, their tokens, and what is kept of them."""
+    """A widget's layers, their tokens, and their kept overviews."""
 
     stack: AttentionStack
-    """The layers as they are without other rules."""
+    """The layers without the what-if rules."""
     layers: WhatIfLayers[Attention]
-    """The same under the rules of `what_if`: what is shown."""
+    """The layers under the rules of `what_if`, as shown."""
     kinds: OwnMetrics
-    """Metrics of the user's own, of all heads."""
+    """Custom metrics of all heads."""
 
     @property
     def spelling(self) -> Spelling | None:
-        """How the tokens' vocabulary is written, where the tokenizer tells."""
+        """The tokenizer's way to write its vocabulary, if known."""
 
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
-        """Return a token for each "query" or "key" of a sample of a layer; None where there are none."""
+        """Return a token for each "query" or "key" of a layer's sample; None if there are none."""
 
     def text(self, layer: int, batch: int) -> HeadText:
-        """Return what is known of the text of a layer's keys, for metrics of the user's own."""
+        """Return the known text of a layer's keys, for custom metrics."""
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
-        """Return the tokens of a layer as numbers, (Q,), the same for the same; None where there are none."""
+        """Return a layer's tokens as numbers, (Q,), equal for equal tokens; None if there are none."""
 
     def levels(self, layer: int) -> LevelCache:
-        """Return the overviews that are kept of a layer."""
+        """Return the overviews kept for a layer."""
 
     def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
-        """Return the overviews that are kept of a head, or of several as one by their name, and its number there."""
+        """Return the overviews kept for a head or for combined heads by name, and the head's number there."""
 
 
 class TraitsView(Protocol):
-    """The traits of a widget that say what is shown, and how."""
+    """The traits of a widget that determine what is shown, and how."""
 
     title: str
     stack: str
@@ -119,65 +119,65 @@ class TraitsView(Protocol):
 
 
 def linked_stage(traits: TraitsView) -> Stage:
-    """Return of which stage links, small pictures and sums by segment are: weights, where it has no such."""
+    """Return the stage of links, small pictures and sums by segment: the weights if the selected stage has none."""
     return traits.stage if traits.stage in NORMALIZED else "weights"
 
 
 class WidgetView(Protocol):
-    """A widget, as an export sees it: nothing of it changes while one is written."""
+    """A widget as an export reads it; it does not change while an export is written."""
 
     @property
     def traits(self) -> TraitsView:
-        """The widget's traits; of a comparison also `sides`, `against` and `comparison`."""
+        """The widget's traits; a comparison also has `sides`, `against` and `comparison`."""
 
     @property
     def shown(self) -> LayersView:
-        """The layers that it shows."""
+        """The layers shown."""
 
     @property
     def selected(self) -> Attention:
-        """The layer that is selected, as it is shown."""
+        """The selected layer, as shown."""
 
     @property
     def picture(self) -> dict[str, Any]:
-        """The picture that is shown, with the rows of a long head that are exact by now."""
+        """The current picture, including the rows of a long head that are exact so far."""
 
     @property
     def patches(self) -> Patches | None:
-        """Where image patches stand among the positions; None where there are none."""
+        """Where image patches lie among the positions; None if there are none."""
 
     def state(self) -> dict[str, Any]:
-        """Return the values of all traits, as they are sent to a front-end."""
+        """Return the values of all traits, as sent to a front-end."""
 
     def tokens(self, side: str) -> list[str] | None:
-        """Return a token for each "query" or "key" of what is selected; None where there are none."""
+        """Return a token for each "query" or "key" of the selection; None if there are none."""
 
     def derived(self, name: str, *of: Any) -> Any:
-        """Return what a trait that follows from others would be of another selection, such as a layer and a sample."""
+        """Return the value of a derived trait for another selection, such as a layer and a sample."""
 
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
         """Answer a front-end's request.
 
         Returns:
-            The reply, and the buffers that it points to.
+            The reply, and the buffers that it refers to.
         """
 
     def mass(self, head: SavedHead, place: tuple[str | tuple[str, ...] | None, tuple[str, ...], str]) -> MassPass:
-        """Return what segments give to segments in a head, by who asks, the path, and what is summed."""
+        """Return what segments give to segments in a head; `place` has the asking segment, the path, and the stage."""
 
     def head_mass(
         self, head: SavedHead, place: tuple[str | tuple[str, ...] | None, tuple[str, ...], str]
     ) -> HeadMasses:
-        """Return what one segment gives to each in all heads, for the sample of a head."""
+        """Return what one segment gives to each segment in all heads, for a head's sample."""
 
     def places(self, head: SavedHead) -> list[tuple[str | None, tuple[str, ...]]]:
-        """Return the segments that can be asked about and gone down into; none where there are no segments."""
+        """Return the segments that can be asked about and opened; empty if there are no segments."""
 
     def segments(self, side: str, head: SavedHead, asking: str | Sequence[str] | None) -> dict[str, Any] | None:
-        """Return the segments of the "query" or "key" side of a sample, as they are sent."""
+        """Return the segments on the "query" or "key" side of a sample, as sent."""
 
     def recall(self, head: SavedHead) -> dict[str, Any] | None:
-        """Return what each row of a head keeps under a cache, as it is sent; None where all keys are kept."""
+        """Return the share of weight that each row keeps under a cache, as sent; None if all keys are kept."""
 
     def more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
-        """Return what another kind of widget saves of these heads, such as a comparison."""
+        """Return the extra traits that another kind of widget, such as a comparison, saves for these heads."""

@@ -69,7 +69,7 @@ def test_at_the_places_that_both_have(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (sides[name].block(head=0) for name in ("long", "short"))
     np.testing.assert_allclose(found.matrix.values, (b - a[2:, 2:]).numpy(), atol=1e-6)
     assert (found.words.queries, found.words.query, found.words.key) == (own[2:], 3, 0)
-    assert "10 × 10 places that both have" in found.texts
+    assert "10 × 10 positions shared by A and B" in found.texts
     w.query, w.key = 5, 1
     assert (Drawn(w, monkeypatch).words.query, w.key) == (None, 1)
 

@@ -103,4 +103,4 @@ def test_places_of_texts_that_differ_have_their_veil_and_pin() -> None:
     assert drawing._pinned(context, comparison) == [(1, 2)]
     w.query = 1
     assert drawing._pinned(context, comparison) == []
-    assert "5 × 5 places that both have" in texts(w)
+    assert "5 × 5 positions shared by A and B" in texts(w)

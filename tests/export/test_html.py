@@ -138,11 +138,11 @@ def test_of_other_large_heads_only_the_stage_in_view_and_the_weights(tmp_path: P
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        ({"heads": [7]}, IndexError, "heads holds 7, which is not there: there are 0 to 2"),
+        ({"heads": [7]}, IndexError, "heads has 7, which is out of range: give 0 to 2"),
         ({"layers": "both"}, TypeError, 'layers is .both.: give "selected", "all" or a list of numbers'),
-        ({"heads": [True]}, TypeError, "heads holds True: give numbers"),
-        ({"heads": ["0"]}, TypeError, "heads holds '0': give numbers"),
-        ({"limit": 1000}, ValueError, r"more than 0 MiB: save fewer \(layers=\[…\], heads=\[…\]\), or say limit="),
+        ({"heads": [True]}, TypeError, "heads has True: give integers"),
+        ({"heads": ["0"]}, TypeError, "heads has '0': give integers"),
+        ({"limit": 1000}, ValueError, r"more than 0 MiB: save fewer \(layers=\[…\], heads=\[…\]\), or give limit="),
         ({"limit": 0}, ValueError, "limit is 0: give a number of bytes"),
         ({"title": 3}, TypeError, "title is int: give a string"),
     ],
@@ -316,8 +316,8 @@ def test_a_file_has_the_column_of_a_learned_sink(tmp_path: Path) -> None:
 def test_heads_that_were_left_out_are_explained_where_they_are_gray(tmp_path: Path) -> None:
     w = AttentionWidget(*tensors(400, 8))
     page = w.to_html(tmp_path / "a.html").read_text(encoding="utf-8")
-    said = 'w.to_html("attention.html", heads="all") keeps them.'
-    assert "1 of 8 heads is in this file: all of them take up to" in page
+    said = 'w.to_html("attention.html", heads="all").'
+    assert "1 of 8 heads is in this file. To save all of them (up to" in page
     assert said in page.replace("&quot;", '"')
     saved = next(iter(unpacked(page)["derived"]["facts"]["values"].values()))["saved"]
     assert saved["others"].endswith(said)

@@ -246,31 +246,34 @@ def test_tokens_come_in_pages_and_are_found() -> None:
 @pytest.mark.parametrize(
     ("question", "said"),
     [
-        ({"kind": "row", "query": 7}, "query 7 is not there: there are 0 to 6"),
-        ({"kind": "row", "query": -1}, "query -1 is not there"),
-        ({"kind": "row", "query": 1.0}, "query 1.0 is not there"),
-        ({"kind": "row", "query": True}, "query True is not there"),
-        ({"kind": "row"}, "query None is not there"),
-        ({"kind": "column", "key": 5}, "key 5 is not there: there are 0 to 4"),
-        ({"kind": "row", "query": 0, "layer": 2}, "layer 2 is not there: there are 0 to 1"),
-        ({"kind": "row", "query": 0, "batch": 2}, "batch 2 is not there"),
-        ({"kind": "row", "query": 0, "head": 4}, "head 4 is not there"),
-        ({"kind": "row", "query": 0, "stage": "allowed"}, "no stage is called 'allowed': there are scores"),
-        ({"kind": "row", "query": 0, "stage": ["weights"]}, "no stage is called"),
-        ({"kind": "cells", "queries": [0, 8], "keys": [0, 1]}, r"queries [0, 8] are not there: there are 0 to 6"),
-        ({"kind": "cells", "queries": [2, 2], "keys": [0, 1]}, r"queries [2, 2] are not there"),
-        ({"kind": "cells", "queries": [3, 1], "keys": [0, 1]}, r"queries [3, 1] are not there"),
-        ({"kind": "cells", "queries": [0, 1], "keys": [-1, 1]}, r"keys [-1, 1] are not there"),
+        ({"kind": "row", "query": 7}, "query 7 is out of range: give 0 to 6"),
+        ({"kind": "row", "query": -1}, "query -1 is out of range"),
+        ({"kind": "row", "query": 1.0}, "query 1.0 is out of range"),
+        ({"kind": "row", "query": True}, "query True is out of range"),
+        ({"kind": "row"}, "query None is out of range"),
+        ({"kind": "column", "key": 5}, "key 5 is out of range: give 0 to 4"),
+        ({"kind": "row", "query": 0, "layer": 2}, "layer 2 is out of range: give 0 to 1"),
+        ({"kind": "row", "query": 0, "batch": 2}, "batch 2 is out of range"),
+        ({"kind": "row", "query": 0, "head": 4}, "head 4 is out of range"),
+        ({"kind": "row", "query": 0, "stage": "allowed"}, "there is no stage called 'allowed': use one of scores"),
+        ({"kind": "row", "query": 0, "stage": ["weights"]}, "there is no stage called"),
+        ({"kind": "cells", "queries": [0, 8], "keys": [0, 1]}, r"queries [0, 8] are out of range: give 0 to 6"),
+        ({"kind": "cells", "queries": [2, 2], "keys": [0, 1]}, r"queries [2, 2] are out of range"),
+        ({"kind": "cells", "queries": [3, 1], "keys": [0, 1]}, r"queries [3, 1] are out of range"),
+        ({"kind": "cells", "queries": [0, 1], "keys": [-1, 1]}, r"keys [-1, 1] are out of range"),
         ({"kind": "cells", "queries": 1, "keys": [0, 1]}, r"queries is 1: give [start, stop]"),
         ({"kind": "cells", "queries": [0, 1.5], "keys": [0, 1]}, "give [start, stop]"),
         ({"kind": "peak", "queries": [0, 1], "keys": None}, "keys is None: give [start, stop]"),
-        ({"kind": "tile"}, "no request is called 'tile': there are row, column, cells, peak, tiles, ranked, strongest"),
-        ({"kind": "ranked", "count": 3}, "give queries or keys"),
-        ({"kind": "ranked", "count": 3, "queries": [0], "keys": [0]}, "give queries or keys"),
+        (
+            {"kind": "tile"},
+            "there is no request called 'tile': use one of row, column, cells, peak, tiles, ranked, strongest",
+        ),
+        ({"kind": "ranked", "count": 3}, "give either queries or keys"),
+        ({"kind": "ranked", "count": 3, "queries": [0], "keys": [0]}, "give either queries or keys"),
         ({"kind": "ranked", "count": 3, "queries": []}, "give a list of 1 to 64"),
         ({"kind": "ranked", "count": 3, "queries": [0] * 65}, "give a list of 1 to 64"),
-        ({"kind": "ranked", "count": 3, "queries": [7]}, "queries [7] are not there: there are 0 to 6"),
-        ({"kind": "ranked", "count": 3, "keys": [True]}, "keys [True] are not there"),
+        ({"kind": "ranked", "count": 3, "queries": [7]}, "queries [7] are out of range: give 0 to 6"),
+        ({"kind": "ranked", "count": 3, "keys": [True]}, "keys [True] are out of range"),
         ({"kind": "ranked", "count": 0, "keys": [1]}, "count is 0: give 1 to 64"),
         ({"kind": "ranked", "count": 65, "keys": [1]}, "count is 65: give 1 to 64"),
         ({"kind": "ranked", "count": 2.0, "keys": [1]}, "count is 2.0: give 1 to 64"),
@@ -281,8 +284,8 @@ def test_tokens_come_in_pages_and_are_found() -> None:
         ({"kind": "tokens", "side": "both", "start": 0, "stop": 1}, "side is 'both': give query or key"),
         ({"kind": "find", "side": "key", "text": "a", "start": 0, "count": 1}, "there are no tokens"),
         ({"kind": "pass", "action": "kill"}, "action is 'kill': give stop or resume"),
-        ({"kind": None}, "no request is called None"),
-        ({"kind": ["row"]}, "no request is called ['row']"),
+        ({"kind": None}, "there is no request called None"),
+        ({"kind": ["row"]}, "there is no request called ['row']"),
     ],
 )
 def test_what_is_not_there_is_said(question: dict[str, Any], said: str) -> None:
@@ -295,7 +298,7 @@ def test_what_is_not_there_is_said(question: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize("question", [None, 3, "row", [], [{}]])
 def test_a_request_that_is_no_request_is_answered_too(question: Any) -> None:
     (reply,) = ask(question)
-    assert reply == {"id": None, "ok": False, "error": f"a request is a dict, not {type(question).__name__}"}
+    assert reply == {"id": None, "ok": False, "error": f"a request must be a dict, not {type(question).__name__}"}
 
 
 def test_too_much_at_once_is_refused_before_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,9 +308,9 @@ def test_too_much_at_once_is_refused_before_it_is_computed(monkeypatch: pytest.M
     assert ask_one(long, **where, kind="peak", queries=[0, 1024], keys=[0, 4096])["ok"]
     monkeypatch.setattr(Attention, "block", lambda *_, **__: pytest.fail("computed"))
     cells = ask_one(long, **where, kind="cells", queries=[0, 256], keys=[0, 257])
-    assert cells["error"] == "65,792 cells were asked for: at most 65,536 at once"
+    assert cells["error"] == "65,792 cells were requested: ask for at most 65,536 at once"
     peak = ask_one(long, **where, kind="peak", queries=[0, 1025], keys=[0, 4096])
-    assert peak["error"] == "4,198,400 cells were asked for: at most 4,194,304 at once"
+    assert peak["error"] == "4,198,400 cells were requested: ask for at most 4,194,304 at once"
 
 
 def test_a_long_line_is_not_sent_but_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,14 +363,14 @@ def test_the_questions_of_one_message_have_one_purse(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"stop": 5000}, "5,000 tokens were asked for: at most 4,096 at once"),
-        ({"stop": 10_001}, "tokens [0, 10001] are not there"),
-        ({"start": -1, "stop": 3}, "tokens [-1, 3] are not there"),
+        ({"stop": 5000}, "5,000 tokens were requested: ask for at most 4,096 at once"),
+        ({"stop": 10_001}, "tokens [0, 10001] are out of range"),
+        ({"start": -1, "stop": 3}, "tokens [-1, 3] are out of range"),
         ({"start": None, "stop": 3}, "give [start, stop]"),
-        ({"kind": "find", "text": ""}, "give 1 to 200 characters to look for"),
-        ({"kind": "find", "text": "x" * 201}, "give 1 to 200 characters to look for"),
+        ({"kind": "find", "text": ""}, "give 1 to 200 characters to search for"),
+        ({"kind": "find", "text": "x" * 201}, "give 1 to 200 characters to search for"),
         ({"kind": "find", "text": None}, "text is None"),
-        ({"kind": "find", "text": "a", "start": 10_000}, "start 10000 is not there"),
+        ({"kind": "find", "text": "a", "start": 10_000}, "start 10000 is out of range"),
         ({"kind": "find", "text": "a", "count": 21}, "count is 21: give 1 to 20"),
     ],
 )
@@ -384,7 +387,7 @@ def test_too_many_requests_are_answered_all_the_same() -> None:
     replies = ask(*({"id": str(n), "kind": "ping"} for n in range(70)))
     assert [reply["id"] for reply in replies] == [str(n) for n in range(70)]
     assert [reply["ok"] for reply in replies] == [True] * 64 + [False] * 6
-    assert replies[-1]["error"] == "a message holds at most 64 requests"
+    assert replies[-1]["error"] == "a message can hold at most 64 requests"
 
 
 def test_a_failure_is_answered_and_those_beside_it_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def test_too_many_segments_are_refused_with_the_way_on() -> None:
         Columns(names, [1] * 300, [-1] * 300, labels, ()),
         Rows(names, [np.array([i]) for i in range(300)]),
     )
-    with pytest.raises(ValueError, match="300 segments, and at most 256 are shown: give longer ones"):
+    with pytest.raises(ValueError, match="300 segments, but at most 256 can be shown: give longer segments"):
         MassPass(Attention(torch.zeros(300, 2), torch.zeros(300, 2)), many, 1)
 
 
@@ -227,7 +227,7 @@ def test_200_segments_of_2000_answer_tokens_and_1024_heads_are_one_step_of_256_k
 def test_the_tokens_of_one_answer_are_bounded() -> None:
     of = many_segments()
     one = MassPass(Attention(torch.zeros(2995, 2), torch.zeros(2995, 2)), of, 1)
-    with pytest.raises(ValueError, match="82 tokens were asked for: at most 81 at once"):
+    with pytest.raises(ValueError, match="82 tokens were requested: ask for at most 81 at once"):
         segment_answers.columns(one, range(82), CostBudget())
     assert decode(segment_answers.columns(one, range(1000, 1081), CostBudget())["mass"]).shape == (81, 200)
 
@@ -268,7 +268,7 @@ def test_strongest_keys_of_a_segment_and_strongest_cells_of_two() -> None:
     best = np.unravel_index(weights[12:, 1:5].argmax(), (4, 4))
     assert (decode(block["queries"])[0], decode(block["keys"])[0]) == (12 + best[0], 1 + best[1])
     np.testing.assert_allclose(block["mass"], by_hand(one.att, 0)["mass"][4, 1], **sums(N))
-    with pytest.raises(ValueError, match="go down into a smaller segment"):
+    with pytest.raises(ValueError, match="open a smaller segment"):
         segment_answers.block(one, 4, 1, 4, CostBudget(10))
 
 

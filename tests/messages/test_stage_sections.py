@@ -64,7 +64,7 @@ def test_the_sweep_is_of_own_tensors_or_fresh_ones() -> None:
     assert [step["head_size"] for step in fresh] == list(scaling.HEAD_SIZES)
     assert fresh[-1]["unscaled_peak"] > fresh[-1]["peak"]
     given = Attention.from_scores(torch.randn(1, 2, Q, K))
-    assert "no q and k of its own" in ask(given, "sweep", own=True)["error"]
+    assert "no q and k to sweep" in ask(given, "sweep", own=True)["error"]
     assert ask(given, "sweep", own=False)["ok"]
 
 

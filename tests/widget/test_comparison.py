@@ -406,7 +406,7 @@ def test_sequences_with_nothing_in_common_and_too_long_ones() -> None:
     a, b = Attention(*torch.randn(2, 2, 4)), Attention(*torch.randn(2, 3, 4))
     with pytest.raises(ValueError, match="and no token in common"):
         compare(a, b, tokens={"A": ["a", "b"], "B": ["c", "d", "e"]})
-    with pytest.raises(ValueError, match="too many to bring together: give at most 4,096"):
+    with pytest.raises(ValueError, match="too many to match: give at most 4,096"):
         comparison.together((5000, 4999), (["a"] * 5000, ["a"] * 4999), ("A", "B"), "queries")
 
 

@@ -263,7 +263,7 @@ def test_a_file_holds_what_is_shown_and_says_which(tmp_path: Path) -> None:
         {(i, name): stack(4, seed=i) for i in range(2) for name in ("encoder", "decoder")}, stack="decoder", forward=1
     )
     page = w.to_html(tmp_path / "a.html").read_text(encoding="utf-8")
-    assert "Saved from attnwidget: forward 1, decoder, all layers, all heads." in page
+    assert "Saved from attnwidget: forward pass 1, decoder, all layers, all heads." in page
 
 
 def test_a_figure_says_which() -> None:

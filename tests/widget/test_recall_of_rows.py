@@ -111,7 +111,7 @@ def test_a_file_has_it_of_every_head_that_it_has_and_says_why_one_has_none(monke
     w.view = "heatmap"
     values = saved_of(w)["derived"]["recall"]["values"]
     assert values["[0,0,0]"]["error"] is None, "it was shown"
-    assert values["[0,0,1]"]["error"].startswith("this head is long, and was not computed for this file: select it")
+    assert values["[0,0,1]"]["error"].startswith("this head is long and was not computed for this file: select it")
     w.what_if = {}
     assert "recall" not in saved_of(w)["derived"]
 

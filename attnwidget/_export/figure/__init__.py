@@ -1,4 +1,4 @@
-"""Figures for papers: what a widget shows, drawn with matplotlib."""
+"""Figures for papers: draw a widget's view with matplotlib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sheet import MARGIN, FigureContext
 
 WIDTHS = (1.0, 100.0)  # inches
 DPI = (10, 2400)
-CAPTION = 11  # pixels of its letters
+CAPTION = 11  # letter size in pixels
 VIEWS = {
     "heatmap": heatmap.draw,
     "graph": graph.draw,
@@ -32,27 +32,27 @@ VIEWS = {
 
 
 def figure_of(view: WidgetView, *, width: float, dpi: float, theme: str | None = None) -> Any:
-    """Draw what a widget shows; `AttentionWidget.figure` says more.
+    """Draw a widget's view; see `AttentionWidget.figure`.
 
     Args:
-        view: of the widget.
+        view: the widget, as an export reads it.
         width: inches.
-        dpi: dots per inch of what is made of pixels.
-        theme: "light" or "dark"; the widget's own where None.
+        dpi: dots per inch for parts made of pixels.
+        theme: "light" or "dark"; None uses the widget's own.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
         ValueError: the widget shows nothing, width or dpi is out of range, or there is no such theme.
-        TypeError: width or dpi is no number.
+        TypeError: width or dpi is not a number.
     """
     _check("width", width, WIDTHS, "inches")
     _check("dpi", dpi, DPI, "dots per inch")
     theme = view.traits.theme if theme is None else as_choice(theme, ("auto", "light", "dark"), "theme")
     traits = view.traits
     if traits.picture.get("values") is None:
-        raise ValueError(traits.picture.get("error") or "nothing has been computed yet")
+        raise ValueError(traits.picture.get("error") or "nothing has been computed yet: wait for the picture")
     canvas = Canvas(width, dpi, colors.look_of(theme))
     context = FigureContext(view, canvas, theme)
     top = _draw_title(context)
@@ -77,7 +77,7 @@ def _draw_title(context: FigureContext) -> float:
 
 
 def _draw_footer(context: FigureContext, top: float) -> float:
-    """What is pinned and its number on the left, of what all of it is on the right, no wider than what is drawn."""
+    """Write the pin and its number on the left and what the figure shows on the right, within the drawing's width."""
     canvas, look = context.canvas, context.look
     parts, facts = _pinned_parts(context), _facts_text(context)
     pinned = _fitted(context, "".join(parts), CAPTION)
@@ -100,7 +100,7 @@ def _fitted(context: FigureContext, text: str, size: float, bold: bool = False) 
 
 
 def _pinned_parts(context: FigureContext) -> list[str]:
-    """What is pinned, and its number; each token is a part of its own."""
+    """Return the pin and its number as text; each token is a separate part."""
     traits = context.traits
     parts: list[str] = []
     for labels, at, side in ((context.queries, traits.query, "query"), (context.keys, traits.key, "key")):
@@ -132,7 +132,7 @@ def _facts_text(context: FigureContext) -> str:
     sampled = f"1 of {every:,} rows" if every > 1 and traits.view == "heatmap" else ""
     a, b = names_of(traits) if is_comparison(traits) else ("", "")
     parts = [
-        a,  # which all of this is of
+        a,  # which all of this describes
         f"forward {traits.forward:,}" if traits.forwards > 1 else "",
         traits.stack,
         f"layer {traits.layer}" if len(facts["layers"]) > 1 else "",

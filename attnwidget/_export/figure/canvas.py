@@ -1,6 +1,6 @@
-"""A figure to draw on with matplotlib, measured in CSS pixels from the top left, as the front-end draws.
+"""A matplotlib figure measured in CSS pixels from the top left, like the front-end.
 
-matplotlib is imported when the first figure is made: who draws none needs none.
+matplotlib is imported when the first figure is made.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..look.colors import Look
 PIXEL = 1 / 96  # inches
 POINT = 0.75  # of a pixel
 ELLIPSIS = "…"
-LEAST = 8  # pixels of letters, which are 6 pt: smaller ones nobody reads in print
-MEASURED_AT = 96  # pixels of letters
-WHOLE = 64  # characters whose width is that of the whole text
-LONG = 1024  # characters, of which only the ends can ever be seen
-ROUNDING = 1e-8  # dots, of where an image ends
-STRIP = 256  # dots of an image, from top to bottom, that are made together
+LEAST = 8  # letter size in pixels, 6 pt: smaller text is unreadable in print
+MEASURED_AT = 96  # letter size in pixels
+WHOLE = 64  # characters; up to here a text is measured as a whole
+LONG = 1024  # characters; only the ends of a longer text can be visible
+ROUNDING = 1e-8  # dots, at the edge of an image
+STRIP = 256  # rows of dots in an image that are made together
 
-# Text stays text in files; and tokens in scripts that no font here has are no reason for a warning each.
+# Text stays text in files, and tokens in scripts without a font give no warnings.
 IN_FILES: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "attnwidget", "text.hinting": "none"}
 
 Array = np.ndarray[Any, Any]
 
 
 class Canvas:
-    """One figure, `width` inches wide; `done` gives it its height."""
+    """One figure, `width` inches wide; `done` sets its height."""
 
     def __init__(self, width: float, dpi: float, look: Look) -> None:
         figure_class = _figure_class()
@@ -49,14 +49,14 @@ class Canvas:
         self.reached = 0.0
 
     def done(self, width: float, height: float) -> Any:
-        """Return the figure, that many pixels wide and tall."""
+        """Return the figure, `width` pixels wide and `height` pixels tall."""
         self.axes.set_xlim(0, width)
         self.axes.set_ylim(height, 0)
         self.figure.set_size_inches(width * PIXEL, height * PIXEL)
         return self.figure
 
     def reach(self, x: float) -> None:
-        """Note that something is drawn up to here: the page is no narrower."""
+        """Note that the drawing extends to x: the page will be at least that wide."""
         self.reached = max(self.reached, x)
 
     def text(
@@ -73,7 +73,7 @@ class Canvas:
         alpha: float = 1,
         baseline: str = "center_baseline",
     ) -> None:
-        """Draw a text as it is, never as markup; y is its middle, unless `baseline` says otherwise."""
+        """Draw plain text, never markup; y is its middle, or its baseline if `baseline` is set."""
         text = drawn_text(text)
         if not text:
             return
@@ -97,7 +97,7 @@ class Canvas:
         )
 
     def parts(self, x: float, y: float, parts: Sequence[str], *, size: float, color: str) -> None:
-        """Draw parts of a text one after the other, so that none changes the direction in which another is read."""
+        """Draw parts of a text in turn, so that none changes the reading direction of another."""
         if not any(bidirectional(character) in ("R", "AL") for part in parts for character in part):
             parts = ["".join(parts)]
         for part in parts:
@@ -105,15 +105,15 @@ class Canvas:
             x += self.measure(part, size)
 
     def measure(self, text: str, size: float = 12, bold: bool = False) -> float:
-        """Return how wide a text is."""
+        """Return the width of a text."""
         text = drawn_text(text)
-        if len(text) > WHOLE:  # part by part: each is measured once
+        if len(text) > WHOLE:  # in parts, each measured once
             parts = [text[at : at + WHOLE] for at in range(0, len(text), WHOLE)]
             return sum(self.measure(part, size, bold) for part in parts)
         return size / MEASURED_AT * _width(text, bold, tuple(families(text)))
 
     def shorten(self, text: str, width: float, size: float = 12, bold: bool = False) -> str:
-        """Return as much of both ends as fits, around an ellipsis; characters are never cut."""
+        """Return as much of both ends as fits, with an ellipsis between; whole characters only."""
         if len(text) <= LONG and self.measure(text, size, bold) <= width:
             return text
         ends = [text] if len(text) <= LONG else [text[: LONG // 2], text[-LONG // 2 :]]
@@ -167,7 +167,7 @@ class Canvas:
         )
 
     def band(self, x: tuple[float, float], y: tuple[float, float], widths: tuple[float, float], **look: Any) -> None:
-        """Fill a band from one side to the other, as wide as a weight at both: cubic, both handles half way."""
+        """Fill a band between two sides, with its width at both: a cubic curve with both handles half way."""
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path
 
@@ -179,10 +179,10 @@ class Canvas:
         self.axes.add_patch(PathPatch(Path(points, codes), linewidth=0, **look))
 
     def image(self, pixels: Array, box: tuple[float, float, float, float], *, smooth: bool = False) -> None:
-        """Draw pixels, (rows, columns, 3 or 4) uint8, in a rectangle, each with sharp edges unless it is `smooth`."""
+        """Draw pixels, (rows, columns, 3 or 4) uint8, in a rectangle, with sharp edges unless `smooth`."""
         x, y, width, height = box
         self.reach(x + width)
-        whole = np.full((*pixels.shape[:2], 4), 255, np.uint8)  # without opacity matplotlib scales it as float64
+        whole = np.full((*pixels.shape[:2], 4), 255, np.uint8)  # without alpha, matplotlib scales it as float64
         whole[..., : pixels.shape[2]] = pixels
         drawn = _image_class()(
             self.axes,
@@ -202,7 +202,7 @@ def _image_class() -> Any:
     from matplotlib.transforms import Affine2D, Bbox
 
     class ImageInStrips(AxesImage):
-        """An image that is scaled some rows at a time: matplotlib takes some sixty bytes for each dot that it makes.
+        """An image scaled a few rows at a time, because matplotlib needs some sixty bytes for each dot.
 
         Each strip begins and ends between two dots: before 3.11 matplotlib stretches any other to whole dots.
         """
@@ -214,7 +214,7 @@ def _image_class() -> Any:
             seen = Bbox.intersection(clip, self.get_window_extent(renderer))
             if seen is None:
                 return None, 0, 0, None
-            # A dot is drawn if its middle is in what is seen; one on the edge is, at the left and at the top.
+            # A dot is drawn if its middle is visible; middles on the left and top edges count as visible.
             left, right = (math.floor(x * magnification + 0.5 + ROUNDING) for x in seen.intervalx)
             low, high = (math.ceil(y * magnification - 0.5 - ROUNDING) for y in seen.intervaly)
             if left == right or low == high:
@@ -240,10 +240,10 @@ def _figure_class() -> Any:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError('figure() draws with matplotlib: pip install "attnwidget[figure]"') from error
+        raise ImportError('figure() needs matplotlib: pip install "attnwidget[figure]"') from error
 
     class TextFigure(Figure):
-        """A figure whose files keep their text, and are written whole or not at all."""
+        """A figure whose files keep their text, and are written completely or not at all."""
 
         def savefig(self, fname: Any, *args: Any, **kwargs: Any) -> None:
             target = None if hasattr(fname, "write") else files.writable(_with_ending(fname, kwargs), "attention.svg")
@@ -256,7 +256,7 @@ def _figure_class() -> Any:
                 files.write(target, into.getvalue())
 
         def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-            """Draw itself where it is the last line of a cell: one PNG, at the width that it has on paper."""
+            """Draw the figure as the last line of a cell: one PNG, at its width on paper."""
             into = io.BytesIO()
             self.savefig(into, format="png")
             width, height = (round(inches / PIXEL) for inches in self.get_size_inches())
@@ -266,7 +266,7 @@ def _figure_class() -> Any:
 
 
 def _with_ending(path: Any, keywords: dict[str, Any]) -> Any:
-    """Return a path with the ending that matplotlib adds where there is none, and no format."""
+    """Return a path with the ending that matplotlib adds if it has no ending or format."""
     import matplotlib
 
     if not isinstance(path, str | os.PathLike) or keywords.get("format") or os.path.splitext(path)[1]:
@@ -284,7 +284,7 @@ def _renderer() -> Any:
 
 @functools.lru_cache(maxsize=8192)
 def _width(text: str, bold: bool, family: tuple[str, ...]) -> float:
-    """How wide a text is in large letters, whose widths are not rounded to whole pixels."""
+    """Return a text's width in large letters, whose widths are not rounded to whole pixels."""
     from matplotlib.font_manager import FontProperties
 
     properties = FontProperties(family=list(family), size=MEASURED_AT, weight="bold" if bold else "normal")
@@ -294,14 +294,14 @@ def _width(text: str, bold: bool, family: tuple[str, ...]) -> float:
 
 
 def drawn_text(text: str) -> str:
-    """Return a text as it is drawn: on one line, without what no file can hold; of a very long one both ends."""
+    """Return a text as drawn: on one line, without characters that files cannot hold, shortened if very long."""
     if len(text) > LONG:
         text = f"{text[: LONG // 2]}{ELLIPSIS}{text[-LONG // 2 :]}"
     return text if text.isascii() and text.isprintable() else one_line(text)
 
 
 def families(text: str) -> list[str]:
-    """Return the reader's own font, and after it such as have what it lacks."""
+    """Return the reader's own font, then fonts with the characters it lacks."""
     own = _own()
     missing = {ord(character) for character in text} - _characters(own)
     return [own, *(found for found in dict.fromkeys(map(_family_with, sorted(missing))) if found)]
@@ -323,10 +323,10 @@ def _characters(family: str) -> frozenset[int]:
 
 @functools.cache
 def _family_with(code: int) -> str | None:
-    """A font that has a character, if one is installed."""
+    """Return an installed font that has a character, if there is one."""
     from matplotlib.font_manager import fontManager, get_font
 
-    tried = {"Last Resort", "Last Resort High-Efficiency"}  # which draw every character as a box
+    tried = {"Last Resort", "Last Resort High-Efficiency"}  # these draw every character as a box
     for font in fontManager.ttflist:
         if font.name in tried:
             continue
@@ -334,7 +334,7 @@ def _family_with(code: int) -> str | None:
         try:
             if code in get_font(font.fname).get_charmap():
                 return str(font.name)
-        except (OSError, RuntimeError):  # a file that is no font any more
+        except (OSError, RuntimeError):  # the file is no longer a font
             continue
     return None
 

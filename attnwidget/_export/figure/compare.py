@@ -1,4 +1,4 @@
-"""A comparison, drawn: A, B and B − A, one scale for the first two."""
+"""Draw a comparison: A, B and B − A, with one scale for A and B."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .legend import Kinds, cell_kinds, kinds_line, pooled_words, range_ticks, sc
 from .padding import padded_runs
 from .sheet import FigureContext
 
-BETWEEN = 21  # pixels between two pictures
+BETWEEN = 21  # pixels between pictures
 PARTS = ("a", "b", "change")
 
 
 class DrawnPart(NamedTuple):
-    """One of the three pictures: its numbers, which colors of the table they have, the range, and rows of padding."""
+    """One of the three pictures: its numbers, their indices in the color table, the range, and rows of padding."""
 
     matrix: DecodedMatrix
     shades: colors.Array
@@ -31,7 +31,7 @@ class DrawnPart(NamedTuple):
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw the three pictures side by side; return where they end."""
+    """Draw the three pictures side by side; return their lower end."""
     traits: Any = context.traits
     canvas = context.canvas
     comparison = _comparison(context.view)
@@ -54,7 +54,7 @@ def draw(context: FigureContext, top: float) -> float:
 
 
 def _comparison(view: WidgetView) -> dict[str, Any] | None:
-    """Return the comparison that is shown, or, where there is none yet, make it."""
+    """Return the comparison shown, or make it if there is none yet."""
     traits: Any = view.traits
     if traits.comparison is not None:
         found: dict[str, Any] = traits.comparison
@@ -65,7 +65,7 @@ def _comparison(view: WidgetView) -> dict[str, Any] | None:
 
 
 def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart]:
-    """Return A, B and their difference, with the colors that js/src/views/compare/mappers.ts gives them."""
+    """Return A, B and their difference, with the colors of js/src/views/compare/mappers.ts."""
     traits = context.traits
     a, b, change = (part_of(comparison, name) for name in PARTS)
     low, high = (pick(getattr(one, end) or 0.0 for one in (a, b)) for pick, end in ((min, "low"), (max, "high")))
@@ -73,9 +73,9 @@ def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart
     beside = replace(a, values=np.hstack([a.values, b.values]), kinds=np.hstack([a.kinds, b.kinds]))
     index = np.hsplit(
         colors.entries(beside, traits.color_scale, traits.color_range), 2
-    )  # a row's range is that of both
-    padded = _padded(context, comparison, a)
-    of_b = [] if comparison["differ"][0] else padded  # else its rows are its own
+    )  # a row's range covers both sides
+    padded = padded_runs(context, a, places_of(comparison))  # in A
+    of_b = [] if comparison["differ"][0] else padded  # else its rows are different queries
     own = range_of_change(traits.color_range)
     return [
         DrawnPart(a, index[0], traits.color_range, padded),
@@ -84,20 +84,15 @@ def _parts(context: FigureContext, comparison: dict[str, Any]) -> list[DrawnPart
     ]
 
 
-def _padded(context: FigureContext, comparison: dict[str, Any], a: DecodedMatrix) -> list[range]:
-    """Return the runs of rows whose queries are padding in A."""
-    return padded_runs(context, a, places_of(comparison))
-
-
 def _pinned(context: FigureContext, comparison: dict[str, Any]) -> list[tuple[int | None, int | None]]:
-    """Return the pinned pairs by their places; without those of which B has nothing."""
+    """Return the pinned pairs as compared places, without those that B lacks."""
     places = places_of(comparison)
     found = (placed(pin, places) for pin in context.traits.pins)
     return [pin for pin in found if pin is not None]
 
 
 def _words(context: FigureContext, comparison: dict[str, Any], parts: list[DrawnPart]) -> Kinds:
-    """Return what is below all three: kinds of cells, what a row's range is, and what each cell is one of."""
+    """Return the text below all three: kinds of cells, the range of a row, and how cells are pooled."""
     traits, (a, b, change) = context.traits, parts
     sides = a.matrix, b.matrix
     together = replace(
@@ -114,7 +109,7 @@ def _words(context: FigureContext, comparison: dict[str, Any], parts: list[Drawn
     if a.matrix.every > 1:
         found.append((None, f"1 of {a.matrix.every:,} rows"))
     if comparison["query_places"] is not None or comparison["key_places"] is not None:
-        words = f"{comparison['queries']:,} × {comparison['keys']:,} places that both have"
+        words = f"{comparison['queries']:,} × {comparison['keys']:,} positions shared by A and B"
         found.append((None, words))
     return found
 

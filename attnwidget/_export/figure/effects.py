@@ -1,4 +1,4 @@
-"""What the model loses without each segment and each head, drawn beside what was looked at: one zero, two scales."""
+"""Draw the model's loss without each segment and each head, next to the mass: one zero, two scales."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .sheet import FigureContext
 
 ROW, GRID_ROW, GRID_COLUMN = 20, 20, 26
 MOST_SEGMENTS, MOST_HEADS = 12, 8
-NAMES, NUMBERS, WORDS = 110, 96, 150  # pixels of a row's parts
-WORDS_FROM = 520  # pixels of room for them
-NUMBERS_IN = 24  # pixels of a cell with its number in it
+NAMES, NUMBERS, WORDS = 110, 96, 150  # widths of a row's parts in pixels
+WORDS_FROM = 520  # pixels of room; narrower rows have no words
+NUMBERS_IN = 24  # pixels; larger cells contain their number
 
 
 class EffectBar(NamedTuple):
-    """A segment or a head: its name, its color, its mass, and what is lost without it; None: not yet run."""
+    """A segment or a head: its name, its color, its mass, and the loss without it; None if not run yet."""
 
     name: str
     shade: str
@@ -45,7 +45,7 @@ class EffectBar(NamedTuple):
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw what is lost without each segment and each head; return where it ends."""
+    """Draw the loss without each segment and each head; return the lower end."""
     traits, canvas, look = context.traits, context.canvas, context.look
     effects, sent = traits.effects, traits.mass
     assert effects is not None
@@ -70,14 +70,14 @@ def draw(context: FigureContext, top: float) -> float:
 
 
 def _done_to(effects: dict[str, Any]) -> str:
-    return next((one["of"] for one in effects["edits"] if one["value"] == effects["edit"]), "taken away")
+    return next((one["of"] for one in effects["edits"] if one["value"] == effects["edit"]), "removed")
 
 
 def _captions(context: FigureContext) -> list[str]:
-    """Return of what the numbers are: the heads, the token, how far the runs are, and what the pinned segment does."""
+    """Return what the numbers describe: heads, token, progress of the runs, and the pinned segment's effect."""
     traits, effects = context.traits, context.traits.effects
     assert effects is not None
-    found = ["mean mass in all heads"]
+    found = ["mean mass over all heads"]
     if effects["error"]:
         return [*found, f"nothing was run: {effects['error']}"]
     if effects["target"] is not None:
@@ -89,7 +89,7 @@ def _captions(context: FigureContext) -> list[str]:
 
 
 def _masses(context: FigureContext) -> dict[str, colors.Array]:
-    """Return the mass of each segment in all heads, (heads,)."""
+    """Return each segment's mass in all heads, (heads,)."""
     sent = context.traits.head_mass
     if sent is None or sent["error"] is not None:
         return {}
@@ -128,7 +128,7 @@ def _head_bars(context: FigureContext, masses: dict[str, colors.Array], pinned: 
 
 
 def _bars(context: FigureContext, bars: Sequence[EffectBar], what: tuple[str, int], top: float) -> float:
-    """Draw a row for each: the bar is its mass, the dot what is lost without it; return where they end."""
+    """Draw one row for each bar: the bar is its mass, the dot its loss; return the lower end."""
     canvas, look, effects = context.canvas, context.look, context.traits.effects
     assert effects is not None
     kind, most = what
@@ -157,7 +157,7 @@ def _bars(context: FigureContext, bars: Sequence[EffectBar], what: tuple[str, in
 def _axis(
     context: FigureContext, scales: EffectScales, plot: tuple[float, float], ys: tuple[float, float, float], kind: str
 ) -> None:
-    """Draw the scale of mass above, that of loss below, and lines where both are round."""
+    """Draw the mass scale above, the loss scale below, and lines where both are round."""
     canvas, look, (x, wide), (above, top, bottom) = context.canvas, context.look, plot, ys
     numbers = x + wide
     canvas.text(x - 10, above, "mass", size=10, color=look.ink3, align="right")
@@ -223,7 +223,7 @@ def _key(context: FigureContext, y: float) -> float:
 
 
 def _grid(context: FigureContext, top: float) -> float:
-    """Draw what is lost without each head, a row for each layer; return where it ends."""
+    """Draw the loss without each head, one row per layer; return the lower end."""
     canvas, look, effects = context.canvas, context.look, context.traits.effects
     assert effects is not None
     counts, lost = effects["heads"]["counts"], [*map(as_loss, effects["heads"]["lost"])]

@@ -1,8 +1,8 @@
-"""The graph, drawn: queries on the left, keys on the right, bands as wide as their weights.
+"""Draw the graph: queries on the left, keys on the right, bands as wide as their weights.
 
-Of a stage after the weights a band is as wide as its number is large, in the color of its sign.
-Of the token that is pinned whole rows of weights are drawn, of all other tokens their strongest links. Where rows,
-bands and curves lie is told by `graph_geometry`.
+In a stage after the weights, a band is as wide as its number is large, in the color of its sign.
+The pinned token shows whole rows of weights, all other tokens their strongest links. `graph_geometry` computes where
+rows, bands and curves lie.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from .sheet import SINK, FigureContext
 
 LARGEST_LABEL = 160  # pixels
 BESIDE = 10  # pixels between a label and the curves
-STEM = 3  # pixels of the bar where bands begin
+STEM = 3  # pixels: width of the bar where bands begin
 MOST_CURVES = 1500
-WHOLE = 4096  # weights of a token: all of them up to here, else the strongest
+WHOLE = 4096  # weights of a token; of more, only the strongest are drawn
 STRONGEST = 64
-LEAST_BAR = 0.01  # weights that have a bar
-BARS_FROM = 460  # pixels of a figure that has bars beside the keys
+LEAST_BAR = 0.01  # smaller weights have no bar
+BARS_FROM = 460  # pixels; wider figures have bars next to the keys
 HEADINGS = {
     "weights": "Weight",
     "contribution": "Contribution",
     "value_norm": "Value norm",
     "logit": "Logit",
     "saliency": "Saliency",
-}  # of numbers beside keys
-PALE = {False: 0.045, True: 0.05}  # of curves behind the bands, on a light page and on a dark one
+}  # names of the numbers next to keys
+PALE = {False: 0.045, True: 0.05}  # opacity of curves behind the bands, by whether the page is dark
 
 
 @dataclass(frozen=True)
 class Scene:
     """What is drawn, and where.
 
-    side, pinned: the token whose links stand out; None: none does.
-    row: all its weights, of every head that is shown; focus: those of them that are drawn as bands.
-    queries, keys: the columns; left, right, top: the corner of the space between them, and its right side.
+    side, pinned: the highlighted token; None if there is none.
+    row: all its weights, in every head shown; focus: the weights drawn as bands.
+    queries, keys: the columns; left, right, top: the sides and the top of the space between them.
     fills: the color of each head.
     curves: the strongest links of all other tokens.
-    unit: the number that is as wide as a band gets, 1 of weights.
-    signs: the colors of numbers above 0 and of those below; None where there are no signs.
+    unit: the number drawn at the full band width, 1 for weights.
+    signs: the colors of positive and negative numbers; None for unsigned numbers.
     """
 
     side: Side
@@ -72,19 +72,19 @@ class Scene:
     signs: tuple[str, str] | None
 
     def fill(self, link: Link) -> str:
-        """Return the color of a link: of its sign, or of its head where there are no signs."""
+        """Return the color of a link: by its sign, or by its head if there are no signs."""
         if self.signs is None:
             return self.fills[link.head]
         return self.signs[link.weight < 0]
 
     @property
     def strong(self) -> set[int]:
-        """The partners of the pinned token whose labels stand out."""
+        """The partners of the pinned token whose labels are emphasized."""
         return {link.partner(self.side) for link in self.focus if link.size >= 0.05}
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw the graph of the widget's heads; return where it ends."""
+    """Draw the graph of the widget's heads; return its lower end."""
     canvas, look = context.canvas, context.look
     scene = _scene(context, top + 26)
     ends = ((scene.left - BESIDE, "Query", "right"), (scene.right + BESIDE, "Key", "left"))
@@ -135,7 +135,7 @@ def _scene(context: FigureContext, top: float) -> Scene:
 
 
 def _row(context: FigureContext, side: Side, pinned: int) -> list[Link]:
-    """All numbers of the pinned token but 0, of every head that is shown; of long ones the strongest."""
+    """Return the pinned token's nonzero numbers in every head shown; only the strongest if there are many."""
     links = []
     for at, head in enumerate(context.heads):
         values = _numbers(context, side, pinned, head)
@@ -152,7 +152,7 @@ def _row(context: FigureContext, side: Side, pinned: int) -> list[Link]:
 
 
 def _sinks(context: FigureContext, head: int | str) -> list[float] | None:
-    """What each query gives to the learned sink, which is drawn as one more key after the others; None without one."""
+    """Return what each query gives to the learned sink, drawn as one more key; None without a sink."""
     if not _has_sink(context):
         return None
     found = sink_weights(_head(context, head), range(context.selected.shape.Q))
@@ -160,7 +160,7 @@ def _sinks(context: FigureContext, head: int | str) -> list[float] | None:
 
 
 def _has_sink(context: FigureContext) -> bool:
-    """Return whether the learned sink is one more key: it is given a weight, and nothing that weights carry."""
+    """Return whether the learned sink is drawn as a key: it gets weights, but contributes nothing downstream."""
     return context.selected.has_sinks and context.stage == "weights"
 
 
@@ -170,12 +170,12 @@ def _head(context: FigureContext, head: int | str) -> Head:
 
 
 def _key_labels(context: FigureContext) -> Sequence[Label]:
-    """The labels of the keys, and of the learned sink."""
+    """Return the labels of the keys, and of the learned sink."""
     return [*context.keys, Label(SINK, "", False)] if _has_sink(context) else context.keys
 
 
 def _numbers(context: FigureContext, side: Side, index: int, head: int | str) -> Tensor:
-    """The numbers of one query over all keys, or of one key over all queries, (n,) float64; 0 for what is none."""
+    """Return one query's numbers over all keys, or one key's over all queries, (n,) float64; 0 for NaN or ±∞."""
     if side == "query":
         values = context.block(context.stage, head, queries=index)[0]
     else:
@@ -184,7 +184,7 @@ def _numbers(context: FigureContext, side: Side, index: int, head: int | str) ->
 
 
 def _kept(context: FigureContext, column: str, side: Side, pinned: int, focus: Sequence[Link]) -> list[int]:
-    """The tokens of a column that are not folded away, the most important first."""
+    """Return the tokens of a column that are not folded, the most important first."""
     at = 0 if column == "query" else 1
     strong = sorted(focus, key=lambda link: -link.size)
     own = [pinned] if column == side else [link.partner(side) for link in strong]
@@ -194,7 +194,7 @@ def _kept(context: FigureContext, column: str, side: Side, pinned: int, focus: S
 
 
 def _has_bars(context: FigureContext) -> bool:
-    """Whether there are bars beside the keys: weights of the query that is pinned."""
+    """Return whether there are bars next to the keys: the pinned query's weights."""
     return context.traits.query is not None and context.right - context.left > BARS_FROM
 
 
@@ -224,7 +224,7 @@ def _subscript_width(context: FigureContext, label: Label) -> float:
 
 
 def _font_size(context: FigureContext, labels: Sequence[Label], lane: Lane) -> float:
-    """How large letters are: as rows allow, and so that the longest fits, but never below 6 pt."""
+    """Return the letter size: as large as rows and the longest label allow, but at least 6 pt."""
     tall = 12 if lane.pitch >= 16 else 10
     longest = max((context.canvas.measure(labels[at].text, tall, True) for at in lane.labeled[:512]), default=0)
     return max(LEAST, min(tall, tall * (_most_wide(context) - 16) / max(longest, 1)))
@@ -278,9 +278,9 @@ def _draw_label(
 
 
 def _draw_curves(context: FigureContext, scene: Scene) -> None:
-    """Everybody's strongest links: pale where something is pinned, in the heads' colors where nothing is."""
+    """Draw every token's strongest links: pale if a token is pinned, else in the heads' colors."""
     drawn = geometry.curves(geometry.strongest_last(scene.curves, MOST_CURVES), scene.queries, scene.keys)
-    # Where they would cover the whole height more than once, each is paler, so that many tell from few.
+    # If they would cover the whole height more than once, each is paler, so that many differ from few.
     covered = sum(curve.width0 for curve in drawn) / max(scene.queries.height, scene.keys.height)
     is_front = scene.pinned is None
     alpha = 0.35 / max(1.0, sqrt(covered)) if is_front else PALE[context.look.dark]
@@ -294,7 +294,7 @@ def _above(links: list[Link], threshold: float) -> list[Link]:
 
 
 def _strongest_links(context: FigureContext, side: Side, pinned: int | None) -> list[Link]:
-    """Of every token its strongest links, but of the one whose links stand out."""
+    """Return the strongest links of every token except the pinned one."""
     traits, shape = context.traits, context.selected.shape
     if shape.Q * shape.K > LINK_CELLS:
         return []
@@ -317,7 +317,7 @@ def _strongest_links(context: FigureContext, side: Side, pinned: int | None) -> 
 def _with_sink(
     partners: list[list[tuple[int, float]]], sinks: list[float] | None, side: str, count: int, keys: int
 ) -> list[list[tuple[int, float]]]:
-    """Add the learned sink as one more key to the strongest partners of each token."""
+    """Add the learned sink as one more key to each token's strongest partners."""
     if sinks is None:
         return partners
 
@@ -330,7 +330,7 @@ def _with_sink(
 
 
 def _draw_bands(context: FigureContext, scene: Scene) -> None:
-    """The links of the pinned token: heads one below the other where they begin, together where they end."""
+    """Draw the pinned token's links: heads stacked where they begin, joined where they end."""
     drawn, stems = geometry.bands(scene.focus, scene.side, scene.queries, scene.keys)
     for band in sorted(drawn, key=lambda band: band.link.size):
         _draw_band(context, scene, band, scene.fill(band.link), band.opacity)
@@ -345,7 +345,7 @@ def _draw_band(context: FigureContext, scene: Scene, band: geometry.LinkBand, co
 
 
 def _draw_bars(context: FigureContext, scene: Scene, top: float) -> None:
-    """Beside each key its number by head, and the mean over the heads; those below 0 to the left of a line."""
+    """Draw each key's number by head, and the mean over heads; negative numbers extend to the left."""
     canvas, look, heads, lane = context.canvas, context.look, len(scene.fills), scene.keys
     width = _bars_width(context)
     x = context.right - width - 40
@@ -376,17 +376,17 @@ def _draw_bars(context: FigureContext, scene: Scene, top: float) -> None:
         mean = sum(link.weight for link in links) / heads
         if abs(mean) / scene.unit >= 0.0005:
             color = look.ink if abs(mean) / scene.unit >= 0.02 else look.ink3
-            # Of weights three decimals: four would say more than bars do.
+            # Weights have three decimals: bars are not more exact.
             text = list_number(mean, "scores")
             text = text.removeprefix("0") if context.stage == "weights" else text
             canvas.text(context.right, y, text, size=12 if lane.pitch >= 16 else 10, color=color, align="right")
 
 
 def _draw_legend(context: FigureContext, y: float, scene: Scene) -> float:
-    """Which color is which head or sign, and what a width says."""
+    """Draw which color is which head or sign, and what the widths mean."""
     canvas, look, x = context.canvas, context.look, context.left
     names = [head_words(head, context.traits.facts["head_numbers"]) for head in context.heads]
-    bars = _has_bars(context) or scene.signs is None  # of several heads with signs, bars alone have heads' colors
+    bars = _has_bars(context) or scene.signs is None  # with several heads and signs, only bars have the heads' colors
     keys = [*zip(names, scene.fills, strict=True)] if len(context.heads) > 1 and bars else []
     keys += [] if scene.signs is None else [*zip(("above 0", "below 0"), scene.signs, strict=True)]
     for text, fill in keys:

@@ -1,6 +1,6 @@
-"""Geometry of the graph: rows that may be folded, bands whose width is the number. Numbers in, numbers out.
+"""Geometry of the graph: rows that may be folded, and bands as wide as their numbers. Numbers in, numbers out.
 
-The same as `js/src/views/graph/geometry.ts`; `tests/contract/graph.json` holds both together. Lengths are CSS pixels.
+The same as `js/src/views/graph/geometry.ts`; `tests/contract/graph.json` keeps both alike. Lengths are CSS pixels.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Literal, NamedTuple
 Side = Literal["query", "key"]
 
 ROW = 22
-PITCHES = (22, 16, 12)  # of a row, the largest that fits
+PITCHES = (22, 16, 12)  # distances between rows; the largest that fits is used
 TALL = 640
 LEAST_PITCH = 12
-ROWS_AT_FULL_PITCH = TALL // ROW  # what a folded column with few tokens of its own is filled up to
-APART_LABELS = 14  # between two labels, at least
+ROWS_AT_FULL_PITCH = TALL // ROW  # a folded column with few tokens is filled up to this
+APART_LABELS = 14  # between labels, at least
 
-FULL = 14.0  # weight 1 where the bands of one token begin
-APART = 2.0  # between heads there
+FULL = 14.0  # the width of weight 1 where the bands of a token begin
+APART = 2.0  # between heads at that end
 FULL_FAR = 12.0
-FAR_HEIGHT = 19.0  # that the bands into one token may take together, in a row of 22
+FAR_HEIGHT = 19.0  # for all bands into one token, in a row of 22
 THINNEST = 0.8
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a column: a token, or tokens that are left out.
+    """One row of a column: a token, or tokens left out.
 
-    index: of the token; None for a gap.
+    index: the token; None for a gap.
     count: how many tokens the row stands for.
     """
 
@@ -42,11 +42,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Lane:
-    """One column of tokens: where each stands.
+    """One column of tokens, and where each lies.
 
     total: how many tokens there are.
-    rows: of a folded column, from top to bottom; () where every token has its place.
-    step: every how many rows a label stands.
+    rows: the rows of a folded column, from top to bottom; () if every token has its own place.
+    step: one label every `step` rows.
     """
 
     total: int
@@ -56,7 +56,7 @@ class Lane:
     step: int
 
     def y(self, index: int) -> float | None:
-        """Return the middle of a token's row, or None where it is folded away."""
+        """Return the middle of a token's row, or None if it is folded."""
         if self.rows:
             at = self._places.get(index)
             return None if at is None else (at + 0.5) * self.pitch
@@ -64,12 +64,12 @@ class Lane:
 
     @property
     def labeled(self) -> list[int]:
-        """The tokens that have a label."""
+        """The tokens with a label."""
         return list(self._places) if self.rows else list(range(0, self.total, self.step))
 
     @property
     def gaps(self) -> list[tuple[float, int]]:
-        """The middle of each row that stands for tokens left out, and how many."""
+        """The middle of each row of left-out tokens, and their number."""
         rows = enumerate(self.rows)
         return [((at + 0.5) * self.pitch, row.count) for at, row in rows if row.index is None]
 
@@ -79,9 +79,9 @@ class Lane:
 
 
 class Link(NamedTuple):
-    """One weight that is drawn, or one number of a stage after the weights: `head` is its place among the heads shown.
+    """A weight, or a number of a stage after the weights; `head` is its place among the heads shown.
 
-    unit: the number that is as wide as a band gets, 1 of weights.
+    unit: the number drawn at the full band width, 1 for weights.
     """
 
     query: int
@@ -92,15 +92,15 @@ class Link(NamedTuple):
 
     @property
     def size(self) -> float:
-        """How large it is, 0 to 1, without its sign."""
+        """Its absolute size, 0 to 1."""
         return abs(self.weight) / self.unit
 
     def own(self, side: Side) -> int:
-        """Return its query or its key."""
+        """Return the link's query or key on this side."""
         return self.query if side == "query" else self.key
 
     def partner(self, side: Side) -> int:
-        """Return its key, for the side of the queries, or its query."""
+        """Return the link's other end: its key for the query side, or its query."""
         return self.key if side == "query" else self.query
 
 
@@ -116,7 +116,7 @@ class LinkBand(NamedTuple):
 
 
 class Stem(NamedTuple):
-    """The bar beside the pinned token of one head that has a band: from `start` to `end`."""
+    """The bar next to the pinned token for one head with a band: from `start` to `end`."""
 
     head: int
     start: float
@@ -124,7 +124,7 @@ class Stem(NamedTuple):
 
 
 def lane(total: int, keep: Sequence[int] | None) -> Lane:
-    """Return a column of tokens: all of them, or, where they do not fit, those of `keep` with gaps between.
+    """Return a column of tokens: all of them if they fit, else those of `keep` with gaps between.
 
     >>> lane(20, None).pitch, lane(4000, [7]).y(3000)
     (22, None)
@@ -153,12 +153,11 @@ def _folded(total: int, keep: Sequence[int]) -> Lane:
 
 
 def _with_neighbors(total: int, keep: Sequence[int], most_rows: int) -> list[int]:
-    """The first of `keep` that fit, then tokens around them.
+    """Return the first of `keep` that fit, then tokens around them.
 
-    Two on each side while they fit, more only as long as all stand at their full distance. Each gap takes a row
-    too.
+    Two on each side while they fit, more only while all keep their full distance. Each gap takes a row too.
     """
-    chosen: dict[int, None] = {}  # in the order in which they were taken
+    chosen: dict[int, None] = {}  # in the order chosen
     for index in keep:
         if len(chosen) >= most_rows / 2:
             break
@@ -178,18 +177,18 @@ def _with_neighbors(total: int, keep: Sequence[int], most_rows: int) -> list[int
 
 
 def _count_rows(chosen: Iterable[int], total: int) -> int:
-    """How many rows some tokens take, with the gaps before, between and after them."""
+    """Return how many rows some tokens take, including the gaps before, between and after them."""
     indices = sorted(chosen)
     between = sum(after > before + 1 for before, after in pairwise(indices))
     return len(indices) + between + (indices[0] > 0) + (indices[-1] < total - 1)
 
 
 def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple[list[LinkBand], list[Stem]]:
-    """Return the bands of one token, and a stem for each head that has one. Heads are stacked in order.
+    """Return one token's bands, and a stem for each head that has one; heads are stacked in order.
 
     Args:
-        links: of that token.
-        side: where it stands; its links go to the other.
+        links: the token's links.
+        side: the token's side; its links go to the other.
         queries, keys: the columns.
     """
     near, far = (queries, keys) if side == "query" else (keys, queries)
@@ -203,11 +202,11 @@ def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple
     scale = min(FULL_FAR, height / max([*far_sums.values(), 1e-9]))
     heads = sorted({link.head for link in shown})
     sums = [sum(link.size for link in shown if link.head == head) for head in heads]
-    # The weights that a key receives may sum to more than 1: then the stems share the height of the column.
+    # A key's weights may sum to more than 1: then the stems share the height of the column.
     apart, whole = APART * (len(heads) - 1), max(queries.height, keys.height)
     full = min(FULL / max(1.0, *sums), max(1.0, whole - apart) / sum(sums))
     tall = sum(sums) * full + apart
-    at = max(0.0, min(whole - tall, _there(near, shown[0].own(side)) - tall / 2))  # but inside the picture
+    at = max(0.0, min(whole - tall, _there(near, shown[0].own(side)) - tall / 2))  # within the picture
     arrived = {partner: -(size * scale) / 2 for partner, size in far_sums.items()}
     made, stems = [], []
     for head in heads:
@@ -225,7 +224,7 @@ def bands(links: Sequence[Link], side: Side, queries: Lane, keys: Lane) -> tuple
 
 
 def _band(link: Link, ends: tuple[float, float], widths: tuple[float, float], side: Side) -> LinkBand:
-    """A band from the pinned token to the other, as it lies from left to right."""
+    """Return a band between the pinned token and the other, ordered from left to right."""
     near, far = (max(THINNEST, width) for width in widths)
     opacity = min(0.9, 0.35 + 1.1 * link.size)
     if side == "query":
@@ -240,7 +239,7 @@ def _there(lane: Lane, index: int) -> float:
 
 
 def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[LinkBand]:
-    """Return thin curves for all tokens at once: width is the weight, at least a hairline."""
+    """Return thin curves for all tokens: as wide as the weight, at least a hairline."""
     most = max(1.0, min(queries.pitch, keys.pitch) / 4)
     made = []
     for link in links:
@@ -252,12 +251,12 @@ def curves(links: Iterable[Link], queries: Lane, keys: Lane) -> list[LinkBand]:
 
 
 def strongest_last(links: Iterable[Link], most: int) -> list[Link]:
-    """Return the strongest of all links, weakest first, as they are to be drawn."""
+    """Return the `most` strongest links, weakest first, in drawing order."""
     return sorted(links, key=lambda link: -link.size)[:most][::-1]
 
 
 def keep_links(links: Iterable[Link], top: int | None, threshold: float) -> list[Link]:
-    """Return what of a token's links is kept: of each head the strongest `top`, and none weaker than `threshold`."""
+    """Return a token's links to keep: the strongest `top` of each head, none weaker than `threshold`."""
     strong = [link for link in links if link.size >= threshold and link.size > 0]
     if top is None:
         return strong

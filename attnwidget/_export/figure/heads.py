@@ -1,7 +1,7 @@
-"""All heads, drawn: each small and on its own range, with a metric below it; ordered as the widget orders them.
+"""Draw all heads: small, each with its own range and a metric below it, in the widget's order.
 
-Of a stage after the weights each picture is of its numbers, and there are two more metrics: the sum over the keys of
-the pinned query, or the mean of it over all queries, and the same of sizes.
+In a stage after the weights each picture shows that stage's numbers, and there are two more metrics: the sum over the
+keys of the pinned query, or its mean over all queries, and the same for absolute values.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .canvas import LEAST
 from .legend import legend_name
 from .sheet import FigureContext
 
-LARGEST = 58  # pixels of a picture
-GUTTER = 30  # left of the rows, for the layers' numbers
-HEADER = 22  # above the columns, for the heads'
-BARS_FROM = 18  # pixels of a picture that has a bar below it
-NAMES_FROM = 20  # pixels of a picture with its name below it
-UNDER = 9  # of a picture's bar, and of its name
+LARGEST = 58  # pixels: side of a picture
+GUTTER = 30  # left of the rows, for layer numbers
+HEADER = 22  # above the columns, for head numbers
+BARS_FROM = 18  # pixels; larger pictures have a bar below them
+NAMES_FROM = 20  # pixels; larger pictures have their name below them
+UNDER = 9  # pixels for a picture's bar, and for its name
 WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %", "change": "", "own": "", "sum": ""}
 
 
@@ -42,11 +42,11 @@ MANY = {
     "value_norm": "value norms",
     "logit": "logits",
     "saliency": "saliencies",
-}  # numbers of a stage, as js/src/contract/stages.ts has it
+}  # names of a stage's numbers, as in js/src/contract/stages.ts
 
 
 class Metric(NamedTuple):
-    """What a metric is called, as js/src/data/survey.ts has it, and what its numbers are of."""
+    """A metric's name, as in js/src/data/survey.ts, and the kind of its numbers."""
 
     word: str
     kind: str
@@ -74,9 +74,9 @@ METRICS = {
 
 @dataclass(frozen=True)
 class HeadsLayout:
-    """Where each head stands: `places` are columns and rows, in the order of the layers' heads; None of one left out.
+    """Where each head is drawn; sizes are pixels.
 
-    Sizes are pixels.
+    `places` has columns and rows, in the order of the layers' heads; None for a head left out.
     """
 
     places: list[tuple[int, int] | None]
@@ -90,7 +90,7 @@ class HeadsLayout:
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw all heads of all layers; return where they end."""
+    """Draw all heads of all layers; return the lower end."""
     survey = _survey(context)
     names = [(layer, head) for layer, one in enumerate(survey["layers"]) for head in range(one["heads"])]
     shares, words, signed = _shares(context, survey)
@@ -130,7 +130,7 @@ def _is_selected(context: FigureContext, layer: int, head: int) -> bool:
 
 
 def _survey(context: FigureContext) -> dict[str, Any]:
-    """Return all heads, those that are shown or, where they are not all there yet, computed now; with their stage."""
+    """Return all heads with their stage: the ones shown, or computed now if they are incomplete."""
     survey = _survey_of_weights(context.view)
     return survey if context.stage == "weights" else {**survey, "stage": _stage_heads(context)}
 
@@ -148,7 +148,7 @@ def _survey_of_weights(view: WidgetView) -> dict[str, Any]:
 
 
 def _stage_heads(context: FigureContext) -> dict[str, Any]:
-    """Return small pictures and sums of all heads in the stage that is chosen, those of the widget or computed now."""
+    """Return small pictures and sums of all heads in the chosen stage, from the widget or computed now."""
     traits, layers = context.traits, context.view.shown.layers
     known, of = traits.stage_heads, (traits.batch, context.stage, traits.query)
     is_it = known is not None and known["error"] is None and (known["batch"], known["stage"], known["query"]) == of
@@ -162,7 +162,7 @@ def _stage_heads(context: FigureContext) -> dict[str, Any]:
 
 
 def _pictures(survey: dict[str, Any]) -> list[tuple[colors.Array, colors.Array] | None]:
-    """Return the picture of each head, in the order of the layers' heads; None of a layer without the stage."""
+    """Return each head's picture, in the order of the layers' heads; None in a layer without the stage."""
     sent = survey.get("stage", survey)["pictures"]
     found: list[tuple[colors.Array, colors.Array] | None] = []
     for layer, one in zip(survey["layers"], sent, strict=True):
@@ -171,9 +171,9 @@ def _pictures(survey: dict[str, Any]) -> list[tuple[colors.Array, colors.Array] 
 
 
 def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float], str, bool]:
-    """Return how full the bar of each head is, what it is of, in words, and whether it has two ways from a middle.
+    """Return how full each head's bar is, its meaning as text, and whether it extends both ways from the middle.
 
-    Nothing where the metric is not there.
+    Empty if the metric is not available.
     """
     name = context.traits.bar
     values = _metric(context, survey, name)
@@ -204,7 +204,7 @@ def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float]
 
 
 def _signed_shares(context: FigureContext, values: colors.Array, name: str) -> tuple[list[float], str, bool]:
-    """Return the same of a metric that has numbers below 0: from −1 to 1."""
+    """Return the same for a metric with negative numbers: from −1 to 1."""
     word, kind = METRICS.get(name, Metric(name, "own"))
     word = _sum_words(context, name) if name in STAGE_SUMS else word
     high = float(np.abs(values[np.isfinite(values)]).max())
@@ -215,7 +215,7 @@ def _signed_shares(context: FigureContext, values: colors.Array, name: str) -> t
 
 
 def _sum_words(context: FigureContext, name: str) -> str:
-    """Return what a sum is of, as the widget says it."""
+    """Return the meaning of a sum, in the widget's words."""
     what = f"the {'sum' if name == 'stage_sum' else 'sum of the sizes'} of {MANY[context.stage]}"
     query = context.traits.query
     return f"{what} over {'the keys, mean over the queries' if query is None else f'the keys of query {query}'}"
@@ -232,7 +232,7 @@ def _metric(context: FigureContext, survey: dict[str, Any], name: str) -> colors
 
 
 def _stage_metric(context: FigureContext, survey: dict[str, Any], name: str) -> colors.Array | None:
-    """Return a sum of each head; None of weights, and sums of what has no signs, which are those of its sizes."""
+    """Return each head's sum; None for weights; for unsigned stages the sums of absolute values."""
     sent = survey.get("stage")
     if sent is None or (name == "stage_sum" and context.stage not in SIGNED):
         return None
@@ -254,7 +254,7 @@ def _loss_words(context: FigureContext, high: float) -> str:
 
 
 def _losses(context: FigureContext, survey: dict[str, Any]) -> colors.Array | None:
-    """Return what is lost without each head, NaN where that has not been run; None where nothing is known of them."""
+    """Return the loss without each head, NaN if not run; None if there are no losses."""
     effects = context.traits.effects
     heads = None if effects is None else effects["heads"]
     if heads is None or heads["counts"] != [one["heads"] for one in survey["layers"]]:
@@ -264,7 +264,7 @@ def _losses(context: FigureContext, survey: dict[str, Any]) -> colors.Array | No
 
 
 def _limits(context: FigureContext, survey: dict[str, Any]) -> str:
-    """Return which heads are drawn, in words."""
+    """Return which heads are drawn, as text."""
     first, last, above = context.traits.only_heads or (None, None, None)
     name = context.traits.bar
     end = len(survey["layers"]) - 1 if last is None else last
@@ -297,7 +297,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[i
 
 
 def _pictures_words(context: FigureContext) -> str:
-    """Return what the pictures are of."""
+    """Return what the pictures show, as text."""
     stage, chosen = context.stage, context.traits.stage
     if stage == "weights":
         return (
@@ -310,7 +310,7 @@ def _pictures_words(context: FigureContext) -> str:
 
 
 def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]], top: float) -> HeadsLayout:
-    """Lay out a row for each layer; or, in another order or of a single layer, as many in a row as fit."""
+    """Lay out one row per layer; with another order or a single layer, fill each row."""
     room, order = context.right - context.left, _order(context, survey, names)
     shown = _shown(context, survey, names)
     columns = max(1, *(one["heads"] for one in survey["layers"]))
@@ -335,7 +335,7 @@ def _layout(context: FigureContext, survey: dict[str, Any], names: list[tuple[in
 
 
 def _shown(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]]) -> set[int]:
-    """Return the places of the heads that are drawn: of the layers, and above the number, that are asked for."""
+    """Return the places of the heads to draw, limited by layers and number."""
     first, last, above = context.traits.only_heads or (None, None, None)
     values = _metric(context, survey, context.traits.bar)
     return {
@@ -347,7 +347,7 @@ def _shown(context: FigureContext, survey: dict[str, Any], names: list[tuple[int
 
 
 def _order(context: FigureContext, survey: dict[str, Any], names: list[tuple[int, int]]) -> list[int] | None:
-    """Return the places of the heads in the order in which they stand; None where they stand by layer."""
+    """Return the places of the heads in drawing order; None if ordered by layer."""
     if context.traits.order == "similar":
         return _nearest(survey, names.index((context.traits.layer, context.traits.head)))
     values = _metric(context, survey, context.traits.order)
@@ -358,7 +358,7 @@ def _order(context: FigureContext, survey: dict[str, Any], names: list[tuple[int
 
 
 def _nearest(survey: dict[str, Any], own: int) -> list[int]:
-    """Return the heads most like one first, by the numbers and pictures that are sent, as the page does."""
+    """Return the heads most similar to one first, by the numbers and pictures sent, as on the page."""
     compared = [name for name in METRICS if name in NAMES and survey["metrics"].get(name) is not None]
     metrics = np.stack([np.float64(_sent_metric(survey, name)) for name in compared], 1)
     pictures = [
@@ -389,12 +389,12 @@ def _picture(
     pixels[kinds == BLOCKED] = colors.rgb_of(look.page)
     pixels[kinds == NAN] = colors.rgb_of(look.bad)
     context.canvas.image(pixels, box)
-    if (kinds == BLOCKED).any():  # else nobody sees where a picture ends
+    if (kinds == BLOCKED).any():  # else the edge of the picture is invisible
         context.canvas.frame(box, 0.5, look.line)
 
 
 def _bar(context: FigureContext, share: float, place: tuple[float, float, float], *, signed: bool) -> None:
-    """Draw a bar under a picture (x, y, width): from its left end, or with signs both ways from its middle."""
+    """Draw a bar below a picture (x, y, width): from its left end, or with signs both ways from its middle."""
     (x, y, width), look = place, context.look
     context.canvas.boxes([(x, y, width, 2)], [look.line], 1)
     room, zero = (width / 2, x + width / 2) if signed else (width, x)
@@ -408,7 +408,7 @@ def _bar(context: FigureContext, share: float, place: tuple[float, float, float]
 
 
 def _axes(context: FigureContext, survey: dict[str, Any], layout: HeadsLayout) -> None:
-    """Draw the numbers of the heads above and of the layers on the left, as many as fit."""
+    """Draw head numbers above and layer numbers on the left, as many as fit."""
     canvas, look, traits = context.canvas, context.look, context.traits
     columns = max(one["heads"] for one in survey["layers"])
     numbers = numbers_of_all(traits.facts)

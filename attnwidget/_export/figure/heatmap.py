@@ -1,4 +1,4 @@
-"""A heatmap, drawn: cells, labels, pins, legend."""
+"""Draw a heatmap: cells, labels, pins, legend."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from .legend import RAMP, clipped_cells, legend
 from .padding import padded_runs, veil
 from .sheet import SINK, FigureContext
 
-LARGEST = 44  # pixels of a cell
-TALLEST = 1.5  # times its width, of a picture with more queries than keys
-LABELS_FROM = 5  # pixels of a cell; below, positions at ticks
-ROUND_FROM = 12  # from here on cells have gaps and round corners
+LARGEST = 44  # pixels: side of a cell
+TALLEST = 1.5  # times the width, for a picture with more queries than keys
+LABELS_FROM = 5  # pixels per cell; smaller cells have positions at ticks
+ROUND_FROM = 12  # pixels; larger cells have gaps and round corners
 NUMBERS_FROM = 18
 SLASHES_FROM = 10
-SUBSCRIPTS_FROM = 11  # pixels of a label above the picture
-APART = LEAST / 0.86  # pixels from one label to the next, at least
+SUBSCRIPTS_FROM = 11  # letter size in pixels; smaller labels above have no subscripts
+APART = LEAST / 0.86  # pixels between labels, at least
 SLANTED = LEAST / 0.72
 LARGEST_LABEL = 160
 LARGEST_SLANTED = 108
-MEASURED = 600  # labels whose widths are looked at
-SINK_GAP = 8  # pixels between the picture and that column
-LEAST_SINK = 8  # pixels that it is wide, at least
+MEASURED = 600  # labels measured for their width
+SINK_GAP = 8  # pixels between the picture and the sink's column
+LEAST_SINK = 8  # pixels: least width of the sink's column
 
 Box = tuple[float, float, float, float]
 
 
 class Place(NamedTuple):
-    """Where a picture stands, and how large its cells are."""
+    """Where a picture lies, and the size of its cells."""
 
     x: float
     y: float
     cell: float
     rows: int
     columns: int
-    slant: int = 45  # degrees of the labels above
+    slant: int = 45  # degrees, of the labels above
 
     @property
     def width(self) -> float:
@@ -59,12 +59,12 @@ class Place(NamedTuple):
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw the picture, its labels and its legend; return where they end."""
+    """Draw the picture, its labels and its legend; return the lower end."""
     traits = context.traits
     matrix = with_range(decoding.of_picture(context.view.picture), traits)
     found = recall.recall_of(context, matrix.query_bin)
     axes, place = segment_names.segment_axes(context), placed(context, matrix, top)
-    each = place.cell >= APART and matrix.query_bin == matrix.key_bin == 1  # token has its label
+    each = place.cell >= APART and matrix.query_bin == matrix.key_bin == 1  # whether every token has a label
     if axes is not None and not each:
         place = _placed_with_segments(context, matrix, axes, top)
     padded = padded_runs(context, matrix)
@@ -84,7 +84,7 @@ def draw(context: FigureContext, top: float) -> float:
 
 
 def _recall(context: FigureContext, found: recall.Recall, at: tuple[DecodedMatrix, Place], end: float) -> float:
-    """Draw the column of what the rows keep under a cache, its name, and below all what it means."""
+    """Draw the column of recall under a cache, its name, and its explanation at the bottom."""
     matrix, place = at
     left = context.left if context.right - place.x < RAMP else place.x
     if found.error is None:
@@ -98,9 +98,9 @@ def _recall(context: FigureContext, found: recall.Recall, at: tuple[DecodedMatri
 
 
 def placed(context: FigureContext, matrix: DecodedMatrix, top: float) -> Place:
-    """Return where the picture stands: as large as fits beside the labels, which take more space the larger it is.
+    """Return where the picture lies: as large as fits next to its labels, which grow with it.
 
-    Labels above slant, or stand upright where some of them had no room else.
+    Labels above slant, or stand upright if some would have no room otherwise.
     """
     place = _placed(context, matrix, top, 45)
     is_crowded = matrix.key_bin == 1 and LABELS_FROM <= place.cell < SLANTED
@@ -110,7 +110,7 @@ def placed(context: FigureContext, matrix: DecodedMatrix, top: float) -> Place:
 def _placed(context: FigureContext, matrix: DecodedMatrix, top: float, slant: int) -> Place:
     rows, columns = matrix.values.shape
     left, out, cell = context.left + 40.0, 0.0, 12.0
-    for _ in range(5):  # slanting labels stick out on the right, and letters are as large as cells allow
+    for _ in range(5):  # slanted labels stick out on the right, and letters grow with the cells
         wide = context.right - left - out
         cell = min(LARGEST, wide / columns, TALLEST * (context.right - left) / rows)
         left = context.left + _query_labels_width(context, matrix, cell) + 8
@@ -125,10 +125,10 @@ def _placed_with_segments(
     axes: tuple[segment_names.SegmentAxis, segment_names.SegmentAxis],
     top: float,
 ) -> Place:
-    """Return where the picture stands between the names of segments."""
+    """Return where the picture lies between the names of segments."""
     rows, columns = matrix.values.shape
     cell, left, above = 4.0, context.left, 0.0
-    for _ in range(3):  # names inside others are there where cells are large enough
+    for _ in range(3):  # nested names appear only if cells are large enough
         sizes = cell / matrix.query_bin, cell / matrix.key_bin
         wide, above = segment_names.rooms(context, axes, sizes)
         out = max(segment_names.overhang(context, axes[1], sizes[1], matrix.keys), _sink_width(context, matrix, cell))
@@ -146,7 +146,7 @@ def sink_column(
     gap: float = SINK_GAP,
     least: float = LEAST_SINK,
 ) -> None:
-    """Draw the column of the learned sink, right of the picture and in its colors, at least so many pixels wide."""
+    """Draw the learned sink's column right of the picture, in the same colors and at least `least` pixels wide."""
     assert matrix.sink is not None
     wide = _sink_columns(place.cell, least)
     values = np.repeat(matrix.sink[:, None], wide, axis=1)
@@ -160,13 +160,13 @@ def sink_column(
 
 
 def _within_rows(matrix: DecodedMatrix, wide: int) -> DecodedMatrix:
-    """Return the same with the last columns no larger than the others of their row, which give it its range."""
+    """Return the matrix with its last columns capped at the row's other cells, which set the row's range."""
     numbers = np.where(matrix.kinds == NUMBER, np.abs(matrix.values), 0)[:, :-wide].max(axis=1, keepdims=True)
     return replace(matrix, values=np.clip(matrix.values, -numbers, numbers))
 
 
 def _sink_columns(cell: float, least: float = LEAST_SINK) -> int:
-    """Return how many columns of a picture the sink is as wide as: one, or more of a hairline."""
+    """Return how many picture columns the sink's column is wide: one, or more if columns are hairlines."""
     return max(1, ceil(least / cell))
 
 
@@ -187,11 +187,11 @@ def cells(
     index: colors.Array | None = None,
     padded: Sequence[range] = (),
 ) -> None:
-    """Draw a tile for every number, none for what is masked.
+    """Draw a tile for every number; masked cells have none.
 
     Args:
-        index: which of the table's colors each cell has.
-        padded: the rows of queries that are padding, which a veil is drawn over.
+        index: each cell's index in the color table.
+        padded: the rows of padding queries, drawn under a veil.
     """
     table, look = context.table(matrix.kind), context.look
     index = colors.entries(matrix, color_scale, color_range) if index is None else index
@@ -221,7 +221,7 @@ def cells(
 
 
 def _marks(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
-    """Draw a slash where nothing is allowed, a cross where a number is none."""
+    """Draw a slash in fully masked cells, and a cross where a number is NaN."""
     canvas, look, cell = context.canvas, context.look, place.cell
     if cell >= SLASHES_FROM:
         reach = min(5.0, cell * 0.2)
@@ -240,7 +240,7 @@ def _marks(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
 
 
 def _cut_corners(context: FigureContext, clipped: colors.Array, place: Place) -> None:
-    """Cut a corner off each cell whose color says too little of its number."""
+    """Cut a corner off each cell whose color understates its number."""
     for row, column in np.argwhere(clipped):
         x, y, side, _ = _box(place, row, column)
         reach = min(6.0, side * 0.3)
@@ -248,7 +248,7 @@ def _cut_corners(context: FigureContext, clipped: colors.Array, place: Place) ->
 
 
 def number_size(cell: float, signed: bool, measure: Callable[[str, float], float]) -> float | None:
-    """Return how large the numbers in cells are; None where the widest of them has no room, as the widget does it."""
+    """Return the letter size of numbers in cells, by the widget's rule; None if the widest has no room."""
     size = 9 if cell < 28 else 10 if cell < 34 else 11
     widest = "−.88" if signed else ".88"
     return size if cell >= NUMBERS_FROM and measure(widest, size) <= cell - 2 else None
@@ -289,24 +289,24 @@ def _radius(cell: float) -> float:
     return 2.5 if cell >= 18 else 1.5 if cell >= ROUND_FROM else 0
 
 
-# Labels: tokens where they fit, else positions.
+# Labels: tokens if they fit, else positions.
 
 
 def labels(context: FigureContext, matrix: DecodedMatrix, place: Place) -> None:
-    """Draw the labels: queries on the left, keys above, slanting; a pinned one keeps others away."""
+    """Draw the labels: queries on the left, keys slanted above; a pinned label displaces its neighbors."""
     traits, cell = context.traits, place.cell
     size, room = _row_size(context, matrix, cell), _label_room(context)
     for row, label, pinned in _places(context.queries, traits.query, matrix.query_bin, cell, matrix.queries):
         _beside(context, (place.x - 8, place.y + (row + 0.5) * cell), label, (size, room, max(cell, APART)), pinned)
     slant = place.slant if cell >= LABELS_FROM and matrix.key_bin == 1 else 0
     size, y = _column_size(context, cell, place.slant), place.y - (6 if slant else 10)
-    apart = {0: 2 * APART, 45: SLANTED, 90: APART}[slant]  # level words are wider than high
+    apart = {0: 2 * APART, 45: SLANTED, 90: APART}[slant]  # horizontal words are wider than high
     for column, label, pinned in _places(context.keys, traits.key, matrix.key_bin, cell, matrix.keys, apart):
         _above(context, place.x + (column + 0.5) * cell, y, label, size, slant, pinned)
 
 
 def _row_size(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
-    """How large letters on the left are: as rows allow, and so that the longest fits, but never below 6 pt."""
+    """Return the letter size on the left: as large as rows and the longest label allow, but at least 6 pt."""
     tall = 12 if cell >= 16 else max(LEAST, min(12, cell * 0.86))
     own = context.queries if matrix.query_bin == 1 and cell >= LABELS_FROM else []
     longest = max((_width(context, label, 12, False) for label in own[:MEASURED]), default=0)
@@ -314,7 +314,7 @@ def _row_size(context: FigureContext, matrix: DecodedMatrix, cell: float) -> flo
 
 
 def _column_size(context: FigureContext, cell: float, slant: int = 45) -> float:
-    """How large slanting letters are: as columns allow, and so that the longest fits, but never below 6 pt."""
+    """Return the letter size of slanted labels: as large as columns and the longest label allow, but at least 6 pt."""
     wide = 12 if cell >= 16 else max(LEAST, min(12, cell * (0.86 if slant == 90 else 0.72)))
     own = context.keys[:MEASURED] if cell >= LABELS_FROM else []
     longest = max((context.canvas.measure(label.text, 12) for label in own), default=0)
@@ -335,14 +335,14 @@ def _width(context: FigureContext, label: Label, size: float, bold: bool) -> flo
 
 
 def _under(size: float) -> float:
-    """How large a subscript is."""
+    """Return the size of a subscript."""
     return max(LEAST, 0.75 * size)
 
 
 def _places(
     labels: Sequence[Label], pinned: int | None, bin_: int, cell: float, count: int, apart: float = APART
 ) -> list[tuple[int, Label, bool]]:
-    """The rows that are labeled, and which of them is the pinned one, which always is."""
+    """Return the labeled rows, always including the pinned one, and which of them is pinned."""
     there = _labeled(labels, bin_, cell, count, apart)
     if pinned is None:
         return [(row, label, False) for row, label in there]
@@ -377,7 +377,7 @@ def _above(context: FigureContext, x: float, y: float, label: Label, size: float
         canvas.text(x, y, text, size=size, color=color, bold=pinned, align="center")
         return
     right, up = (0.7071, 0.7071) if slant == 45 else (0.0, 1.0)
-    x += 0.35 * size * (1 - right / 0.7071)  # a baseline that stands is right of the middle
+    x += 0.35 * size * (1 - right / 0.7071)  # an upright baseline lies right of the middle
     canvas.text(x, y, text, size=size, color=color, bold=pinned, rotation=slant, baseline="baseline")
     if label.subscript and (pinned or size >= SUBSCRIPTS_FROM):
         along = canvas.measure(text, size, pinned) + 3
@@ -388,18 +388,18 @@ def _above(context: FigureContext, x: float, y: float, label: Label, size: float
 def _labeled(
     labels: Sequence[Label], bin_: int, cell: float, count: int, apart: float = APART
 ) -> list[tuple[int, Label]]:
-    """The rows that are labeled: each, or every so many, or those at round positions."""
+    """Return the labeled rows: all, or every n-th, or the rows at round positions."""
     rows = ceil(count / bin_)
     if cell >= LABELS_FROM and bin_ == 1:
         return [(row, labels[row]) for row in range(0, rows, max(1, ceil(apart / cell - 0.05)))]
-    wanted = 44 * bin_ / cell  # positions from one tick to the next, at least
+    wanted = 44 * bin_ / cell  # positions between ticks, at least
     unit = 10 ** floor(log10(max(1.0, wanted)))
     step = next(int(f * unit) for f in (1, 2, 5, 10) if f * unit >= wanted)
     return [(at // bin_, Label(f"{at:,}", "", False)) for at in range(0, count, max(1, step))]
 
 
 def _query_labels_width(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
-    """What the longest label takes that is there."""
+    """Return the width of the longest query label."""
     size = _row_size(context, matrix, cell)
     there = _places(context.queries, context.traits.query, matrix.query_bin, cell, matrix.queries)
     longest = max(_width(context, label, size, pinned) for _, label, pinned in there[-MEASURED:])
@@ -416,7 +416,7 @@ def _key_labels_height(context: FigureContext, matrix: DecodedMatrix, cell: floa
 
 
 def _overhang(context: FigureContext, matrix: DecodedMatrix, cell: float, slant: int) -> float:
-    """How far the last slanting labels reach beyond the picture."""
+    """Return how far the last slanted labels reach beyond the picture."""
     if cell < LABELS_FROM or matrix.key_bin > 1 or slant == 90:
         return 0
     count, out, size = len(context.keys), 0.0, _column_size(context, cell)
@@ -427,7 +427,7 @@ def _overhang(context: FigureContext, matrix: DecodedMatrix, cell: float, slant:
 
 
 def _sink_width(context: FigureContext, matrix: DecodedMatrix, cell: float) -> float:
-    """How far the columns of the learned sink and of recall, and their names, reach beyond the picture."""
+    """Return how far the columns of the learned sink and of recall, with their names, reach beyond the picture."""
     beside, size = _sink_column_width(matrix, cell), _column_size(context, cell)
     reach = 0.0 if matrix.sink is None else beside + context.canvas.measure(SINK, size)
     if context.traits.recall is not None and context.traits.view == "heatmap":
@@ -448,7 +448,7 @@ def pins(
     """Draw a ring around each pinned cell, and lines along the row and column of the last of them.
 
     Args:
-        pinned: the pinned pairs; None: those of the widget.
+        pinned: the pinned pairs; None uses the widget's.
     """
     canvas, look = context.canvas, context.look
     pinned = context.traits.pins if pinned is None else pinned

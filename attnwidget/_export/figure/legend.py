@@ -1,4 +1,4 @@
-"""What the colors of a picture mean: the ramp with its ends, and every kind of cell that is there."""
+"""The legend of a picture: the ramp with its ends, and every kind of cell present."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .padding import veil
 from .sheet import FigureContext
 
 RAMP = 218
-LEAST_RAMP = 96  # pixels; where there are fewer beside its name, it stands below
-TICK_GAP = 0.2  # of a ramp, between two of its labels
+LEAST_RAMP = 96  # pixels; with less room next to its name, the ramp goes below
+TICK_GAP = 0.2  # between labels, as a share of the ramp
 PADDED = "padded"
-ABOVE, BELOW = "above", "below"  # kinds of cells that a range of one's own cuts off
+ABOVE, BELOW = "above", "below"  # kinds of cells outside a custom range
 
-Kinds = list[tuple[int | str | None, str]]  # a kind of cell, which has a swatch, or None; and a text
+Kinds = list[tuple[int | str | None, str]]  # (a kind of cell, drawn as a swatch, or None; a text)
 
 
 def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, *, has_padding: bool = False) -> float:
-    """Draw the ramp with its labels, and every kind of cell that is there; return where it ends."""
+    """Draw the ramp with its labels, and every kind of cell present; return the lower end."""
     x = x if context.right - x >= RAMP else context.left
     log = context.traits.color_scale == "log" and matrix.kind == "sequential"
     ticks = range_ticks(matrix, context.traits.color_scale, context.traits.color_range)
@@ -42,7 +42,7 @@ def legend(context: FigureContext, matrix: DecodedMatrix, x: float, y: float, *,
 
 
 def kinds_line(context: FigureContext, words: Kinds, ramp_kind: str, at: tuple[float, float]) -> float:
-    """Draw kinds of cells, each beside its swatch, on as many lines as they need; return where they end."""
+    """Draw kinds of cells, each next to its swatch, on as many lines as needed; return the lower end."""
     (left, y), x = at, at[0]
     for (kind, text), width in zip(words, _widths(context, words), strict=True):
         if x > left and x + width - 16 > context.right:
@@ -63,7 +63,7 @@ def _widths(context: FigureContext, words: Kinds) -> list[float]:
 def ramp(
     context: FigureContext, kind: str, name: str, ticks: Sequence[tuple[float, str]], at: tuple[float, float]
 ) -> tuple[float, float]:
-    """Draw a ramp, its name and its labels; return where it ends, on the right and below."""
+    """Draw a ramp, its name and its labels; return its right and lower end."""
     canvas, look, (x, y) = context.canvas, context.look, at
     canvas.text(x, y + 4, name, size=11, color=look.ink2)
     start = x + canvas.measure(name, 11) + 12
@@ -78,7 +78,7 @@ def ramp(
 def tick_labels(
     context: FigureContext, ticks: Sequence[tuple[float, str]], along: tuple[float, float, float], size: float
 ) -> None:
-    """Draw the texts of a ramp (x, y, width) at their shares of its width; the outermost stay within it."""
+    """Draw a ramp's labels at their shares of its width (x, y, width); the outer ones stay within it."""
     x, y, width = along
     for at, text in ticks:
         align = "left" if at == 0 else "right" if at == 1 else "center"
@@ -86,14 +86,14 @@ def tick_labels(
 
 
 def scale_ticks(scale: colors.Scale, stage: str, min_gap: float = TICK_GAP) -> list[tuple[float, str]]:
-    """Return what a ramp is labeled with: (share of its width, text)."""
+    """Return the labels of a ramp: (share of its width, text)."""
     ticks = legend_ticks(scale.low, scale.high, log=scale.log, stage=stage, min_gap=min_gap)
     at = scale.position(np.array([tick.value for tick in ticks], dtype=np.float64))
     return [(float(share), tick.text) for share, tick in zip(at, ticks, strict=True)]
 
 
 def range_ticks(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> list[tuple[float, str]]:
-    """Return what the ramp of a matrix is labeled with: (share of its width, text)."""
+    """Return the labels of a matrix's ramp: (share of its width, text)."""
     if color_range == "row":
         ends = ["− row's max.", "0", "row's max."] if matrix.kind == "diverging" else ["0", "row's maximum"]
         return [(at / (len(ends) - 1), text) for at, text in enumerate(ends)]
@@ -101,13 +101,13 @@ def range_ticks(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> li
 
 
 def clipped_cells(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> colors.Array:
-    """Return where a color understates its number, (rows, columns) bool: beyond a range that was fixed."""
+    """Return which cells have colors that understate their numbers, beyond a fixed range, (rows, columns) bool."""
     beyond, below = _beyond(matrix, color_scale, color_range)
     return beyond | below
 
 
 def _beyond(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> tuple[colors.Array, colors.Array]:
-    """Return the cells above a range (of those with signs: beyond either end), and those below it."""
+    """Return the cells above a range (for signed stages: beyond either end), and those below it."""
     none = np.zeros(matrix.kinds.shape, bool)
     if isinstance(color_range, str) and color_range != "unit":
         return none, none
@@ -122,7 +122,7 @@ def _beyond(matrix: DecodedMatrix, color_scale: str, color_range: Any) -> tuple[
 
 
 def cell_kinds(matrix: DecodedMatrix, color_scale: str, color_range: Any, *, has_padding: bool) -> Kinds:
-    """Return what there is beside numbers, and which of them a range cuts off."""
+    """Return the kinds of cells without numbers, and those outside the range."""
     kinds = matrix.kinds
     found: Kinds = [(BLOCKED, "masked")] if (kinds == BLOCKED).any() else []
     found += [(PADDED, "rows of padding")] if has_padding else []
@@ -133,7 +133,7 @@ def cell_kinds(matrix: DecodedMatrix, color_scale: str, color_range: Any, *, has
 
 
 def _picture_words(context: FigureContext, matrix: DecodedMatrix) -> Kinds:
-    """Return what the colors span, and of what each cell is one."""
+    """Return the colors' range and the pooling, as text."""
     found: Kinds = []
     if words := range_words(matrix, context.traits):
         found.append((None, words))
@@ -145,13 +145,13 @@ def _picture_words(context: FigureContext, matrix: DecodedMatrix) -> Kinds:
 
 
 def pooled_words(matrix: DecodedMatrix) -> str:
-    """Return of what each cell is one, such as `maximum of 4 × 4`."""
+    """Return how a cell is pooled, such as `maximum of 4 × 4`."""
     largest = "largest by size" if matrix.stage in BY_SIZE else "maximum"
     return f"{largest if matrix.pool == 'max' else 'mean'} of {matrix.query_bin:,} × {matrix.key_bin:,}"
 
 
 def legend_name(stage: str, context: FigureContext) -> str:
-    """Return what a legend calls the numbers of a stage, of a logit with its token."""
+    """Return the legend's name for a stage's numbers; a logit includes its token."""
     return _legend_name(stage, context.selected.carries, context.traits.batch)
 
 

@@ -1,4 +1,4 @@
-"""Rows of queries that are padding: nobody asked for what they attend to, so a veil is drawn over them."""
+"""Rows of padding queries, whose attention is meaningless: a veil is drawn over them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..look import padding
 from ..look.colors import rgb_of
 from .sheet import FigureContext
 
-VEIL = 0.62  # how much of the page's color is over them
-STEP = 7.0  # pixels from one line of the veil to the next
+VEIL = 0.62  # opacity of the page color over them
+STEP = 7.0  # pixels between the veil's lines
 
 Box = tuple[float, float, float, float]
 
@@ -22,10 +22,10 @@ def padded_runs(
     matrix: DecodedMatrix,
     places: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None),
 ) -> list[range]:
-    """Return the runs of rows of a picture all of whose queries are padding.
+    """Return the runs of rows whose queries are all padding.
 
     Args:
-        places: the positions of queries and keys that the picture is of; None: all.
+        places: the positions of the picture's queries and keys; None for all.
     """
     queries, keys = (
         labels if some is None else [labels[at] for at in some]
@@ -33,18 +33,18 @@ def padded_runs(
     )
     start = context.traits.picture.get("padding")
     if start is not None and places[0] is not None:
-        start = sum(at < start for at in places[0])  # they are in the order of the text
+        start = sum(at < start for at in places[0])  # positions are in text order
     has_tokens, lengths = context.view.tokens("query") is not None, (len(queries), len(keys))
     padded = padding.padded_queries(lengths, queries, keys, start, has_tokens=has_tokens)
     return padding.runs(padding.padded_rows(padded, matrix.query_bin))
 
 
 def veil(context: FigureContext, box: Box) -> None:
-    """Draw a veil with slanting lines over a box."""
+    """Draw a veil with slanted lines over a box."""
     x, y, width, height = box
     red, green, blue = (part / 255 for part in rgb_of(context.look.page))
     context.canvas.boxes([box], [(red, green, blue, VEIL)])
-    starts = np.arange(STEP - height, width, STEP)  # where each line begins below, from the left edge
+    starts = np.arange(STEP - height, width, STEP)  # where each line starts at the bottom, from the left edge
     left, right = np.clip(starts, 0, width), np.clip(starts + height, 0, width)
     below, above = y + height - (left - starts), y + height - (right - starts)
     lines = np.stack([np.stack([x + left, below], 1), np.stack([x + right, above], 1)], 1)

@@ -1,4 +1,4 @@
-"""Running text and images, drawn: each token or patch in the color of its weight for what is pinned."""
+"""Draw running text and images: each token or patch in the color of its weight for the pinned position."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..look import colors
 from .legend import legend_name, ramp, scale_ticks
 from .sheet import FigureContext
 
-FONT, NARROW_FONT = 15, 12  # pixels of letters; in a narrow figure
+FONT, NARROW_FONT = 15, 12  # letter size in pixels; in a narrow figure
 NARROW = 420
-LINE = 2.0  # times a letter's size
-WIDEST = 720  # pixels of a line
+LINE = 2.0  # times the letter size
+WIDEST = 720  # pixels: the longest line
 MOST_TOKENS = 4096
 LEAST_SHARE = 0.05  # weights below this share of the greatest are not colored
-TINT = {False: 0.4, True: 0.32}  # how far along the ramp what is behind a token is; of numbers with signs
-OVER = 0.55  # how strong colors lie over an image
+TINT = {False: 0.4, True: 0.32}  # position on the ramp of the tint behind a token, by whether numbers are signed
+OVER = 0.55  # opacity of colors over an image
 LARGEST_IMAGE = 360
 LEAST_IMAGE = 200
 SIDES = ("query", "key")
@@ -31,9 +31,9 @@ SIDES = ("query", "key")
 
 @dataclass(frozen=True)
 class Target:
-    """What is pinned, and its numbers: all that a query attends to, or all that attend to a key.
+    """The pinned position and its numbers: a query's weights, or the weights that a key gets.
 
-    side, index: of what is pinned. values, kinds: (n,) of all positions of the other side.
+    side, index: the pinned position. values, kinds: (n,) for all positions of the other side.
     """
 
     side: str
@@ -43,12 +43,12 @@ class Target:
 
 
 class Passage(NamedTuple):
-    """The tokens of queries, of keys or of both, where they are the same."""
+    """The tokens of queries, of keys, or of both if they are the same."""
 
     sides: tuple[str, ...]
     tokens: list[str] | None
     length: int
-    patches: tuple[int, int, int] | None  # rows, columns, the first
+    patches: tuple[int, int, int] | None  # rows, columns, the first position
 
     def is_patch(self, position: int) -> bool:
         if self.patches is None:
@@ -58,7 +58,7 @@ class Passage(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A token in its place: the position, the piece, and x, y and width in pixels."""
+    """A drawn token: the position, the piece, and x, y and width in pixels."""
 
     position: int
     piece: Piece
@@ -68,7 +68,7 @@ class Word(NamedTuple):
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw all passages, below each other, and what their colors mean; return where they end."""
+    """Draw all passages from top to bottom, and their legend; return the lower end."""
     target = _target(context)
     passages = _passages(context)
     with_image = context.traits.view == "image"
@@ -141,7 +141,7 @@ def _pieces(context: FigureContext, passage: Passage) -> list[Piece]:
 
 
 def _scale(context: FigureContext, target: Target | None, passages: list[Passage]) -> colors.Scale:
-    """Return the colors' range: to the greatest number of the text without special tokens, unless one was given."""
+    """Return the color range: up to the greatest number without special tokens, unless a range was given."""
     traits = context.traits
     kind = "diverging" if traits.stage in SIGNED else "sequential"
     chosen = traits.color_range
@@ -158,7 +158,7 @@ def _scale(context: FigureContext, target: Target | None, passages: list[Passage
     return colors.scale_of(kind, traits.color_scale == "log", -high if kind == "diverging" else 0.0, high)
 
 
-Look = tuple[Target | None, Target | None, colors.Scale]  # the numbers upon a passage, what is pinned, the colors
+Look = tuple[Target | None, Target | None, colors.Scale]  # the numbers on a passage, the pin, the colors
 
 
 def _draw_text(context: FigureContext, passage: Passage, look: Look, top: float, with_image: bool) -> float:
@@ -175,7 +175,7 @@ def _draw_text(context: FigureContext, passage: Passage, look: Look, top: float,
 
 
 def _page(positions: list[int], target: Target | None) -> tuple[list[int], str]:
-    """Return the tokens around what is pinned where there are too many to draw, and which these are, in words."""
+    """Return the tokens around the pin if there are too many to draw, and which ones, as text."""
     if len(positions) <= MOST_TOKENS:
         return positions, ""
     first = 0 if target is None else max(0, min(target.index, len(positions)) // MOST_TOKENS * MOST_TOKENS)
@@ -184,7 +184,7 @@ def _page(positions: list[int], target: Target | None) -> tuple[list[int], str]:
 
 
 def _placed(context: FigureContext, pieces: list[tuple[int, Piece]], top: float, size: float) -> list[Word]:
-    """Break pieces into lines: before a word if it can be, else anywhere."""
+    """Break pieces into lines, before a word if possible, else anywhere."""
     canvas, room = context.canvas, min(WIDEST, context.right - context.left - 4)
     space, line = canvas.measure("n n", size) - canvas.measure("nn", size), 0
     found: list[Word] = []
@@ -240,7 +240,7 @@ def _draw_word(context: FigureContext, passage: Passage, word: Word, look: Look,
 
 
 def _tints(context: FigureContext, own: Target, scale: colors.Scale, at: int) -> tuple[str, str] | None:
-    """Return the tint behind a token, and its full color below; None for what is too small to stand out."""
+    """Return the tint behind a token and its full color below; None if the number is too small."""
     value, most = float(own.values[at]), max(abs(scale.low), abs(scale.high)) or 1.0
     if own.kinds[at] == NUMBER and abs(value) / most < LEAST_SHARE:
         return None
@@ -252,7 +252,7 @@ def _tints(context: FigureContext, own: Target, scale: colors.Scale, at: int) ->
 
 
 def _draw_patches(context: FigureContext, passage: Passage, look: Look, top: float) -> float:
-    """Draw the image under the colors of its patches, and a ring around what is pinned; return where it ends."""
+    """Draw the image under the colors of its patches, with a ring around the pin; return the lower end."""
     assert passage.patches is not None
     own, target, scale = look
     rows, columns, first = passage.patches
@@ -284,7 +284,7 @@ def _draw_patches(context: FigureContext, passage: Passage, look: Look, top: flo
 
 
 def _image(context: FigureContext) -> colors.Array | None:
-    """Return the image whose patches are positions, as matplotlib reads it; None where there is none."""
+    """Return the image whose patches are positions, ready for matplotlib; None if there is none."""
     message: dict[str, Any] | None = context.view.state().get("image")
     if message is None:
         return None
@@ -296,12 +296,12 @@ def _image(context: FigureContext) -> colors.Array | None:
 
 
 def _notes(context: FigureContext, target: Target | None, passages: list[Passage]) -> list[str]:
-    """Return what has to be said of what is drawn."""
+    """Return the notes about the drawing."""
     notes, with_image = [], context.traits.view == "image"
     if not with_image and any(piece.special for passage in passages for piece in _pieces(context, passage)):
         notes.append("special tokens are left out of the text, not of the sum")
     if target is None:
-        notes.append("nothing is pinned: a token has its colors once it is, as w.query = 3 does")
+        notes.append("nothing is pinned: pin a token to color the text, as w.query = 3 does")
     if not with_image and any(passage.patches is not None for passage in passages):
         notes.append("patches are in the image, not in the text")
     if target is not None and (target.kinds == BLOCKED).any():

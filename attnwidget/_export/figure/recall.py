@@ -1,4 +1,4 @@
-"""The column beside the heatmap that colors each row by its recall: the share of its weights that a cache keeps."""
+"""The column next to the heatmap that colors each row by its recall: the share of its weights that a cache keeps."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .legend import ramp
 from .sheet import FigureContext
 
 NAME = "recall"
-WIDTH, GAP = 12, 8  # pixels of the column, and beside it
+WIDTH, GAP = 12, 8  # pixels: width of the column, and the gap next to it
 
 
 class Recall(NamedTuple):
-    """What each row that is drawn keeps: NaN where it attends to nothing, or is not known yet.
+    """The recall of each drawn row; NaN if it is fully masked or not known yet.
 
     Attributes:
-        values: (rows,), the least of the queries that are drawn as one; none where there is an error.
-        words: the least and the mean, and how much is known.
-        error: why there is none, or None.
+        values: (rows,), the lowest recall of the queries in a row; empty if there is an error.
+        words: the lowest and the mean recall, and the share known.
+        error: the reason why there is none, or None.
     """
 
     values: Array
@@ -31,7 +31,7 @@ class Recall(NamedTuple):
 
 
 def recall_of(context: FigureContext, query_bin: int) -> Recall | None:
-    """Return what the rows of the picture keep; None where no cache is looked at."""
+    """Return the recall of the picture's rows; None if no cache is shown."""
     sent = context.traits.recall
     if sent is None or context.traits.view != "heatmap":
         return None
@@ -51,7 +51,7 @@ def _least(values: Array, start: int, stop: int, every: int) -> float:
 
 
 def _summary(values: Array, every: int, share: float) -> str:
-    """Return, such as "least .412, mean .934", as js/src/views/heatmap/recall.tsx says it."""
+    """Return a text such as "lowest .412, mean .934", worded as in js/src/views/heatmap/recall.tsx."""
     known = values[~np.isnan(values)]
     so_far = f", of {share:.0%} of the rows so far" if share < 1 else ""
     if not len(known):
@@ -61,7 +61,7 @@ def _summary(values: Array, every: int, share: float) -> str:
 
 
 def column(context: FigureContext, recall: Recall, at: tuple[float, float], cell: float) -> None:
-    """Draw a tile for each row that has a number, from 0 to 1; none for others."""
+    """Draw a tile for each row with a number, from 0 to 1."""
     (x, y), table = at, context.table("sequential")
     gap = 1 if cell >= 12 else 0
     there = np.flatnonzero(~np.isnan(recall.values))
@@ -71,7 +71,7 @@ def column(context: FigureContext, recall: Recall, at: tuple[float, float], cell
 
 
 def key(context: FigureContext, recall: Recall, x: float, y: float) -> float:
-    """Draw what the colors of the column mean, or why there is none; return where that ends."""
+    """Draw the meaning of the column's colors, or why it is empty; return the lower end."""
     if recall.error is not None:
         return _wrapped(context, f"Recall of the rows: {recall.error}", x, y + 8)
     _, below = ramp(context, "sequential", "Recall", [(0.0, "0"), (1.0, "1")], (x, y))
@@ -79,7 +79,7 @@ def key(context: FigureContext, recall: Recall, x: float, y: float) -> float:
 
 
 def _wrapped(context: FigureContext, text: str, x: float, y: float) -> float:
-    """Draw a sentence on as many lines as it needs; return where it ends."""
+    """Draw a sentence on as many lines as it needs; return the lower end."""
     line = ""
     for word in [*text.split(), ""]:
         longer = f"{line} {word}".strip()

@@ -1,4 +1,4 @@
-"""Which heads read a segment, drawn: a row for each head, a bar in the column of each segment."""
+"""Draw which heads read a segment: a row per head, with a bar in each segment's column."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..look.numbers import brief_head, list_number
 from .sheet import FigureContext
 
 ROW, MOST_ROWS = 20, 10
-NAME, NUMBER = 44, 40  # pixels of a head's name, and what the sorted column has more, for its numbers
-LEAST, LARGEST = 34, 64  # pixels from one column to the next
+NAME, NUMBER = 44, 40  # pixels: a head's name, and the extra width of the sorted column for its numbers
+LEAST, LARGEST = 34, 64  # pixels between columns
 GAP = 7
 HEADER, FONT = 18, 10.5
-MOST_ASLANT, COS_45 = 110, 0.7071  # pixels of a name
+MOST_ASLANT, COS_45 = 110, 0.7071  # pixels: longest slanted name
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw the heads that read a segment most; return where they end. Nothing of a single head."""
+    """Draw the heads that read a segment most; return the lower end. A single head draws nothing."""
     sent = context.traits.head_mass
     if sent is None or sent["error"] is not None or sum(sent["heads"]) < 2:
         return top
@@ -58,7 +58,7 @@ def draw(context: FigureContext, top: float) -> float:
 
 
 def _header(context: FigureContext, names: list[str], at: tuple[list[float], float], top: float) -> float:
-    """Write the names above the columns, aslant where one has no room; return where they end."""
+    """Write the names above the columns, slanted if one has no room; return the lower end."""
     (lefts, pitch), canvas, look = at, context.canvas, context.look
     is_by = [name.endswith(" ▾") for name in names]
     needs = [canvas.measure(name, FONT, bold) for name, bold in zip(names, is_by, strict=True)]
@@ -78,7 +78,7 @@ def _header(context: FigureContext, names: list[str], at: tuple[list[float], flo
 
 
 def _aside(context: FigureContext, names: list[str], y: float) -> float:
-    """Say what is set aside; return where that ends."""
+    """Write what is excluded; return the lower end."""
     gone = aside_columns(names, context.traits.aside)
     words = [name for name, is_gone in zip(names, gone, strict=True) if is_gone]
     words += ["own key"] * (SELF in context.traits.aside)
@@ -95,7 +95,7 @@ def masses(context: FigureContext, sent: dict[str, Any], measure: str) -> tuple[
         name: decoding.decode_cells(sent["sums"][name], None)[0] - part.sum(1, keepdims=True)
         for name, part in parts.items()
     }
-    columns = {name: np.concatenate([parts[name], sums[name]], 1) for name in parts}  # those that were not sent, as one
+    columns = {name: np.concatenate([parts[name], sums[name]], 1) for name in parts}  # unsent columns become one
     known = (
         dict(
             zip(traits.mass["keys"], zip(traits.mass["key_sizes"], traits.mass["key_colors"], strict=True), strict=True)
@@ -115,7 +115,7 @@ def _strongest(values: colors.Array, kept: list[int]) -> int:
 
 
 def _fitting(context: FigureContext, kept: list[int], by: int) -> tuple[list[int], float]:
-    """Return as many columns as fit, that by which heads are sorted among them, and how far apart they are."""
+    """Return as many columns as fit, including the one that sorts the heads, and the distance between them."""
     room = context.right - context.left - NAME - NUMBER
     most = max(1, int(room // LEAST))
     shown = kept[:most] if by in kept[:most] else [*kept[: most - 1], by]
@@ -138,7 +138,7 @@ def _row(
     shades: list[str],
     size: tuple[float, float, float],
 ) -> None:
-    """Draw the name of a head, and a bar in each column; with signs both ways from a line in its middle."""
+    """Draw a head's name, and a bar in each column; signed bars extend both ways from the middle."""
     place, stage = of
     canvas, look, traits = context.canvas, context.look, context.traits
     (shown, lefts, by), (y, wide, high) = columns, size

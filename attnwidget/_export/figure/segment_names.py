@@ -1,4 +1,4 @@
-"""Segments along the axes of a heatmap: names, brackets around what holds others, colors, and lines at borders."""
+"""Segments along a heatmap's axes: names, brackets around outer segments, colors, and lines at boundaries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ..look import colors
 from ..view import SavedHead
 from .sheet import FigureContext
 
-NAME = 11  # pixels of its letters
-APART = 12  # from one name to the next
+NAME = 11  # letter size in pixels
+APART = 12  # between names
 SLANTED = 16
-LEAST = 1.5  # pixels of a piece that has a name
-MOST = 120  # pixels of a name, and of the figure's width at most a share
+LEAST = 1.5  # pixels; shorter pieces have no name
+MOST = 120  # pixels: longest name, also limited to a share of the figure's width
 MOST_SHARE = 0.18
-BRACKETS_FROM = 240  # pixels of the figure
-STRIP, BESIDE = 3, 3  # of a color, and from the picture
-BRACKET = 5  # of its ends
+BRACKETS_FROM = 240  # pixels; wider figures have brackets
+STRIP, BESIDE = 3, 3  # width of a color strip, and its distance from the picture
+BRACKET = 5  # length of a bracket's ends
 
 
 class SegmentPiece(NamedTuple):
@@ -33,22 +33,22 @@ class SegmentPiece(NamedTuple):
 
 
 class SegmentAxis(NamedTuple):
-    """The segments of one side: outermost ones, and those inside others; `is_open` where one has gone down to these."""
+    """The segments on one side: outer ones, and nested ones; `is_open` if the view has opened a segment."""
 
     pieces: list[SegmentPiece]
     inner: list[SegmentPiece]
     is_open: bool = False
-    has_room: bool = True  # for names of what is inside
+    has_room: bool = True  # for the names of nested segments
 
     def drawn(self) -> list[SegmentPiece]:
-        """Return the pieces that have a color and borders: in the place of an open one those inside it."""
+        """Return the pieces with colors and boundaries: an open segment is replaced by its nested ones."""
         if not self.is_open:
             return self.pieces
         held = [one for one in self.pieces if any(one.start <= piece.start < one.stop for piece in self.inner)]
         return [*held, *(one for one in self.pieces if one not in held), *self.inner]
 
     def named(self, cell: float) -> tuple[list[SegmentPiece], list[SegmentPiece]]:
-        """Return which pieces have names, and which brackets: what is inside, where it has room, and what holds it."""
+        """Return the pieces with names, and those with brackets: nested ones if there is room, and their outer ones."""
         is_apart = all((one.stop - one.start) * cell >= APART for one in self.inner)
         if not (self.inner and self.has_room and (self.is_open or is_apart)):
             return self.pieces, []
@@ -58,7 +58,7 @@ class SegmentAxis(NamedTuple):
 
 
 def segment_axes(context: FigureContext) -> tuple[SegmentAxis, SegmentAxis] | None:
-    """Return the segments of queries and keys; None where there are none, or none that fit."""
+    """Return the segments of queries and keys; None if there are none, or none that fit."""
     traits = context.traits
     at = SavedHead(traits.layer, traits.batch, traits.head)
     queries, keys = (context.view.segments(side, at, traits.asking) for side in ("query", "key"))
@@ -88,7 +88,7 @@ def _axis(context: FigureContext, sent: dict[str, Any]) -> SegmentAxis:
 
 
 def _paths(sent: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int, int]]:
-    """Yield of each piece the names that lead to it, its own last, and where it is."""
+    """Yield each piece's names from the outermost to its own, and where it lies."""
     names: tuple[str, ...] = ()
     starts, stops, levels = (decoding.decode(sent[name]).tolist() for name in ("starts", "stops", "levels"))
     for name, start, stop, level in zip(sent["names"], starts, stops, levels, strict=True):
@@ -97,13 +97,13 @@ def _paths(sent: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int, int]]:
 
 
 def _asked_inside(context: FigureContext) -> tuple[str, ...]:
-    """Return what the segment that is asked about lies in."""
+    """Return the segments that contain the asking segment."""
     asking = context.traits.asking
     return () if asking is None or isinstance(asking, str) else tuple(asking[:-1])
 
 
 def _colors_below(context: FigureContext, path: tuple[str, ...]) -> dict[str, int]:
-    """Return the color slot of each segment inside a path, as the widget hands them out."""
+    """Return the color slot of each segment inside a path, with the widget's rule."""
     known = context.traits.mass
     if known is None or known["error"] is not None or tuple(known["path"]) != path:
         traits = context.traits
@@ -117,12 +117,12 @@ def _colors_below(context: FigureContext, path: tuple[str, ...]) -> dict[str, in
 def rooms(
     context: FigureContext, axes: tuple[SegmentAxis, SegmentAxis], cells: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return what the names take left of the picture, and above it: pixels.
+    """Return the room that names take left of the picture and above it, in pixels.
 
     Args:
-        context: of the figure.
-        axes: of queries and keys.
-        cells: pixels of a query, and of a key.
+        context: the figure.
+        axes: the segments of queries and keys.
+        cells: pixels per query, and per key.
     """
     found = []
     for axis, cell, slope in zip(axes, cells, (1.0, 0.7071), strict=True):
@@ -142,7 +142,7 @@ def _most(context: FigureContext) -> float:
 
 
 def lines(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis, SegmentAxis], place: Any) -> None:
-    """Draw lines at the borders of segments, and their colors beside the picture."""
+    """Draw lines at segment boundaries, and the segments' colors next to the picture."""
     canvas, look = context.canvas, context.look
     queries, keys = (place.cell / matrix.query_bin, place.cell / matrix.key_bin)
     down, across = (axis.drawn() for axis in axes)
@@ -167,7 +167,7 @@ def lines(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis
 
 
 def names(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis, SegmentAxis], place: Any) -> None:
-    """Draw the names of segments along both axes instead of positions, and brackets around those with others inside."""
+    """Draw segment names along both axes instead of positions, and brackets around segments with nested ones."""
     canvas, look, traits = context.canvas, context.look, context.traits
     cell, out = place.cell / matrix.query_bin, BESIDE + STRIP + 4
     named, held = axes[0].named(cell)
@@ -201,7 +201,7 @@ def names(context: FigureContext, matrix: DecodedMatrix, axes: tuple[SegmentAxis
 def _spread(
     pieces: list[SegmentPiece], place_of: Callable[[float], float], apart: float, always: str | None
 ) -> list[tuple[SegmentPiece, float]]:
-    """Return the pieces that have room for a name, the longest first, and the middle of each."""
+    """Return the pieces with room for a name, the longest first, and the middle of each."""
     found: list[tuple[SegmentPiece, float]] = []
     for one in sorted(pieces, key=lambda one: (one.name != always, one.start - one.stop)):
         if one.name != always and place_of(one.stop) - place_of(one.start) < LEAST:
@@ -213,7 +213,7 @@ def _spread(
 
 
 def overhang(context: FigureContext, axis: SegmentAxis, cell: float, count: int) -> float:
-    """Return how far the last slanting names reach beyond the picture."""
+    """Return how far the last slanted names reach beyond the picture."""
     named, _ = axis.named(cell)
     out = 0.0
     for one in named[-ceil(MOST / APART) :]:

@@ -1,4 +1,4 @@
-"""Segments, drawn: where the asking segment looked token by token, as a list, and from each segment to each."""
+"""Draw segments: where the asking segment looked token by token, as a list, and from each segment to each."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from .legend import legend_name, ramp
 from .segment_heads import number
 from .sheet import FigureContext
 
-STACK = 96  # pixels of 1
-STRIP = 18  # of 1 that is set aside, above
+STACK = 96  # pixels for a mass of 1
+STRIP = 18  # for an excluded mass of 1, above
 LEAST_COLUMN = 14
 GAP = 4
-LINE = 30  # below a stack: its words, and air
+LINE = 30  # below a stack: its label, and space
 MOST_LINES = 8
-MOST_ROWS = 12  # of the list
+MOST_ROWS = 12  # in the list
 BAR, NAMES = 120, 150
 CELL = 34
-SLANTED = 50  # pixels right of the cells, for the name of the last
-DIGITS_FROM = 24  # pixels of a cell with its number in it
-SLASH_FROM = 10  # of one where nothing is allowed, with a slash in it
+SLANTED = 50  # pixels right of the cells, for the last name
+DIGITS_FROM = 24  # pixels; larger cells contain their number
+SLASH_FROM = 10  # pixels; larger fully masked cells have a slash
 
 
 @dataclass(frozen=True)
 class DrawnMasses:
-    """What is drawn of the trait `mass`, some segments set aside.
+    """The trait `mass` as drawn, without excluded segments.
 
     Attributes:
-        names, shades, gone: of each column its name, its color, and whether it is set aside.
-        tokens: (tokens, columns), shares of what is not set aside, and (tokens,) what is.
-        rows: the names of the segments of queries; `row` is the asking one.
-        values: (rows, columns) in the measure, `lifts` the same as lift; `aside` (rows,) the mass that is set aside.
+        names, shades, gone: each column's name, color, and whether it is excluded.
+        tokens: (tokens, columns), shares of what is not excluded, and (tokens,) the excluded mass.
+        rows: the names of the query segments; `row` is the asking one.
+        values: (rows, columns) in the measure, `lifts` the same as lift; `aside` (rows,) the excluded mass.
         allowed: (rows, columns), whether any query of the row may attend to the column.
-        stage: what is summed.
-        measure: how it is read; "lift" of weights only.
+        stage: the stage that is summed.
+        measure: how it is read; "lift" for weights only.
     """
 
     names: list[str]
@@ -63,12 +63,12 @@ class DrawnMasses:
 
     @property
     def is_signed(self) -> bool:
-        """Whether there may be numbers below 0."""
+        """Whether there may be negative numbers."""
         return self.stage in SIGNED
 
     @property
     def most(self) -> float:
-        """How high the axis of the tokens' stacks is: 1 of shares, else the highest of them."""
+        """The height of the stacks' axis: 1 for shares, else the highest stack."""
         if self.stage == "weights":
             return 1.0
         sums = np.nan_to_num(self.tokens[0])
@@ -78,7 +78,7 @@ class DrawnMasses:
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw what segments give to segments; return where it ends."""
+    """Draw what segments give to segments; return the lower end."""
     sent = context.traits.mass
     if sent is None:
         raise ValueError('there are no segments: give segments=, such as w.segments = "sentences"')
@@ -119,7 +119,7 @@ def _masses(context: FigureContext, sent: dict[str, Any]) -> DrawnMasses:
 
 
 def _columns(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], top: float) -> float:
-    """Draw a stack above each token of the asking segment, in lines; return where they end."""
+    """Draw a stack above each token of the asking segment, in lines; return the lower end."""
     places = decoding.decode(sent["positions"])[: len(found.tokens[0])].tolist()
     left = context.left + max(26.0, 8 + max(context.canvas.measure(text, 10) for _, text in _ticks(found)))
     lines = _lines(context, [context.queries[place].text for place in places], left)
@@ -140,7 +140,7 @@ def _columns(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], t
 
 
 def _lines(context: FigureContext, texts: list[str], left: float) -> list[list[tuple[str, float]]]:
-    """Return the tokens of each line, with the width of each."""
+    """Return the tokens on each line, with the width of each."""
     lines: list[list[tuple[str, float]]] = [[]]
     room = context.right - left
     used = 0.0
@@ -162,7 +162,7 @@ def _axis(context: FigureContext, found: DrawnMasses, top: float, right: float) 
 
 
 def _ticks(found: DrawnMasses) -> list[tuple[float, str]]:
-    """Return the numbers of the stacks' axis: 0 to 1 of shares, else to the highest stack, with signs from −m to m."""
+    """Return the numbers on the stacks' axis: 0 to 1 for shares, else up to the highest stack, or −m to m."""
     if found.stage == "weights":
         return [(0, "0"), (0.5, ".5"), (1, "1")]
     most = _axis_number(found.most)
@@ -176,9 +176,9 @@ def _axis_number(value: float) -> str:
 
 
 def _stack(context: FigureContext, found: DrawnMasses, at: int, place: tuple[float, float, float]) -> None:
-    """Draw the numbers of one token, the pinned segment next to zero, those below 0 under a line.
+    """Draw one token's numbers, the pinned segment next to zero, negative numbers below a line.
 
-    Above shares stands what is set aside.
+    The excluded mass is above the shares.
     """
     x, top, width = place
     numbers, aside = found.tokens[0][at], float(found.tokens[1][at])
@@ -207,12 +207,12 @@ def _stack(context: FigureContext, found: DrawnMasses, at: int, place: tuple[flo
 
 def _captions(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], y: float) -> float:
     aside = ", ".join(name for name, is_gone in zip(found.names, found.gone, strict=True) if is_gone)
-    parts = ["mass by segment, a share of what is not aside"]
+    parts = ["mass by segment, as a share of what is not excluded"]
     if found.stage != "weights":
         where = ["above the line +, below −"] if found.is_signed else []
         parts = [legend_name(found.stage, context), "summed over the keys of each segment", *where, "not a share of 1"]
     if aside or "self" in context.traits.aside:
-        own = ["each token itself"] if "self" in context.traits.aside else []
+        own = ["own key of each query"] if "self" in context.traits.aside else []
         parts.append(
             f"excluded: {', '.join([*([aside] if aside else []), *own])}, {_text(found, float(found.aside[found.row]))}"
         )
@@ -225,7 +225,7 @@ def _captions(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], 
 
 
 def _list(context: FigureContext, found: DrawnMasses, top: float) -> float:
-    """Draw the segments that get most, with their lift; return where they end."""
+    """Draw the segments with the most mass, and their lift; return the lower end."""
     values, lifts, canvas, look = found.values[found.row], found.lifts[found.row], context.canvas, context.look
     there = [column for column in range(len(found.names)) if np.isfinite(values[column])]
     ranked = sorted(there, key=lambda column: -abs(values[column]))
@@ -266,7 +266,7 @@ def _list(context: FigureContext, found: DrawnMasses, top: float) -> float:
 
 
 def _matrix(context: FigureContext, found: DrawnMasses, top: float) -> float:
-    """Draw segments × segments, without those that are set aside; return where it ends."""
+    """Draw segments × segments without the excluded ones; return the lower end."""
     kept = [column for column in range(len(found.names)) if not found.gone[column]]
     aside = {name for name, is_gone in zip(found.names, found.gone, strict=True) if is_gone}
     rows = [row for row, name in enumerate(found.rows) if name not in aside]
@@ -300,7 +300,7 @@ def _matrix(context: FigureContext, found: DrawnMasses, top: float) -> float:
 def _matrix_legend(
     context: FigureContext, found: DrawnMasses, scale: colors.Scale, place: tuple[float, float]
 ) -> float:
-    """Draw what the colors of the cells mean; return where it ends."""
+    """Draw the meaning of the cells' colors; return the lower end."""
     left, top = place
     high, name = scale.high, measure_name(found.measure, found.stage)
     end = number(high, 2) if found.stage == "weights" else list_number(high, found.stage)
@@ -320,7 +320,7 @@ def _matrix_legend(
 
 
 def _log_ticks(scale: colors.Scale, stage: str) -> list[tuple[float, str, float]]:
-    """Return what a logarithmic ramp is labeled with: share of its width, text, and number."""
+    """Return the labels of a log ramp: share of its width, text, and number."""
     ticks = legend_ticks(scale.low, scale.high, log=True, stage=stage, min_gap=0.2)
     shares = scale.position(np.array([tick.value for tick in ticks], dtype=np.float64))
     return [(float(share), tick.text, tick.value) for share, tick in zip(shares, ticks, strict=True)]
@@ -333,7 +333,7 @@ def _cells(
     shades: list[str],
     place: tuple[float, float, float],
 ) -> None:
-    """Draw a row of cells (x, y, size of one) with their numbers; where nothing is allowed there is no tile."""
+    """Draw a row of cells (x, y, size) with their numbers; fully masked cells have no tile."""
     (row, columns), (left, y, size) = cells, place
     allowed = [bool(found.allowed[row, column]) or found.names[column] == SINK for column in columns]
     boxes = [(left + j * size, y, size - 1, size - 1) for j, is_so in enumerate(allowed) if is_so]

@@ -1,4 +1,4 @@
-"""What the drawing of any view needs: the widget, the canvas, colors, and the labels of all positions."""
+"""What every view needs to draw: the widget, the canvas, colors, and the labels of all positions."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..view import WidgetView, linked_stage
 from .canvas import Canvas
 
 MARGIN = 8  # pixels around everything
-SINK = "sink"  # what the column of a learned sink is called, as js/src/text/words.ts has it
+SINK = "sink"  # the name of the learned sink's column, as in js/src/text/words.ts
 
 
 class FigureContext:
-    """What the drawing of any view needs of a widget.
+    """What every view needs to draw a widget.
 
     Attributes:
-        view, traits, selected: the widget, its traits, and the layer that is selected.
-        canvas, look, theme: what is drawn on, and the colors of its theme, with the theme's name.
-        stage: of which stage links, small pictures and sums by segment are.
-        left, right: pixels between which there is space.
-        head: the head that is drawn; of several as one their name, such as "mean 0 4".
-        heads: all heads that are drawn in the graph: those that are chosen, or several as one.
+        view, traits, selected: the widget, its traits, and its selected layer.
+        canvas, look, theme: the canvas, and the theme's colors and name.
+        stage: the stage of links, small pictures and sums by segment.
+        left, right: the horizontal limits of the drawing, in pixels.
+        head: the head drawn; combined heads have a name, such as "mean 0 4".
+        heads: the heads in the graph: the selected ones, or combined heads.
         queries, keys: a label for each position.
     """
 
@@ -53,18 +53,18 @@ class FigureContext:
         return patch_labels(labels, (patches.rows, patches.columns), start)
 
     def of_head(self, head: int | str) -> tuple[Attention, int]:
-        """Return the attention that a head is one of, and its number there: several as one are head 0 of their own."""
+        """Return the attention with a head and the head's number there: combined heads are head 0 of their own."""
         if isinstance(head, int):
             return self.selected, head
         return cast(Attention, self.view.shown.source(self.traits.layer, head)[0].att), 0
 
     def block(self, stage: Stage | Literal["allowed"], head: int | str, **where: Any) -> Tensor:
-        """Return numbers of a head of the selected sample: see `Attention.block`."""
+        """Return numbers of a head in the selected sample: see `Attention.block`."""
         att, number = self.of_head(head)
         return att.block(stage, batch=self.traits.batch, head=number, **where)
 
     def words(self, x: float, y: float, lines: Sequence[str], color: str, size: float = 11) -> float:
-        """Draw texts beside each other, on as many lines as they need; return where the next line would be."""
+        """Draw texts in a row, on as many lines as needed; return where the next line would be."""
         at = x
         for text in lines:
             width = self.canvas.measure(text, size)
@@ -75,7 +75,7 @@ class FigureContext:
         return y + 16
 
     def sign_colors(self, stage: str) -> tuple[str, str] | None:
-        """Return the colors of numbers above 0 and of those below; None of a stage without signs."""
+        """Return the colors of positive and negative numbers; None for a stage without signs."""
         table = self.table("diverging")
         return (colors.hex_of(table[255]), colors.hex_of(table[0])) if stage in SIGNED else None
 

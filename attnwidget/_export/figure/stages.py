@@ -1,4 +1,4 @@
-"""The stages, drawn: scores → scaled → masked → weights → output, each small and with its own range."""
+"""Draw the stages: scores → scaled → masked → weights → output, each small and with its own range."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .heatmap import Place, cells, sink_column
 from .legend import scale_ticks, tick_labels
 from .sheet import FigureContext
 
-BETWEEN = 48  # pixels between two pictures
+BETWEEN = 48  # pixels between pictures
 LARGEST = 150
-LEAST = 72  # pixels of a picture: of smaller ones fewer stand in a row
+LEAST = 72  # pixels: least side of a picture; with less room, a row has fewer
 NAMES = {"capped": "softcap", "masked": "+ mask", "weights": "softmax", "output": "· V"}
 
 
 def draw(context: FigureContext, top: float) -> float:
-    """Draw all stages of the selected head in a row; return where they end."""
+    """Draw all stages of the selected head in a row; return the lower end."""
     traits = context.traits
     message = traits.stages or stage_pictures.stages(context.selected, traits.batch, traits.head)
     matrices = [(one["stage"], _decoded(one, one["stage"], one["key_bin"])) for one in message["pictures"]]
@@ -28,7 +28,7 @@ def draw(context: FigureContext, top: float) -> float:
         matrices.append(("output", _decoded(message["output"], "scores", message["output"]["value_bin"])))
     columns = _columns(context.right - context.left, len(matrices))
     room = context.right - context.left
-    gaps = columns - (columns == len(matrices))  # a row that is not the last ends with what comes next
+    gaps = columns - (columns == len(matrices))  # a row that is not the last ends with the next operation
     side = min(LARGEST, (room - BETWEEN * gaps) / columns)
     y, bottom = top, top
     for at, (name, one) in enumerate(matrices):
@@ -41,7 +41,7 @@ def draw(context: FigureContext, top: float) -> float:
 
 
 def _columns(room: float, many: int) -> int:
-    """Return how many pictures stand in a row: all of them, or as many as can be read."""
+    """Return how many pictures to put in a row: all, or as many as are readable."""
     if room / many - BETWEEN >= LEAST:
         return many
     return max(1, int(room // (LEAST + BETWEEN)))
@@ -50,7 +50,7 @@ def _columns(room: float, many: int) -> int:
 def _draw_stage(
     context: FigureContext, name: str, one: DecodedMatrix, at: tuple[float, float, float], following: str | None
 ) -> float:
-    """Draw one picture, and what is done to it next; return where it ends."""
+    """Draw one picture and the operation that follows it; return the lower end."""
     traits, canvas, look, (x, top, side) = context.traits, context.canvas, context.look, at
     rows, columns = one.values.shape
     cell = min(side / columns, 1.6 * side / rows)
@@ -89,7 +89,7 @@ def _operation(context: FigureContext, name: str) -> str:
 
 
 def _legend(context: FigureContext, one: DecodedMatrix, x: float, y: float, side: float, name: Any) -> float:
-    """A thin ramp with both ends, and the pinned pair's value."""
+    """Draw a thin ramp with both ends, and the pinned pair's value."""
     canvas, look, traits = context.canvas, context.look, context.traits
     canvas.image(context.table(one.kind)[None], (x, y, side, 4))
     ticks = scale_ticks(colors.matrix_scale(one), one.stage)

@@ -1,7 +1,7 @@
-"""From number to color, by the same rules and ramps as `js/src/draw/color.ts`; and the look's own grays.
+"""Map numbers to colors with the rules and ramps of `js/src/draw/color.ts`, and the look's own grays.
 
 A table has 256 colors between stops that are even in OKLab (Ottosson, "A perceptual color space for image processing",
-2020). Its zero is the *plate*, the page with a little ink, so that small weights dissolve into the page.
+2020). Its zero is the *plate*, the page color with a little ink, so that small weights fade into the page.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from ..._messages.codec.decoding import NUMBER, DecodedMatrix
 from ..._utils.assets import bundled
 
-LOG_DEPTH = 1000  # a log scale begins at the maximum through this
-LEAST_STEP = 0.0006  # of lightness from one entry of a table to the next
-FROM_ZERO = {"sequential": 31, "diverging": 24}  # entries over which the plate is led into the ramp
+LOG_DEPTH = 1000  # a log scale begins at the maximum divided by this
+LEAST_STEP = 0.0006  # in lightness, between neighboring table entries
+FROM_ZERO = {"sequential": 31, "diverging": 24}  # entries over which the plate blends into the ramp
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ LOOKS = {
 
 
 def look_of(theme: str) -> Look:
-    """Return the colors of a theme; "auto" is light, as paper is."""
+    """Return the colors of a theme; "auto" is light, for paper."""
     return LOOKS.get(theme, LOOKS["light"])
 
 
@@ -62,24 +62,24 @@ def table(kind: str, palette: str, theme: str) -> Array:
 
 
 def head_colors(theme: str) -> list[str]:
-    """Return twelve colors for as many heads, `#rrggbb`."""
+    """Return colors for twelve heads, `#rrggbb`."""
     return [f"#{digits}" for digits in _ramps()["heads"]["dark" if look_of(theme).dark else "light"].split()]
 
 
 def segment_color(slot: int, theme: str) -> str:
-    """Return the color of a segment by its slot, `#rrggbb`: 0 to 6, 7 of the asking one; else gray."""
+    """Return a segment's color, `#rrggbb`, by slot: 0 to 6, 7 for the asking segment, otherwise gray."""
     look = look_of(theme)
     known = _ramps()["segments"]["dark" if look.dark else "light"].split()
     return f"#{known[slot]}" if 0 <= slot < len(known) else look.ink3
 
 
 def plate(theme: str) -> str:
-    """Return the tile of a zero, `#rrggbb`."""
+    """Return the color of a zero's tile, `#rrggbb`."""
     return hex_of(np.array(_plate(theme)))
 
 
 def mixed(one: str, other: str, share: float) -> str:
-    """Return a color with a share of another in it."""
+    """Return a color mixed with a share of another."""
     a, b = rgb_of(one), rgb_of(other)
     return hex_of(np.rint(a + (b - a) * share))
 
@@ -90,18 +90,18 @@ def rgb_of(color: str) -> Array:
 
 
 def hex_of(rgb: Array) -> str:
-    """Return `#rrggbb` of channels, (3,) from 0 to 255."""
+    """Return channels, (3,) from 0 to 255, as `#rrggbb`."""
     return "#" + "".join(f"{int(channel):02x}" for channel in rgb)
 
 
 def ink_on(color: str) -> str:
-    """Return black or white, whichever can be read better on a color."""
+    """Return black or white, whichever is more readable on a color."""
     light = float(_linear(rgb_of(color)) @ np.array([0.2126, 0.7152, 0.0722]))
     return "#000000" if (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) else "#ffffff"
 
 
 class Scale(NamedTuple):
-    """Where values lie between the ends of a ramp: `scaleOf` of js/src/draw/color.ts."""
+    """Where values lie between the ends of a ramp: `scaleOf` in js/src/draw/color.ts."""
 
     kind: str
     log: bool
@@ -109,7 +109,7 @@ class Scale(NamedTuple):
     high: float
 
     def position(self, values: Array) -> Array:
-        """Return places along the ramp, 0 to 1; what has none takes that of zero."""
+        """Return positions along the ramp, 0 to 1; values without one get the position of zero."""
         empty = 0.5 if self.kind == "diverging" else 0.0
         if not self.high > self.low:
             return np.full(np.shape(values), empty)
@@ -131,7 +131,7 @@ class Scale(NamedTuple):
 def scale_of(kind: str, log: bool, low: float, high: float) -> Scale:
     """Return a scale from `low` to `high`.
 
-    A diverging one runs from −m to m with m the larger of both; a logarithmic one is for sequential values only.
+    A diverging scale runs from −m to m, where m is the larger absolute end; a log scale is for sequential values only.
     """
     if kind == "diverging":
         most = max(abs(low), abs(high))
@@ -140,9 +140,9 @@ def scale_of(kind: str, log: bool, low: float, high: float) -> Scale:
 
 
 def matrix_scale(matrix: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> Scale:
-    """Return the scale of a matrix, as the widget's traits of these names say.
+    """Return the scale of a matrix, from the widget's traits of the same names.
 
-    The same rules as `js/src/draw/color-mapper.ts`. Where each row has a range of its own, it is that of the matrix.
+    The rules are those of `js/src/draw/color-mapper.ts`. If each row has its own range, the scale is the matrix's.
     """
     signed = matrix.kind == "diverging"
     if isinstance(color_range, list | tuple):
@@ -156,7 +156,7 @@ def matrix_scale(matrix: DecodedMatrix, color_scale: str = "linear", color_range
 
 
 def entries(matrix: DecodedMatrix, color_scale: str = "linear", color_range: Any = "head") -> Array:
-    """Return which of a table's 256 colors each cell has, (rows, columns) uint8; any where there is no number."""
+    """Return each cell's index in a table of 256 colors, (rows, columns) uint8; arbitrary without a number."""
     values = np.where(matrix.kinds == NUMBER, matrix.values, 0)
     if color_range != "row":
         return matrix_scale(matrix, color_scale, color_range).entry(values)
@@ -186,14 +186,14 @@ def _stops(text: str) -> Array:
 
 
 def _ramp(stops: Array, length: int) -> Array:
-    """Evenly spaced stops, interpolated to `length` entries."""
+    """Interpolate evenly spaced stops to `length` entries."""
     at = np.arange(length) / (length - 1) * (len(stops) - 1)
     before = np.minimum(len(stops) - 2, np.floor(at).astype(int))
     return stops[before] + (stops[before + 1] - stops[before]) * (at - before)[:, None]
 
 
 def _blend(entries: Array, zero: Array, over: int) -> Array:
-    """The ramp from `zero` on, led into it over so many entries, or as many more as keep lightness in one direction."""
+    """Blend a ramp into `zero` over `over` entries, or over more where lightness would otherwise change direction."""
     last, end = len(entries) - 1, over
     direction = np.sign(entries[last, 0] - entries[0, 0])
     while end < last and direction * (entries[end, 0] - zero[0]) < LEAST_STEP * end:

@@ -1,4 +1,4 @@
-"""What a model loses without its parts, as figures and stills need it: js/src/data/effects.ts has the same rules."""
+"""Losses of a model without its parts, for figures and stills; js/src/data/effects.ts has the same rules."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from ..view import TraitsView
 from .numbers import status_number
 
-LEAST_LOST = {True: 0.05, False: 1e-6}  # a loss that is smaller, in nats or not, is none: the axis never ends before
+LEAST_LOST = {True: 0.05, False: 1e-6}  # in nats or not; the loss axis is at least this long
 MOST_PARTS = 5
 STEPS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 LOOKED_AT, NEEDED = "looked at, hardly needed", "needed, hardly looked at"
 
 
 class EffectScales(NamedTuple):
-    """Mass and loss from one zero: where each ends, in how many parts, and how far it goes below, as a share."""
+    """Scales of mass and loss with one zero: both ends, the number of parts, and the share below zero."""
 
     mass: float
     lost: float
@@ -24,17 +24,17 @@ class EffectScales(NamedTuple):
     left: float
 
     def place(self, share: float) -> float:
-        """Return where a share of the part above zero is, of the whole axis."""
+        """Return the position on the whole axis for a share of the part above zero."""
         return (self.left + max(-self.left, min(1.0, share))) / (1 + self.left)
 
 
 def is_shown(traits: TraitsView) -> bool:
-    """Return whether the segments view shows effects: there is a model that they are of."""
+    """Return whether the segments view shows effects, which need a model."""
     return traits.segments_show == "effect" and traits.effects is not None
 
 
 def losses_of(traits: TraitsView) -> dict[str, float | None]:
-    """Return what is lost without each segment that is shown; None of what has not been run."""
+    """Return the loss without each segment shown; None if not run yet."""
     runs = None if traits.effects is None else traits.effects["segments"]
     if runs is None or traits.mass is None or runs["path"] != traits.mass["path"]:
         return {}
@@ -42,12 +42,12 @@ def losses_of(traits: TraitsView) -> dict[str, float | None]:
 
 
 def as_loss(sent: Any) -> float | None:
-    """Return a loss as it is sent, such as "nan", as a number; None is not yet run."""
+    """Return a loss as sent, such as "nan", as a number; None if not run yet."""
     return None if sent is None else float(sent)
 
 
 def scales_of(masses: Sequence[float], losses: Sequence[float | None], *, in_nats: bool) -> EffectScales:
-    """Return two scales that end at round numbers, and have as many parts as each other."""
+    """Return two scales that end at round numbers and have equally many parts."""
     most = max((one for one in masses if math.isfinite(one)), default=0.0) or 1.0
     step = _round_step(most / MOST_PARTS, (1, 2, 2.5, 5, 10))
     parts = max(1, math.ceil(most / step - 1e-9))
@@ -58,13 +58,13 @@ def scales_of(masses: Sequence[float], losses: Sequence[float | None], *, in_nat
 
 
 def _round_step(value: float, steps: Sequence[float] = STEPS) -> float:
-    """Return a round number that is no less."""
+    """Return the smallest round number that is not below `value`."""
     power = float(f"1e{int(f'{value:e}'.split('e')[1])}")
     return float(f"{next((one for one in steps if one * power >= value * (1 - 1e-9)), 10) * power:.6g}")
 
 
 def disagreement(scales: EffectScales, mass: float, lost: float | None) -> str:
-    """Return in words that mass and loss disagree: their ends are half the axis apart or more."""
+    """Return the words for a disagreement of mass and loss: ends at least half the axis apart."""
     if lost is None or not mass >= 0 or math.isnan(lost):
         return ""
     apart = min(1.0, lost / scales.lost) - mass / scales.mass
@@ -72,7 +72,7 @@ def disagreement(scales: EffectScales, mass: float, lost: float | None) -> str:
 
 
 def loss_text(lost: float | None) -> str:
-    """Return a loss where there is little room.
+    """Return a loss as short text.
 
     >>> [loss_text(one) for one in (2.38, 0.41, -0.08, 0.001, 0.0, None)]
     ['2.38', '.41', '−.08', '<.01', '0', '']
@@ -91,23 +91,23 @@ def loss_text(lost: float | None) -> str:
 
 
 class HasLoss(Protocol):
-    """A thing without which something is lost."""
+    """Something whose removal costs a loss."""
 
     @property
     def lost(self) -> float | None:
-        """What is lost; None: not yet run."""
+        """The loss; None if not run yet."""
 
 
 T = TypeVar("T", bound=HasLoss)
 
 
 def largest_first(things: Iterable[T]) -> list[T]:
-    """Return things by what is lost without them, the largest first; last what is not known."""
+    """Sort by loss, largest first and unknown losses last."""
     return sorted(things, key=lambda one: math.inf if one.lost is None or math.isnan(one.lost) else -one.lost)
 
 
 def without_words(traits: TraitsView) -> list[str]:
-    """Return what the pinned segment's removal does, in words; nothing where it has not been run."""
+    """Return the effect of the pinned segment's removal as text; empty if it has not been run."""
     effects, segment = traits.effects, traits.segment
     of = {"segment": segment, "path": [*traits.segment_path]}
     if effects is None or effects["target"] is None or segment is None:
@@ -122,6 +122,6 @@ def without_words(traits: TraitsView) -> list[str]:
 
 
 def edited(effects: dict[str, Any], what: str) -> str:
-    """Return what is done to something, in words: `without doc 3`, `doc 3 made even`."""
+    """Return the text for an edit of something: `without doc 3`, `doc 3 made even`."""
     done = next((str(one["of"]) for one in effects["edits"] if one["value"] == effects["edit"]), "edited")
     return f"without {what}" if effects["edit"] == "zero" else f"{what} {done}"

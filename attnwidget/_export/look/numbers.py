@@ -1,6 +1,6 @@
-"""Numbers as the reader sees them: true minus signs, weights without a leading zero, nothing small shown as zero.
+"""Format numbers for readers: true minus signs, weights without a leading zero, nothing small shown as zero.
 
-The same rules as `js/src/text/format.ts`; `tests/contract/labels.json` holds both together.
+The rules are those of `js/src/text/format.ts`; `tests/contract/labels.json` keeps both alike.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..._engine.stages import SIGNED
 from .colors import LOG_DEPTH
 
 MINUS = "−"
-NAMED_HEADS = 6  # of several as one
+NAMED_HEADS = 6  # named among combined heads
 TINY = 1e-4  # below this a number is written with an exponent
-HUGE = 1e5  # from here on too
-LEAST_OF_3, LEAST_OF_4 = 0.00995, 0.000995  # of numbers that three decimals, or four, show two digits of
-STEPS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5)  # between round values, in powers of ten
+HUGE = 1e5  # from here on as well
+LEAST_OF_3, LEAST_OF_4 = 0.00995, 0.000995  # the least numbers shown with two digits by three or four decimals
+STEPS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5)  # between round values, times a power of ten
 
-# What a legend calls the numbers of a stage, as js/src/contract/stages.ts has it.
+# The legend's names for a stage's numbers, as in js/src/contract/stages.ts.
 LEGENDS = {
     "scores": "Score",
     "scaled": "Scaled",
@@ -37,11 +37,11 @@ LEGENDS = {
 
 
 def legend_name(stage: str, carries: Carrying | None, batch: int) -> str:
-    """Return what a legend calls the numbers of a stage; of a logit with its token.
+    """Return the legend's name for a stage's numbers; a logit includes its token.
 
     Args:
-        stage: which stage.
-        carries: what the layer's weights carry.
+        stage: the stage.
+        carries: what the layer's weights contribute downstream.
         batch: the sample.
     """
     if stage != "logit" or carries is None or carries.targets is None:
@@ -58,9 +58,9 @@ class Tick(NamedTuple):
 
 
 def cell_number(value: float, stage: str) -> str:
-    """Return a number for a cell: about four characters; what is below .005 is left to the color.
+    """Return a number for a cell, about four characters; numbers below .005 are left to the color.
 
-    A number below zero has as many decimals as one above.
+    Numbers below zero have as many decimals as those above.
 
     >>> cell_number(0.125, "weights"), cell_number(4.451, "scores"), cell_number(-0.016, "scores")
     ('.13', '4.5', '−.02')
@@ -76,14 +76,14 @@ def cell_number(value: float, stage: str) -> str:
     if stage == "weights":
         return _without_zero(_fixed(value, 2))
     for decimals in (2, 1, 0):
-        room = 3 if decimals else 4  # beside a sign, which only some numbers have
+        room = 3 if decimals else 4  # next to a sign, which only some numbers have
         if len(_without_zero(_fixed(size, decimals))) <= room:
             return _without_zero(_fixed(value, decimals))
     return _exponential(value, 0)
 
 
 def list_number(value: float, stage: str) -> str:
-    """Return a number for a list: four decimals for weights, three for scores; of what weights carry, two digits.
+    """Return a number for a list: four decimals for weights, three for scores, two digits for later stages.
 
     >>> list_number(0.2283, "weights"), list_number(-3.1e-7, "weights")
     ('.2283', '−3.1e−7')
@@ -104,7 +104,7 @@ def list_number(value: float, stage: str) -> str:
 
 
 def status_number(value: float) -> str:
-    """Return a number for the status line: six decimals, eight where six would make it 1.
+    """Return a number for the status line: six decimals, or eight if six would round it to 1.
 
     >>> status_number(0.228342), status_number(0.99999994)
     ('0.228342', '0.99999994')
@@ -121,13 +121,13 @@ def status_number(value: float) -> str:
 
 
 def legend_ticks(low: float, high: float, *, log: bool, stage: str, min_gap: float = 0.14) -> list[Tick]:
-    """Return where a legend is labeled: at both exact ends and at round values between, at most four in all.
+    """Return the labels of a legend: both exact ends and round values between, at most four in all.
 
     Args:
-        low, high: the ends. Weights run from `low` to `high`; stages with signs from −m to m, with 0 between.
-        log: whether the scale is logarithmic: then it shows the powers of ten above a thousandth of `high`.
-        stage: whose numbers they are.
-        min_gap: the share of the legend that is kept free between two labels.
+        low, high: the ends. Weights run from `low` to `high`; signed stages from −m to m, with 0 between.
+        log: use a log scale, labeled with the powers of ten above a thousandth of `high`.
+        stage: the stage of the numbers.
+        min_gap: the smallest distance between two labels, as a share of the legend.
 
     >>> [tick.text for tick in legend_ticks(0, 0.62, log=False, stage="weights")]
     ['0', '.2', '.4', '.62']
@@ -151,7 +151,7 @@ def legend_ticks(low: float, high: float, *, log: bool, stage: str, min_gap: flo
 
 
 def _round_values(low: float, high: float, min_gap: float) -> list[float]:
-    """Round values strictly between: by the step that ends exactly at `high`, else by the smallest that leaves room."""
+    """Return round values strictly between: with the step that ends at `high`, else the smallest step with room."""
     unit = _power_of_ten(_exponent_of(high - low))
     smallest: list[float] | None = None
     for step in (share * unit for share in STEPS):
@@ -176,7 +176,7 @@ def _multiples(step: float, low: float, high: float) -> list[float]:
 
 
 def _powers_of_ten(low: float, high: float) -> list[float]:
-    # `low` itself is one of them where only its last digits make it more than a power.
+    # `low` counts as a power of ten if only its last digits exceed one.
     values, power = [], _exponent_of(low * (1 - 1e-9)) + 1
     while (value := _power_of_ten(power)) < high:
         values.append(value)
@@ -185,7 +185,7 @@ def _powers_of_ten(low: float, high: float) -> list[float]:
 
 
 def _exponent_of(value: float) -> int:
-    """Where the first digit of a number stands, by its digits: a logarithm's last bit is the machine's own."""
+    """Return the exponent of a number's first digit from its digits: a logarithm's last bit depends on the machine."""
     return Decimal(repr(value)).adjusted()
 
 
@@ -194,14 +194,14 @@ def _power_of_ten(power: int) -> float:
 
 
 def _round_text(value: float) -> str:
-    """All the digits of a round number."""
+    """Return a round number with all its digits."""
     if value != 0 and abs(value) < TINY:
         return _exponential(value, 0)
     return _without_zero(_shortest(float(_rounded(value, 3)))).replace("-", MINUS)
 
 
 def _end_text(value: float, stage: str) -> str:
-    """Two digits of a weight, one decimal of a score."""
+    """Return two digits of a weight, one decimal of a score."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -218,11 +218,11 @@ def _infinite(value: float) -> str:
     return "NaN" if math.isnan(value) else "+∞" if value > 0 else f"{MINUS}∞"
 
 
-# Halves are rounded away from zero, as JavaScript does: Python's own formats round them to even.
+# Halves round away from zero, as in JavaScript; Python's own formats round them to even.
 
 
 def _fixed(value: float, decimals: int) -> str:
-    """With so many decimals; never `−0.00`; from 1e21 on as `_shortest`."""
+    """Return a number with so many decimals; never `−0.00`; from 1e21 on like `_shortest`."""
     if abs(value) >= 1e21:
         return _shortest(value).replace("-", MINUS)
     rounded = Decimal(value).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP, Context(prec=400))
@@ -242,7 +242,7 @@ def _exponential(value: float, decimals: int) -> str:
 
 
 def _shortest(value: float) -> str:
-    """As few digits as tell it from its neighbors; with an exponent from 1e21 on."""
+    """Return the fewest digits that identify a number; with an exponent from 1e21 on."""
     text = repr(value).replace("e+", "e") if abs(value) >= 1e21 else f"{Decimal(repr(value)):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -259,11 +259,11 @@ def _without_zero(text: str) -> str:
 
 
 def in_model(heads: Iterable[int], numbers: Sequence[int] | None) -> str:
-    """Return ` (5, 7 in the model)`, the model's own numbers of heads, where a capture has kept some of its heads.
+    """Return ` (5, 7 in the model)`, the heads' numbers in the model, if a capture kept only some heads.
 
     Args:
         heads: counted from 0 in what is shown.
-        numbers: of each head its number in the model; None where all are there.
+        numbers: each head's number in the model; None if all heads were kept.
     """
     found = [str(numbers[head]) for head in heads] if numbers else []
     return f" ({', '.join(found)} in the model)" if found else ""
@@ -280,11 +280,11 @@ def head_words(head: int | str, numbers: Sequence[int] | None) -> str:
 
 
 def brief_head(layer: int, head: int, facts: Mapping[str, Any]) -> str:
-    """Return `2·9`, of a single layer `9`; where a capture has kept some heads, `2·0 (5)` with the number in the model.
+    """Return `2·9`, or `9` for a single layer; if a capture kept some heads, `2·0 (5)` with the number in the model.
 
     Args:
         layer, head: counted from 0 in what is shown.
-        facts: of the widget.
+        facts: the widget's trait `facts`.
     """
     name = f"{layer}·{head}" if len(facts["layers"]) > 1 else f"{head}"
     numbers = (facts.get("model_heads") or {layer: None})[layer]
@@ -292,6 +292,6 @@ def brief_head(layer: int, head: int, facts: Mapping[str, Any]) -> str:
 
 
 def numbers_of_all(facts: Mapping[str, Any]) -> list[int] | None:
-    """Return the numbers in the model of the heads of every layer, where they are the same in all; else None."""
+    """Return the heads' numbers in the model, if they are the same in every layer; else None."""
     found = facts.get("model_heads") or [None]
     return found[0] if all(one == found[0] for one in found) else None

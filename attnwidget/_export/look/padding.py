@@ -1,4 +1,4 @@
-"""Which queries are padding: nobody asked for what they attend to. Said only where tokens or a mask tell it.
+"""Which queries are padding, if tokens or a mask show it; their attention is meaningless.
 
 The rules are those of js/src/state/padding.ts.
 """
@@ -13,8 +13,8 @@ import numpy as np
 
 from ..._tokens.display import Label
 
-PADDING = re.compile(r"[\[<|]*_?pad(ding)?_?[\]>|]*", re.IGNORECASE)  # special tokens where a text has ended
-LOOKED_AT = 1024  # of a longer axis tokens are not looked through
+PADDING = re.compile(r"[\[<|]*_?pad(ding)?_?[\]>|]*", re.IGNORECASE)  # special tokens after the end of a text
+LOOKED_AT = 1024  # positions; the tokens of a longer axis are not searched
 
 Array = np.ndarray[Any, Any]
 
@@ -22,13 +22,13 @@ Array = np.ndarray[Any, Any]
 def padded_queries(
     lengths: tuple[int, int], queries: Sequence[Label], keys: Sequence[Label], start: int | None, *, has_tokens: bool
 ) -> Array:
-    """Return for each query whether it is padding: its token says so, or a padding mask blocks its own key.
+    """Return whether each query is padding: its token is a padding token, or a padding mask blocks its own key.
 
     Args:
-        lengths: how many queries and keys there are.
-        queries, keys: a label for each position; of more than `LOOKED_AT` the first is enough.
-        start: from which key on a padding mask blocks keys; None where no mask is known to be one.
-        has_tokens: whether there are tokens, which tell that a query and a key are of one text.
+        lengths: the numbers of queries and keys.
+        queries, keys: a label for each position; for more than `LOOKED_AT` the first is enough.
+        start: the first key that a padding mask blocks; None if no mask is known to be a padding mask.
+        has_tokens: whether there are tokens, which show whether queries and keys share one text.
 
     Returns:
         (queries,) bool.
@@ -47,12 +47,12 @@ def padded_queries(
 
 
 def padded_rows(padded: Array, each: int) -> Array:
-    """Return for each drawn row, of so many queries, whether all of them are padding, (rows,) bool."""
+    """Return whether all queries of each drawn row, `each` queries tall, are padding, (rows,) bool."""
     return np.logical_and.reduceat(padded, np.arange(0, len(padded), each)) if len(padded) else padded
 
 
 def runs(rows: Array) -> list[range]:
-    """Return the runs of rows that are padding.
+    """Return the runs of padding rows.
 
     >>> runs(np.array([False, True, True, False, True]))
     [range(1, 3), range(4, 5)]

@@ -1,4 +1,4 @@
-"""What the colors of a picture span, where a trait says more than the picture knows: all heads of the layer."""
+"""Color ranges that need more than the picture itself, such as the range of all heads in a layer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..view import TraitsView
 
 
 def with_range(matrix: DecodedMatrix, traits: TraitsView) -> DecodedMatrix:
-    """Return the matrix with the ends that its colors are to span: as `withRange` of `js/src/state/ranges.ts`.
+    """Return the matrix with the ends its colors should span: `withRange` in `js/src/state/ranges.ts`.
 
-    The range "view" is that of the whole, for an export shows the whole; "layer" that of the head, where no range of
-    the layer is known.
+    The range "view" is the whole matrix, because an export shows all of it; "layer" is the head's own range if the
+    layer's is not known.
     """
     high = _layer_high(matrix, traits)
     return matrix if high is None else replace(matrix, low=0.0, high=high)
 
 
 def range_words(matrix: DecodedMatrix, traits: TraitsView) -> str | None:
-    """Return which range the colors have, as the widget's legend says it; None for the head's own."""
+    """Return the color range as the widget's legend words it; None for the head's own."""
     chosen = traits.color_range
     if chosen == "row":
         return "each row has its own range"
@@ -39,12 +39,12 @@ def _layer_high(matrix: DecodedMatrix, traits: TraitsView) -> float | None:
     small = _thumbnails(traits)
     if traits.color_range != "layer" or matrix.stage != "weights" or small is None:
         return None
-    # Of long heads some rows were looked at: the picture may know a greater weight.
+    # Only some rows of long heads were read: the picture may know a greater weight.
     return max(float(decode(small["highs"]).max(initial=0.0)), matrix.high or 0.0)
 
 
 def _thumbnails(traits: TraitsView) -> dict[str, Any] | None:
-    """Return the small pictures of the layer that is shown, if they know how far each head's weights go."""
+    """Return the layer's small pictures, if they include each head's range."""
     small = traits.thumbnails
     if small is None or small.get("highs") is None:
         return None

@@ -1,4 +1,4 @@
-"""`to_html`: a widget as one file that draws without Jupyter, without a kernel and without a network."""
+"""`to_html`: write a widget as one file that works without Jupyter, a kernel, or a network."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def to_html(
     if len(page) > limit:
         raise ValueError(
             f"the file would have {len(page) / (1 << 20):,.1f} MiB, more than {limit / (1 << 20):,.1f} MiB: "
-            "save fewer (layers=[…], heads=[…]), or say limit=… in bytes"
+            "save fewer (layers=[…], heads=[…]), or give limit=… in bytes"
         )
     files.write(target, page)
     return pathlib.Path(path).expanduser()
 
 
 def making_page(widget: WidgetView, choices: list[SavedHead], title: str | None) -> Generator[float, None, bytes]:
-    """Make the file of a widget, with some of its heads, in steps: a page of UTF-8; yields the share that is done."""
+    """Make the HTML page of a widget with some of its heads in steps, as UTF-8; yields the share done."""
     saved = yield from snapshot.saving(widget, choices)
     whole = saved.whole(whole_script())
     if title is not None:
@@ -99,7 +99,7 @@ def making_page(widget: WidgetView, choices: list[SavedHead], title: str | None)
 
 
 def _policy(script: str) -> str:
-    """Return the page's security policy: it runs its one script and what that unpacks, and reaches no network."""
+    """Return the page's security policy: it runs only its one script and what that unpacks, with no network access."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}' blob:; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -108,11 +108,11 @@ def _policy(script: str) -> str:
 
 
 def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
-    """Return a line that says what is in the file, and what is not."""
+    """Return a line that says what the file holds and omits."""
     layers, there = sorted({choice.layer for choice in choices}), len(widget.shown.stack)
     heads = {choice.head for choice in choices}
     shape = widget.selected.shape
-    words = [f"forward {widget.traits.forward:,}"] if widget.traits.forwards > 1 else []
+    words = [f"forward pass {widget.traits.forward:,}"] if widget.traits.forwards > 1 else []
     words += [widget.traits.stack] if widget.traits.stack else []
     if there > 1:
         words.append("all layers" if len(layers) == there else f"layer{'s' * (len(layers) > 1)} {_listed(layers)}")
@@ -125,7 +125,7 @@ def _footer(widget: WidgetView, choices: list[SavedHead]) -> str:
 
 
 def _listed(numbers: list[int]) -> str:
-    """Return numbers in words: 5, or 1 to 4, or 0, 2, 7."""
+    """Return numbers as text: 5, or 1 to 4, or 0, 2, 7."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 2 and last - first + 1 == len(numbers):
         return f"{first} to {last}"
@@ -139,7 +139,7 @@ def _dark(auto: bool) -> str:
 
 
 def _asked() -> str:
-    """Return the style of a page that is asked for a theme by its address, `#theme=dark`."""
+    """Return the style for a page whose address sets a theme, `#theme=dark`."""
     roots = {name: f":root[data-theme={name}]" for name in ("light", "dark")}
     return "\n".join(
         f"{root} {{ color-scheme: {name}; }} {root} body {{ {_colors(LOOKS[name])} }}" for name, root in roots.items()

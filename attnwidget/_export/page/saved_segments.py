@@ -1,4 +1,4 @@
-"""What a file holds of segments: what they give to each other in the heads that can be selected, and answers."""
+"""The segments in a saved file: what they give each other in the saved heads, and answers about them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..._messages.segments.segment_mass import MassPass
 from ..._utils.failures import sentence_of
 from ..view import SavedHead, SavedTrait, WidgetView
 
-MAX_HEADS = 256  # whose masses are saved
-MAX_PLACES = 24  # segments that can be asked about, or gone down into, in the head that is shown
-MAX_TOKENS = 4096  # of the asking segment, all of whose columns are saved
-MAX_KEY_LISTS = 512  # of the strongest keys of a segment for a token
-MAX_KEYS = 64  # in such a list, as js/src/views/segments/list.tsx asks for them
+MAX_HEADS = 256  # with saved masses
+MAX_PLACES = 24  # segments of the shown head that can be asked about or opened
+MAX_TOKENS = 4096  # of the asking segment, saved with all columns
+MAX_KEY_LISTS = 512  # each with a segment's strongest keys for one token
+MAX_KEYS = 64  # in each list, as js/src/views/segments/list.tsx requests them
 
 OF_PLACE = ["asking", "segment_path", "stage"]
 
@@ -25,9 +25,9 @@ Place = tuple[str | tuple[str, ...] | None, tuple[str, ...], str]  # as `_widget
 
 
 def traits(widget: WidgetView, heads: Sequence[SavedHead]) -> Iterator[SavedTrait]:
-    """Yield the traits of segments, for the heads and places that can be selected in a file; none without segments.
+    """Yield the segment traits for the heads and places that a file can select; none without segments.
 
-    Their values are computed as they are gone through.
+    Each value is computed when it is iterated over.
     """
     shown = shown_of(widget)
     wanted = [(head, place) for head in heads[:MAX_HEADS] for place in _places(widget, head, head == shown)]
@@ -51,19 +51,19 @@ def _key(place: Place) -> tuple[Any, ...]:
 
 
 def _listed(asking: str | tuple[str, ...] | None) -> str | list[str] | None:
-    """Return a path as the trait has it."""
+    """Return a path in the form of the trait."""
     return list(asking) if isinstance(asking, tuple) else asking
 
 
 def shown_of(widget: WidgetView) -> SavedHead:
-    """Return the head that is shown."""
+    """Return the shown head."""
     return SavedHead(widget.traits.layer, widget.traits.batch, widget.traits.head)
 
 
 def _mass(widget: WidgetView, head: SavedHead, place: Place) -> Known:
     try:
         return widget.mass(head, place).message()
-    except Exception as error:  # another layer may have another length: the file says so
+    except Exception as error:  # another layer may have another length: the file reports this
         return {"id": 0, **head._asdict(), **_of(place), "error": sentence_of(error)}
 
 
@@ -80,7 +80,7 @@ def _of(place: Place) -> Known:
 
 
 def _places(widget: WidgetView, head: SavedHead, is_shown: bool) -> list[Place]:
-    """Return the places of a head that are saved: of the one that is shown also others than the present one."""
+    """Return the places of a head to save; the shown head has other places than the current one too."""
     own = place_of(widget)
     every = widget.places(head)
     if not every:
@@ -94,7 +94,7 @@ def _places(widget: WidgetView, head: SavedHead, is_shown: bool) -> list[Place]:
 
 
 def place_of(widget: WidgetView) -> Place:
-    """Return which segment is asked about, into which one has gone down, and what is summed."""
+    """Return the asking segment, the open path, and the stage that is summed."""
     traits = widget.traits
     is_summed = traits.view == "segments" and traits.segments_show != "effect" and traits.stage in NORMALIZED
     asking = tuple(traits.asking) if isinstance(traits.asking, list) else traits.asking
@@ -102,13 +102,13 @@ def place_of(widget: WidgetView) -> Place:
 
 
 def requests(widget: WidgetView) -> Iterator[Known]:
-    """Yield what the front-end would ask about the segments of the head that is shown."""
+    """Yield the front-end's possible requests about the segments of the shown head."""
     shown = shown_of(widget)
     if not widget.places(shown):
         return
     try:
         found, heads = widget.mass(shown, place_of(widget)), widget.head_mass(shown, place_of(widget))
-    except Exception:  # the masses say why there are none
+    except Exception:  # the masses report the reason
         return
     yield from _of_tokens(found)
     yield from _of_keys(found, widget)
@@ -122,7 +122,7 @@ def requests(widget: WidgetView) -> Iterator[Known]:
 
 
 def _of_tokens(found: MassPass) -> Iterator[Known]:
-    """Yield the windows of tokens beyond the first, as js/src/views/segments/model.ts cuts them."""
+    """Yield the windows of tokens after the first, as js/src/views/segments/model.ts cuts them."""
     many, last = max(1, MAX_WINDOW // len(found.names)), min(len(found.asked), MAX_TOKENS)
     for window in range(found.window // many, -(-last // many)):
         start, stop = max(window * many, found.window), min((window + 1) * many, len(found.asked))
@@ -131,7 +131,7 @@ def _of_tokens(found: MassPass) -> Iterator[Known]:
 
 
 def _of_keys(found: MassPass, widget: WidgetView) -> Iterator[Known]:
-    """Yield the strongest keys of the pinned segment for each token, or of each segment for the first of them."""
+    """Yield requests for the pinned segment's strongest keys for each token, or each segment's for the first token."""
     columns, many = len(found.wanted.columns.names), len(found.asked)
     chosen = [i for i, name in enumerate(found.wanted.columns.names) if name == widget.traits.segment]
     every = chosen or list(range(columns))

@@ -1,8 +1,7 @@
-"""What a saved file holds of a widget, so that it can be looked at without a kernel.
+"""The contents of a saved file, which works without a kernel.
 
-That is the traits of every selection that can be made there, and answers to what the front-end asks.
-
-Everything is computed here, when it is saved; js/src/kernel/snapshot.ts only finds it again.
+It holds the traits of every possible selection, and answers to the front-end's requests.
+Everything is computed when the file is saved; js/src/kernel/snapshot.ts only looks it up.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ from ...attention import Attention
 from ..view import SavedHead, SavedTrait, WidgetView, linked_stage
 from . import saved_segments
 
-DEFAULT_LIMIT = 32 << 20  # bytes of a file, unless the user says otherwise
-MAX_AUTOMATIC_BYTES = 4 << 20  # bytes up to which all heads are saved where nobody said which
-MAX_EXACT_LENGTH = 512  # tokens along a side, up to which every number of a head is saved
-MAX_PAIR_CELLS = 1024  # cells of a head, up to which each of them is saved with all its steps
-MAX_RANKED_LENGTH = 4096  # queries and keys, up to which the strongest of each are saved
-MAX_PEAK_CELLS = 1 << 28  # of a head, up to which the greatest number of every bin is
-MAX_RECALL_CELLS = 1 << 28  # of a head, up to which what its rows keep is computed for the file
-MAX_JACOBIANS = 32  # queries, of which each has its own
-MAX_SUMMED_CELLS = 1 << 24  # of all heads, up to which the sums of a stage are saved of each query
-MAX_SUMS_BYTES = 256 << 10  # that these take at most
-SMALL_STAGES_BYTES = 6 * 128 * 128 * 4  # bytes that the small pictures of the stages view take at most
+DEFAULT_LIMIT = 32 << 20  # bytes in a file, unless the user gives another limit
+MAX_AUTOMATIC_BYTES = 4 << 20  # bytes; up to here all heads are saved by default
+MAX_EXACT_LENGTH = 512  # tokens per side; up to here every number of a head is saved
+MAX_PAIR_CELLS = 1024  # cells in a head; up to here each is saved with all its steps
+MAX_RANKED_LENGTH = 4096  # queries and keys; up to here the strongest of each are saved
+MAX_PEAK_CELLS = 1 << 28  # in a head; up to here the greatest number of every bin is saved
+MAX_RECALL_CELLS = 1 << 28  # in a head; up to here its recall is computed for the file
+MAX_JACOBIANS = 32  # one per query
+MAX_SUMMED_CELLS = 1 << 24  # in all heads; up to here a stage's sums are saved for every query
+MAX_SUMS_BYTES = 256 << 10  # for these sums, at most
+SMALL_STAGES_BYTES = 6 * 128 * 128 * 4  # bytes for the small pictures of the stages view, at most
 
 Known = dict[str, Any]
 
 
 class Snapshot:
-    """Everything that a saved file holds of a widget.
+    """Everything that a saved file holds.
 
     Args:
-        widget: what is saved.
-        choices: the heads that can be selected.
+        widget: the widget to save.
+        choices: the heads that the file can select.
     """
 
     def __init__(self, widget: WidgetView, choices: Sequence[SavedHead]) -> None:
@@ -64,18 +63,19 @@ class Snapshot:
         self.replies: Known = {}
 
     def add(self, trait: SavedTrait, over: str | None = None) -> None:
-        """Add a trait that follows from others, with its values.
+        """Add a derived trait with its values.
 
         Args:
             trait: the trait.
-            over: one of those others: a value is laid over that of None there, field by field; None: each is whole.
+            over: one of the traits it depends on; each value is merged, field by field, over the value for None there.
+                None means that each value is complete.
         """
         known = {key_of(of): value for of, value in trait.values}
         self.derived[trait.name] = {"by": list(trait.by), "values": known, **({} if over is None else {"over": over})}
 
     def whole(self, script: str) -> Known:
-        """Return all of it, with the script that draws it."""
-        now = self.widget.state()  # with traits that follow from others, which others follow from
+        """Return the complete contents, with the script that draws them."""
+        now = self.widget.state()  # includes derived traits that other derived traits depend on
         state = {name: value for name, value in now.items() if name not in self.derived}
         for name, known in self.derived.items():
             state[name] = _value(known, now)
@@ -90,7 +90,7 @@ class Snapshot:
 
 
 def _value(known: Known, now: Known) -> Any:
-    """Return what a trait is for the traits that it follows from, as js/src/kernel/snapshot.ts finds it."""
+    """Return a derived trait's value for the current traits, with the lookup of js/src/kernel/snapshot.ts."""
     of = [now.get(by) for by in known["by"]]
     found, over = known["values"].get(key_of(of)), known.get("over")
     if over is None:
@@ -102,20 +102,21 @@ def _value(known: Known, now: Known) -> Any:
 def choices_of(
     widget: WidgetView, layers: Any = None, heads: Any = None, samples: Any = None, limit: int = DEFAULT_LIMIT
 ) -> list[SavedHead]:
-    """Return the heads that a file is to hold, those that are shown among them.
+    """Return the heads to save in a file, including those shown.
 
     Args:
-        layers, heads, samples: "selected", "all" or a list of numbers; where layers or heads are None, as many as take
-            4 MiB at most.
-        limit: bytes of the file.
+        layers, heads, samples: "selected", "all" or a list of numbers; None for layers or heads saves as many as fit
+            into 4 MiB.
+        limit: the largest size of the file, in bytes.
 
     Raises:
-        ValueError, TypeError, IndexError: what was asked for is not there, or takes more than `limit`.
+        ValueError, TypeError, IndexError: something requested does not exist, or takes more than `limit`.
     """
     taken = _numbers(
         "samples", "selected" if samples is None else samples, [widget.traits.batch], widget.selected.shape.B
     )
-    wanted = [(a, b) for a in (["all", "selected"] if layers is None else [layers]) for b in _of_heads(heads)]
+    either = ["all", "selected"]
+    wanted = [*product(either if layers is None else [layers], either if heads is None else [heads])]
     made: list[SavedHead] = []
     for some_layers, some_heads in wanted:
         made = _product(widget, some_layers, some_heads, taken)
@@ -126,13 +127,13 @@ def choices_of(
     if (needed := _bytes(widget, made)) > limit:
         raise ValueError(
             f"{len(made):,} heads take about {needed / (1 << 20):,.0f} MiB, more than {limit / (1 << 20):,.0f} MiB: "
-            "save fewer (layers=[…], heads=[…]), or say limit=… in bytes"
+            "save fewer (layers=[…], heads=[…]), or give limit=… in bytes"
         )
     return made
 
 
 def left_out(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
-    """Return a sentence that says why other heads are not in a file, and how to keep more of them; "" where all are."""
+    """Return a sentence on which heads are not in a file and how to save more; "" if all are."""
     stack = widget.shown.stack
     every = _product(widget, "all", "all", sorted({choice.batch for choice in choices}))
     if len(choices) >= len(every):
@@ -140,20 +141,17 @@ def left_out(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
     size, own = _bytes(widget, every), [choice for choice in every if choice.layer == widget.traits.layer]
     asked = 'layers="all", heads="all"' if len(stack) > 1 else 'heads="all"'
     limit = f", limit={-(-size // (1 << 20))} << 20" if size > DEFAULT_LIMIT else ""
-    most = f"{len(choices):,} of {len(every):,} heads {'is' if len(choices) == 1 else 'are'} in this file"
-    few = (
-        "" if len(own) == len(every) else f' (of this layer: layers="selected", heads="all", {_mebibytes(widget, own)})'
+    found = (
+        f"{len(choices):,} of {len(every):,} heads {'is' if len(choices) == 1 else 'are'} in this file. To save all of "
+        f'them (up to {_mebibytes(widget, every)}), call w.to_html("attention.html", {asked}{limit})'
     )
-    takes = f"all of them take up to {_mebibytes(widget, every)}"
-    return f'{most}: {takes}, and w.to_html("attention.html", {asked}{limit}) keeps them{few}.'
+    if len(own) == len(every):
+        return f"{found}."
+    return f'{found}; to save this layer (up to {_mebibytes(widget, own)}), give layers="selected", heads="all".'
 
 
 def _mebibytes(widget: WidgetView, choices: Sequence[SavedHead]) -> str:
     return f"{max(0.1, _bytes(widget, choices) / (1 << 20)):,.1f} MiB"
-
-
-def _of_heads(heads: Any) -> list[Any]:
-    return ["all", "selected"] if heads is None else [heads]
 
 
 def _product(widget: WidgetView, layers: Any, heads: Any, samples: Sequence[int]) -> list[SavedHead]:
@@ -168,7 +166,7 @@ def _product(widget: WidgetView, layers: Any, heads: Any, samples: Sequence[int]
 
 
 def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> list[int]:
-    """Return which of `count` layers, heads or samples are wanted; the selected ones are always among them."""
+    """Return which of `count` layers, heads or samples to save, always including the selected ones."""
     if wanted == "all":
         return list(range(count))
     if wanted == "selected":
@@ -178,18 +176,18 @@ def _numbers(name: str, wanted: Any, selected: Sequence[int], count: int) -> lis
     found = set(selected)
     for number in wanted:
         if isinstance(number, bool) or not hasattr(number, "__index__"):
-            raise TypeError(f"{name} holds {number!r}: give numbers")
+            raise TypeError(f"{name} has {number!r}: give integers")
         number = number.__index__()
         if not -count <= number < count:
-            raise IndexError(f"{name} holds {number}, which is not there: there are 0 to {count - 1}")
+            raise IndexError(f"{name} has {number}, which is out of range: give 0 to {count - 1}")
         found.add(number % count)
     return sorted(found)
 
 
 def _stages_of(widget: WidgetView, choice: SavedHead, every: bool) -> list[Stage]:
-    """Return the stages whose pictures are saved: of heads that are not shown only the present one and the weights.
+    """Return the stages whose pictures are saved; heads that are not shown have only the current stage and the weights.
 
-    Where `every` is true, as all pictures are small, they are all stages of every head.
+    If `every` is true, because all pictures are small, every head has all its stages.
     """
     if not every and choice != (widget.traits.layer, widget.traits.batch, widget.traits.head):
         return list(dict.fromkeys([widget.traits.stage, "weights"]))
@@ -197,7 +195,7 @@ def _stages_of(widget: WidgetView, choice: SavedHead, every: bool) -> list[Stage
 
 
 def _bytes(widget: WidgetView, choices: Sequence[SavedHead]) -> int:
-    """Return how many bytes heads take at most, as base64 that is not deflated; with every stage, if that is little."""
+    """Return an upper bound on the heads' bytes as base64, not deflated; it includes every stage if that is little."""
     most = _sum(widget, choices, every=True)
     return most if most <= MAX_AUTOMATIC_BYTES else _sum(widget, choices, every=False)
 
@@ -221,7 +219,7 @@ def _is_long(widget: WidgetView, choice: SavedHead) -> bool:
 
 
 def saving(widget: WidgetView, choices: Sequence[SavedHead]) -> Generator[float, None, Snapshot]:
-    """Compute all that can be looked at of these heads without a kernel, in steps; yields the share that is done."""
+    """Compute everything that these heads can show without a kernel, in steps; yields the share done."""
     saved = Snapshot(widget, choices)
     parts = (_facts, _tokens, _pictures, _recalls, _peaks, _links, _stages, _survey, _segments, _answers, _more)
     for at, part in enumerate(parts):
@@ -234,7 +232,7 @@ Steps = Iterator[None]
 
 
 def _add(saved: Snapshot, name: str, by: Sequence[str], values: Iterable[tuple[Sequence[Any], Any]]) -> Steps:
-    """Add a trait; after each of its values a step ends."""
+    """Add a trait, one value per step."""
     found = []
     for value in values:
         found.append(value)
@@ -301,12 +299,12 @@ def _all_pictures(saved: Snapshot) -> Iterator[tuple[Sequence[Any], Known]]:
 
 
 def _pools(att: Attention) -> Sequence[str]:
-    """Return how pictures can be pooled; where only overviews were kept, they are as they are."""
+    """Return the ways to pool pictures; kept overviews have only their own."""
     return overview.POOLS if only_overviews(att) is None else ("max",)
 
 
 def _picture(widget: WidgetView, choice: SavedHead, stage: Stage, pool: str) -> Known:
-    """Return every number where there are few, else the picture as drawn; of a long head what is known of it by now."""
+    """Return every number if there are few, else the picture as drawn; for a long head, what is known so far."""
     att, key = widget.shown.layers[choice.layer], LevelKey(choice.batch, choice.head, stage, pool)
     if max(att.shape.Q, att.shape.K) <= MAX_EXACT_LENGTH:
         return exact_picture(att, key)
@@ -322,7 +320,7 @@ def _picture(widget: WidgetView, choice: SavedHead, stage: Stage, pool: str) -> 
 
 
 def exact_picture(att: Attention, key: LevelKey) -> Known:
-    """Compute the picture of a short head, all its numbers as float32."""
+    """Compute the picture of a short head with all its numbers as float32."""
     seen = overview.overview(att, key.batch, key.head, size=MAX_EXACT_LENGTH, pool=key.pool, stage=key.stage)
     made = picture.encoded(seen, key.stage, overview.own_keys(att, key.batch, key.head, seen))
     values, blocked = encoding.encode_numbers(seen.values, picture.blocked_bins(seen, key.stage))
@@ -331,7 +329,7 @@ def exact_picture(att: Attention, key: LevelKey) -> Known:
 
 
 def _recalls(saved: Snapshot) -> Steps:
-    """Add what the rows of each head keep under a cache, where one is looked at."""
+    """Add each head's recall by row, if a cache is shown."""
     found = []
     for choice in saved.choices:
         found.append((choice, _recall(saved.widget, choice)))
@@ -341,7 +339,7 @@ def _recalls(saved: Snapshot) -> Steps:
 
 
 def _recall(widget: WidgetView, choice: SavedHead) -> Known | None:
-    """Return what the rows of a head keep: what is known, or all of it where that is quick, or why there is none."""
+    """Return a head's recall by row if known or quick to compute, else the reason why it is missing."""
     att = widget.shown.layers[choice.layer]
     if kept_keys(getattr(att.source, "pieces", att)) is None:
         return None
@@ -353,7 +351,7 @@ def _recall(widget: WidgetView, choice: SavedHead) -> Known | None:
         return widget.recall(choice)
     if is_known:
         return known
-    why = "this head is long, and was not computed for this file: select it in the notebook, w.finish(), and save again"
+    why = "this head is long and was not computed for this file: select it in the notebook, call w.finish(), save again"
     return {
         **of,
         "values": encoding.encode(encoding.to_numpy(torch.zeros(0, device="cpu"))),
@@ -364,7 +362,7 @@ def _recall(widget: WidgetView, choice: SavedHead) -> Known | None:
 
 
 def _peaks(saved: Snapshot) -> Steps:
-    """Add, for a picture that is pooled, the greatest number of each bin, exact, and where it is."""
+    """Add the exact greatest number in each bin of a pooled picture, and its position."""
     widget = saved.widget
     att, key = widget.selected, LevelKey(widget.traits.batch, widget.traits.head, widget.traits.stage, "max")
     (Q, K), shown = (att.shape.Q, att.shape.K), widget.picture
@@ -384,7 +382,7 @@ def _peaks(saved: Snapshot) -> Steps:
 
 
 def _greatest(att: Attention, key: LevelKey, queries: range, key_bin: int) -> tuple[Tensor, Tensor]:
-    """Compute the greatest number of some queries and each bin of keys, and its place among them, row by row."""
+    """Compute the greatest number for some queries in each bin of keys, and its position, row by row."""
     where: dict[str, Any] = {"batch": key.batch, "head": key.head, "queries": queries}
     values = att.block(key.stage, **where)
     if key.stage in MASKED:
@@ -436,7 +434,7 @@ def _stages(saved: Snapshot) -> Steps:
 
 
 def _survey(saved: Snapshot) -> Steps:
-    """Add small pictures and metrics of all heads, also of those that a reader cannot open."""
+    """Add small pictures and metrics of all heads, including those that the file cannot open."""
     shown, whole = saved.widget.shown, []
     for batch in sorted({choice.batch for choice in saved.choices}):
         ids = functools.partial(shown.ids, batch=batch)
@@ -449,9 +447,9 @@ def _survey(saved: Snapshot) -> Steps:
 
 
 def _stage_heads(saved: Snapshot) -> Steps:
-    """Add small pictures and sums of all heads in the chosen stage, where weights are multiplied to it.
+    """Add small pictures and sums of all heads in the selected stage, if it is a stage after the weights.
 
-    Sums are the mean over the queries, and those of each query where they are few, else of those that are pinned.
+    Sums are the mean over queries, and the sums of each query if there are few, else of the pinned queries.
     """
     stage, whole = linked_stage(saved.widget.traits), list[tuple[Sequence[Any], Any]]()
     for batch in sorted({choice.batch for choice in saved.choices}) if stage != "weights" else ():
@@ -476,7 +474,7 @@ def _segments(saved: Snapshot) -> Steps:
 
 
 def _answers(saved: Snapshot) -> Steps:
-    """Add answers to what the front-end would ask about the head that is shown, where they are quick."""
+    """Add the quick answers to the front-end's possible requests about the shown head."""
     widget, shape = saved.widget, saved.widget.selected.shape
     of = {"layer": widget.traits.layer, "batch": widget.traits.batch, "head": widget.traits.head}
     asked: list[Known] = []
@@ -504,7 +502,7 @@ def _answers(saved: Snapshot) -> Steps:
 
 
 def answered(widget: WidgetView, request: Known) -> Known | None:
-    """Return the reply to a request, its bytes in it; None where there is only a sentence that says why not."""
+    """Return the reply to a request with its bytes included; None if the request is refused."""
     reply, buffers = widget.answer(request)
     if not reply.pop("ok"):
         return None
@@ -521,12 +519,12 @@ def _attached(part: Any, buffers: Sequence[bytes]) -> Any:
 
 
 def key_of(values: Sequence[Any]) -> str:
-    """Return a selection as a key, as js/src/kernel/snapshot.ts writes it."""
+    """Return a selection as a key, in the format of js/src/kernel/snapshot.ts."""
     return json.dumps(list(values), separators=(",", ":"))
 
 
 def packed(value: Any) -> bytes:
-    """Return a value as deflated JSON, its bytes behind it where `{"$bytes": [offset, length]}` points."""
+    """Return a value as deflated JSON, followed by its bytes, to which `{"$bytes": [offset, length]}` points."""
     parts: list[bytes] = []
     at = 0
 

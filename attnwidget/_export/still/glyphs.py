@@ -1,6 +1,6 @@
-"""Letters of a still, as pixels: nothing but numpy is needed, wherever it is drawn.
+"""Letters of a still as pixels, drawn with nothing but numpy.
 
-`glyphs.npz` holds letters of Latin, Greek and Cyrillic, and signs; `tools/glyphs.py` draws them.
+`glyphs.npz` holds Latin, Greek and Cyrillic letters, and signs; `tools/glyphs.py` draws them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-STEPS = 7  # of gray, from nothing to a letter's own color
+STEPS = 7  # of gray, from none to a letter's full color
 ELLIPSIS = "…"
 
 
 class _Letters(NamedTuple):
-    places: dict[str, tuple[int, int]]  # columns of each in the pixels
+    places: dict[str, tuple[int, int]]  # each letter's columns in the pixels
     pixels: Array  # (rows, columns) uint8, 0 to STEPS
 
 
@@ -31,16 +31,16 @@ def _letters() -> _Letters:
 
 
 def height() -> int:
-    """Return how many pixels tall a line is."""
+    """Return the height of a line in pixels."""
     return len(_letters().pixels)
 
 
 def written(text: str, most: int = 10_000) -> Array | None:
-    """Return a text as grays, 0 to 7; None where a letter of it is not here.
+    """Return a text as grays, 0 to 7; None if a letter is missing here.
 
     Args:
         text: on one line.
-        most: pixels that it may be wide; of a wider text both ends are kept, around an ellipsis.
+        most: the largest width in pixels; a wider text keeps both ends, with an ellipsis between.
 
     Returns:
         (rows, columns) uint8.

@@ -1,7 +1,7 @@
-"""A small PNG of what a widget shows, for where no widget runs: on GitHub, in nbviewer, in a mail.
+"""A small PNG of a widget, for places where no widget runs: GitHub, nbviewer, e-mail.
 
-It needs nothing but numpy and zlib: indexed colors, letters of `glyphs`. Where the theme is the page's own, it has no
-background, and its grays and colors can be read on light pages and on dark ones.
+It needs only numpy and zlib: indexed colors, and letters from `glyphs`. If the theme is "auto", the PNG has no
+background, and its grays and colors are readable on light and dark pages.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ from ..look.ranges import range_words, with_range
 from ..view import TraitsView, WidgetView
 from .glyphs import STEPS, height, written
 
-MOST_BYTES = 47 * 1024  # of the file: as base64 it is at most 64 KiB of a notebook
-SCALE = 2  # pixels of the file to one of the page: letters are sharp on screens that have as many
-SIDE = 320  # pixels of the page of the longer side, about
-LARGEST_CELL = 16  # pixels of the page
-LEAST_CELL = 11  # where each row has its label
-GAP_FROM = 8  # pixels of a cell from which there is a gap between cells
-BESIDE = 4  # pixels of page around the picture
-APART = 12  # from one label to the next
-TICKS = 48  # from one position to the next, where no row has a label of its own
+MOST_BYTES = 47 * 1024  # in the file: as base64 at most 64 KiB of a notebook
+SCALE = 2  # file pixels per page pixel: letters are sharp on high-resolution screens
+SIDE = 320  # page pixels along the longer side, about
+LARGEST_CELL = 16  # page pixels
+LEAST_CELL = 11  # if every row has its label
+GAP_FROM = 8  # pixels per cell; larger cells have gaps between them
+BESIDE = 4  # page pixels around the picture
+APART = 12  # between labels
+TICKS = 48  # between labeled positions, if rows have no labels of their own
 LARGEST_LABEL = 96
 RAMP = 120
 MOST_LABELS = 64
-LISTED = 4  # segments whose loss is told
+LISTED = 4  # segments whose loss is listed
 
-# Places in the palette: the colors of cells, then these, then the grays of letters.
+# Palette indices: the colors of cells, then these, then the grays of letters.
 SHADES = 128
-PIXEL = np.int16  # a place in the palette
+PIXEL = np.int16  # a palette index
 PAGE, BAD, INFINITE, RING, LETTERS = SHADES, SHADES + 1, SHADES + 2, SHADES + 3, SHADES + 4
-VEILED = LETTERS + STEPS  # half as many colors of cells, of rows of padding
+VEILED = LETTERS + STEPS  # half as many cell colors, for rows of padding
 
-# Of a still on any page: each has about 4:1 to white and to #1e1e1e.
+# For a still on any page: each has a contrast of about 4:1 to white and to #1e1e1e.
 ANY_INK = (124, 130, 141)
 ANY_BAD = (219, 68, 80)
 ANY_HUES = {"sequential": [(26, 136, 148)], "diverging": [(63, 130, 214), (200, 105, 46)]}
-LEAST_ALPHA = 0.07  # of a zero, which is a tile
-VEIL = 0.38  # how much is left of the colors of rows of padding
-HATCHED = 7  # pixels of the page from one line over them to the next
+LEAST_ALPHA = 0.07  # for the tile of a zero
+VEIL = 0.38  # the strength of colors in rows of padding
+HATCHED = 7  # page pixels between the lines over them
 HATCH = LETTERS + 1  # their color, pale
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Still(NamedTuple):
-    """A PNG, and how large it is on a page."""
+    """A PNG, and its size on a page."""
 
     png: bytes
     width: int
@@ -82,7 +82,7 @@ class Still(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What is written beside a picture: a text for each position, which is pinned, lines below, and the ramp's name."""
+    """The text around a picture: a label per position, the pinned positions, the lines below, and the ramp's name."""
 
     queries: Sequence[str]
     keys: Sequence[str]
@@ -90,12 +90,12 @@ class Words(NamedTuple):
     key: int | None
     lines: Sequence[str]
     ramp: str
-    padded: Array | None = None  # (queries,) bool, which of them are padding
-    none: str = "masked"  # what a cell without a tile is
+    padded: Array | None = None  # (queries,) bool, which queries are padding
+    none: str = "masked"  # the name of a cell without a tile
 
 
 def preview_of(widget: WidgetView) -> Still | None:
-    """Return a small PNG of the picture that a widget shows; None where there is none."""
+    """Return a small PNG of the widget's picture; None if there is none."""
     traits = widget.traits
     if traits.picture.get("values") is None:
         return None
@@ -113,8 +113,8 @@ def preview_of(widget: WidgetView) -> Still | None:
             palette=traits.palette,
             theme=traits.theme,
         )
-    except Exception:  # displaying a widget must not fail for want of a picture of it
-        log.warning("the small picture beside a widget could not be drawn", exc_info=True)
+    except Exception:  # a widget must be displayed even if its picture fails
+        log.warning("the small picture next to a widget could not be drawn", exc_info=True)
         return None
 
 
@@ -123,7 +123,7 @@ def _is_compared(traits: Any) -> bool:
 
 
 def _still_of_change(widget: WidgetView) -> Still:
-    """Return what changes from A to B, at the places that both have."""
+    """Return the change from A to B, at the positions that both have."""
     traits: Any = widget.traits
     comparison = traits.comparison
     matrix, places = part_of(comparison, "change"), places_of(comparison)
@@ -134,7 +134,7 @@ def _still_of_change(widget: WidgetView) -> Still:
     ]
     query, key = placed((traits.query, traits.key), places) or (None, None)
     padded = of_a.padded if of_a.padded is None or places[0] is None else of_a.padded[places[0]]
-    shared = f"{comparison['queries']:,} × {comparison['keys']:,} places that both have"
+    shared = f"{comparison['queries']:,} × {comparison['keys']:,} positions shared by A and B"
     lines = [" · ".join(names_of(traits)), *of_a.lines, *([] if places == (None, None) else [shared])]
     return still_of(
         matrix,
@@ -147,7 +147,7 @@ def _still_of_change(widget: WidgetView) -> Still:
 
 
 def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None:
-    """Return what each segment gives to each, without those that are set aside; None where all are."""
+    """Return what each segment gives to each, without excluded segments; None if all are excluded."""
     traits, names = widget.traits, sent["keys"]
     parts = {name: decode_cells(sent[name], None)[0] for name in ("mass", "even", "self", "self_even")}
     stage, measure = sent["stage"], measure_of(traits.measure, sent["stage"])
@@ -167,7 +167,7 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
     matrix = DecodedMatrix(cells, kinds, stage, "max", len(rows), len(kept), 1, 1, low, high, 1)
     shown = [names[column] for column in kept]
     asked = [sent["rows"][row] for row in rows.tolist()]
-    own = [name for name in traits.aside if name == "self"]
+    own = ["own key of each query"] if "self" in traits.aside else []
     said = ", ".join([*(name for name in names if name in left_out), *own])
     lines = [traits.title] if traits.title else []
     lines += [f"excluded: {said}, {aside[sent['row']]:.3f} of {sent['asking']}"] if said else []
@@ -187,7 +187,7 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
 
 
 def _still_of_effects(widget: WidgetView) -> Still | None:
-    """Return what is lost without each head, a row for each layer, above the segments; None where none has been run."""
+    """Return the loss without each head, one row per layer, above the segments; None if none has been run."""
     traits = widget.traits
     effects = traits.effects
     if effects is None or effects["heads"] is None or effects["target"] is None:
@@ -214,7 +214,7 @@ def _still_of_effects(widget: WidgetView) -> Still | None:
 
 
 def _effect_lines(traits: TraitsView) -> list[str]:
-    """Return what is lost, and the segments without which most is, in words."""
+    """Return the segments with the largest loss, as text."""
     effects = traits.effects
     assert effects is not None
     lines = [traits.title] if traits.title else []
@@ -229,11 +229,11 @@ def _effect_lines(traits: TraitsView) -> list[str]:
 
 
 def _place_of(widget: WidgetView) -> str:
-    """Return which head is shown, and of how many positions."""
+    """Return the shown head and its number of positions, as text."""
     traits, shape = widget.traits, widget.selected.shape
     head, numbers = traits.picture.get("head", traits.head), traits.facts.get("head_numbers")
     of_model = in_model([head], numbers) if isinstance(head, int) else ""
-    alone = names_of(traits)[0] if is_comparison(traits) and traits.view != "compare" else ""  # of two
+    alone = names_of(traits)[0] if is_comparison(traits) and traits.view != "compare" else ""  # one of the two sides
     parts = [alone, traits.stack, f"layer {traits.layer}" if len(widget.shown.stack) > 1 else ""]
     parts += [f"head {head}{of_model}" if shape.H > 1 or numbers else "", f"{shape.Q:,} × {shape.K:,}"]
     return " · ".join(part for part in parts if part)
@@ -259,7 +259,7 @@ def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
 
 
 def _ramp_name(widget: WidgetView, stage: str) -> str:
-    """Return what the ramp is called, of a logit with its token: with its id where there are no letters for it."""
+    """Return the ramp's name; a logit includes its token, or the token's id if its letters are missing."""
     carries, batch = widget.selected.carries, widget.traits.batch
     name = one_line(legend_name(stage, carries, batch))
     if written(name) is not None or carries is None or carries.targets is None:
@@ -270,7 +270,7 @@ def _ramp_name(widget: WidgetView, stage: str) -> str:
 def still_of(
     matrix: DecodedMatrix, words: Words, *, color_scale: str, color_range: Any, palette: str, theme: str
 ) -> Still:
-    """Return the picture as a PNG of at most 48 KiB, its labels, pin and legend in it."""
+    """Return the picture as a PNG of at most 48 KiB, with labels, pin and legend."""
     cells = colors.entries(matrix, color_scale, color_range).astype(int) >> 1
     for kind, place in ((BLOCKED, PAGE), (NAN, BAD), (PLUS_INF, INFINITE), (MINUS_INF, PAGE)):
         cells[matrix.kinds == kind] = place
@@ -286,7 +286,7 @@ def still_of(
 
 
 def _palette(kind: str, palette: str, theme: str) -> Array:
-    """Return all colors by their places, (n, 4) uint8; of the page's own theme such as let the page through."""
+    """Return all palette colors, (n, 4) uint8; for the theme "auto" they are partly transparent."""
     fixed, look = theme != "auto", colors.look_of(theme)
     ink, bad = (colors.rgb_of(look.ink2), colors.rgb_of(look.bad)) if fixed else (np.array(ANY_INK), np.array(ANY_BAD))
     found = np.full((VEILED + SHADES // 2, 4), 255, np.uint8)
@@ -316,7 +316,7 @@ def _palette(kind: str, palette: str, theme: str) -> Array:
 
 
 def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
-    """Keep of each step × step cells the one whose color stands out most, so that no single strong link is lost."""
+    """Keep the most prominent cell of each step × step block, so that no single strong link is lost."""
     if step == 1:
         return cells
     down, across = (-(-n // step) for n in cells.shape)
@@ -331,7 +331,7 @@ def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
 
 
 def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend: Sequence[Array]) -> Array:
-    """Return all of it as pixels: labels, the picture with its ring, the legend and the lines below."""
+    """Draw everything as pixels: labels, the picture with its ring, the legend and the lines below."""
     rows, columns = cells.shape
     side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns))) * SCALE
     bins = matrix.query_bin * step, matrix.key_bin * step
@@ -367,14 +367,14 @@ def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend:
 
 
 def _hatch(picture: Array, rows: Array) -> None:
-    """Draw slanting lines over the rows of pixels that are of padding."""
+    """Draw slanted lines over the rows of padding."""
     down, across = np.flatnonzero(rows)[:, None], np.arange(picture.shape[1])
     y, x = np.nonzero((down + across) % (HATCHED * SCALE) < SCALE)
     picture[down[y, 0], x] = HATCH
 
 
 def _labels(texts: Sequence[str], count: int, bin_: int, side: int, pinned: int | None) -> list[tuple[int, Array]]:
-    """Return which rows have a label, and it: each row a token, where there is room, else positions here and there."""
+    """Return the labeled rows and their labels: every row's token if there is room, else positions at intervals."""
     is_each = bin_ == 1 and side >= LEAST_CELL * SCALE and bool(texts)
     apart = bin_ if is_each else _round_number(TICKS * SCALE / side * bin_)
     chosen = {at // bin_: at for at in range(0, count, apart)}
@@ -392,7 +392,7 @@ def _labels(texts: Sequence[str], count: int, bin_: int, side: int, pinned: int 
 
 
 def _round_number(least: float) -> int:
-    """Return the least of 1, 2, 5, 10, 20, … that is not below a number."""
+    """Return the smallest of 1, 2, 5, 10, 20, … that is not below a number."""
     unit = 10 ** max(0, floor(log10(max(1.0, least))))
     return next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= least)
 
@@ -403,18 +403,18 @@ def _written(text: str) -> Array:
 
 
 def _inked(text: Array) -> Array:
-    """Return grays as places in the palette."""
+    """Return grays as palette indices."""
     return np.where(text > 0, LETTERS + text.astype(int) - 1, PAGE)
 
 
 def _underlined(text: Array) -> Array:
-    """Return the label of what is pinned: a line below it."""
+    """Return the label of a pinned position, underlined."""
     line = np.full((SCALE, text.shape[1]), RING)
     return np.concatenate([text[: -2 * SCALE], line, text[-2 * SCALE : -SCALE]])
 
 
 def _put(page: Array, part: Array, y: int, x: int) -> None:
-    """Put what is drawn of a part on the page; what would stick out is left out."""
+    """Copy a drawn part onto the page, cropped at the edges."""
     top, left = max(0, -y), max(0, -x)
     y, x = max(0, y), max(0, x)
     there = page[y : y + len(part) - top, x : x + part.shape[1] - left]
@@ -423,7 +423,7 @@ def _put(page: Array, part: Array, y: int, x: int) -> None:
 
 
 def _ring(page: Array, y: int, x: int, side: int) -> None:
-    """Draw a ring around a cell, with a gap before it: 7 pixels of the page wide at least."""
+    """Draw a ring with a gap around a cell, at least 7 page pixels wide."""
     least, wide = 7 * SCALE, 2 * SCALE
     out = max(0, (least - side) // 2) + SCALE
     box = [max(0, y - out - wide), y + side + out + wide, max(0, x - out - wide), x + side + out + wide]
@@ -435,7 +435,7 @@ def _ring(page: Array, y: int, x: int, side: int) -> None:
 
 
 def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any, words: Words) -> list[Array]:
-    """Return the ramp between its ends, and what else there is, each as a line of pixels."""
+    """Return the ramp between its ends, and the kinds of cells, each as a line of pixels."""
     if color_range == "row":
         ends = ["− row's max." if matrix.kind == "diverging" else "0", "row's max."]
     else:
@@ -462,7 +462,7 @@ def _lines(texts: Sequence[str]) -> list[Array]:
 
 
 def _used(pixels: Array, table: Array) -> tuple[Array, Array]:
-    """Return the pixels by the colors that occur."""
+    """Reduce the palette to the colors that occur, and return pixels and table."""
     occurs = np.zeros(len(table), bool)
     occurs[pixels] = True
     used = np.flatnonzero(occurs)

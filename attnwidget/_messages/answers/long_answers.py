@@ -1,6 +1,6 @@
-"""Answers that take longer than a message may: computed a slice further each time they are asked for, until whole.
+"""Answers that take longer than one message may: each request computes the next slice.
 
-Nothing runs in between, so that a question that nobody asks any more costs nothing.
+Nothing runs between the requests, so an abandoned answer costs nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 
 from ..._engine.cost import CostBudget
 
-MAX_OPEN = 4  # answers that are begun and kept
-SLICE = 1 << 27  # cells of one slice, at most: about 0.15 s on one core
+MAX_OPEN = 4  # unfinished answers that are kept
+SLICE = 1 << 27  # cells in one slice, at most: about 0.15 s on one core
 
 Made = dict[str, Any]
 
 
 class FilePart(NamedTuple):
-    """A part of a file.
+    """Part of a file.
 
     Attributes:
-        name: that of the file.
-        total: its length in bytes; 0 while it is made.
-        data: the part, empty while the file is made.
+        name: the file's name.
+        total: the file's length in bytes; 0 while it is being made.
+        data: the bytes of this part; empty while the file is being made.
         share: how much of the file is made, 0 to 1.
     """
 
@@ -34,18 +34,18 @@ class FilePart(NamedTuple):
 
 
 class LongAnswer:
-    """An answer that is computed in steps.
+    """An answer computed in steps.
 
     Args:
-        steps: yields after each step how many cells it was worth, and returns the answer.
-        cells: how many all steps are worth.
-        first: what can be said before; {} for nothing.
-        begun: how many cells that was worth.
+        steps: yields each step's cost in cells, and returns the answer.
+        cells: the cost of all steps.
+        first: a preliminary answer; {} for none.
+        begun: the cost of the preliminary answer.
 
     Attributes:
-        made: the whole answer, or what was said before.
-        done: how many cells the steps so far were worth.
-        whole: whether the answer is there.
+        made: the complete answer, or the preliminary one.
+        done: the cost of the steps so far.
+        whole: whether the answer is complete.
     """
 
     def __init__(self, steps: Generator[int, None, Made], cells: int, first: Made, begun: int = 0) -> None:
@@ -54,11 +54,11 @@ class LongAnswer:
 
     @property
     def share(self) -> float:
-        """The share of the steps that is done; 1 only once the answer is whole."""
+        """The share of the steps done; 1 only once the answer is complete."""
         return 1.0 if self.whole else min(self.done / max(1, self._cells), 0.999)
 
     def go_on(self, budget: CostBudget) -> None:
-        """Compute a slice, or as much of it as the budget has left; a step at least, if anything is left."""
+        """Compute one slice, or less if the budget is smaller; at least one step if anything is left."""
         slice_left = min(SLICE, budget.left)
         while slice_left > 0 and not self.whole:
             try:
@@ -72,21 +72,21 @@ class LongAnswer:
 
 
 class LongAnswers:
-    """The answers that are begun: those asked for last."""
+    """The unfinished answers, most recently requested last."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Hashable, LongAnswer] = OrderedDict()
 
     def answer(self, of: Hashable, begin: Callable[[], LongAnswer], budget: CostBudget) -> Made:
-        """Return an answer as far as it is known, a slice further than before, with the `share` that is done.
+        """Compute the next slice of an answer and return the answer so far, with the `share` done.
 
         Args:
-            of: what tells it from others, the versions of the tensors included.
-            begin: begins it.
-            budget: what the message has left.
+            of: identifies the answer; includes the versions of the tensors.
+            begin: starts the answer.
+            budget: the rest of the message's budget.
 
         Raises:
-            ValueError: nothing is left to begin with.
+            ValueError: nothing is left of the budget to begin with.
         """
         found = self._open.pop(of, None)
         if found is None:

@@ -1,4 +1,4 @@
-"""One pair's way through the stages in numbers, as the stages view draws it step by step."""
+"""One pair's numbers at every stage, as the stages view draws them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..._utils.jsonable import as_json
 from ...attention import Attention
 from ..codec import encoding
 
-MAX_ROW_KEYS = 64  # keys whose weights are drawn: all of them, or beyond that the strongest
+MAX_ROW_KEYS = 64  # keys drawn in a row; a longer row shows the strongest
 STRONGEST_KEYS = 24
 
 
@@ -25,12 +25,12 @@ def pair(
     head: int,
     before: tuple[Attention, Explanation] | None = None,
 ) -> dict[str, Any]:
-    """Compute a pair's way from q · k to its share of the output, and its row of weights.
+    """Compute a pair's numbers from q · k to its share of the output, and its row of weights.
 
     Args:
         att: the layer.
         query, key, batch, head: the pair.
-        before: the layer without the other rules, where there are any, and the pair explained there.
+        before: the layer without the what-if rules, and the pair explained there; None if there are no such rules.
     """
     found = att.explain(query, key, batch=batch, head=head)
     keys, weights, blocked = _row(att, found, batch, head)
@@ -46,14 +46,14 @@ def pair(
 
 
 def _original(att: Attention, was: Explanation, keys: Tensor, batch: int, head: int) -> dict[str, Any]:
-    """Return the same pair and row without the other rules."""
+    """Return the same pair and row without the what-if rules."""
     row = att.block(batch=batch, head=head, queries=was.query)[0][keys]
     value = None if was.value is None else encoding.encode(encoding.to_numpy(was.value))
     return {**numbers(was), "value": value, "row": encoding.encode(encoding.to_numpy(row))}
 
 
 def numbers(found: Explanation) -> dict[str, Any]:
-    """Return every single number of an explanation, as JSON can hold it."""
+    """Return all single numbers of an explanation, ready for JSON."""
     of_row = ("maximum", "log_normalizer", "sink", "sink_weight")
     names = ("score", "scale", "scaled", "softcap", "capped", "masked", *of_row, "weight")
     effects = [{"name": e.name, "blocks": e.blocks, "adds": as_json(e.adds)} for e in found.effects]
@@ -68,7 +68,7 @@ def _vectors(found: Explanation) -> dict[str, Any]:
 
 
 def _row(att: Attention, found: Explanation, batch: int, head: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the keys of the row, all or the strongest and the pair's own; their weights, and which are blocked."""
+    """Return the row's keys (all, or the strongest and the pair's own), their weights, and which are blocked."""
     if att.shape.K <= MAX_ROW_KEYS:
         weights = att.block(batch=batch, head=head, queries=found.query)[0]
         blocked = ~att.block("allowed", batch=batch, head=head, queries=found.query)[0]

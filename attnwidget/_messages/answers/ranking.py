@@ -1,6 +1,6 @@
-"""Rankings of rows and columns of any length: the strongest cells, how many hold nine tenths, the entropy.
+"""Rank rows and columns of any length: strongest cells, how many hold nine tenths of the sum, entropy.
 
-The definitions are those of js/src/data/rank.ts, which answers for the rows that a front-end has.
+js/src/data/rank.ts has the same definitions, for the rows that a front-end has.
 """
 
 from __future__ import annotations
@@ -20,28 +20,26 @@ from ..._engine.stages import MASKED
 from ..._utils.indexing import cuts
 from ...attention import Attention
 
-STRONGEST_SORTED = 4096  # cells, in which most rows hold nine tenths: sorted before all others are
-MAX_BINS_AT_ONCE = 1 << 19  # of a level, of which the largest are looked for
-MAX_CELLS_AT_ONCE = 1 << 21  # of rows or columns that are read together
+STRONGEST_SORTED = 4096  # cells sorted first: most rows reach nine tenths within them
+MAX_BINS_AT_ONCE = 1 << 19  # bins of a level searched at a time
+MAX_CELLS_AT_ONCE = 1 << 21  # cells of rows or columns read at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The strongest cells of a row or column, and what all of them come to.
+    """The strongest cells of a row or column, and totals over all its cells.
 
-    positions: (count,) int64, of the strongest cells, strongest first, of equal ones the earlier; neither blocked nor
-        NaN.
-    values: (count,) float32, of the same cells.
-    allowed: how many cells are neither blocked nor NaN.
-    blocked: how many are blocked.
-    nan: how many are NaN.
-    sum: of the allowed cells.
-    rest_sum: of the allowed cells that are not among the strongest.
+    positions: (count,) int64, the strongest cells, strongest first, earlier first among equals; none is blocked or NaN.
+    values: (count,) float32, their values.
+    allowed: the number of cells that are neither blocked nor NaN.
+    blocked: the number of blocked cells.
+    nan: the number of NaN cells.
+    sum: the sum of the allowed cells.
+    rest_sum: the sum of the allowed cells that are not in `positions`.
     entropy: bits, of the allowed cells as shares of their sum.
-    max_entropy: bits, if all allowed cells were alike.
+    max_entropy: bits, if all allowed cells were equal.
     ninety: the fewest cells that hold nine tenths of the sum.
-    sink: the number of the learned sink beside the cells of a row, which the entropies count as one more cell; None
-        where there is none.
+    sink: the learned sink's value in a row, counted as one more cell in the entropies; None if there is no sink.
     """
 
     positions: Tensor
@@ -64,10 +62,10 @@ def rank(
 
     Args:
         values: (n,) float32.
-        blocked: (n,) bool; None where no cell is blocked.
-        count: how many of the strongest cells to name, at most.
-        sink: the number of the learned sink in a row, if there is one.
-        by_size: whether the strongest are those of largest absolute value, and no entropy is asked for.
+        blocked: (n,) bool; None if no cell is blocked.
+        count: the number of strongest cells to return, at most.
+        sink: the learned sink's value in a row, if there is one.
+        by_size: rank by absolute value, and compute no entropy.
 
     >>> found = rank(torch.tensor([0.1, 0.6, 0.3, 0.0]), torch.tensor([False, False, False, True]), 2)
     >>> found.positions, found.allowed, found.ninety
@@ -137,25 +135,25 @@ def _ninety(values: np.ndarray[tuple[int], np.dtype[np.float64]], total: float) 
 def line(
     att: Attention, stage: Stage, batch: int, head: int, side: str, places: Sequence[int], *, mean: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Read the numbers of some queries over all keys, or of some keys over all queries, as their mean or sum.
+    """Read the mean or sum of some queries over all keys, or of some keys over all queries.
 
     Args:
         att: the attention.
-        stage: the stage that is read.
-        batch: which sample.
-        head: which head.
+        stage: the stage to read.
+        batch: the sample.
+        head: the head.
         side: "queries" or "keys".
-        places: which of them.
-        mean: whether several come to their mean, or else to their sum.
+        places: positions along `side`.
+        mean: return the mean; otherwise the sum.
 
     Returns:
-        (n,) float32, and (n,) bool, which are blocked in all of them; None where none is.
+        (n,) float32, and (n,) bool, the cells blocked in every row or column read; None if there are none.
     """
     length, others = (att.shape.K, "keys") if side == "queries" else (att.shape.Q, "queries")
     masked = stage in MASKED
     total = torch.zeros(length, dtype=torch.float64, device="cpu")
     any_allowed = torch.zeros(length, dtype=torch.bool, device="cpu")
-    whole_rows = side == "queries"  # a query's weights are of all keys at once
+    whole_rows = side == "queries"  # a query's weights need all its keys at once
     some = max(1, MAX_CELLS_AT_ONCE // length) if whole_rows else len(places)
     pieces = [range(length)] if whole_rows else list(cuts(range(length), 1, max(1, MAX_CELLS_AT_ONCE // len(places))))
     for first in range(0, len(places), some):
@@ -178,14 +176,14 @@ def line(
 
 
 def _strongest_bins(level: CachedLevel, count: int, *, skip_first: bool) -> list[tuple[int, int]]:
-    """Return the bins of largest size, (row, column); none of 0. Some rows at a time: a level is large."""
+    """Return the bins with the largest absolute values, (row, column), without zeros; reads a few rows at a time."""
     values = level.overview.values
     columns = values.shape[1]
     best, places = values.new_zeros(0), torch.zeros(0, dtype=torch.int64, device=values.device)
     for piece in cuts(range(len(values)), 1, max(1, MAX_BINS_AT_ONCE // max(1, columns))):
         part = _sizes(values[piece.start : piece.stop])
         if skip_first:
-            assert level.beside_first is not None  # every level pooled by maximum of which pairs are asked for has it
+            assert level.beside_first is not None  # levels pooled by maximum have it for stages with pairs
             part[:, 0] = _sizes(level.beside_first[piece.start : piece.stop])
         top, bins = part.flatten().topk(min(count, part.numel()))
         best, order = torch.cat([best, top]).sort(descending=True, stable=True)
@@ -194,7 +192,7 @@ def _strongest_bins(level: CachedLevel, count: int, *, skip_first: bool) -> list
 
 
 def _sizes(values: Tensor) -> Tensor:
-    """Return how large numbers are; 0 of what is none, as where nothing is allowed."""
+    """Return absolute values, with 0 for NaN and ±∞."""
     return values.nan_to_num(0.0, 0.0, 0.0).abs()
 
 
@@ -208,21 +206,21 @@ def strongest_pairs(
     skip_first: bool,
     stage: Stage = "weights",
 ) -> list[tuple[int, int, float]]:
-    """Find the strongest pairs of a head, no two of them in the same bin of a level.
+    """Find the strongest pairs of a head, at most one in each bin of a level.
 
-    Of numbers with signs the largest by size, with their signs.
+    Signed numbers are ranked by absolute value and keep their sign.
 
     Args:
         att: the attention.
-        level: of the head's stage, pooled by maximum.
-        batch: which sample.
-        head: which head.
-        count: how many pairs, at most.
-        skip_first: whether key 0 is left out.
-        stage: the weights, or a stage that they are multiplied to.
+        level: the head's stage, pooled by maximum.
+        batch: the sample.
+        head: the head.
+        count: the number of pairs, at most.
+        skip_first: leave out key 0.
+        stage: the weights, or a stage after them.
 
     Returns:
-        (query, key, number), strongest first; none is 0.
+        (query, key, number), strongest first, without zeros.
     """
     pairs = []
     for row, column in _strongest_bins(level, count, skip_first=skip_first):

@@ -1,7 +1,7 @@
-"""Answers to the front-end's requests, such as exact rows, cells and tiles, what is strongest, and tokens.
+"""Answer the front-end's requests: exact rows, cells and tiles, rankings, tokens, and the rest.
 
-A message from a front-end is untrusted: it is checked and bounded here, and every request in it is answered, with what
-was asked or with a sentence that says why not. Nothing here raises.
+Messages from a front-end are untrusted, so they are checked and bounded here. Every request gets a reply: the answer,
+or a sentence that says why there is none. Nothing here raises, except `Interrupted`.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from ..segments.segment_reading import MEASURES
 from . import ranking, stage_sections
 from .long_answers import FilePart, LongAnswer, LongAnswers
 
-MAX_CELLS = 65_536  # of one `cells` reply
-MAX_LINE = 60_000  # numbers of one row or column: as float32 they fit a message
-CELLS_AT_ONCE = 1 << 18  # of a bin, in which its peak is looked for
-MAX_LEVEL = 2**22  # bins of the overviews that one message makes anew: they stay in memory, 5 bytes each
-MAX_BIN = 2**22  # cells that one `peak` looks at: a bin of the picture of a million tokens
+MAX_CELLS = 65_536  # in one `cells` reply
+MAX_LINE = 60_000  # numbers in one row or column: as float32 they fit in a message
+CELLS_AT_ONCE = 1 << 18  # cells read at a time when looking for a bin's peak
+MAX_LEVEL = 2**22  # overview bins that one message may compute: they stay in memory, 5 bytes each
+MAX_BIN = 2**22  # cells that one `peak` may read: one bin of a million-token picture
 MAX_REQUESTS = 64  # in one message
-FULL_REPLY = 768 * 1024  # bytes of answers from which on no more are given: one is a quarter of a MiB at most
-MAX_REFUSED = 1024  # beyond, the whole message is refused
-MAX_NAME = 200  # characters of a request's own name for itself
-MAX_PLACES = 64  # rows or columns that are ranked together, and places that are named of them
+FULL_REPLY = 768 * 1024  # bytes after which a reply takes no more answers; one answer has at most a quarter of a MiB
+MAX_REFUSED = 1024  # requests; a message with more is refused as a whole
+MAX_NAME = 200  # characters in a request's id
+MAX_PLACES = 64  # rows or columns ranked together, and positions returned
 MAX_PAIRS = 32
 MAX_FOUND = 20
 MAX_FILE = 1 << 30  # bytes
-FILE_PART = 192 * 1024  # bytes of a file that one reply holds
+FILE_PART = 192 * 1024  # bytes of a file in one reply
 FILES = ("png", "svg", "html")
 OF_NO_NUMBERS = ("tokens", "find", "pass", "segment_by", "retry", "ping")  # requests that need no weights
 UNITS = ("sentences", "paragraphs", "lines")
-MAX_ASIDE = 1000  # names of segments that are set aside
+MAX_ASIDE = 1000  # names of excluded segments
 MAX_TEXT = 200  # characters to search for
 WAIT = "wait for the exact picture"
 INTERRUPTED = "interrupted: ask again"
@@ -73,11 +73,11 @@ Reply = dict[str, Any]
 
 
 class Context(Protocol):
-    """What a widget knows beside its tensors, to answer requests."""
+    """What the answers need from the widget."""
 
     @property
     def stack(self) -> WhatIfLayers[Attention] | Sequence[Attention]:
-        """The layers that are shown."""
+        """The layers shown."""
 
     @property
     def long_answers(self) -> LongAnswers:
@@ -85,55 +85,55 @@ class Context(Protocol):
 
     @property
     def not_yet(self) -> str | None:
-        """Why no weights can be asked for yet; None where they can."""
+        """Why weights cannot be requested yet; None when they can."""
 
     def levels(self, layer: int) -> LevelCache:
-        """Return the overviews that are kept of a layer."""
+        """Return the overviews kept for a layer."""
 
     def vocabulary(self, side: str, layer: int, batch: int) -> TokenSearch | None:
-        """Return the tokens of a sample, of its "query" or its "key" side; None where there are none."""
+        """Return the "query" or "key" tokens of a sample; None if it has none."""
 
     def tiles(
         self, layer: int, key: LevelKey, view: str, addresses: Sequence[Address], budget: cost.CostBudget
     ) -> tuple[list[Reply], list[bytes]]:
-        """Return the tiles that are quick, with their buffers; the others are sent later."""
+        """Return the tiles that are quick to make, with their buffers; the others are sent later."""
 
     def steer(self, layer: int, batch: int, head: int, stage: str, action: str) -> None:
         """Stop or resume the pass."""
 
     def check(self, layer: int, batch: int, head: int) -> None:
-        """Find what is likely wrong with a head, however long it is."""
+        """Look for likely faults in a head, however long it is."""
 
     def mass(self, number: int) -> MassPass:
-        """Return the attention between segments in a head, by its number."""
+        """Return the attention between segments in one head, by its id."""
 
     def head_mass(self, number: int) -> HeadMasses:
-        """Return the attention to segments in all heads, by its number."""
+        """Return the attention to segments in all heads, by its id."""
 
     def make_segments(self, unit: str) -> None:
-        """Make segments of the tokens."""
+        """Split the tokens into segments."""
 
     def ask_effect(self, of: Any) -> None:
-        """Run the model with one edit soon."""
+        """Schedule a run of the model with one edit."""
 
     def steer_effects(self, action: Any) -> None:
-        """Run, stop or resume the runs of the model with edits."""
+        """Start, stop or resume the runs of the model with edits."""
 
     def retry(self) -> None:
         """Compute the picture again."""
 
     def file(self, kind: str, start: int, most: int, budget: cost.CostBudget) -> FilePart:
-        """Return a part of a file of what is shown, which may still have to be made."""
+        """Return part of a file of the current view; making the file may take several calls."""
 
     def both(self, layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
-        """Return the two attentions that are compared."""
+        """Return the two attentions being compared."""
 
     def together(self, layer: int, name: str) -> Context:
-        """Return the context of several heads as one, by their name."""
+        """Return the context for several heads combined under one name."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised where someone interrupted the answers to a message, with a reply to each of its requests."""
+    """Raised when the user interrupts the answers to a message; it holds a reply to every request."""
 
     def __init__(self, reply: dict[str, Any], buffers: list[bytes]) -> None:
         super().__init__()
@@ -142,22 +142,22 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Message:
-    """One message that is being answered, what its answers may cost, and the buffers of the reply."""
+    """One message being answered: its context, budgets, and reply buffers."""
 
     context: Context
     budget: cost.CostBudget = field(default_factory=cost.CostBudget)
     tile_budget: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(cost.AT_ONCE))
     level_budget: cost.CostBudget = field(default_factory=lambda: cost.CostBudget(MAX_LEVEL))
     buffers: list[bytes] = field(default_factory=list)
-    retried: list[bool] = field(default_factory=list)  # once at most; a list, as messages about other heads share it
+    retried: list[bool] = field(default_factory=list)  # at most once; a list, because copies of the message share it
 
     def check_room(self) -> None:
-        """Raise ValueError if the answers so far are as much as a reply may hold."""
+        """Raise ValueError if the reply is already full."""
         if sum(map(len, self.buffers)) >= FULL_REPLY:
-            raise ValueError(f"the reply holds {FULL_REPLY // 1024} KiB by now: ask for this again, by itself")
+            raise ValueError(f"the reply is full ({FULL_REPLY // 1024} KiB): send this request again on its own")
 
     def afford(self, att: Attention, request: Reply, queries: range, keys: range, worth: int = 1) -> None:
-        """Raise ValueError if these cells take too long to compute, each of them worth so many of a picture."""
+        """Raise ValueError if these cells cost too much; one cell costs as much as `worth` cells of a picture."""
         of = att, request["batch"], request["head"]
         needed = worth * cost.cells(*of, queries, keys, request["stage"])
         if len(keys) < att.shape.K:
@@ -169,25 +169,25 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
     """Answer one message.
 
     Args:
-        context: what the widget knows.
-        content: the message, as it came from outside.
+        context: what the answers need from the widget.
+        content: the message, unchecked.
 
     Returns:
-        The reply with its buffers, one reply to each request; None if the message holds no requests. A message of
-        thousands is refused as a whole.
+        The reply with its buffers: one answer to each request. None if the message holds no requests. A message with
+        more than `MAX_REFUSED` requests is refused as a whole.
 
     Raises:
-        Interrupted: someone interrupted it; the reply, whole, is in it.
+        Interrupted: the user interrupted it; the exception holds the complete reply.
     """
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list):
         return None
-    most = f"a message holds at most {MAX_REQUESTS} requests"
+    most = f"a message can hold at most {MAX_REQUESTS} requests"
     if len(requests) > MAX_REFUSED:
-        return {"refused": f"{most}: none of these {len(requests):,} is answered"}, []
+        return {"refused": f"{most}: none of these {len(requests):,} was answered"}, []
     message = Message(context)
     if "what_if" in content:
-        message.budget.use(cost.REFRESH)  # other rules were tried before, and all that follows was made
+        message.budget.use(cost.REFRESH)  # the what-if rules changed first, which computed everything again
     replies: list[Reply] = []
     try:
         for request in requests[:MAX_REQUESTS]:
@@ -200,7 +200,7 @@ def answer(context: Context, content: Any) -> tuple[dict[str, Any], list[bytes]]
 
 
 def refuse(content: Any, reason: str) -> tuple[dict[str, Any], list[bytes]] | None:
-    """Return a reply that answers no request of a message, each with the reason; None if the message holds none."""
+    """Return a reply that refuses every request of a message with one reason; None if the message holds no requests."""
     requests = content.get("requests") if isinstance(content, dict) else None
     if not isinstance(requests, list) or len(requests) > MAX_REFUSED:
         return None
@@ -211,20 +211,20 @@ def _answer_one(message: Message, request: Any) -> Reply:
     begun = len(message.buffers)
     try:
         if not isinstance(request, dict):
-            raise TypeError(f"a request is a dict, not {type(request).__name__}")
+            raise TypeError(f"a request must be a dict, not {type(request).__name__}")
         kind = request.get("kind")
         if not isinstance(kind, str) or kind not in ANSWERS:
             *others, last = ANSWERS
-            raise ValueError(f"no request is called {short(kind)}: there are {', '.join(others)} and {last}")
-        if isinstance(request.get("head"), str):  # several heads as one: head 0 of an attention of their own
+            raise ValueError(f"there is no request called {short(kind)}: use one of {', '.join(others)} and {last}")
+        if isinstance(request.get("head"), str):  # combined heads are head 0 of an attention of their own
             stack = message.context.stack
             context = message.context.together(_integer(request, "layer", len(stack)), request["head"])
             message, request = replace(message, context=context), {**request, "head": 0}
         if message.context.not_yet is not None and kind not in OF_NO_NUMBERS:
             raise ValueError(message.context.not_yet)
         message.check_room()
-        return {**_ok(request), **ANSWERS[kind](message, request)}
-    except Exception as error:  # whatever goes wrong, the front-end hears of it; the log only of mistakes of ours
+        return {"id": _id(request), "ok": True, **ANSWERS[kind](message, request)}
+    except Exception as error:  # every error reaches the front-end; only our own mistakes are logged
         del message.buffers[begun:]
         log_told(log, "a request", error)
         return _refusal(request, sentence_of(error))
@@ -247,7 +247,7 @@ def _line(message: Message, att: Attention, request: Reply, queries: range, keys
     many = len(queries) * len(keys)
     if many > MAX_LINE:
         what = "row" if len(queries) == 1 else "column"
-        raise ValueError(f"a {what} of {many:,} numbers is too much to send: ask what is strongest in it, `ranked`")
+        raise ValueError(f"a {what} of {many:,} numbers is too much to send: ask for its strongest cells with `ranked`")
     message.afford(att, request, queries, keys)
     return _numbers(message, att, request, queries, keys, flat=True)
 
@@ -272,12 +272,12 @@ def _peak(message: Message, request: Reply) -> Reply:
             if bool(blocked.all()):
                 continue
             values = values.masked_fill(blocked, -math.inf)
-        top = int(values.argmax())  # that of a NaN, if there is one: as the picture pools
+        top = int(values.argmax())  # a NaN wins, as in the picture's pooling
         value = values.flatten()[top]
         if best is not None and (bool(best.isnan()) or not bool((value > best) | value.isnan())):
             continue
         if bool(value == -math.inf) and blocked is not None:
-            top = int(blocked.flatten().to(torch.uint8).argmin())  # the first that is not blocked
+            top = int(blocked.flatten().to(torch.uint8).argmin())  # the first cell that is not blocked
         best, (row, column) = value, divmod(top, values.shape[1])
         found = {"value": as_json(float(value)), "query": rows.start + row, "key": keys.start + column}
     return found
@@ -286,11 +286,11 @@ def _peak(message: Message, request: Reply) -> Reply:
 def _tiles(message: Message, request: Reply) -> Reply:
     att, key, view = _attention(message, request), _key(request), request.get("view")
     if not isinstance(view, str) or len(view) > MAX_TEXT or not view.isprintable():
-        raise ValueError(f"view is {short(view)}: give a short text")
+        raise ValueError(f"view is {short(view)}: give a short printable text")
     asked = request.get("tiles")
     if not isinstance(asked, list) or not 0 < len(asked) <= MAX_TILES_PER_REQUEST:
         raise ValueError(
-            f"tiles are a list of 1 to {MAX_TILES_PER_REQUEST}, each [row_level, column_level, row, column]"
+            f"tiles must be a list of 1 to {MAX_TILES_PER_REQUEST}, each [row_level, column_level, row, column]"
         )
     addresses = [_address(att, key, one) for one in asked]
     each = cost.TILE * cost.worth_of_a_cell(att, key.batch, key.head)
@@ -306,7 +306,7 @@ def _address(att: Attention, key: LevelKey, asked: Any) -> Address:
     if not isinstance(asked, list) or len(asked) != 4 or any(type(part) is not int or part < 0 for part in asked):
         raise ValueError(f"a tile is {short(asked)}: give [row_level, column_level, row, column]")
     address = Address(*asked)
-    region(att, key, address)  # raises where there is no such tile
+    region(att, key, address)  # raises if there is no such tile
     return address
 
 
@@ -314,7 +314,7 @@ def _ranked(message: Message, request: Reply) -> Reply:
     att, over = _attention(message, request), request.get("over", "sum")
     sides = [side for side in ("queries", "keys") if request.get(side) is not None]
     if len(sides) != 1:
-        raise ValueError("give queries or keys, a list of positions")
+        raise ValueError("give either queries or keys, as a list of positions")
     if over not in ("mean", "sum"):
         raise ValueError(f"over is {short(over)}: give mean or sum")
     (side,) = sides
@@ -354,7 +354,7 @@ def _strongest(message: Message, request: Reply) -> Reply:
     if type(skip) is not bool:
         raise ValueError(f"skip_first is {short(skip)}: give true or false")
     stage: Any = request.get("stage", "weights")
-    stage = stage if stage in NORMALIZED else "weights"  # of stages before the weights, the strongest weights
+    stage = stage if stage in NORMALIZED else "weights"  # stages before the weights show the strongest weights
     key, levels = LevelKey(batch, head, stage, "max"), message.context.levels(request["layer"])
     everything = range(att.shape.Q), range(att.shape.K)
     if levels.find(key) is None:
@@ -365,17 +365,19 @@ def _strongest(message: Message, request: Reply) -> Reply:
         row_level, column_level = levels.finest
         made = -(-att.shape.Q // (1 << row_level)) * -(-att.shape.K // (1 << column_level))
         if made > message.level_budget.left:
-            raise ValueError("this message already computes the strongest pairs of another head: ask for these alone")
-        message.budget.spend(needed, "ask for it alone")
+            raise ValueError(
+                "this message already computes the strongest pairs of another head: send this request on its own"
+            )
+        message.budget.spend(needed, "send this request on its own")
         message.level_budget.use(made)
         for _ in levels.build(batch, head, stage=stage):
             pass
     kept = levels.find(key)
     if kept is None:
-        raise ValueError("the strongest pairs were forgotten: ask again")
+        raise ValueError("the strongest pairs were dropped from memory: ask again")
     bins = min(count, kept.overview.values.shape[0])
     unknown = cost.normalizers(att, batch, head, everything[0], stage) and bins * kept.overview.query_bin * att.shape.K
-    message.budget.spend(unknown, "the head is to be computed again")
+    message.budget.spend(unknown, "the head has to be computed again")
     return {"pairs": ranking.strongest_pairs(att, kept, batch, head, count=count, skip_first=skip, stage=stage)}
 
 
@@ -383,7 +385,7 @@ def _tokens(message: Message, request: Reply) -> Reply:
     tokens = _vocabulary(message, request).tokens
     page = _span_of({"tokens": [request.get("start"), request.get("stop")]}, "tokens", len(tokens))
     if len(page) > encoding.PAGE:
-        raise ValueError(f"{len(page):,} tokens were asked for: at most {encoding.PAGE:,} at once")
+        raise ValueError(f"{len(page):,} tokens were requested: ask for at most {encoding.PAGE:,} at once")
     made = encoding.encode_page(tokens[page.start : page.stop])
     message.buffers.append(made["text"])
     return {"text": len(message.buffers) - 1, "ends": encoding.detach(made["ends"], message.buffers)}
@@ -392,7 +394,7 @@ def _tokens(message: Message, request: Reply) -> Reply:
 def _find(message: Message, request: Reply) -> Reply:
     vocabulary, text = _vocabulary(message, request), request.get("text")
     if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT:
-        raise ValueError(f"text is {short(text)}: give 1 to {MAX_TEXT} characters to look for")
+        raise ValueError(f"text is {short(text)}: give 1 to {MAX_TEXT} characters to search for")
     start = _integer(request, "start", len(vocabulary.tokens))
     message.budget.spend(cost.SEARCHED * len(vocabulary.tokens), "ask for fewer at once")
     longer = vocabulary.size // cost.BYTES_SEARCHED - len(vocabulary.tokens)
@@ -410,7 +412,7 @@ def _change(message: Message, request: Reply) -> Reply:
         _span_of(request, name, axis.length) for name, axis in (("queries", both.queries), ("keys", both.keys))
     )
     if len(queries) * len(keys) > MAX_BIN:
-        raise ValueError(f"{len(queries) * len(keys):,} cells were asked for: at most {MAX_BIN:,} at once")
+        raise ValueError(f"{len(queries) * len(keys):,} cells were requested: ask for at most {MAX_BIN:,} at once")
     key = LevelKey(request["batch"], request["head"], request["stage"], "max")
     needed = cost.CHANGE * both.cells(key, queries, keys) + both.normalizers(key, queries)
     message.budget.spend(needed, f"look closer, or {WAIT}")
@@ -431,7 +433,7 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
     att = message.context.stack[layer]
     batch, heads = _integer(request, "batch", att.shape.B), _span_of(request, "heads", att.shape.H)
     if len(heads) > heads_overview.MAX_HEADS_PER_REQUEST:
-        raise ValueError(f"{len(heads):,} heads were asked for: at most {heads_overview.MAX_HEADS_PER_REQUEST} at once")
+        raise ValueError(f"{len(heads):,} heads were requested: at most {heads_overview.MAX_HEADS_PER_REQUEST} at once")
     plan = heads_overview.Plan(message.context.stack, batch)
     message.budget.spend(plan.worth(layer, heads), "ask for fewer at once")
     stage = request.get("stage", "weights")
@@ -449,10 +451,8 @@ def _thumbnails(message: Message, request: Reply) -> Reply:
 def _check(message: Message, request: Reply) -> Reply:
     att, batch, head = _head(message, request)
     if (kept := only_overviews(att)) is not None:
-        raise kept.refusal("what may be wrong with a head is")
-    message.budget.spend(
-        cells_to_ask(Head(att, batch, head)), "Attention.check does it in Python, however long it takes"
-    )
+        raise kept.refusal("the likely faults of a head are")
+    message.budget.spend(cells_to_ask(Head(att, batch, head)), "call Attention.check in Python, which has no limit")
     message.context.check(request["layer"], batch, head)
     return {}
 
@@ -475,7 +475,7 @@ def _gradients(message: Message, request: Reply) -> Reply:
 
 
 def _over_several(message: Message, request: Reply, begin: Callable[[Attention, int, int], LongAnswer]) -> Reply:
-    """Answer what may take several messages, a slice further than the last time it was asked."""
+    """Answer a request that may take several messages: each one computes the next slice."""
     att, batch, head = _head(message, request)
     of = request["kind"], att, batch, head, att.versions()
     answers = message.context.long_answers
@@ -491,7 +491,7 @@ def _jacobian(message: Message, request: Reply) -> Reply:
 
 def _cost(message: Message, request: Reply) -> Reply:
     att = _head(message, request)[0]
-    message.budget.spend(message.budget.most, "ask for it alone")
+    message.budget.spend(message.budget.most, "send this request on its own")
     return stage_sections.timing(att)
 
 
@@ -509,7 +509,7 @@ def _segment_line(message: Message, request: Reply) -> Reply:
         raise ValueError(f"measure is {short(measure)}: give {', '.join(MEASURES)}")
     if not isinstance(aside, list) or len(aside) > MAX_ASIDE or not all(isinstance(name, str) for name in aside):
         raise ValueError(f"aside is {short(aside)}: give a list of at most {MAX_ASIDE:,} names")
-    message.budget.spend(cost.SEARCHED * len(found.asked) * len(found.names), "ask for it alone")
+    message.budget.spend(cost.SEARCHED * len(found.asked) * len(found.names), "send this request on its own")
     return _detached(message, segment_answers.line(found, _column_of(found, request), measure, aside))
 
 
@@ -536,7 +536,7 @@ def _segment_heads(message: Message, request: Reply) -> Reply:
     found = message.context.head_mass(_number(request))
     columns = _places(request, "columns", len(found.names))
     if len(columns) > segment_answers.MAX_HEAD_COLUMNS:
-        raise ValueError(f"{len(columns)} columns were asked for: at most {segment_answers.MAX_HEAD_COLUMNS} at once")
+        raise ValueError(f"{len(columns)} columns were requested: at most {segment_answers.MAX_HEAD_COLUMNS} at once")
     return _detached(message, segment_answers.heads(found, columns))
 
 
@@ -544,7 +544,7 @@ def _segment_by(message: Message, request: Reply) -> Reply:
     unit = request.get("unit")
     if unit not in UNITS:
         raise ValueError(f"unit is {short(unit)}: give {', '.join(UNITS[:-1])} or {UNITS[-1]}")
-    message.budget.spend(message.budget.most, "ask for it alone")
+    message.budget.spend(message.budget.most, "send this request on its own")
     message.context.make_segments(unit)
     return {}
 
@@ -556,7 +556,7 @@ def _mass(message: Message, request: Reply) -> MassPass:
 def _number(request: Reply) -> int:
     number = request.get("of")
     if type(number) is not int:
-        raise ValueError(f"of is {short(number)}: give the id of a mass")
+        raise ValueError(f"of is {short(number)}: give the id of a segment mass")
     return number
 
 
@@ -565,7 +565,7 @@ def _column_of(found: MassPass, request: Reply) -> int:
 
 
 def _detached(message: Message, made: Any) -> Any:
-    """Return a reply with the bytes of all its envelopes in the message's buffers."""
+    """Return a reply after moving the bytes of its envelopes to the message's buffers."""
     if isinstance(made, dict):
         if "dtype" in made:
             return encoding.detach(made, message.buffers)
@@ -574,20 +574,20 @@ def _detached(message: Message, made: Any) -> Any:
 
 
 def _effect(message: Message, request: Reply) -> Reply:
-    message.budget.spend(cost.SEARCHED, "ask for it alone")
+    message.budget.spend(cost.SEARCHED, "send this request on its own")
     message.context.ask_effect(request.get("of"))
     return {}
 
 
 def _effects(message: Message, request: Reply) -> Reply:
-    message.budget.spend(cost.SEARCHED, "ask for it alone")
+    message.budget.spend(cost.SEARCHED, "send this request on its own")
     message.context.steer_effects(request.get("action"))
     return {}
 
 
 def _retry(message: Message, request: Reply) -> Reply:
     if not message.retried:
-        message.budget.spend(cost.REFRESH, "ask for it alone")
+        message.budget.spend(cost.REFRESH, "send this request on its own")
         message.retried.append(True)
         message.context.retry()
     return {}
@@ -648,14 +648,14 @@ def _head(message: Message, request: Reply) -> tuple[Attention, int, int]:
 def _attention(message: Message, request: Reply) -> Attention:
     att, _, _ = _head(message, request)
     if request.get("stage") not in STAGES:
-        raise ValueError(f"no stage is called {short(request.get('stage'))}: there are {', '.join(STAGES)}")
+        raise ValueError(f"there is no stage called {short(request.get('stage'))}: use one of {', '.join(STAGES)}")
     att.check_stage(request["stage"])
     return att
 
 
 def _key(request: Reply) -> LevelKey:
     if request.get("pool") not in POOLS:
-        raise ValueError(f"no pool is called {short(request.get('pool'))}: there are {', '.join(POOLS)}")
+        raise ValueError(f"there is no pool called {short(request.get('pool'))}: use one of {', '.join(POOLS)}")
     return LevelKey(request["batch"], request["head"], request["stage"], request["pool"])
 
 
@@ -692,7 +692,7 @@ def _numbers(
 def _integer(request: Reply, name: str, bound: int) -> int:
     value = request.get(name)
     if type(value) is not int or not 0 <= value < bound:
-        raise IndexError(f"{name} {short(value)} is not there: there are 0 to {bound - 1}")
+        raise IndexError(f"{name} {short(value)} is out of range: give 0 to {bound - 1}")
     return value
 
 
@@ -706,9 +706,9 @@ def _count(request: Reply, most: int) -> int:
 def _places(request: Reply, name: str, bound: int) -> list[int]:
     value = request.get(name)
     if not isinstance(value, list) or not 0 < len(value) <= MAX_PLACES:
-        raise ValueError(f"{name} are {short(value)}: give a list of 1 to {MAX_PLACES}")
+        raise ValueError(f"{name} are {short(value)}: give a list of 1 to {MAX_PLACES} positions")
     if not all(type(place) is int and 0 <= place < bound for place in value):
-        raise IndexError(f"{name} {short(value)} are not there: there are 0 to {bound - 1}")
+        raise IndexError(f"{name} {short(value)} are out of range: give 0 to {bound - 1}")
     return value
 
 
@@ -716,7 +716,7 @@ def _spans(att: Attention, request: Reply, limit: int) -> tuple[range, range]:
     queries, keys = _span_of(request, "queries", att.shape.Q), _span_of(request, "keys", att.shape.K)
     count = len(queries) * len(keys)
     if count > limit:
-        raise ValueError(f"{count:,} cells were asked for: at most {limit:,} at once")
+        raise ValueError(f"{count:,} cells were requested: ask for at most {limit:,} at once")
     return queries, keys
 
 
@@ -725,12 +725,8 @@ def _span_of(request: Reply, name: str, bound: int) -> range:
     if not (isinstance(value, list) and len(value) == 2 and all(type(end) is int for end in value)):
         raise ValueError(f"{name} is {short(value)}: give [start, stop]")
     if not 0 <= value[0] < value[1] <= bound:
-        raise IndexError(f"{name} {short(value)} are not there: there are 0 to {bound - 1}")
+        raise IndexError(f"{name} {short(value)} are out of range: give 0 to {bound - 1}")
     return range(value[0], value[1])
-
-
-def _ok(request: Reply) -> Reply:
-    return {"id": _id(request), "ok": True}
 
 
 def _refusal(request: Any, error: str) -> Reply:
@@ -738,6 +734,6 @@ def _refusal(request: Any, error: str) -> Reply:
 
 
 def _id(request: Any) -> str | None:
-    """Return the request's own name for itself, if it can be sent back: half a surrogate pair cannot."""
+    """Return the request's id if it can be sent back: half a surrogate pair cannot."""
     name = request.get("id") if isinstance(request, dict) else None
     return name if isinstance(name, str) and len(name) <= MAX_NAME and name.isprintable() else None

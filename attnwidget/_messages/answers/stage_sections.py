@@ -1,6 +1,6 @@
-"""Answers for the sections of the stages view: spread of scores and weights, gradients, cost.
+"""Answers for sections of the stages view: spread of scores and weights, gradients, cost.
 
-Each is a dict of numbers that JSON can hold, envelopes, and lists and dicts of those.
+Each answer is a nested dict of lists, envelopes, and numbers that JSON can hold.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ..codec import encoding
 from ..pictures.stage_pictures import CELLS_AT_ONCE, SmallMatrix, small
 from .long_answers import SLICE, LongAnswer
 
-MAX_CHART_ROWS = 512  # of a chart, at most: beyond, every so many
-MAX_SPREAD_CELLS = 3 << 32  # of three passes over a head of 65,536 tokens: a minute; beyond, some rows are looked at
-MAX_SAMPLED_CELLS = 1 << 22  # of the rows that are looked at first
-MAX_SWEPT_ROWS = 128  # queries and keys of one's own that are swept
-MAX_GRADIENT_CELLS = 1 << 24  # cells of a head whose gradients are drawn
-TIMED_RUNS = 3  # of each length that is timed
+MAX_CHART_ROWS = 512  # rows in a chart, at most; longer ones are sampled evenly
+MAX_SPREAD_CELLS = 3 << 32  # three passes over 65,536 tokens (a minute); longer heads are sampled by rows
+MAX_SAMPLED_CELLS = 1 << 22  # cells in the sample of rows that is read first
+MAX_SWEPT_ROWS = 128  # the head's own queries and keys used in a sweep
+MAX_GRADIENT_CELLS = 1 << 24  # cells in a head whose gradients are drawn
+TIMED_RUNS = 3  # for each length
 
 Made = dict[str, Any]
 
 
 def spread(att: Attention, batch: int, head: int) -> LongAnswer:
-    """Begin to compute how widely q, k, scores and weights are spread, and entropy, peak and p(1 − p) of each row.
+    """Begin to compute the spread of q, k, scores and weights, and entropy, peak and p(1 − p) of each row.
 
-    What is said first is of some queries, each exact; a head of more than `MAX_SPREAD_CELLS` stays so.
+    The preliminary answer is exact for a sample of queries; for a head of more than `MAX_SPREAD_CELLS` it is final.
     """
     one, Q = att.head(batch, head), att.shape.Q
     some = MAX_SAMPLED_CELLS * cost.STATISTICS // worth_of_statistics(one)
@@ -65,7 +65,7 @@ def _spreading(att: Attention, head: Head, queries: range) -> Generator[int, Non
 
 
 def _spread(att: Attention, found: Statistics, queries: range) -> Made:
-    """Return the statistics of some queries, at most 512 of the numbers of each."""
+    """Return the statistics of some queries, with at most 512 numbers in each chart."""
     some = max(1, -(-len(queries) // MAX_CHART_ROWS))
     variances = ("q_variance", "k_variance", "v_variance", "scores_variance", "scaled_variance")
     rows = {"entropy": found.entropy, "peak": found.peak, "sensitivity": found.sensitivity, "allowed": found.allowed}
@@ -84,12 +84,12 @@ def _spread(att: Attention, found: Statistics, queries: range) -> Made:
 
 
 def sweep(att: Attention, batch: int, head: int, own: bool) -> Made:
-    """Compute attention at each head size, scaled and not: of the first 128 own queries and keys, or of random ones."""
+    """Compute attention at each head size, scaled and unscaled, for the first 128 positions or for random ones."""
     q = k = None
     sizes: tuple[int, ...] = scaling.HEAD_SIZES
     if own:
         if att.q is None or att.k is None or att.shape.D is None:
-            raise ValueError("this attention has no q and k of its own: sweep new ones")
+            raise ValueError("this attention has no q and k to sweep: use random ones (own=false)")
         q, k = att.q[batch, head, :MAX_SWEPT_ROWS], att.k[batch, att.group(head), :MAX_SWEPT_ROWS]
         sizes = (*(size for size in sizes if size < att.shape.D), att.shape.D)
     return {"own": own, "steps": [_step(step) for step in scaling.sweep(q, k, sizes=sizes)]}
@@ -100,11 +100,11 @@ def _step(step: scaling.Step) -> Made:
 
 
 def gradients(att: Attention, batch: int, head: int) -> LongAnswer:
-    """Begin to compute the gradients of L = the sum of the output, each as a small picture with its whole range."""
+    """Begin to compute the gradients of L = the sum of the output, each as a small picture with its full range."""
     cells = att.shape.Q * att.shape.K
     if cells > MAX_GRADIENT_CELLS:
         raise ValueError(
-            f"the gradients of {cells:,} weights are too many to draw: att.gradients() has those of q, k and v"
+            f"the gradients of {cells:,} weights are too many to draw: att.gradients() gives those of q, k and v"
         )
     nothing = dict.fromkeys(("v", "weights", "scores", "q", "k"))
     return LongAnswer(_differentiating(att, batch, head), cells * cost.GRADIENT, {"pictures": nothing})
@@ -148,7 +148,7 @@ def jacobian(att: Attention, query: int, batch: int, head: int) -> Made:
 
 
 def timing(att: Attention) -> Made:
-    """Measure what a head of this size takes on this machine as it grows."""
+    """Measure how the time for a head grows with its length on this machine."""
     rows = scaling.cost(head_size=att.shape.D or 64, runs=TIMED_RUNS)
     return {"head_size": att.shape.D or 64, "device": "cpu", "steps": [asdict(row) for row in rows]}
 

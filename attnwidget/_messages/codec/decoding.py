@@ -1,4 +1,4 @@
-"""Decode what a widget shows into arrays: for pictures of it that need no front-end."""
+"""Decode the widget's traits into arrays, to draw pictures without a front-end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..._engine.stages import SIGNED
 from . import encoding
 
-NUMBER, BLOCKED, NAN, PLUS_INF, MINUS_INF = range(5)  # what a cell is, as in js/src/contract/decode.ts
+NUMBER, BLOCKED, NAN, PLUS_INF, MINUS_INF = range(5)  # kinds of cells, as in js/src/contract/decode.ts
 
 Array = np.ndarray[Any, Any]
 
@@ -23,12 +23,12 @@ class DecodedMatrix:
 
     Attributes:
         values: (rows, columns) float32.
-        kinds: (rows, columns) uint8, what each cell is: NUMBER, BLOCKED, NAN, PLUS_INF or MINUS_INF.
+        kinds: (rows, columns) uint8: NUMBER, BLOCKED, NAN, PLUS_INF or MINUS_INF.
         queries, keys: how many the head has.
-        query_bin, key_bin: of how many of them one row, one column is made.
+        query_bin, key_bin: queries in one row, keys in one column.
         low, high: the least and greatest finite number, or None.
-        every: of how many queries one exact row stands for all; 1 for all rows.
-        sink: (rows,) float32, the column of the learned sink; None where there is none.
+        every: one exact row stands for this many queries; 1 if all rows are exact.
+        sink: (rows,) float32, the learned sink's column; None if there is no sink.
     """
 
     values: Array
@@ -46,7 +46,7 @@ class DecodedMatrix:
 
     @property
     def kind(self) -> str:
-        """Which ramp it has: weights run in one direction, scores in two."""
+        """The color ramp to use: weights have one direction, scores have two."""
         return "diverging" if self.stage in SIGNED else "sequential"
 
     @property
@@ -55,13 +55,13 @@ class DecodedMatrix:
 
 
 def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
-    """Decode the trait `picture`, or a part of a comparison that has the same names.
+    """Decode the trait `picture`, or part of a comparison with the same fields.
 
     Raises:
-        ValueError: there are no numbers in it; Python's own sentence says why.
+        ValueError: it holds no numbers; the message is the picture's own error.
     """
     if picture.get("values") is None:
-        raise ValueError(picture.get("error") or "nothing has been computed yet")
+        raise ValueError(picture.get("error") or "nothing has been computed yet: wait for the picture")
     values, kinds = decode_cells(picture["values"], picture.get("blocked"))
     sampled = picture.get("sampled")
     names = ("stage", "pool", "queries", "keys", "query_bin", "key_bin", "low", "high")
@@ -71,7 +71,7 @@ def of_picture(picture: dict[str, Any]) -> DecodedMatrix:
 
 
 def decode(envelope: encoding.Envelope) -> Array:
-    """Return the array of an envelope that `encoding.encode` or `encoding.encode_bits` made."""
+    """Return the array in an envelope from `encoding.encode` or `encoding.encode_bits`."""
     raw = zlib.decompress(envelope["data"]) if envelope["deflated"] else envelope["data"]
     shape = envelope["shape"]
     if envelope["dtype"] == "bits":
@@ -80,7 +80,7 @@ def decode(envelope: encoding.Envelope) -> Array:
 
 
 def decode_cells(envelope: encoding.Envelope, blocked: encoding.Envelope | None) -> tuple[Array, Array]:
-    """Return the numbers of a matrix, exact or quantised, and what each cell is."""
+    """Return the numbers of a matrix, exact or quantised, and the kind of each cell."""
     array = decode(envelope)
     if envelope["dtype"] == "uint8":
         return _dequantised(array, envelope["scale"])

@@ -1,7 +1,7 @@
-"""Encode what is sent to the front-end: arrays as envelopes, pictures in a byte a cell, tokens as one buffer.
+"""Encode data for the front-end: arrays as envelopes, pictures at one byte per cell, tokens as one buffer.
 
-Exact numbers travel as float32. A picture of more cells than a person reads travels as one byte a cell: codes for
-zero, blocked, NaN and ±∞, and 250 steps between. `docs/contract.md` has the codes;
+Exact numbers are sent as float32. A picture with more cells than a person can read has one byte per cell: codes for
+zero, blocked, NaN and ±∞, and 250 steps between. `docs/contract.md` lists the codes;
 `js/src/contract/decode.ts` is the mirror.
 """
 
@@ -18,45 +18,45 @@ from torch import Tensor
 
 Envelope = dict[str, Any]
 
-# Codes of a picture that has one byte a cell.
+# Codes in a picture with one byte per cell.
 ZERO_CODE = 0
-MIDDLE_CODE = 125  # of zero where values have signs
-TOP_CODE = 250  # of the greatest value
+MIDDLE_CODE = 125  # zero, if values are signed
+TOP_CODE = 250  # the greatest value
 BLOCKED_CODE, NAN_CODE, PLUS_INF_CODE, MINUS_INF_CODE = 252, 253, 254, 255
 OCTAVES = 16  # the log scale reaches from the maximum down to maximum / 65,536
 
-EXACT_CELLS = 256 * 256  # up to here a picture is sent as float32
-BUDGET = 240 * 1024  # bytes of one picture: an interaction moves at most 256 KiB
+EXACT_CELLS = 256 * 256  # a picture with no more cells is sent as float32
+BUDGET = 240 * 1024  # bytes in one picture: an interaction sends at most 256 KiB
 WORTH_DEFLATING = 4096  # bytes
-WHOLE_TOKENS = 65_536  # up to here they are sent at once, if that takes
+WHOLE_TOKENS = 65_536  # tokens; up to here all are sent at once, if they take
 TEXT = 224 * 1024  # bytes at most
-PAGE = 4096  # tokens that are sent at a time, else
-STEPS = (2, 4, 8, 16, 32, 64, 128)  # codes that are made one where a picture takes too many bytes
+PAGE = 4096  # tokens sent at a time otherwise
+STEPS = (2, 4, 8, 16, 32, 64, 128)  # neighboring codes merged into one if a picture has too many bytes
 UNIT = {"kind": "unit", "high": 1.0}
-EVEN = 4  # of these the widest that are all alike
+EVEN = 4  # up to this step, merged codes are evenly spaced
 
 
 def encode(array: np.ndarray[Any, Any]) -> Envelope:
-    """Return an array as an envelope: its bytes (deflated where that saves a fiftieth), dtype and shape."""
+    """Return an array as an envelope: bytes (deflated if that saves at least 2 %), dtype and shape."""
     raw = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     return _envelope(raw, array.dtype.name, array.shape)
 
 
 def encode_bits(cells: np.ndarray[Any, Any]) -> Envelope:
-    """Return booleans as an envelope, eight to a byte, the first in the highest bit."""
+    """Return booleans as an envelope, eight per byte, the first in the highest bit."""
     return _envelope(np.packbits(cells).tobytes(), "bits", cells.shape)
 
 
 def encode_numbers(values: Tensor, blocked: Tensor | None) -> tuple[Envelope, Envelope | None]:
-    """Return exact numbers as float32, and which of them are blocked (None where none is)."""
+    """Return exact numbers as float32, and which cells are blocked (None if none are)."""
     return encode(to_numpy(values)), None if blocked is None else encode_bits(blocked.cpu().numpy())
 
 
 def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
-    """Encode a matrix to look at: exact while it has at most 256 × 256 cells, one byte a cell beyond.
+    """Encode a matrix for display: exact up to 256 × 256 cells, one byte per cell above that.
 
     Returns:
-        `values` and `blocked`, envelopes, and `low` and `high`, the least and greatest finite value, or None.
+        The envelopes `values` and `blocked`, and `low` and `high`, the least and greatest finite value, or None.
     """
     if values.numel() > EXACT_CELLS:
         return {**encode_cells(values, blocked, signed=signed), "blocked": None}
@@ -67,10 +67,10 @@ def encode_picture(values: Tensor, blocked: Tensor | None, *, signed: bool) -> d
 
 
 def encode_cells(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dict[str, Any]:
-    """Encode a matrix to look at, one byte a cell.
+    """Encode a matrix for display, one byte per cell.
 
     Returns:
-        `values`, an envelope, and `low` and `high`, the least and greatest finite value, or None.
+        The envelope `values`, and `low` and `high`, the least and greatest finite value, or None.
     """
     return encode_together([(values, blocked)], signed=signed)[0]
 
@@ -78,15 +78,15 @@ def encode_cells(values: Tensor, blocked: Tensor | None, *, signed: bool) -> dic
 def encode_together(
     parts: Sequence[tuple[Tensor, Tensor | None]], *, signed: bool, budget: float = BUDGET
 ) -> list[dict[str, Any]]:
-    """Encode several matrices to look at, one byte a cell.
+    """Encode several matrices for display, one byte per cell.
 
     Args:
-        parts: (values, blocked) of each; blocked may be None.
-        signed: whether numbers run in two directions from 0.
-        budget: bytes that they take together, at most: where noise does not deflate, all have fewer steps.
+        parts: (values, blocked) of each matrix; blocked may be None.
+        signed: whether values run in two directions from 0.
+        budget: bytes for all of them together; if noise does not deflate, all get fewer steps.
 
     Returns:
-        What `encode_cells` returns, of each.
+        The result of `encode_cells` for each matrix.
     """
     made: list[dict[str, Any]] = []
     codes = []
@@ -99,7 +99,7 @@ def encode_together(
         made.append({"low": low, "high": high, "values": {**encode(codes[-1]), "scale": scale}})
     excess = 8 * (sum(len(one["values"]["data"]) for one in made) - budget) / max(1, sum(code.size for code in codes))
     for step in STEPS if excess > 0 else ():
-        if excess > 1 + log2(step):  # a step of twice the codes saves a bit at most
+        if excess > 1 + log2(step):  # doubling the step saves at most one bit per cell
             continue
         for one, fine in zip(made, codes, strict=True):
             one["values"] |= encode(_coarser(fine, step, signed=signed))
@@ -116,10 +116,10 @@ def _range(cells: np.ndarray[Any, Any], blocked: Tensor | None) -> tuple[float |
 
 
 def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
-    """Encode small pictures of (values, allowed), each on its own range: 0 to 1 in 250 steps.
+    """Encode small pictures, each on its own range: 0 to 1 in 250 steps.
 
     Args:
-        heads: of each head (values, allowed), two matrices of one shape.
+        heads: (values, allowed) of each head, two matrices of one shape.
     """
     values, allowed = zip(*heads, strict=True)
     cells = to_numpy(torch.stack(values))
@@ -128,7 +128,7 @@ def encode_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
 
 
 def encode_signed_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
-    """Encode small pictures of numbers with signs, each on its own range: −1 to 1 in 248 steps."""
+    """Encode small pictures of signed numbers, each on its own range: −1 to 1 in 248 steps."""
     made = []
     for values, allowed in heads:
         cells = to_numpy(values)
@@ -138,22 +138,22 @@ def encode_signed_thumbnails(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope
 
 
 def encode_highs(heads: Iterable[tuple[Tensor, Tensor]]) -> Envelope:
-    """Encode the greatest finite value, by size, of each small picture, as float32."""
+    """Encode the largest finite absolute value of each small picture, as float32."""
     cells = (np.abs(to_numpy(values)) for values, _ in heads)
     return encode(np.array([np.max(one, where=np.isfinite(one), initial=0.0) for one in cells], np.float32))
 
 
 def encode_shares(values: Tensor) -> Envelope:
-    """Encode numbers from 0 up as shares of the largest, in 250 steps."""
+    """Encode nonnegative numbers as shares of the largest, in 250 steps."""
     cells = to_numpy(values)
     high = float(np.max(cells, where=np.isfinite(cells), initial=0.0))
     return {**encode(_mark(_share_codes(cells, high), cells, None)), "scale": {**UNIT, "high": high}}
 
 
 def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
-    """Encode tokens as one buffer of UTF-8 and the byte at which each one ends, with how many there are.
+    """Encode tokens as one UTF-8 buffer, the byte offset where each token ends, and their number.
 
-    Where they are too many or too long to send at once, only the first of them are in it.
+    If they are too many or too long to send at once, the buffer holds only the first ones.
     """
     if tokens is None:
         return None
@@ -165,16 +165,16 @@ def encode_tokens(tokens: Sequence[str] | None) -> dict[str, Any] | None:
 
 
 def encode_all_tokens(tokens: Sequence[str] | None, spelling: str | None = None) -> dict[str, Any] | None:
-    """Encode all tokens, however many, and how their vocabulary is written where that is known: for a file."""
+    """Encode all tokens for a file, however many, and how their vocabulary is written if known."""
     if tokens is None:
         return None
     return {**_joined(_as_bytes(tokens)), "length": len(tokens)} | ({"spelling": spelling} if spelling else {})
 
 
 def encode_page(tokens: Sequence[str]) -> dict[str, Any]:
-    """Encode some tokens as one buffer of UTF-8 and the byte at which each one ends.
+    """Encode some tokens as one UTF-8 buffer and the byte offset where each token ends.
 
-    Where it is too much, the longest are cut.
+    If the text is too long, the longest tokens are cut.
     """
     pieces, longest = _as_bytes(tokens), TEXT
     while sum(map(len, pieces)) > TEXT:
@@ -188,7 +188,7 @@ def _as_bytes(tokens: Sequence[str]) -> list[bytes]:
 
 
 def _cut(piece: bytes, longest: int) -> bytes:
-    """Return the beginning of a token, whole characters, and an ellipsis."""
+    """Return the beginning of a token in whole characters, with an ellipsis."""
     return piece[: max(0, longest - 3)].decode("utf-8", "ignore").encode() + "…".encode()
 
 
@@ -198,9 +198,9 @@ def _joined(pieces: Sequence[bytes]) -> dict[str, Any]:
 
 
 def encode_links(heads: Sequence[tuple[Tensor, Tensor]], sinks: Sequence[Tensor | None] = ()) -> dict[str, Any]:
-    """Encode the strongest links of several heads, (heads, n, count): their partners and exact weights.
+    """Encode the strongest links of several heads, (heads, n, count): partners and exact weights.
 
-    `sinks` are the weights of the learned sink, (queries,) of each head; None where there is none.
+    `sinks` holds the learned sink's weights for each head, (queries,); None for a head without a sink.
     """
     partners = np.stack([partners.cpu().numpy().astype(np.uint32) for partners, _ in heads])
     weights = np.stack([to_numpy(weights) for _, weights in heads])
@@ -213,7 +213,7 @@ def encode_links(heads: Sequence[tuple[Tensor, Tensor]], sinks: Sequence[Tensor 
 
 
 def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:
-    """Return the envelope for a reply: its bytes go to the message's buffers, its `data` is their index."""
+    """Move an envelope's bytes to the message's buffers, and return it with the buffer's index as `data`."""
     if envelope is None:
         return None
     buffers.append(envelope["data"])
@@ -221,14 +221,14 @@ def detach(envelope: Envelope | None, buffers: list[bytes]) -> Envelope | None:
 
 
 def to_numpy(values: Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor of any device and float type as float32 in main memory; what lies beyond its range becomes ±∞."""
+    """Return a tensor of any device and float type as float32 in main memory; values out of range become ±∞."""
     return values.detach().to("cpu", torch.float32).numpy()
 
 
 def _envelope(raw: bytes, dtype: str, shape: tuple[int, ...]) -> Envelope:
     deflated = False
     if len(raw) >= WORTH_DEFLATING:
-        # Runs and frequencies: on pictures twice as fast as looking for repeats, and smaller.
+        # Run lengths and frequencies: twice as fast on pictures as searching for repeats, and smaller.
         deflate = zlib.compressobj(1, strategy=zlib.Z_RLE)
         smaller = deflate.compress(raw) + deflate.flush()
         if len(smaller) < 0.98 * len(raw):
@@ -260,7 +260,7 @@ def _signed_codes(cells: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, A
 
 
 def _coarser(codes: np.ndarray[Any, Any], step: int, *, signed: bool) -> np.ndarray[Any, Any]:
-    """Return fewer codes of values; where very few are left, those near the greatest value stay closer together."""
+    """Return values with fewer codes; with very few codes, those near the greatest value stay closer together."""
     is_value, code = (codes > ZERO_CODE) & (codes <= TOP_CODE), np.arange(256)
     if signed:
         coarse = np.clip(MIDDLE_CODE + np.rint((code - MIDDLE_CODE) / step) * step, 1, 2 * MIDDLE_CODE - 1)

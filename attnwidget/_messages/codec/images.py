@@ -1,6 +1,6 @@
-"""An image whose patches are tokens: where they are among the positions, and the image as the front-end takes it.
+"""An image whose patches are tokens: where its patches lie, and the image encoded for the front-end.
 
-Pillow encodes them: as PNG, and as JPEG where a PNG would be too large.
+Pillow encodes it as PNG, or as JPEG if the PNG would be too large.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from ..._utils.png import png_of_colors
 from ..._utils.validation import as_size
 
-MAX_IMAGE_BYTES = 240 * 1024  # bytes of one image: an interaction moves at most 256 KiB
-MAX_IMAGE_SIDE = 1024  # pixels of the longer side: it is drawn at half of that
+MAX_IMAGE_BYTES = 240 * 1024  # bytes in one image: an interaction sends at most 256 KiB
+MAX_IMAGE_SIDE = 1024  # pixels along the longer side: it is drawn at half that size
 SIDES = ("auto", "query", "key", "both")
-SLACK = 1e-3  # of a float image beyond 0 and 1, by rounding
+SLACK = 1e-3  # how far rounding may take a float image outside 0 to 1
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (height, width, 3)
 
 
 class Patches(NamedTuple):
-    """A grid of patches, row by row, and the position of the first among the queries and the keys; None: not there."""
+    """A grid of patches in row order, and the position of the first among queries and keys; None where it is absent."""
 
     rows: int
     columns: int
@@ -33,7 +33,7 @@ class Patches(NamedTuple):
 
 
 def as_grid(grid: Any) -> tuple[int, int]:
-    """Return rows and columns of patches; else raise TypeError or ValueError.
+    """Return rows and columns of patches; raise TypeError or ValueError for anything else.
 
     >>> as_grid([14, 14])
     (14, 14)
@@ -46,12 +46,12 @@ def as_grid(grid: Any) -> tuple[int, int]:
 
 
 def place(grid: tuple[int, int], side: str, start: int | None, queries: int, keys: int) -> Patches:
-    """Return where the patches of a grid are.
+    """Return where the patches of a grid lie.
 
     Args:
         grid: rows, columns.
-        side: "query", "key" or "both"; "auto": all sides that have room for them.
-        start: the position of the first patch; the last rows · columns positions where None, so after [CLS].
+        side: "query", "key" or "both"; "auto" means every side with room for them.
+        start: the position of the first patch; None means the last rows · columns positions, which skips [CLS].
         queries, keys: how many positions there are.
 
     Raises:
@@ -75,7 +75,7 @@ def place(grid: tuple[int, int], side: str, start: int | None, queries: int, key
 
 
 def fitting(grid: tuple[int, int], side: str, start: int | None, queries: int, keys: int) -> Patches | None:
-    """Return what `place` does; None where the patches do not fit."""
+    """Return what `place` returns, or None if the patches do not fit."""
     try:
         return place(grid, side, start, queries, keys)
     except ValueError:
@@ -83,43 +83,45 @@ def fitting(grid: tuple[int, int], side: str, start: int | None, queries: int, k
 
 
 def _advice(length: int) -> str:
-    """Return advice: of a square number of positions, but for a few at the beginning, the square."""
+    """Return advice, with a likely grid if the number of patches is a square after a few leading positions."""
     for special in (1, 0, 2, 5):
         side = isqrt(max(0, length - special))
         if side > 1 and side * side == length - special:
-            return f"give the (rows, columns) that the model cuts its image into, here perhaps ({side}, {side})"
-    return "give the (rows, columns) that the model cuts its image into"
+            return f"give the (rows, columns) into which the model cuts its image, here perhaps ({side}, {side})"
+    return "give the (rows, columns) into which the model cuts its image"
 
 
 def as_images(image: Any, batches: int) -> list[Any] | None:
-    """Return an image for each sample, as given: one for all, or a list or a fourth axis with one for each."""
+    """Return one image per sample: the same for all, or one from each entry of a list or a fourth axis."""
     if image is None:
         return None
     several = isinstance(image, list | tuple) or getattr(image, "ndim", 0) == 4
     if not several:
         return [image] * batches
     if len(image) != batches:
-        raise ValueError(f"image has {len(image)} images but there are {batches} samples: give one, or one for each")
+        raise ValueError(
+            f"image has {len(image)} images but there are {batches} samples: give one image, or one per sample"
+        )
     return list(image)
 
 
 def check_images(image: Any, batches: int) -> None:
-    """Raise TypeError or ValueError unless all of them can be shown."""
+    """Raise TypeError or ValueError unless all images can be shown."""
     for one in as_images(image, batches) or ():
         as_pixels(one)
-        if one is image:  # the same for all samples
+        if one is image:  # the same image for all samples
             break
 
 
 class Illustration:
-    """The image of a widget as it is sent: one sample's at a time, encoded once."""
+    """The widget's image: sent for one sample at a time, and encoded once."""
 
     def __init__(self) -> None:
-        self._encoded: tuple[Any, dict[str, Any] | None] = (None, None)  # the one that was encoded last
-        self._told: tuple[Any, Any] = (None, None)  # the patches and the image that were last sent
+        self._encoded: tuple[Any, dict[str, Any] | None] = (None, None)  # encoded last
+        self._told: tuple[Any, Any] = (None, None)  # the patches and image sent last
 
     def message(self, image: Any, batch: int, batches: int) -> dict[str, Any] | None:
-        """Return the image of a sample, for the front-end; None where there is none."""
+        """Return a sample's image for the front-end; None if there is none."""
         samples = as_images(image, batches)
         one = None if samples is None else samples[min(batch, len(samples) - 1)]
         if self._encoded[0] is not one:
@@ -127,7 +129,7 @@ class Illustration:
         return self._encoded[1]
 
     def is_new(self, patches: Patches | None, image: Any, batch: int, batches: int) -> bool:
-        """Return whether the front-end has another image, or has it elsewhere; from now on it has this one, here."""
+        """Return whether the front-end lacks this image at this place, and record that it has it from now on."""
         samples = as_images(image, batches)
         told = patches, None if samples is None else id(samples[batch])
         if self._told == told:
@@ -140,15 +142,15 @@ def encode_image(image: Any, name: str = "image") -> dict[str, Any]:
     """Encode an image for the front-end.
 
     Args:
-        image: a path, an image of Pillow, or a numpy array or torch tensor (H, W, 3), (3, H, W) or (H, W), uint8 or
-            floating from 0 to 1.
-        name: what the user calls it.
+        image: a path, a Pillow image, or a numpy array or torch tensor (H, W, 3), (3, H, W) or (H, W), uint8 or
+            floating point from 0 to 1.
+        name: the argument's name, for errors.
 
     Returns:
-        `mime`, `data` (bytes, at most 240 KiB; smaller pixels where it takes more), `width` and `height` as given.
+        `mime`, `data` (at most 240 KiB, at a lower resolution if needed), and `width` and `height` as given.
 
     Raises:
-        TypeError, ValueError: something else, with what to give.
+        TypeError, ValueError: it is not such an image; the message says what to give.
 
     >>> made = encode_image(np.zeros((2, 3, 3), np.uint8))
     >>> made["mime"], made["width"], made["height"]
@@ -161,16 +163,16 @@ def encode_image(image: Any, name: str = "image") -> dict[str, Any]:
 
 
 def as_pixels(image: Any, name: str = "image") -> Pixels:
-    """Return the pixels, (height, width, 3) uint8, of an image in any form that `encode_image` takes."""
+    """Return the pixels, (height, width, 3) uint8, of any image that `encode_image` accepts."""
     if isinstance(image, str | os.PathLike):
         image = _opened(image, name)
-    if callable(getattr(image, "convert", None)):  # Pillow's
+    if callable(getattr(image, "convert", None)):  # a Pillow image
         image = np.asarray(image.convert("RGB"))
-    if callable(getattr(image, "detach", None)):  # torch's
+    if callable(getattr(image, "detach", None)):  # a tensor
         image = image.detach().cpu()
         image = (image.float() if image.is_floating_point() else image).numpy()
     if not hasattr(image, "__array__"):
-        raise TypeError(f"{name} is {type(image).__name__}: give a path, an image of Pillow, or an array (H, W, 3)")
+        raise TypeError(f"{name} is {type(image).__name__}: give a path, a Pillow image, or an array (H, W, 3)")
     return _as_bytes(_as_hwc(np.asarray(image), name), name)
 
 
@@ -180,11 +182,11 @@ def _opened(path: str | os.PathLike[str], name: str) -> Any:
     try:
         return Image.open(path)
     except OSError as error:
-        raise ValueError(f"{name} is {os.fspath(path)!r}, which Pillow cannot open: {error}") from None
+        raise ValueError(f"Pillow cannot open {name} {os.fspath(path)!r}: {error}") from None
 
 
 def _as_hwc(x: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Return height, width and channels."""
+    """Return the array as (height, width, channels)."""
     given = x.shape
     x = x[..., None] if x.ndim == 2 else x
     if x.ndim == 3 and x.shape[2] not in (1, 3, 4) and x.shape[0] in (1, 3, 4):
@@ -199,22 +201,22 @@ def _as_bytes(x: np.ndarray[Any, Any], name: str) -> Pixels:
         x = x.astype(np.float32)
     if x.dtype.kind == "f":
         low, high = float(x.min()), float(x.max())
-        if not (low >= -SLACK and high <= 1 + SLACK):  # NaN is not
+        if not (low >= -SLACK and high <= 1 + SLACK):  # also catches NaN
             raise ValueError(
-                f"{name} holds numbers from {low:.3g} to {high:.3g}: give 0 to 1, or uint8; "
-                "what a model takes is image * std + mean before it was normalized"
+                f"{name} holds numbers from {low:.3g} to {high:.3g}: give numbers from 0 to 1, or uint8; "
+                "to undo a model's normalization, give x * std + mean"
             )
         x = np.rint(np.clip(x, 0, 1) * 255).astype(np.uint8)
     if x.dtype != np.uint8:
-        raise TypeError(f"{name} holds {x.dtype}: give uint8 from 0 to 255, or floating from 0 to 1")
-    if x.shape[2] == 4:  # on white
+        raise TypeError(f"{name} holds {x.dtype}: give uint8 from 0 to 255, or floating point from 0 to 1")
+    if x.shape[2] == 4:  # blend onto white
         alpha = x[..., 3:].astype(np.uint16)
         x = ((x[..., :3] * alpha + 255 * (255 - alpha)) // 255).astype(np.uint8)
     return np.ascontiguousarray(np.broadcast_to(x, (*x.shape[:2], 3)))
 
 
 def _encoded(pixels: Pixels) -> tuple[str, bytes]:
-    """Compress as PNG if that is small enough, else as JPEG, and with fewer pixels until it is small enough."""
+    """Compress as PNG, else as JPEG, and reduce the resolution until it is small enough."""
     from PIL import Image
 
     pixels = _at_most(pixels, MAX_IMAGE_SIDE)
@@ -231,7 +233,7 @@ def _encoded(pixels: Pixels) -> tuple[str, bytes]:
 
 
 def _at_most(pixels: Pixels, side: int) -> Pixels:
-    """Reduce to at most so many pixels a side, each the mean of those it stands for."""
+    """Reduce to at most `side` pixels per side by averaging."""
     height, width = pixels.shape[:2]
     longest = max(height, width)
     if longest <= side:

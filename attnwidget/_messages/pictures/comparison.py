@@ -1,7 +1,7 @@
-"""Two attentions side by side, in numbers: which positions of both belong together, and what changes from A to B.
+"""Compare two attentions: which positions match, and what changes from A to B.
 
-change = B − A, exact, cell by cell; where a cell of the picture stands for several, the change of largest absolute
-value among them, with its sign. Streamed block by block: no (Q, K) tensor of a long head anywhere.
+change = B − A, exact, cell by cell. A picture cell that stands for several shows the change with the largest absolute
+value, with its sign. Everything streams in blocks: a long head never needs a (Q, K) tensor.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from .picture import PICTURE_SIZE
 
 Made = dict[str, Any]
 
-MOST_AT_ONCE = 4  # times what a head may cost at once, that a picture of both may
-CELLS_AT_ONCE = 1 << 18  # of each side, where the largest change is looked for
+MOST_AT_ONCE = 4  # how many times one head's immediate budget a picture of both may cost
+CELLS_AT_ONCE = 1 << 18  # cells on each side, when searching for the largest change
 NAMED = ("query", "queries")  # for errors
-SIDES = 3  # pictures that are sent together: A, B and the difference
-MAX_EXACT_CELLS = encoding.BUDGET // (SIDES * 4)  # up to here all three are sent as float32
-MAX_SAMPLED_CELLS = 1 << 22  # of the rows of a long head: fewer of very long ones
-LEAST_SIZE = 32  # rows and columns, however long the heads
-MAX_MATCHED_TOKENS = 4096  # of a sequence that is matched with one of another length
+SIDES = 3  # pictures sent together: A, B and the difference
+MAX_EXACT_CELLS = encoding.BUDGET // (SIDES * 4)  # cells; up to here all three are sent as float32
+MAX_SAMPLED_CELLS = 1 << 22  # cells in the sampled rows of a long head; very long heads have fewer rows
+LEAST_SIZE = 32  # rows and columns, for heads of any length
+MAX_MATCHED_TOKENS = 4096  # tokens of a sequence matched with one of another length
 MAX_LISTED_CHANGES = 12
 
 
 class Axis(NamedTuple):
-    """The places along one axis that both sides have.
+    """The positions along one axis that both sides share.
 
-    a: position of each place in A.
-    b: position of each place in B.
-    only: how many positions of each side belong to none of the other.
-    differ: how many places have another token in B than in A.
+    a: the position in A of each shared place.
+    b: the position in B of each shared place.
+    only: how many positions each side has without a match.
+    differ: how many places have different tokens in A and B.
     """
 
     a: Sequence[int]
@@ -61,7 +61,7 @@ class Axis(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many places there are."""
+        """The number of shared places."""
         return len(self.a)
 
     @property
@@ -76,11 +76,11 @@ def together(
     names: tuple[str, str],
     what: str,
 ) -> Axis:
-    """Match the positions of both sides: all, where there are as many, else those of common tokens.
+    """Match the positions of both sides: all if the lengths are equal, else those with common tokens.
 
     Args:
         lengths: of A and B.
-        tokens: of A and B, one for each position; None where they are not known.
+        tokens: of A and B, one for each position; None if unknown.
         names: of A and B, for an error.
         what: "queries" or "keys", for an error.
 
@@ -94,17 +94,17 @@ def together(
     differ = f"{names[0]} has {lengths[0]:,} {what} but {names[1]} has {lengths[1]:,}"
     if one is None or other is None:
         raise ValueError(
-            f"{differ}: give tokens={{{names[0]!r}: [...], {names[1]!r}: [...]}} to compare those that both have"
+            f"{differ}: give tokens={{{names[0]!r}: [...], {names[1]!r}: [...]}} to compare the tokens that both have"
         )
     if max(lengths) > MAX_MATCHED_TOKENS:
         raise ValueError(
-            f"{differ}, too many to bring together: give at most {MAX_MATCHED_TOKENS:,}, or as many of both"
+            f"{differ}, too many to match: give at most {MAX_MATCHED_TOKENS:,}, or equally many on both sides"
         )
     matches = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
     a = [match.a + i for match in matches for i in range(match.size)]
     b = [match.b + i for match in matches for i in range(match.size)]
     if not a:
-        raise ValueError(f"{differ}, and no token in common: give two that share some, or as many of both")
+        raise ValueError(f"{differ}, and no token in common: give two that share tokens, or equally many on both sides")
     return Axis(a, b, (lengths[0] - len(a), lengths[1] - len(b)))
 
 
@@ -112,7 +112,7 @@ def together(
 class ComparedPair:
     """Two attentions, and which of their queries and keys are compared.
 
-    b_at: the sample and the head of B, where they are others than those of A.
+    b_at: the sample and head of B, if they differ from those of A.
     """
 
     a: Attention
@@ -122,7 +122,7 @@ class ComparedPair:
     b_at: tuple[int, int] | None = None
 
     def sides(self, batch: int, head: int) -> tuple[ComparedSide, ComparedSide]:
-        """Return the head of A and that of B, each with the positions of its queries and keys at the places."""
+        """Return the heads of A and B, each with its positions of the shared queries and keys."""
         sample_of_b, head_of_b = self.b_at or (batch, head)
         return (
             ComparedSide(self.a, batch, head, self.queries.a, self.keys.a),
@@ -136,10 +136,10 @@ class ComparedPair:
 
         Args:
             stage: the stage.
-            batch: which sample.
-            head: which head.
-            queries: places along the axis of queries.
-            keys: places along the axis of keys.
+            batch: the sample.
+            head: the head.
+            queries: places along the query axis.
+            keys: places along the key axis.
 
         Returns:
             The blocks of A and B, (queries, keys).
@@ -160,11 +160,11 @@ class ComparedPair:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Numbers that change whenever a tensor of either does."""
+        """Numbers that change whenever a tensor of either side does."""
         return (*self.a.versions(), *self.b.versions())
 
     def span(self, key: LevelKey, queries: range, keys: range) -> range:
-        """Return the places of keys outside of which both sides give these queries nothing in this stage."""
+        """Return the range of key places outside which neither side gives these queries anything in this stage."""
         if key.stage not in MASKED or not self.queries.is_plain or not self.keys.is_plain or not queries or not keys:
             return keys
         sides = self.sides(key.batch, key.head)
@@ -175,7 +175,7 @@ class ComparedPair:
         return range(min(one.start for one in open_spans), max(one.stop for one in open_spans))
 
     def cells(self, key: LevelKey, queries: range, keys: range) -> int:
-        """Return how many cells of both are read at these places: of some queries all keys that either side has."""
+        """Return how many cells of both sides are read at these places; some queries need all keys of either side."""
         spans = (
             len(rows) * len(self.span(key, rows, keys))
             for rows in (queries[piece.start : piece.stop] for piece in cuts(range(len(queries)), 1, QUERIES))
@@ -184,7 +184,7 @@ class ComparedPair:
         return sum(spans) * sum(cost.worth_of_a_cell(one.att, one.batch, one.head) for one in sides)
 
     def normalizers(self, key: LevelKey, queries: range) -> int:
-        """Return how many cells of both are computed for log-normalizers that some queries need and are not known."""
+        """Return how many cells of both sides are computed for log-normalizers that these queries still need."""
         if not queries:
             return 0
         return sum(
@@ -195,17 +195,17 @@ class ComparedPair:
         )
 
     def takes_long(self, key: LevelKey) -> bool:
-        """Whether a picture of all cells of both takes too long to wait for it."""
+        """Whether a picture of all cells of both sides takes too long to wait for."""
         found = self.cells(key, range(self.queries.length), range(self.keys.length))
         return cost.COMPARED * found > MOST_AT_ONCE * cost.AT_ONCE
 
     def column_takes_long(self, key: LevelKey) -> bool:
-        """Whether the weights of one key, which all queries' log-normalizers are needed for, take too long."""
+        """Whether one key's weights, which need the log-normalizers of all queries, take too long."""
         return self.normalizers(key._replace(stage="weights"), range(self.queries.length)) > 2 * cost.AT_ONCE
 
 
 class ComparedSide(NamedTuple):
-    """A head of one side, and at which of its positions the places of queries and keys are."""
+    """One side's head, and its positions of the shared queries and keys."""
 
     att: Attention
     batch: int
@@ -224,8 +224,8 @@ class ComparedBlock(NamedTuple):
 def change_of(a: ComparedBlock, b: ComparedBlock, stage: str) -> ComparedBlock:
     """Return B − A.
 
-    A blocked weight is 0, so a cell that is allowed on one side has a change. A blocked score is no number, so it needs
-    to be allowed on both.
+    A blocked weight is 0, so a cell allowed on one side has a change. A blocked score has no value, so a change in
+    scores needs both sides allowed.
     """
     allowed = a.allowed & b.allowed if stage == "masked" else a.allowed | b.allowed
     return ComparedBlock(b.values - a.values, allowed)
@@ -237,7 +237,7 @@ def change_of(a: ComparedBlock, b: ComparedBlock, stage: str) -> ComparedBlock:
 def pictures(both: ComparedPair, key: LevelKey) -> Made:
     """Draw A, B and their difference, each at most 512 × 512.
 
-    They are exact, or of a long head one exact query in each bin; of very long ones in fewer and larger bins.
+    They are exact, or for a long head one exact query per bin; very long heads have fewer and larger bins.
     """
     found = rough(both, key) if both.takes_long(key) else ComparedPicture(both, key, _bins_of(both, PICTURE_SIZE))
     for _ in found.steps():
@@ -246,7 +246,7 @@ def pictures(both: ComparedPair, key: LevelKey) -> Made:
 
 
 def rough(both: ComparedPair, key: LevelKey) -> ComparedPicture:
-    """Return the picture of a long head that comes first: one query in each of as many bins as are quick."""
+    """Return the first picture of a long head: one query per bin, for as many bins as are quick."""
     size = min(PICTURE_SIZE, max(LEAST_SIZE, MAX_SAMPLED_CELLS // both.keys.length))
     return ComparedPicture(both, key, _bins_of(both, size), sampled=True)
 
@@ -259,13 +259,13 @@ class ComparedPicture:
     """A, B and their difference, pooled in steps.
 
     Args:
-        both: what is compared.
-        key: which stage of which head, and how its bins are pooled.
-        bins: queries and keys to a bin.
-        sampled: whether only one query of each bin is looked at.
+        both: the two attentions.
+        key: the head and stage, and how bins are pooled.
+        bins: queries and keys per bin.
+        sampled: read only one query per bin.
 
     Attributes:
-        rows: how many rows of it are finished.
+        rows: how many rows are finished.
     """
 
     def __init__(self, both: ComparedPair, key: LevelKey, bins: tuple[int, int], *, sampled: bool = False) -> None:
@@ -282,7 +282,7 @@ class ComparedPicture:
         self._pooled: tuple[PooledBins, PooledBins, PooledBins] = side(*about), side(*about), ChangeBins(*about)
 
     def steps(self) -> Iterator[int]:
-        """Compute all of it; yields after each block how many cells of both it had."""
+        """Compute the whole picture; yields the number of cells read after each block."""
         region, key = self._region, self.key
         for piece in cuts(region.queries, region.query_bin, QUERIES):
             queries = self.queries[piece.start : piece.stop]
@@ -295,7 +295,7 @@ class ComparedPicture:
             self.rows = piece.stop // region.query_bin if piece.stop < region.queries.stop else region.shape[0]
 
     def _normalizing(self, queries: range) -> Iterator[int]:
-        """Find the log-normalizers that blocks of some queries need; those of one piece of queries are then known."""
+        """Find the log-normalizers that these queries need; those of one piece of queries are then known."""
         if self.key.stage not in NORMALIZED:
             return
         for att, batch, head, places, _ in self.both.sides(self.key.batch, self.key.head):
@@ -304,14 +304,14 @@ class ComparedPicture:
                 yield from exactly(att.device, normalizing(Head(att, batch, head), rows))
 
     def blocks(self) -> list[ComparedBlock]:
-        """Return A, B and the change, (rows, columns), as far as they are pooled."""
+        """Return A, B and the change as pooled so far, (rows, columns)."""
         return [one.block() for one in self._pooled]
 
     def message(self, below: ComparedPicture | None = None) -> Made:
-        """Return it as it is sent.
+        """Return the picture as a message.
 
         Args:
-            below: where it is not finished, a sampled one of the same bins, which stands for the rows that are missing.
+            below: a sampled picture with the same bins, whose rows stand for the unfinished ones.
         """
         both, parts = self.both, self.blocks()
         sampled = None
@@ -339,14 +339,14 @@ class ComparedPicture:
 
 
 class ExactComparison:
-    """The exact picture of a comparison of long heads, in steps; what is known by then can be sent at any time.
+    """The exact comparison of long heads, in steps; partial results can be sent at any time.
 
     Args:
-        both: what is compared.
-        key: which stage of which head, and how its bins are pooled.
+        both: the two attentions.
+        key: the head and stage, and how bins are pooled.
 
     Attributes:
-        finer: whether there is a sampled picture of as many rows as the exact one has.
+        finer: whether there is a sampled picture with as many rows as the exact one.
     """
 
     def __init__(self, both: ComparedPair, key: LevelKey) -> None:
@@ -356,7 +356,7 @@ class ExactComparison:
         self.finer = self.finished = False
 
     def steps(self) -> Iterator[int]:
-        """Compute all of it; yields after each block how many cells of both it had."""
+        """Compute the whole picture; yields the number of cells read after each block."""
         if self._below.sampled:
             yield from self._below.steps()
             self.finer = True
@@ -364,12 +364,12 @@ class ExactComparison:
         self.finished = True
 
     def message(self) -> Made:
-        """Return what is known, as it is sent: the exact picture at the end."""
+        """Return the results so far as a message; at the end, the exact picture."""
         return self._exact.message(None if self.finished else self._below)
 
 
 def _partners(both: ComparedPair) -> dict[str, Any]:
-    """Encode which positions are compared; None where it is all of them."""
+    """Encode which positions are compared; None if all are."""
 
     def sent(axis: Axis) -> dict[str, Any] | None:
         if axis.is_plain:
@@ -394,12 +394,12 @@ def _encoded(block: ComparedBlock, signed: bool) -> dict[str, Any]:
 
 
 class PooledBins:
-    """Cells of a region, pooled as blocks come in. A blocked weight is 0, so only blocked scores are left out.
+    """Cells of a region, pooled block by block; blocked scores are left out, blocked weights count as 0.
 
     Args:
-        both: what is compared.
-        region: what is pooled.
-        stage: the stage of it.
+        both: the two attentions.
+        region: the region to pool.
+        stage: the stage to pool.
 
     Attributes:
         allowed: (rows, columns) bool, which bins have an allowed cell so far.
@@ -409,7 +409,7 @@ class PooledBins:
         self.region, self.masked, self.att = region, stage == "masked", both.a
         dtype = torch.promote_types(both.a.result_dtype, both.b.result_dtype)
         self.new = torch.zeros(region.shape, dtype=dtype, device=both.a.device)
-        # What known rules exclude is never read: no number at all where scores are masked, else 0.
+        # Cells that known rules exclude are never read: they have no number in masked scores, and 0 elsewhere.
         self.least = -inf if self.masked or stage not in MASKED else 0.0
         self.allowed = torch.zeros(region.shape, dtype=torch.bool, device=both.a.device)
 
@@ -424,12 +424,12 @@ class PooledBins:
         self.put(at, block.values, None if everything or not self.masked else ~block.allowed)
 
     def put(self, at: tuple[slice, slice], values: Tensor, out: Tensor | None) -> None:
-        """Pool numbers, (queries, keys), into the bins at some place.
+        """Pool numbers, (queries, keys), into some bins.
 
         Args:
             at: rows and columns of the bins.
             values: the numbers.
-            out: (queries, keys) bool, which of them are left out; None for none.
+            out: (queries, keys) bool, cells to leave out; None for none.
         """
         raise NotImplementedError
 
@@ -457,7 +457,7 @@ class MaximumBins(PooledBins):
 
 
 class MeanBins(PooledBins):
-    """The mean over all cells of each bin; of masked scores over those that are allowed."""
+    """The mean over all cells of each bin; for masked scores, over the allowed cells."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
@@ -475,7 +475,7 @@ class MeanBins(PooledBins):
 
 
 class ChangeBins(PooledBins):
-    """The number of largest absolute value in each bin, with its sign; NaN where any is."""
+    """The number with the largest absolute value in each bin, with its sign; NaN if any cell is NaN."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
@@ -496,8 +496,8 @@ class ChangeBins(PooledBins):
 
 
 def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> Made:
-    """Find the cell that changes most among some places, with both its numbers; a number that is blocked is None."""
-    found: Made = {"value": None, "a": None, "b": None, "query": queries[0], "key": keys[0]}  # if all is blocked
+    """Find the cell that changes most among some places, with both its numbers; a blocked number is None."""
+    found: Made = {"value": None, "a": None, "b": None, "query": queries[0], "key": keys[0]}  # if all cells are blocked
     most = -1.0
     for piece in cuts(range(len(queries)), 1, max(1, min(QUERIES, CELLS_AT_ONCE // len(keys)))):
         rows = queries[piece.start : piece.stop]
@@ -521,18 +521,18 @@ def peak(both: ComparedPair, key: LevelKey, queries: range, keys: range) -> Made
 
 
 def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, other: int | None) -> dict[str, Any]:
-    """List the weights that a query gives, or that a key gets, on both sides: those where the larger is largest.
+    """List the weights that a query gives or a key gets on both sides, ordered by the larger of the two.
 
     Args:
-        both: what is compared.
-        batch: which sample.
-        head: which head.
+        both: the two attentions.
+        batch: the sample.
+        head: the head.
         side: "query", over its keys, or "key", over its queries.
-        place: which of the places that are compared.
-        other: one that is listed in any case.
+        place: the query's or key's place among those compared.
+        other: a place to list in any case.
 
     Returns:
-        places (listed,) with a, b and change, and which are blocked; of all others how many, and their sums.
+        places (listed,) with a, b and change, and which are blocked; the number of all others, and their sums.
     """
     by_query = side == "query"
     others = both.keys if by_query else both.queries
@@ -565,7 +565,7 @@ def changes(both: ComparedPair, batch: int, head: int, side: str, place: int, ot
 
 
 def _left_out(both: ComparedPair, batch: int, head: int, place: int, rows: list[ComparedBlock]) -> dict[str, Any]:
-    """Return how many keys of each side have none to be compared with, and the sum of their weights."""
+    """Return how many keys of each side have no match, and the sum of their weights."""
     found = {}
     for name, side, only, row in zip("ab", both.sides(batch, head), both.keys.only, rows, strict=True):
         where: dict[str, Any] = {"batch": side.batch, "head": side.head, "queries": side.queries[place]}

@@ -1,6 +1,6 @@
-"""All heads at once in a stage after the weights, what a weight carries: small pictures with signs, and sums.
+"""All heads in a stage after the weights: small signed pictures, and sums.
 
-The sum of a head's logits over the keys of a query is what the head adds to the token's logit there (direct logit
+The sum of a head's logits over a query's keys is what the head adds to the token's logit there (direct logit
 attribution): heads can be ordered by it.
 """
 
@@ -25,20 +25,23 @@ from ..._utils.indexing import Block, cuts
 from ..codec import encoding
 from .heads_overview import LAYER_BYTES, MAX_WHOLE_CELLS, THUMBNAIL_SIZE
 
-STAGE_HEADS = "all heads of a stage"  # the job that computes the rest
-STAGE_SUMS = ("stage_sum", "stage_size")  # what heads can be ordered by: the sum over a query's keys, and of sizes
-NUMBER_BYTES = 8  # a head's sum and size
+STAGE_HEADS = "all heads of a stage"  # the name of the background job
+STAGE_SUMS = (
+    "stage_sum",
+    "stage_size",
+)  # orders of heads: by the sum over a query's keys, and by the sum of absolute values
+NUMBER_BYTES = 8  # for a head's sum and size
 
 
 class HeadsOfStage(NamedTuple):
     """Some heads of a layer in one stage.
 
     Attributes:
-        heads: of each head (rows, columns), of each bin the number of largest absolute value, and (rows, columns)
-            bool, where any cell is allowed.
-        sums: (heads,) the mean over the queries that may attend to something of the sum over their keys.
-        sizes: (heads,) the same of absolute values.
-        rows: how many queries of each head were looked at.
+        heads: for each head (rows, columns), the number with the largest absolute value in each bin, and
+            (rows, columns) bool, whether any cell is allowed.
+        sums: (heads,) the sum over a query's keys, averaged over the queries that may attend to something.
+        sizes: (heads,) the same for absolute values.
+        rows: how many queries of each head were read.
     """
 
     heads: list[tuple[Tensor, Tensor]]
@@ -50,15 +53,15 @@ class HeadsOfStage(NamedTuple):
 def stage_pictures(
     att: AttentionBase, batch: int, stage: str, queries: range, size: int, heads: range | None = None
 ) -> Generator[None, None, HeadsOfStage]:
-    """Look at some queries of heads of a layer, each exact.
+    """Compute small pictures and sums of a layer's heads from some exact queries.
 
     Args:
         att: the layer.
-        batch: which sample.
-        stage: a stage that weights are multiplied to.
-        queries: which rows.
-        size: rows and columns of a picture, at most.
-        heads: which; None for all.
+        batch: the sample.
+        stage: a stage after the weights.
+        queries: the rows to read.
+        size: rows and columns in a picture, at most.
+        heads: the heads; None for all.
 
     Yields:
         After each block.
@@ -103,18 +106,18 @@ def encoded(found: HeadsOfStage, stage: str) -> encoding.Envelope:
 
 
 class StageSurvey:
-    """The heads of all layers in one stage, layer by layer; what is ready can be sent at any time.
+    """The heads of all layers in one stage, layer by layer; partial results can be sent at any time.
 
     Args:
         layers: the attentions.
-        batch: which sample; a layer that has fewer, or no such stage, shows no heads.
-        stage: a stage that weights are multiplied to.
+        batch: the sample; a layer without it, or without the stage, shows no heads.
+        stage: a stage after the weights.
 
     Attributes:
-        query: of which query the sums are; None: the mean over all that were looked at.
-        heads: how many each layer has.
-        queries: all of the layer that has most.
-        cells: how many all heads have.
+        query: the query whose sums are sent; None for the mean over all that were read.
+        heads: the number of heads in each layer.
+        queries: the number of queries in the layer with the most.
+        cells: the number of cells of all heads.
     """
 
     def __init__(self, layers: LayerSource, batch: int, stage: str) -> None:
@@ -129,7 +132,7 @@ class StageSurvey:
         room = encoding.BUDGET - (LAYER_BYTES + NUMBER_BYTES) * len(shapes) - NUMBER_BYTES * sum(plan.heads)
         self._size = max(1, min(THUMBNAIL_SIZE, isqrt(max(0, room) // max(1, sum(plan.heads)))))
         self._ready: list[HeadsOfStage | None] = []
-        self._of_query: dict[tuple[int, int], Tensor] = {}  # by layer and query
+        self._of_query: dict[tuple[int, int], Tensor] = {}  # keyed by layer and query
         self._steps: Iterator[None] | None = None
 
     stage: str
@@ -147,13 +150,13 @@ class StageSurvey:
         return bool(self._ready)
 
     def __iter__(self) -> Iterator[None]:
-        """Iterate over the steps that are left; a later loop goes on where one stopped."""
+        """Iterate over the remaining steps; a later loop continues where one stopped."""
         if self._steps is None:
             self._steps = self._run(len(self._ready))
         return self._steps
 
     def close(self) -> None:
-        """Compute no more; what is ready stays."""
+        """Stop computing and keep the results so far."""
         self._steps = None
 
     def _run(self, first: int) -> Generator[None, None, None]:
@@ -166,7 +169,7 @@ class StageSurvey:
         self._steps = None
 
     def message(self) -> dict[str, Any]:
-        """Return what is ready, for the front-end."""
+        """Return the results so far, for the front-end."""
         return {
             "batch": self._batch,
             "stage": self.stage,
@@ -176,7 +179,7 @@ class StageSurvey:
         }
 
     def numbers(self, query: int | None) -> dict[str, Any]:
-        """Return the sum and the size of each head of a query, as far as they are ready; None: the mean over all."""
+        """Return each head's sum and size for a query as far as known; None gives the mean over queries."""
         numbers = np.full((2, sum(self.heads)), np.nan, np.float32)
         for layer, found in enumerate(self._ready):
             at = slice(sum(self.heads[:layer]), sum(self.heads[: layer + 1]))
@@ -185,7 +188,7 @@ class StageSurvey:
         return {"query": query, "sums": encoding.encode(numbers[0]), "sizes": encoding.encode(numbers[1])}
 
     def _sums(self, layer: int, found: HeadsOfStage, query: int | None) -> Tensor:
-        """Return the sum and the size of each head, (2, heads)."""
+        """Return each head's sum and size, (2, heads)."""
         att = self._layers[layer]
         if query is None:
             return torch.stack([found.sums, found.sizes])
@@ -196,7 +199,7 @@ class StageSurvey:
         return self._of_query[layer, query]
 
     def look_at_each_query(self) -> Generator[None, None, None]:
-        """Compute the sums of each query, so that their numbers are there at once; yields after each layer."""
+        """Compute the sums for every query in advance; yields after each layer."""
         for layer, found in enumerate(self._ready):
             if found is not None:
                 self._look(layer, range(self._layers[layer].shape.Q))
@@ -215,7 +218,7 @@ class StageSurvey:
 
 
 def failed(error: Exception, batch: int, stage: str, query: int | None) -> dict[str, Any]:
-    """Return a message that says why there is nothing."""
+    """Return a message with the reason why there are no pictures."""
     none = encoding.encode(np.zeros(0, np.float32))
     of = {"batch": batch, "stage": stage, "query": query}
     return {**of, "pictures": [], "sums": none, "sizes": none, "error": sentence_of(error)}

@@ -1,4 +1,4 @@
-"""All heads at once, as they are sent: small pictures of a layer's heads, and of all layers with their metrics."""
+"""All heads at once, ready to send: small pictures of one layer's heads, and all layers with their metrics."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from ..._utils.scheduler import Scheduler, in_slices
 from ..codec import encoding
 from .picture import PICTURE_SIZE
 
-LEAST_SIZE = 4  # of a picture, below which fewer metrics are sent
-THUMBNAIL_SIZE = 32  # rows and columns of a small picture, at most
-MAX_FLOAT_HEADS = 2048  # up to which metrics are sent as float32; of more heads, in 250 steps
-LAYER_BYTES = 256  # that a layer's names and numbers take
+LEAST_SIZE = 4  # rows and columns in a picture; rather than smaller ones, fewer metrics are sent
+THUMBNAIL_SIZE = 32  # rows and columns in a small picture, at most
+MAX_FLOAT_HEADS = 2048  # up to here metrics are sent as float32, above it in 250 steps
+LAYER_BYTES = 256  # for a layer's names and numbers
 MAX_HEADS_PER_REQUEST = 240  # for finer pictures
-MAX_FINER_CELLS = cost.MAX_CELLS // cost.SMALL_PICTURE  # of the rows of as many heads, that one message may ask for
-FIRST_SECONDS = 0.1  # that a person waits for what can be computed at once
-MOST_SECONDS = 0.4  # and for the first layer, where that alone takes longer
+MAX_FINER_CELLS = cost.MAX_CELLS // cost.SMALL_PICTURE  # cells in the rows of the heads in one message
+FIRST_SECONDS = 0.1  # computed at once, while the user waits
+MOST_SECONDS = 0.4  # the limit for the first layer, if it alone takes longer
 SLICE_SECONDS = 0.02
-MAX_WHOLE_CELLS = 1 << 20  # of one head of a layer, up to which its rows are held at once; else block by block
-MAX_LAYER_CELLS = 1 << 26  # of the sampled rows of a layer's heads together: fewer rows of very long ones
-ALL_HEADS = "all heads"  # the job that computes the rest
+MAX_WHOLE_CELLS = 1 << 20  # cells in a head's rows that are held at once; larger ones are read in blocks
+MAX_LAYER_CELLS = 1 << 26  # cells in the sampled rows of a layer's heads; very long heads have fewer rows
+ALL_HEADS = "all heads"  # the name of the background job
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ OwnMetrics = Mapping[str, OwnMetric | None]  # functions of exact rows, or names
 
 
 class Thumbnails(NamedTuple):
-    """The heads of one layer, small.
+    """The heads of one layer as small pictures.
 
     Attributes:
-        heads: of each head (rows, columns), weights pooled by maximum, and (rows, columns) bool, where any cell is
+        heads: for each head (rows, columns), weights pooled by maximum, and (rows, columns) bool, whether any cell is
             allowed.
-        rows: how many queries of each head were looked at.
+        rows: how many queries of each head were read.
     """
 
     heads: list[tuple[Tensor, Tensor]]
@@ -61,7 +61,7 @@ class Thumbnails(NamedTuple):
 
 
 def thumbnail_plan(att: AttentionBase) -> tuple[range, int]:
-    """Return which queries of each head of a layer are looked at, and how many rows a small picture has at most."""
+    """Return which queries of a layer's heads to read, and the most rows a small picture may have."""
     shape = att.shape
     size = min(THUMBNAIL_SIZE, isqrt(encoding.BUDGET // shape.H))
     is_whole = shape.Q * shape.K <= PICTURE_SIZE * PICTURE_SIZE
@@ -69,13 +69,13 @@ def thumbnail_plan(att: AttentionBase) -> tuple[range, int]:
 
 
 def _most_rows(att: AttentionBase, size: int) -> int:
-    """Return how many rows of each head of a long layer are looked at."""
+    """Return how many rows of each head in a long layer to read."""
     row = cost.worth_of_a_cell(att, 0, 0) * att.shape.H * att.shape.K
     return max(1, min(size, MAX_LAYER_CELLS // max(1, row)))
 
 
 def thumbnails(att: AttentionBase, batch: int) -> Thumbnails:
-    """Draw every head of a layer small: all of it, or of a long one exact queries, evenly spread."""
+    """Draw a small picture of every head in a layer: complete, or for long heads from evenly spaced exact queries."""
     shape = att.shape
     queries, size = thumbnail_plan(att)
     most = _most_rows(att, size)
@@ -92,20 +92,20 @@ def thumbnails(att: AttentionBase, batch: int) -> Thumbnails:
 
 
 class Plan:
-    """Which rows of each layer are computed, the same for metrics and pictures, and how large the pictures are.
+    """Which rows of each layer are computed, for metrics and pictures alike, and the size of the pictures.
 
     Args:
         layers: the attentions.
-        batch: which sample; a layer that has fewer shows no heads.
-        own: how many metrics of the user's own there are.
+        batch: the sample; a layer without it shows no heads.
+        own: the number of custom metrics.
 
     Attributes:
         heads: how many heads each layer shows.
-        total: of all layers.
+        total: how many heads all layers show.
         queries: the rows of each layer.
-        cells: how many cells all of these rows have.
-        size: rows and columns of a picture, at most.
-        metrics: the names of those that are sent.
+        cells: the number of cells in all these rows.
+        size: rows and columns in a picture, at most.
+        metrics: the names of the metrics sent.
     """
 
     def __init__(self, layers: LayerSource, batch: int, own: int = 0) -> None:
@@ -125,19 +125,19 @@ class Plan:
         }
         self.metrics = [name for name in SURVEYED if not absent.get(name)]
         self.size = self._size()
-        if self.size < LEAST_SIZE:  # of very many heads the pictures are more than two numbers
+        if self.size < LEAST_SIZE:  # with very many heads, pictures matter more than metrics
             self.metrics = [name for name in self.metrics if name not in ("sink", "streaming")]
             self.size = self._size()
 
     def _size(self) -> int:
-        """Return how large pictures can be, beside the metrics."""
+        """Return how large pictures can be, given the bytes for metrics."""
         numbers = len(self.metrics) * self.total * (4 if self.total <= MAX_FLOAT_HEADS else 1)
         numbers += 4 * self._own * self.total
         left = encoding.BUDGET - LAYER_BYTES * len(self._shapes) - numbers
         return max(1, min(THUMBNAIL_SIZE, isqrt(max(0, left) // max(1, self.total))))
 
     def finer(self, layer: int) -> range:
-        """Return the rows of larger pictures of a layer: more of them, where not all are computed."""
+        """Return the rows for larger pictures of a layer: more of them, if not all were computed."""
         if self._whole:
             return self.queries[layer]
         shape = self._shapes[layer]
@@ -145,20 +145,20 @@ class Plan:
         return sample(shape.Q, max(1, min(MAX_SAMPLED_ROWS, MAX_FINER_CELLS // row)))
 
     def worth(self, layer: int, heads: range) -> int:
-        """Return how many cells larger pictures of some heads of a layer are worth."""
+        """Return the cost, in cells, of larger pictures of some heads in a layer."""
         cells = len(heads) * len(self.finer(layer)) * self._shapes[layer].K
         return cost.SMALL_PICTURE * self._worth[layer] * cells
 
 
 class Survey:
-    """Computes the heads of all layers for one sample, step by step; what is ready can be sent at any time.
+    """The heads of all layers for one sample, computed in steps; partial results can be sent at any time.
 
     Args:
         layers: the attentions.
-        batch: which sample; a layer that has fewer shows no heads.
-        ids: returns the tokens of a layer's positions as numbers, if they are known.
-        own: metrics of the user's own, by name.
-        texts: returns what is known of the text of a layer and sample, for these; None: its ids.
+        batch: the sample; a layer without it shows no heads.
+        ids: returns the token ids at a layer's positions, if known.
+        own: custom metrics, by name.
+        texts: returns the known text of a layer and sample, for custom metrics; None: its ids.
     """
 
     def __init__(
@@ -172,13 +172,13 @@ class Survey:
         self.plan = Plan(layers, batch, len(own or {}))
         self._texts = texts
         self._own_metrics = dict(own or {})
-        self._own: dict[str, list[Tensor]] = {name: [] for name in self._own_metrics}  # (heads,) of each layer
-        self.problems: dict[str, str] = {}  # why one of the user's own has no numbers
+        self._own: dict[str, list[Tensor]] = {name: [] for name in self._own_metrics}  # (heads,) for each layer
+        self.problems: dict[str, str] = {}  # why a custom metric has no numbers
         self.error: str | None = None
-        self.is_finding = False  # what a cache evicts in a layer, before anything of it is computed
+        self.is_finding = False  # whether it is finding what a cache evicts in a layer, which comes first
         self._layers, self._batch, self._ids = layers, batch, ids
-        self._pictures: list[Any] = []  # of the layers that are ready
-        self._metrics: list[Tensor] = []  # (metrics, heads) of each
+        self._pictures: list[Any] = []  # one for each finished layer
+        self._metrics: list[Tensor] = []  # (metrics, heads) for each
         self._indices: dict[tuple[Any, ...], MetricIndex] = {}
         self._steps: Generator[None, None, None] | None = None
 
@@ -193,13 +193,13 @@ class Survey:
         return bool(self._pictures)
 
     def __iter__(self) -> Iterator[None]:
-        """Iterate over the steps that are left; a later loop goes on where one stopped, or was interrupted."""
+        """Iterate over the remaining steps; a later loop continues where one stopped or was interrupted."""
         if self._steps is None or getgeneratorstate(self._steps) == GEN_CLOSED:
             self._steps = self._run(len(self._pictures))
         return self._steps
 
     def close(self) -> None:
-        """Compute no more: the steps, which know the survey, are let go."""
+        """Stop computing, and release the steps, which refer to the survey."""
         if self._steps is not None and getgeneratorstate(self._steps) != GEN_RUNNING:
             self._steps.close()
         self._steps = None
@@ -222,11 +222,11 @@ class Survey:
                 found = yield from self._measuring(layer, heads, name, metric)
                 self._own[name][layer:] = [found]
             self._metrics[layer:] = [torch.cat([sampler.means.values, recall[None, :heads]])]
-            self._pictures.append(made)  # the last: now the layer is ready
+            self._pictures.append(made)  # last: this makes the layer ready
             yield
 
     def _measuring(self, layer: int, heads: int, name: str, metric: OwnMetric | None) -> Generator[None, None, Tensor]:
-        """Measure a metric of the user's own in one layer; NaN where it raises, which is said beside it."""
+        """Compute a custom metric in one layer; NaN if it raises, with the reason in `problems`."""
         nothing = torch.full((heads,), torch.nan, dtype=torch.float64, device="cpu")
         if not heads or name in self.problems:
             return nothing
@@ -245,7 +245,7 @@ class Survey:
         return HeadSampler(att, self._batch, range(heads), queries, size=size, ids=ids, known=self._indices)
 
     def message(self) -> dict[str, Any]:
-        """Return what is ready, for the front-end."""
+        """Return the results so far, for the front-end."""
         shapes = (self._layers[layer].shape for layer in range(len(self._layers)))
         layers = [
             {"heads": heads, "groups": shape.G, "queries": shape.Q, "keys": shape.K, "rows": len(queries)}
@@ -269,10 +269,10 @@ class Survey:
 
 
 class AnySurvey(Protocol):
-    """Computes something of all heads, layer by layer."""
+    """Computes something for all heads, layer by layer."""
 
     error: str | None
-    is_finding: bool  # what comes before anything can be told
+    is_finding: bool  # still preparing, with no results yet
 
     @property
     def begun(self) -> bool: ...
@@ -285,36 +285,36 @@ S = TypeVar("S", bound=AnySurvey)
 
 
 class Surveys(Generic[S]):
-    """The survey that is shown: what is quick at once, the rest in slices on the event loop, sent as it is ready.
+    """The survey shown: quick parts are computed at once, the rest in slices on the event loop, sent as they finish.
 
     Args:
         slices: where the rest is computed.
         tell: called with the message again, with more layers in it.
-        job: the name of the rest.
+        job: the name of the background job.
     """
 
     def __init__(self, slices: Scheduler, tell: Callable[[dict[str, Any]], object], job: str = ALL_HEADS) -> None:
         self._slices, self._tell, self._job = slices, tell, job
-        self._shown: tuple[Any, S] | None = None  # of what, such as the sample; and its survey
+        self._shown: tuple[Any, S] | None = None  # what it is about, such as the sample, and the survey
 
     def forget(self) -> None:
-        """Drop what was computed: the tensors, the rules or the tokens are others."""
+        """Drop the results, because the tensors, rules or tokens have changed."""
         self.leave()
         if self._shown is not None:
             self._shown[1].close()
         self._shown = None
 
     def leave(self) -> None:
-        """Compute no more for now; what there is stays for the next time."""
+        """Stop computing for now, and keep the results for next time."""
         self._slices.drop(self._job)
 
     def look(self, of: Any, make: Callable[[], S], change: Callable[[S], object] = lambda _: None) -> dict[str, Any]:
-        """Return the heads that can be computed at once: all of them where no event loop runs.
+        """Return the heads that can be computed at once: all of them if no event loop runs.
 
         Args:
-            of: what the survey is of, such as the sample: another is made where it is another.
-            make: makes it.
-            change: changes what is told of it, before anything is.
+            of: identifies the survey, for example by its sample; a new value makes a new survey.
+            make: makes the survey.
+            change: called with the survey before any results are returned.
         """
         self.leave()
         if self._shown is None or self._shown[0] != of or self._shown[1].error is not None:
@@ -330,22 +330,22 @@ class Surveys(Generic[S]):
         return found.message()
 
     def finish(self) -> None:
-        """Compute now what is left of the survey that is shown."""
+        """Compute the rest of the survey shown now."""
         if self._job in self._slices.names and self._shown is not None:
             for _ in self._shown[1]:
                 pass
-            self.leave()  # now: what is interrupted goes on later
+            self.leave()  # first, so that an interrupted survey can continue later
             self._tell(self._shown[1].message())
 
     def failed(self, error: Exception) -> dict[str, Any] | None:
-        """Return what there is, and why there is no more."""
+        """Return the results so far, and why there are no more."""
         if self._shown is None:
             return None
         self._shown[1].error = sentence_of(error)
         return self._shown[1].message()
 
     def _rest(self, found: S) -> Iterator[None]:
-        """Compute the rest, and send what is ready now and then, each time after twice as long."""
+        """Compute the rest, and send partial results at intervals that double each time."""
         try:
             yield from in_slices(
                 found, lambda: self._tell(found.message()), slice_seconds=SLICE_SECONDS, first=2 * FIRST_SECONDS
@@ -359,19 +359,19 @@ class Surveys(Generic[S]):
 
 
 def _numbers(values: Tensor) -> encoding.Envelope:
-    """Encode one metric of all heads, (heads,); NaN where there is none."""
+    """Encode one metric of all heads, (heads,); NaN for none."""
     return (
         encoding.encode(encoding.to_numpy(values)) if len(values) <= MAX_FLOAT_HEADS else encoding.encode_shares(values)
     )
 
 
 def _floats(found: list[Tensor]) -> encoding.Envelope | None:
-    """Encode a metric of the user's own, which may be of any size; None until a layer is there."""
+    """Encode a custom metric, whose values may have any size; None until a layer is ready."""
     return encoding.encode(encoding.to_numpy(torch.cat(found).float())) if found else None
 
 
 def finer(layers: LayerSource, plan: Plan, layer: int, batch: int, heads: range) -> encoding.Envelope:
-    """Draw larger pictures of some heads of a layer."""
+    """Draw larger pictures of some heads in a layer."""
     sampler = HeadSampler(layers[layer], batch, heads, plan.finer(layer), size=THUMBNAIL_SIZE, measured=False)
     for _ in sampler.steps():
         pass

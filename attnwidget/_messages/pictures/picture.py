@@ -1,4 +1,4 @@
-"""The picture of a head as it is sent: exact at once where that is quick, else of sampled rows and then refined."""
+"""The picture of a head, ready to send: exact at once if that is quick, else from sampled rows first, then refined."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from ..codec import encoding
 from . import sinks
 
 PICTURE_SIZE = 512  # bins along a side, at most
-MAX_FIRST_CELLS = 1 << 27  # of the sampled rows that come first, in cells of a head
-LEAST_ROWS = 4  # of a picture that comes first
-OF = ("layer", "batch", "head", "stage", "pool")  # what a picture is of
+MAX_FIRST_CELLS = 1 << 27  # the cost of the sampled rows that come first
+LEAST_ROWS = 4  # in the first picture
+OF = ("layer", "batch", "head", "stage", "pool")  # the fields that identify a picture
 
 Picture = dict[str, Any]
 EMPTY_PICTURE: Picture = {
@@ -52,9 +52,9 @@ EMPTY_PICTURE: Picture = {
 class Limits:
     """How often a refinement reports, in seconds.
 
-    report: from one report of exact rows, or of the progress, to the next.
-    estimate: over which its predictions have to agree before it says how long it will take.
-    slice: of one step, or the time of one block if that is longer.
+    report: the interval between reports of exact rows, or of progress.
+    estimate: how long its predictions must agree before it reports the time left.
+    slice: the time for one step, or for one block if that takes longer.
     """
 
     report: float = 0.25
@@ -66,12 +66,12 @@ LIMITS = Limits()
 
 
 class PictureBins(NamedTuple):
-    """How the picture of a long head lies over the level that is kept.
+    """How the bins of a long head's picture map onto the kept level.
 
-    down: rows of the level to one of the picture.
-    across: columns of the level to one of the picture.
-    query_bin: queries to a row of the picture.
-    key_bin: keys to a column of the picture.
+    down: rows of the level in one row of the picture.
+    across: columns of the level in one column of the picture.
+    query_bin: queries in one row of the picture.
+    key_bin: keys in one column of the picture.
     """
 
     down: int
@@ -81,20 +81,20 @@ class PictureBins(NamedTuple):
 
 
 def picture_bins(levels: LevelCache) -> PictureBins:
-    """Return bins that are whole bins of the level that is kept, so that the exact picture can be folded from it."""
+    """Return bins made of whole bins of the kept level, so that the exact picture can be folded from it."""
     (row_level, column_level), (Q, K) = levels.finest, (levels.att.shape.Q, levels.att.shape.K)
     down, across = (ceil(ceil(n / (1 << level)) / PICTURE_SIZE) for n, level in ((Q, row_level), (K, column_level)))
     return PictureBins(down, across, down << row_level, across << column_level)
 
 
 def is_long(att: AttentionBase, key: LevelKey) -> bool:
-    """Whether a head's exact picture takes too long to wait for it, and longer than that of sampled rows."""
+    """Whether a head's exact picture takes too long to wait for, and longer than a sampled one."""
     Q, K = att.shape.Q, att.shape.K
     return Q > PICTURE_SIZE and cost.cells(att, key.batch, key.head, range(Q), range(K), key.stage) > cost.AT_ONCE
 
 
 def exact_now(att: AttentionBase, key: LevelKey) -> Picture:
-    """Compute the exact picture in one go."""
+    """Compute the exact picture at once."""
     batch, head, stage, pool = key
     found = overview.overview(att, batch, head, size=PICTURE_SIZE, pool=pool, stage=stage)
     made = encoded(found, stage, overview.own_keys(att, batch, head, found))
@@ -102,7 +102,7 @@ def exact_now(att: AttentionBase, key: LevelKey) -> Picture:
 
 
 def padding_from(att: AttentionBase, batch: int) -> int | None:
-    """Return from which key on a padding mask blocks a sample's keys; None where no mask is known to be one."""
+    """Return the first key of a sample that a padding mask blocks; None if no mask is known to be a padding mask."""
     K = att.shape.K
     parts = [part for rule in att.rules.rules for part in rule.parts_of_all() if part.by_key]
     stop = min((_real_keys(part, batch, K) for part in parts), default=K)
@@ -110,7 +110,7 @@ def padding_from(att: AttentionBase, batch: int) -> int | None:
 
 
 def _real_keys(rule: Rule, batch: int, keys: int) -> int:
-    """Return how many keys a rule allows that blocks those at the end; all of them for any other rule."""
+    """Return how many keys a rule allows if it blocks the keys at the end; all keys for any other rule."""
     limits = rule.band_limits(batch)
     if limits is not None and limits.stop is not None:
         return limits.stop
@@ -130,7 +130,7 @@ def from_level(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Picture
 
 
 def _folding(levels: LevelCache, key: LevelKey, level: CachedLevel) -> Generator[None, None, Picture]:
-    """Do as `from_level`, in slices."""
+    """Do the same as `from_level`, in slices."""
     att, bins = levels.att, picture_bins(levels)
     with exact(att.device):
         found = level.fold(slice(0, level.overview.values.shape[0]), slice(None), bins.down, bins.across)
@@ -153,10 +153,10 @@ def encoded(
 
     Args:
         found: its bins.
-        stage: what they are of.
-        own_keys: how many keys come before padding.
-        sampled: of a sampled one, which queries it has.
-        long: whether it is of a long head, and therefore always quantised.
+        stage: the stage shown.
+        own_keys: the number of keys before padding.
+        sampled: the queries of a sampled picture.
+        long: whether the head is long, so that the picture is always quantised.
     """
     made: Picture
     blocked, signed = blocked_bins(found, stage), stage in SIGNED
@@ -169,28 +169,28 @@ def encoded(
 
 
 def blocked_bins(found: Overview, stage: str) -> Tensor | None:
-    """Return which bins are drawn as blocked, (rows, columns) bool; None where none is."""
+    """Return which bins are drawn as blocked, (rows, columns) bool; None if there are none."""
     return ~found.allowed if stage in MASKED and not bool(found.allowed.all()) else None
 
 
 def labeled(made: Picture, of: Sequence[Any], shape: Shape) -> Picture:
-    """Return a picture as the trait has it.
+    """Return a picture with the fields of the trait.
 
     Args:
         made: the picture.
-        of: what it is `OF`; the head of several heads as one is their name.
-        shape: of the attention, for the number of queries and keys.
+        of: the values of `OF`; combined heads are identified by their name.
+        shape: the shape of the attention, for the number of queries and keys.
     """
     return {**dict(zip(OF, of, strict=True)), "queries": shape.Q, "keys": shape.K, **made}
 
 
 def failed(error: Exception, of: Sequence[Any], shape: Shape) -> Picture:
-    """Return what takes the place of a picture that cannot be computed, with the reason."""
+    """Return a message with the reason, in place of a picture that cannot be computed."""
     return labeled(EMPTY_PICTURE | {"error": sentence_of(error)}, of, shape)
 
 
 def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:
-    """Compute the picture of a long head from one exact query in the place of each bin."""
+    """Compute the picture of a long head from one exact query per bin."""
 
     def ignore(*_: Any) -> None:
         """Do nothing: this refinement is never advanced."""
@@ -201,17 +201,17 @@ def sampled_picture(levels: LevelCache, key: LevelKey) -> Picture:
 
 
 class Refinement:
-    """The picture of a long head: of sampled rows first, then exact row by row, in a job whose steps are slices.
+    """The picture of a long head: from sampled rows first, then exact row by row, in a job of short slices.
 
     Args:
         levels: where the exact level is kept.
-        key: what the picture is of.
-        on_sampled: called with the picture where a rougher one came first, and rows that lie closer are ready.
-        on_rows: called with rows that are now exact: `start`, `stop`, and what was encoded of them.
-        on_progress: called with the share that is done and the seconds that are left, None if not known.
+        key: the head, stage and pooling of the picture.
+        on_sampled: called with a finer sampled picture, if a rougher one came first.
+        on_rows: called with newly exact rows: `start`, `stop`, and their encoding.
+        on_progress: called with the share done and the seconds left, None if not known.
         on_done: called with the exact picture, at the end.
-        on_error: called with what went wrong, instead.
-        executor: whose workers compute the exact rows; None: this process.
+        on_error: called with the error, instead.
+        executor: its workers compute the exact rows; None for this process.
     """
 
     def __init__(
@@ -229,18 +229,18 @@ class Refinement:
         self.levels, self.key, self.bins = levels, key, picture_bins(levels)
         self._on_sampled = on_sampled
         self._on_rows, self._on_progress, self._on_done, self._on_error = on_rows, on_progress, on_done, on_error
-        self._sent = 0  # rows of the picture
+        self._sent = 0  # rows sent
         self._low: float | None = None
         self._high: float | None = None
         self._limits = LIMITS
         att, (batch, head, stage, pool) = levels.att, key
-        self._query_bin = self._first_bin()  # from one query that is looked at to the next
+        self._query_bin = self._first_bin()  # the distance between sampled queries
         bins = {"query_bin": self._query_bin, "key_bin": self.bins.key_bin}
         self._take(overview.sampled(att, batch, head, **bins, stage=stage, pool=pool))
         self.build = levels.build(batch, head, stage=stage, pool=pool, seconds=self._limits.slice, executor=executor)
 
     def _first_bin(self) -> int:
-        """Return how far apart the queries are of the first picture: a bin, or several where these take too long."""
+        """Return the distance between the first picture's queries: one bin, or several if that takes too long."""
         att, (batch, head, stage, _), width = self.levels.att, self.key, self.bins.query_bin
         if only_overviews(att) is not None:
             return width
@@ -249,7 +249,7 @@ class Refinement:
         return width * min(ceil(len(queries) / LEAST_ROWS), ceil(needed / MAX_FIRST_CELLS))
 
     def _take(self, found: Overview) -> None:
-        """Show these exact queries."""
+        """Draw these exact queries."""
         att, (batch, head, *_) = self.levels.att, self.key
         self._sampled = found
         self._queries = range((att.shape.Q - 1) % self._query_bin, att.shape.Q, self._query_bin)
@@ -257,7 +257,7 @@ class Refinement:
 
     @property
     def share(self) -> float:
-        """Share that is finished of the cells to compute."""
+        """The share of the cells that is finished."""
         return self.build.share
 
     @property
@@ -266,7 +266,7 @@ class Refinement:
         return self.build.rows // self.bins.down
 
     def picture(self) -> Picture:
-        """Return the picture as far as it is known: exact rows, and below one query in the place of each bin."""
+        """Return the picture so far: exact rows, then one query per bin below them."""
         rows, level, found = self.exact_rows, self.build.level, self._sampled
         if rows and level is not None:
             with exact(self.levels.att.device):
@@ -282,7 +282,7 @@ class Refinement:
         return made | {"sink": sink, "padding": padding_from(self.levels.att, self.key.batch)}
 
     def steps(self) -> Iterator[None]:
-        """Do all that is left, in slices. Started again, it goes on where it stopped."""
+        """Do all the remaining work in slices; called again, it continues where it stopped."""
         try:
             yield from self._steps()
         except Exception as error:
@@ -303,11 +303,11 @@ class Refinement:
             yield
         level = self.build.level or self.levels.find(self.key)
         if level is None:
-            raise RuntimeError("the exact picture was forgotten before it could be drawn: try again")
+            raise RuntimeError("the exact picture was dropped from memory before it could be drawn: try again")
         self._on_done((yield from _folding(self.levels, self.key, level)))
 
     def _look_closer(self) -> Iterator[None]:
-        """Compute one exact query for each bin of the picture to come, in slices."""
+        """Compute one exact query for each bin of the final picture, in slices."""
         att, (batch, head, stage, pool), (_, _, width, key_bin) = self.levels.att, self.key, self.bins
         region = Region(batch, head, range(att.shape.Q), range(att.shape.K), width, key_bin).sample(att)
         steps = overview.OverviewPass(att, region, stage, pool, self._limits.slice)
@@ -320,7 +320,7 @@ class Refinement:
 
     def _check_unchanged(self) -> None:
         if self.build.changed:
-            raise RuntimeError("the tensors changed while the exact picture was computed: try again")
+            raise RuntimeError("the tensors changed while the exact picture was being computed: try again")
 
     def _fold(self, level: CachedLevel, start: int, stop: int) -> Overview:
         """Fold rows of the picture from rows of the level."""
@@ -328,7 +328,7 @@ class Refinement:
         return level.fold(slice(start * down, stop * down), slice(None), down, across)
 
     def _send_rows(self) -> None:
-        """Report the rows that have become exact since the last time."""
+        """Report the rows that have become exact since the last report."""
         level, stop = self.build.level, self.exact_rows
         if level is None or stop <= self._sent:
             return

@@ -1,4 +1,4 @@
-"""The column of a learned sink beside a picture: a number for each of its rows, pooled as these are."""
+"""The learned sink's column next to a picture: one number per row, pooled like the picture."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..codec import encoding
 
 
 def column(att: AttentionBase, key: LevelKey, query_bin: int, sampled: dict[str, int] | None = None) -> Any:
-    """Compute the sink's column beside a picture.
+    """Compute the sink's column for a picture.
 
     Args:
         att: the attention.
-        key: what the picture is of.
-        query_bin: queries to a row.
-        sampled: of a sampled picture, which queries it has.
+        key: the picture's head and stage.
+        query_bin: queries per row.
+        sampled: the queries of a sampled picture.
 
     Returns:
-        (rows,) float32 as an envelope; None without a sink, or where it has no number in this stage.
+        (rows,) float32 as an envelope; None without a sink, or if the sink has no number in this stage.
     """
     if not att.has_sinks:
         return None
@@ -43,7 +43,7 @@ def column(att: AttentionBase, key: LevelKey, query_bin: int, sampled: dict[str,
 
 
 def _pooled(x: torch.Tensor, width: int, pool: str) -> torch.Tensor:
-    """Pool (queries,) to (rows,): the maximum or the mean of each bin, the last of them ragged."""
+    """Pool (queries,) to (rows,): the maximum or mean of each bin; the last bin may be shorter."""
     if pool == "max":
         return pool_first(x[:, None], width, torch.amax)[:, 0]
     counts = pool_first(torch.ones_like(x)[:, None], width, torch.sum)[:, 0]
@@ -51,7 +51,7 @@ def _pooled(x: torch.Tensor, width: int, pool: str) -> torch.Tensor:
 
 
 def of_rows(att: AttentionBase, stage: str, batch: int, head: int, queries: list[int], *, mean: bool) -> float | None:
-    """Return the sink's number in a row, or the mean or sum of those of several; None where there is none."""
+    """Return the sink's number in a row, or the mean or sum over several rows; None if there is none."""
     if not att.has_sinks:
         return None
     with exact(att.device):

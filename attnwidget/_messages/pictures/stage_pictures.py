@@ -1,7 +1,6 @@
 """The small pictures of the stages view: every stage of a head, and the output.
 
-Those that were drawn last are used again where another rule, such as a scale that is dragged, only multiplies their
-numbers.
+The last ones drawn are reused when a changed rule, such as a scale being dragged, only multiplies their numbers.
 """
 
 from __future__ import annotations
@@ -29,39 +28,39 @@ from ...attention import Attention
 from ..codec import encoding
 from . import picture, sinks
 
-SMALL_SIZE = 128  # rows and columns of a small picture, at most
-SHOWN: tuple[Stage, ...] = ("scores", "scaled", "capped", "masked", "weights")  # of the stages that there are
-MAX_EXACT_CELLS = 64 * 64  # of a small picture that is sent as exact numbers
-MAX_OUTPUT_CELLS = 1 << 22  # queries × value size, beyond which the output is not drawn
-MAX_EXACT_STAGE_CELLS = 1 << 32  # of a head, 65,536², up to which its stages become exact: beyond that takes minutes
-CELLS_AT_ONCE = 1 << 18  # of matrices that are pooled as they are made
+SMALL_SIZE = 128  # rows and columns in a small picture, at most
+SHOWN: tuple[Stage, ...] = ("scores", "scaled", "capped", "masked", "weights")  # if the head has them
+MAX_EXACT_CELLS = 64 * 64  # cells; up to here a small picture is sent as exact numbers
+MAX_OUTPUT_CELLS = 1 << 22  # queries × value size; a larger output is not drawn
+MAX_EXACT_STAGE_CELLS = 1 << 32  # 65,536²; a larger head's stages stay sampled: exact ones would take minutes
+CELLS_AT_ONCE = 1 << 18  # cells computed and pooled at a time
 SLICE_SECONDS = 0.02
-TOGETHER = 4  # cells that a cell of a stage is worth, as there are several, and the output
-SCALES = ("scale", "temperature")  # rules that multiply every score alike
-MAX_SCALED_CELLS = 1 << 20  # of a head whose scores are kept while its scale is dragged
-ONE_THREAD_CELLS = 1 << 14  # beyond, torch starts another thread, which is slow to wake while a browser is drawing
+TOGETHER = 4  # the cost of a cell for all stages and the output together
+SCALES = ("scale", "temperature")  # rules that multiply all scores by one factor
+MAX_SCALED_CELLS = 1 << 20  # cells of a head whose scores are kept while its scale is dragged
+ONE_THREAD_CELLS = 1 << 14  # above this, torch starts another thread, which is slow to wake while a browser draws
 
 Picture = dict[str, Any]
 
 
 class StagePictures:
-    """Draws the stages of a head, and keeps what of the last ones can be used again."""
+    """Draws the stages of a head, and reuses the last ones if possible."""
 
     def __init__(self) -> None:
         self._scores: dict[tuple[Any, ...], Picture] = {}
         self._unscaled: dict[tuple[Any, ...], UnscaledStages] = {}
 
     def draw(self, att: Attention, batch: int, head: int, of: tuple[Any, ...], rules: Mapping[str, Any]) -> Picture:
-        """Draw all stages of a head, small, with their ranges, and the output.
+        """Draw all stages of a head as small pictures with their ranges, and the output.
 
         Args:
-            att: the attention, under the other rules.
-            batch: which sample.
-            head: which head.
-            of: what tells these tensors from others.
-            rules: the other rules.
+            att: the attention, under the what-if rules.
+            batch: the sample.
+            head: the head.
+            of: identifies the tensors.
+            rules: the what-if rules.
         """
-        of = (*of, batch, head, rules.get("dtype"))  # no other rule changes the scores
+        of = (*of, batch, head, rules.get("dtype"))  # no other rule changes the raw scores
         others = (*of, repr(sorted((name, rule) for name, rule in rules.items() if name not in SCALES)))
         if others in self._unscaled and att.scale > 0:
             return self._unscaled[others].draw(att.scale)
@@ -73,7 +72,7 @@ class StagePictures:
 
 
 def stages(att: Attention, batch: int, head: int, scores: Picture | None = None) -> Picture:
-    """Draw all stages of a head and the output; `scores` is their picture, if it is there already."""
+    """Draw all stages of a head and the output; `scores` is the picture of the scores, if already drawn."""
     there = [stage for stage in SHOWN if stage in att.stages]
     known = {} if scores is None else {"scores": scores}
     output = None
@@ -84,7 +83,7 @@ def stages(att: Attention, batch: int, head: int, scores: Picture | None = None)
 
 
 def _stage(att: Attention, batch: int, head: int, stage: Stage) -> Picture:
-    """Draw a stage exactly; of a long head from one exact row in each bin, `every` queries apart."""
+    """Draw a stage exactly; for a long head from one exact row per bin, `every` queries apart."""
     every = 1
     if _is_long(att, batch, head, stage):
         found = overview.sampled(att, batch, head, rows=SMALL_SIZE, columns=SMALL_SIZE, stage=stage)
@@ -95,13 +94,13 @@ def _stage(att: Attention, batch: int, head: int, stage: Stage) -> Picture:
 
 
 def _is_long(att: Attention, batch: int, head: int, stage: str) -> bool:
-    """Whether all stages of a head take too long to wait for them, so that rows of it are sampled."""
+    """Whether all stages of a head take too long to wait for, so that rows are sampled."""
     Q, K = att.shape.Q, att.shape.K
     return Q > SMALL_SIZE and TOGETHER * cost.cells(att, batch, head, range(Q), range(K), stage) > cost.AT_ONCE
 
 
 def _drawn(att: Attention, batch: int, head: int, stage: Stage, found: Overview, every: int = 1) -> Picture:
-    """Encode the picture of a stage, exact or of rows that lie `every` queries apart."""
+    """Encode the picture of a stage, exact or from rows that are `every` queries apart."""
     encoded = _encoded(found.values, picture.blocked_bins(found, stage), signed=stage in SIGNED)
     sampled = None if every == 1 else {"first": (att.shape.Q - 1) % every, "every": every, "exact": 0}
     sink = sinks.column(att, LevelKey(batch, head, stage, "max"), found.query_bin, sampled)
@@ -110,7 +109,7 @@ def _drawn(att: Attention, batch: int, head: int, stage: Stage, found: Overview,
 
 
 def _encoded(x: Tensor, blocked: Tensor | None, *, signed: bool) -> Picture:
-    """Encode exact numbers where cells can be told apart, else a byte a cell, for its color."""
+    """Encode exact numbers if cells are large enough to tell apart, else one byte per cell."""
     if x.numel() <= MAX_EXACT_CELLS:
         return encoding.encode_picture(x, blocked, signed=signed)
     return {**encoding.encode_cells(x, blocked, signed=signed), "blocked": None}
@@ -124,14 +123,14 @@ def _output(output: Tensor) -> Picture:
 
 
 def _output_of(found: SmallMatrix, rows: int | None = None, every: int = 1) -> Picture:
-    """Draw weights · v of all queries, or of one in every so many of a number of rows."""
+    """Draw weights · v for all queries, or for every `every`-th of `rows` queries."""
     encoded = _encoded(found.values(), None, signed=True)
     of = {"rows": found.rows if rows is None else rows, "columns": found.columns}
     return {"query_bin": found.row_bin * every, "value_bin": found.column_bin, **of, **encoded}
 
 
 def _sampled_output(att: Attention, batch: int, head: int) -> Picture:
-    """Draw weights · v of one query in each bin."""
+    """Draw weights · v for one query per bin."""
     Q = att.shape.Q
     every = max(1, -(-Q // SMALL_SIZE))
     steps = output_rows(att.head(batch, head), range((Q - 1) % every, Q, every))
@@ -142,7 +141,7 @@ def _sampled_output(att: Attention, batch: int, head: int) -> Picture:
 
 
 def small(x: Tensor) -> Picture:
-    """Return at most 128 × 128 numbers, of each bin the one of largest size; the range is that of all."""
+    """Return at most 128 × 128 numbers, the one with the largest absolute value in each bin, with the range of all."""
     found = SmallMatrix(*x.shape)
     for rows in cuts(range(found.rows), found.row_bin, max(1, CELLS_AT_ONCE // max(found.columns, 1))):
         found.add(rows, x[rows.start : rows.stop])
@@ -150,24 +149,24 @@ def small(x: Tensor) -> Picture:
 
 
 class SmallMatrix:
-    """A matrix pooled to at most 128 × 128 bins as its rows come in: of each bin the number of largest size.
+    """A matrix pooled to at most 128 × 128 bins as rows arrive: the largest absolute value in each bin.
 
     Args:
-        rows, columns: of the matrix.
+        rows, columns: the size of the matrix.
 
     Attributes:
-        row_bin, column_bin: rows and columns to a bin.
+        row_bin, column_bin: rows and columns per bin.
     """
 
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
         self.row_bin, self.column_bin = (max(1, -(-n // SMALL_SIZE)) for n in (rows, columns))
-        self._high: Tensor | None = None  # of each bin
+        self._high: Tensor | None = None  # in each bin
         self._low: Tensor | None = None
-        self._range: tuple[float, float] | None = None  # of all finite numbers
+        self._range: tuple[float, float] | None = None  # over all finite numbers
 
     def add(self, rows: range, x: Tensor) -> None:
-        """Pool some rows, (rows, columns): several whole bins, or a part of one."""
+        """Pool some rows, (rows, columns): several whole bins, or part of one."""
         if self._high is None or self._low is None:
             shape = -(-self.rows // self.row_bin), -(-self.columns // self.column_bin)
             self._high, self._low = x.new_full(shape, -inf), x.new_full(shape, inf)
@@ -177,7 +176,7 @@ class SmallMatrix:
             for reduce in (torch.amax, torch.amin)
         )
         self._high[at], self._low[at] = torch.maximum(self._high[at], high), torch.minimum(self._low[at], low)
-        bins = torch.cat([high.flatten(), low.flatten()])  # what is not finite in x is not finite in one of them
+        bins = torch.cat([high.flatten(), low.flatten()])  # a non-finite number in x gives one here
         finite = bins if bool(bins.isfinite().all()) else x[x.isfinite()]
         if finite.numel():
             least, most = float(finite.min()), float(finite.max())
@@ -202,10 +201,10 @@ class SmallMatrix:
 
 
 def exact_stages(att: Attention, batch: int, head: int, made: Picture) -> Iterator[Picture | None]:
-    """Make exact what was drawn of a long head from sampled rows: the output, then stage by stage, in slices.
+    """Replace the sampled rows of a long head: make the output exact, then one stage after another, in slices.
 
     Yields:
-        After each slice None, and after each stage all of them as they are by then.
+        None after each slice, and all pictures so far after each stage.
     """
     queries, keys = range(att.shape.Q), range(att.shape.K)
     bins = -(-len(queries) // SMALL_SIZE), -(-len(keys) // SMALL_SIZE)
@@ -236,34 +235,34 @@ def exact_stages(att: Attention, batch: int, head: int, made: Picture) -> Iterat
 
 
 def becomes_exact(att: Attention, made: Picture) -> bool:
-    """Whether stages were drawn from sampled rows, and take no more than a minute or so to be made exact."""
+    """Whether stages were drawn from sampled rows and can be made exact within about a minute."""
     return any(one["every"] > 1 for one in made["pictures"]) and att.shape.Q * att.shape.K <= MAX_EXACT_STAGE_CELLS
 
 
 def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:
-    """Whether another scale only multiplies what is drawn before the softmax, and only its colors are sent."""
+    """Whether a new scale only multiplies the pictures before the softmax, of which only the colors are sent."""
     plain = att.scores_are_products and not att.rules.biases and att.scale > 0 and not att.has_sinks
     small = att.shape.Q * att.shape.K <= MAX_SCALED_CELLS and is_finite(Head(att, batch, head), range(att.shape.Q))
     return plain and small and all(one["values"]["dtype"] == "uint8" for one in made["pictures"])
 
 
 class UnscaledStages:
-    """The stages of a head as they were drawn at one scale, to be drawn at others.
+    """The stages of a head as drawn at one scale, ready to draw at others.
 
-    This takes no product of q and k, and no new colors where only the range is another.
+    This needs no product of q and k, and no new colors if only the range changes.
 
     Args:
         att: the attention.
-        batch: which sample.
-        head: which head.
-        made: its stages, as `stages` draws them.
+        batch: the sample.
+        head: the head.
+        made: its stages, from `stages`.
     """
 
     def __init__(self, att: Attention, batch: int, head: int, made: Picture):
         self._att, self._batch, self._head, self._made = att, batch, head, made
 
     def draw(self, scale: float) -> Picture:
-        """Draw what `stages` draws of the same attention at another scale."""
+        """Draw the result of `stages` for the same attention at another scale."""
         weights = self._weights(scale)
         factor = scale / self._att.scale
         pictures = []
@@ -281,7 +280,7 @@ class UnscaledStages:
 
     @cached_property
     def _below(self) -> Tensor:
-        """Masked scores minus the maximum of their row, at a scale of 1: (Q, K); −∞ where blocked."""
+        """Masked scores minus their row's maximum, at a scale of 1: (Q, K); −∞ where blocked."""
         masked = self._att.block("masked", batch=self._batch, head=self._head)
         peak = masked.amax(1, keepdim=True)
         return masked.sub_(peak.masked_fill(peak == -torch.inf, 0)).div_(self._att.scale)
@@ -298,7 +297,7 @@ class UnscaledStages:
 
     @cached_property
     def _blocked(self) -> Tensor | None:
-        """Which bins of the picture of weights have no allowed cell, (rows, columns) bool; None if all have."""
+        """Which bins of the picture of weights have no allowed cell, (rows, columns) bool; None if all have one."""
         weights = self._made["pictures"][-1]
         blocked = _maxima(self._below, weights["query_bin"], weights["key_bin"]) == -torch.inf
         return blocked if bool(blocked.any()) else None
@@ -310,17 +309,15 @@ class UnscaledStages:
 def _maxima(x: Tensor, query_bin: int, key_bin: int) -> Tensor:
     """Pool (Q, K) to the maximum of each bin, (rows, columns), a few rows at a time."""
     limit = max(1, ONE_THREAD_CELLS // max(1, x.shape[1]))
-    rows = [pool_first(x[p.start : p.stop], query_bin, torch.amax) for p in _bins(len(x), query_bin, limit)]
+    rows = [
+        pool_first(x[p.start : p.stop], query_bin, torch.amax)
+        for p in cuts(range(len(x)), query_bin, max(query_bin, limit))
+    ]
     return pool_last(torch.cat(rows), key_bin, torch.amax)
 
 
-def _bins(n: int, width: int, limit: int) -> list[range]:
-    """Cut n positions into pieces of whole bins."""
-    return list(cuts(range(n), width, max(width, limit)))
-
-
 def multiplied(drawn: Picture, factor: float) -> Picture:
-    """Return the picture of numbers that are so many times as large: its colors are the same."""
+    """Return a picture whose numbers are multiplied by a factor: its colors stay the same."""
     low, high = (None if x is None else x * factor for x in (drawn["low"], drawn["high"]))
     scale = drawn["values"]["scale"]
     return drawn | {

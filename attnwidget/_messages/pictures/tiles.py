@@ -1,7 +1,7 @@
-"""Tiles of a head for a front-end that zooms in: exact at once where that is quick, else from sampled rows first.
+"""Tiles of a head for a front-end that zooms in: exact at once if that is quick, else from sampled rows first.
 
-A tile has at most 128 × 128 bins of 2^row_level queries × 2^column_level keys. Tiles side by side share their queries,
-so their log-normalizers are computed once, and their cells in one pass: `TileRow` is such a row of tiles.
+A tile has at most 128 × 128 bins of 2^row_level queries × 2^column_level keys. Tiles in one row share their queries, so
+`TileRow` computes their log-normalizers once, and their cells in one pass.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..._utils.scheduler import Scheduler
 from ..codec import encoding
 from .picture import blocked_bins
 
-TILE_SIZE = 128  # bins along a side, at most
+TILE_SIZE = 128  # bins per side, at most
 MAX_TILES_PER_REQUEST = 64
-PASS = "pass"  # the job that computes the picture
-MAX_VIEWS = 8  # whose tiles may be pending
-MAX_SAMPLED_ROWS = 256  # of all tiles in view together, at first
-MAX_SAMPLED_CELLS = cost.AT_ONCE // 2  # that these rows may take to compute
-MAX_ROW_CELLS = 1 << 31  # about a second: a row of tiles beyond, that the pass will bring anyway, waits for it
-MAX_TILE_BYTES = 210 * 1024  # of all tiles of one request: with names and numbers a message stays within 240 KiB
+PASS = "pass"  # the name of the job that computes the picture
+MAX_VIEWS = 8  # that may have pending tiles
+MAX_SAMPLED_ROWS = 256  # over all visible tiles, at first
+MAX_SAMPLED_CELLS = cost.AT_ONCE // 2  # the cost limit for these rows
+MAX_ROW_CELLS = 1 << 31  # about a second; a more expensive row of tiles waits for the pass, if that will produce it
+MAX_TILE_BYTES = 210 * 1024  # for all tiles in one request: with its other fields a message stays within 240 KiB
 SLICE_SECONDS = 0.02
 
 Send = Callable[[dict[str, Any], list[bytes]], None]
 
 
 class Address(NamedTuple):
-    """Which tile: its levels, and its place among the tiles of these levels."""
+    """A tile's levels, and its place among the tiles of these levels."""
 
     row_level: int
     column_level: int
@@ -45,17 +45,17 @@ class Address(NamedTuple):
 
     @property
     def level(self) -> tuple[int, int]:
-        """The level of the rows and that of the columns."""
+        """The row level and the column level."""
         return self.row_level, self.column_level
 
     @property
     def tile(self) -> TileAddress:
-        """The same for the engine."""
+        """The same address for the engine."""
         return TileAddress(self.level, self.row, self.column, TILE_SIZE)
 
 
 class Tile(NamedTuple):
-    """A tile: exact where `every` is 1, or else of the queries first, first + every and so on."""
+    """A tile: exact if `every` is 1, else made of the queries first, first + every and so on."""
 
     address: Address
     every: int
@@ -64,17 +64,17 @@ class Tile(NamedTuple):
 
 
 class TileRow:
-    """Tiles of one head that have the same queries.
+    """Tiles of one head that share their queries.
 
     Args:
         levels: where exact levels are kept.
-        key: what the tiles are of.
+        key: the head, stage and pooling.
         addresses: the tiles.
 
     Attributes:
-        level: of the rows.
+        level: the level of the rows.
         regions: where the tiles lie.
-        every: 1, or once sampled the distance from one query to the next.
+        every: 1, or after sampling the distance between queries.
     """
 
     def __init__(self, levels: LevelCache, key: LevelKey, addresses: Sequence[Address]) -> None:
@@ -85,14 +85,14 @@ class TileRow:
 
     @property
     def queries(self) -> range:
-        """Their queries."""
+        """The queries of the tiles."""
         return self.regions[0].queries
 
     def find_level(self, build: LevelBuild | None) -> CachedLevel | None:
-        """Return the level that all of them can be folded from, if there is one.
+        """Return a level from which all the tiles can be folded, if there is one.
 
         Args:
-            build: the pass that is under way, if any: its level serves as far as it goes.
+            build: the running pass, if any; its level counts as far as it has come.
         """
         found = self.levels.find(self.key)
         if found is None and build is not None and self.comes_from(build):
@@ -100,25 +100,25 @@ class TileRow:
         return found if found is not None and all(found.has(address.level) for address in self.addresses) else None
 
     def comes_from(self, build: LevelBuild | None) -> bool:
-        """Whether a pass that is under way will bring the level that all of them can be folded from."""
+        """Whether the running pass will produce a level from which all the tiles can be folded."""
         if build is None or build.level is None or build.att is not self.levels.att or build.key != self.key:
             return False
         return all(build.level.has(address.level) for address in self.addresses)
 
     def cost(self) -> int:
-        """Return how many cells are computed where there is no level to fold from."""
+        """Return how many cells are computed if there is no level to fold from."""
         att, (batch, head, stage, _) = self.levels.att, self.key
         found = sum(cost.cells(att, batch, head, one.queries, one.keys, stage) for one in self.regions)
         return found + cost.normalizers(att, batch, head, self.queries, stage)
 
     def fold(self, level: CachedLevel) -> list[Tile]:
-        """Fold all of them from a level."""
+        """Fold all the tiles from a level."""
         first = self.queries.start
         with exact(self.levels.att.device):
             return [Tile(a, 1, first, level.tile(a.level, a.tile)) for a in self.addresses]
 
     def compute(self, regions: Sequence[Region], every: int) -> Iterator[list[Tile] | None]:
-        """Compute all of them over some regions; yields None after each slice, the tiles at the end."""
+        """Compute all the tiles over some regions; yields None after each slice, and the tiles at the end."""
         made: dict[Address, Tile] = {}
         for together in _side_by_side(dict(zip(self.addresses, regions, strict=True))):
             each = list(together.values())
@@ -136,39 +136,39 @@ class TileRow:
         return self.compute(self.regions, 1)
 
     def sampled(self, every: int) -> Iterator[list[Tile] | None]:
-        """Compute tiles of one exact query in every so many, in slices: see `compute`."""
+        """Compute tiles from one exact query in every `every`, in slices: see `compute`."""
         self.every = self.stride(every)
         samples = [one._replace(query_bin=self.every).sample(self.levels.att) for one in self.regions]
         return self.compute(samples, self.every)
 
     def stride(self, every: int) -> int:
-        """Return the distance from one sampled query to the next: at least a bin, at most a tile."""
+        """Return the distance between sampled queries: at least a bin, at most a tile."""
         return min(max(every, 1 << self.level), TILE_SIZE << self.level)
 
     def rows(self, every: int) -> int:
-        """Return how many rows each of them has with one query in every so many."""
+        """Return how many rows each tile has with one query in every `every`."""
         return -(-len(self.queries) // self.stride(every))
 
     def planned_bins(self, every: int) -> int:
-        """Return how many bins will be sent in all: sampled as said, then one query for each bin, then exact."""
+        """Return how many bins will be sent in all: sampled rows, then one query per bin, then exact tiles."""
         rough, by_bin, whole = (self.rows(each) for each in (every, 1, 1))
         return self.columns * (rough + (by_bin if by_bin > rough and self.level else 0) + whole)
 
     @property
     def columns(self) -> int:
-        """How many bins a row of all of them has."""
+        """How many bins a row of all the tiles has."""
         return sum(one.shape[1] for one in self.regions)
 
 
 def region(att: AttentionBase, key: LevelKey, address: Address) -> Region:
-    """Return where a tile lies; IndexError if it is not there."""
+    """Return where a tile lies; raise IndexError if there is no such tile."""
     return tile_region(att, key.batch, key.head, address.tile)
 
 
 def _side_by_side(regions: dict[Address, Region]) -> list[dict[Address, Region]]:
-    """Put together what lies side by side without a gap, in bins of one width: it is computed in one pass."""
+    """Group adjacent regions with equal bin widths, so that each group is computed in one pass."""
     found: list[dict[Address, Region]] = []
-    stop: tuple[int, int] | None = None  # where the one before ends, and the width of its bins
+    stop: tuple[int, int] | None = None  # the end of the previous region, and its bin width
     for address, one in sorted(regions.items(), key=lambda each: (each[1].key_bin, each[1].keys.start)):
         if stop != (one.keys.start, one.key_bin):
             found.append({})
@@ -183,7 +183,7 @@ def _part(found: Overview, columns: slice) -> Overview:
 
 
 def tile_rows(levels: LevelCache, key: LevelKey, addresses: Sequence[Address]) -> list[TileRow]:
-    """Group tiles by the queries they share, in the order in which they were asked for."""
+    """Group tiles by the queries they share, in the order they were requested."""
     by_row: dict[tuple[int, int], list[Address]] = {}
     for address in dict.fromkeys(addresses):
         by_row.setdefault((address.row_level, address.row), []).append(address)
@@ -199,15 +199,15 @@ def last_of(steps: Iterator[list[Tile] | None]) -> list[Tile]:
 
 
 class PendingTiles:
-    """Tiles that one view has asked for and does not have yet.
+    """Tiles that one view has requested but not received.
 
     Args:
-        of: what they are of, as the front-end names it.
-        allowance: bytes for a bin, on average.
-        slow: those to be computed.
+        of: the front-end's name for their content.
+        allowance: bytes per bin, on average.
+        slow: the tiles to compute.
 
     Attributes:
-        waiting: those that the pass will bring.
+        waiting: the tiles that the pass will produce.
     """
 
     def __init__(self, of: dict[str, Any], allowance: float, slow: list[TileRow]) -> None:
@@ -216,7 +216,7 @@ class PendingTiles:
 
 
 class TileQueue:
-    """The tiles that are pending, by view: a new request of a view takes the place of the earlier one.
+    """The pending tiles of each view; a view's new request replaces its earlier one.
 
     Args:
         slices: where slow tiles are computed.
@@ -237,15 +237,15 @@ class TileQueue:
         build: LevelBuild | None,
         budget: cost.CostBudget,
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        """Return the tiles that are quick, and sampled ones for the others, which follow as they are ready.
+        """Return the quick tiles, and sampled versions of the others, which follow when ready.
 
         Args:
             levels: where exact levels are kept.
-            key: what the tiles are of.
-            of: the same as the front-end names it: layer, batch, head, stage, pool, version and view.
+            key: the head, stage and pooling.
+            of: the same as front-end fields: layer, batch, head, stage, pool, version and view.
             addresses: the tiles.
-            build: the pass that is under way, if any.
-            budget: what all the tiles of one message may cost.
+            build: the running pass, if any.
+            budget: the cost limit for all tiles in one message.
         """
         self.forget(of["view"])
         now, slow = [], []
@@ -270,13 +270,13 @@ class TileQueue:
         return encoded(quick + rough, of["stage"], allowance)
 
     def forget(self, view: str | None = None) -> None:
-        """Compute no more for a view, or for any."""
+        """Stop computing for a view, or for all views."""
         for name in [view] if view is not None else list(self._pending):
             self._pending.pop(name, None)
             self._slices.drop(("tiles", name))
 
     def pass_advanced(self, build: LevelBuild) -> None:
-        """Send the tiles that waited for a pass to come so far."""
+        """Send the waiting tiles that the pass has now reached."""
         for pending in list(self._pending.values()):
             for row in list(pending.waiting):
                 level = row.find_level(build)
@@ -286,7 +286,7 @@ class TileQueue:
         self._tidy()
 
     def pass_stopped(self, build: LevelBuild) -> None:
-        """Compute the tiles that waited for a pass, which has been stopped."""
+        """Compute the tiles that waited for a pass that was stopped."""
         for pending in list(self._pending.values()):
             pending.slow, pending.waiting = pending.slow + pending.waiting, []
             self._start(pending, build)
@@ -301,17 +301,17 @@ class TileQueue:
         view = pending.of["view"]
         self._asked += 1
         if not self._slices.start(("tiles", view), self._follow(pending, build), -self._asked):
-            self._pending.pop(view)  # no loop runs: what is sampled stays so
+            self._pending.pop(view)  # no loop runs, so sampled tiles stay sampled
 
     def _follow(self, pending: PendingTiles, build: LevelBuild | None) -> Iterator[None]:
-        """Run the job of a view: one query for each bin first, then the exact tiles, the cheapest first."""
+        """Run a view's job: first one query per bin, then the exact tiles, the cheapest first."""
         for row in pending.slow:
             if row.every > 1 << row.level > 1:
                 yield from self._through(pending, row.sampled(1))
         costs = {id(row): row.cost() for row in pending.slow}
         running = build if PASS in self._slices.names else None
         coming = sum(costs[id(row)] for row in pending.slow if row.comes_from(running))
-        sooner = running is not None and coming > running.cells_left / 2  # by then the pass is as far itself
+        sooner = running is not None and coming > running.cells_left / 2  # the pass would get there sooner
         for row in sorted(pending.slow, key=lambda row: costs[id(row)]):
             level = row.find_level(build)
             if level is not None:
@@ -339,7 +339,7 @@ class TileQueue:
 
 
 def _sampling(slow: Sequence[TileRow]) -> int:
-    """Return the distance from one sampled query to the next at which all tiles together have few of them."""
+    """Return the distance between sampled queries that keeps the rows of all tiles together few."""
     if not slow:
         return 1
     att, (batch, head, *_) = slow[0].levels.att, slow[0].key
@@ -355,12 +355,12 @@ def encoded(tiles: Sequence[Tile], stage: str, allowance: float) -> tuple[list[d
     """Encode tiles.
 
     Args:
-        tiles: of one stage.
-        stage: which.
-        allowance: bytes for a bin, on average.
+        tiles: tiles of one stage.
+        stage: the stage.
+        allowance: bytes per bin, on average.
 
     Returns:
-        What is sent of each, and the buffers that go with it.
+        The message for each tile, and their buffers.
     """
     parts = [(tile.overview.values, blocked_bins(tile.overview, stage)) for tile in tiles]
     budget = allowance * sum(values.numel() for values, _ in parts)

@@ -1,4 +1,4 @@
-"""Answers about the attention between segments: more tokens, one column of all, the cells behind a mass."""
+"""Answers about attention between segments: more tokens, one column for all tokens, the cells behind a mass."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .segment_mass import CELLS_AT_ONCE, SINK, HeadMasses, MassPass
 from .segment_reading import read
 from .segment_rows import Numbers
 
-MAX_WINDOW = 16_384  # numbers of the tokens of one answer: tokens × columns
-MAX_LINE = 2000  # numbers of one column of all tokens
+MAX_WINDOW = 16_384  # numbers in one answer: tokens × columns
+MAX_LINE = 2000  # numbers in one column over all tokens
 MAX_HEAD_COLUMNS = 16
-STRONGEST = 6  # weights that one is worth whose strongest are looked for: of 2²⁸ / 6 it takes 0.6 s of one core
+STRONGEST = 6  # the cost of a weight when searching for the strongest: 2²⁸ / 6 weights take 0.6 s on one core
 FEWER = "ask for fewer at once"
 
 Made = dict[str, Any]
@@ -30,14 +30,14 @@ def columns(found: MassPass, span: range, budget: CostBudget) -> Made:
     """Return the masses of some tokens of the asking segment."""
     if len(span) * len(found.names) > MAX_WINDOW:
         most = max(1, MAX_WINDOW // len(found.names))
-        raise ValueError(f"{len(span):,} tokens were asked for: at most {most:,} at once")
+        raise ValueError(f"{len(span):,} tokens were requested: ask for at most {most:,} at once")
     budget.spend(len(span) * found.worth_of_rows(RANKED), FEWER)
     positions = found.asked[span.start : span.stop].astype(np.uint32)
     return {"positions": encoding.encode(positions), **found.columns(span.start, span.stop)}
 
 
 def line(found: MassPass, column: int, measure: str, aside: Sequence[str]) -> Made:
-    """Return the reading of one column for all tokens of the asking segment: each the largest of several."""
+    """Return one column's reading for the asking segment's tokens; if long, each number is the largest of several."""
     known = found.known_tokens()
     own = found.own_columns(found.asked.tolist())
     parts = {**known, "self": spread(known["self"], own, known), "self_even": spread(known["self_even"], own, known)}
@@ -52,14 +52,14 @@ def line(found: MassPass, column: int, measure: str, aside: Sequence[str]) -> Ma
 
 
 def _largest(room: Numbers) -> Numbers:
-    """Return of each row the number of largest size, NaN where all are."""
+    """Return the number with the largest absolute value in each row, NaN if all are NaN."""
     sizes = np.where(np.isnan(room), -1, np.abs(room))
     found: Numbers = np.take_along_axis(room, sizes.argmax(1)[:, None], 1)[:, 0]
     return found
 
 
 def spread(own_part: np.ndarray[Any, Any], own: np.ndarray[Any, Any], known: Made) -> Numbers:
-    """Return what each token gives its own key as a matrix: in the column of that key."""
+    """Return what each token gives its own key as a matrix, in that key's column."""
     found = np.zeros(known["mass"].shape)
     there = np.flatnonzero(own >= 0)
     found[there, own[there]] = own_part[there]
@@ -67,7 +67,7 @@ def spread(own_part: np.ndarray[Any, Any], own: np.ndarray[Any, Any], known: Mad
 
 
 def keys(found: MassPass, query: int, column: int, count: int, budget: CostBudget) -> Made:
-    """Return the strongest keys of a segment for one query."""
+    """Return one query's strongest keys in a segment."""
     mine = _keys_of(found, column)
     budget.spend(found.worth_of_rows(RANKED), FEWER)
     weights = _weights(found, [query])[0, torch.from_numpy(mine)]
@@ -81,9 +81,9 @@ def keys(found: MassPass, query: int, column: int, count: int, budget: CostBudge
 
 
 def block(found: MassPass, row: int, column: int, count: int, budget: CostBudget) -> Made:
-    """Return the exact numbers of a cell of the matrix, as far as they are known, and its strongest weights."""
+    """Return the exact numbers known for a cell of the matrix, and its strongest weights."""
     mine, queries = _keys_of(found, column), found.wanted.rows.positions[row]
-    budget.spend(len(queries) * found.worth_of_rows(STRONGEST), "go down into a smaller segment")
+    budget.spend(len(queries) * found.worth_of_rows(STRONGEST), "open a smaller segment")
     best: list[tuple[float, int, int]] = []
     at_once = max(1, CELLS_AT_ONCE // max(1, found.att.shape.K))
     for start in range(0, len(queries), at_once):
@@ -100,7 +100,7 @@ def block(found: MassPass, row: int, column: int, count: int, budget: CostBudget
 
 
 def heads(found: HeadMasses, chosen: Sequence[int]) -> Made:
-    """Return some columns of all heads."""
+    """Return some columns for all heads."""
     made: Made = found.parts(chosen)
     return made
 
@@ -110,14 +110,14 @@ def _number(value: float) -> float | None:
 
 
 def _keys_of(found: MassPass, column: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the keys of a column."""
+    """Return the keys in a column."""
     if column >= len(found.wanted.columns.names):
         raise ValueError(f"{SINK} has no keys: choose another segment")
     return np.flatnonzero(found.wanted.columns.labels == column)
 
 
 def _weights(found: MassPass, queries: Sequence[int]) -> Tensor:
-    """Return what is summed of some queries, (queries, K): of several heads the mean, or the largest."""
+    """Return the numbers that are summed for some queries, (queries, K); several heads give their mean or largest."""
     chosen = torch.as_tensor(list(queries), device=found.att.device)
     each = [stage_rows(found.att, found.wanted.batch, head, chosen, found.wanted.stage) for head in found.wanted.heads]
     if len(each) == 1:

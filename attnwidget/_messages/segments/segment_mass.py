@@ -1,6 +1,6 @@
-"""How much attention segments give to segments, as it is sent: of one head, step by step, and of all heads.
+"""How much attention segments give to segments, ready to send: for one head in steps, and for all heads.
 
-Every row that is computed is exact. Of a long head some queries of each segment come first, then all of them.
+Every computed row is exact. A long head starts with some queries of each segment, then does all of them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ..._segments.named import RESERVED
 from ..codec import encoding
 from .segment_rows import Numbers, RowMasses, own_columns, row_masses
 
-MAX_SEGMENTS = 256  # rows, and columns, of a matrix of segments
-MAX_FLOAT_CELLS = 4096  # of the matrix, up to which it is sent as float32
-MAX_COLUMN_NUMBERS = 10_240  # of the tokens that are sent at once: 40 KiB of masses
+MAX_SEGMENTS = 256  # rows, and columns, in a matrix of segments
+MAX_FLOAT_CELLS = 4096  # cells; a larger matrix is not sent as float32
+MAX_COLUMN_NUMBERS = 10_240  # numbers of tokens sent at once: 40 KiB of masses
 MAX_COLUMNS = 512  # tokens
 MAX_POSITIONS = 4096
-MAX_KEPT_NUMBERS = 1 << 24  # of the tokens of one segment that are kept
-MAX_HEAD_NUMBERS = 12_288  # of all heads
-MAX_HEAD_CELLS = 1 << 31  # weights of all heads that are computed; of more, fewer rows
-SAMPLED_ROWS = 128  # of all segments together, which come first
-MAX_FIRST_CELLS = 1 << 24  # of these rows, and of the tokens that are sent at once, what their cells are worth
-LEAST_TOKENS = 8  # that are sent at once, however much these are
-CELLS_AT_ONCE = 1 << 20  # of one step, and numbers of queries that are looked at together
+MAX_KEPT_NUMBERS = 1 << 24  # numbers kept for the tokens of one segment
+MAX_HEAD_NUMBERS = 12_288  # numbers for all heads
+MAX_HEAD_CELLS = 1 << 31  # weights computed in all heads; above that, fewer rows
+SAMPLED_ROWS = 128  # rows over all segments that are computed first
+MAX_FIRST_CELLS = 1 << 24  # the cost of these rows, and of the tokens sent at once
+LEAST_TOKENS = 8  # sent at once, whatever they cost
+CELLS_AT_ONCE = 1 << 20  # cells in one step, and numbers of queries read together
 SINK = "learned sink"
 PARTS = ("mass", "even", "self", "self_even")
 
@@ -45,16 +45,16 @@ Whole = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Columns(NamedTuple):
-    """The segments that keys are in.
+    """The segments of the keys.
 
     Attributes:
-        names: of each.
-        sizes: how many keys each has.
-        colors: the slot of each: 0 to 6, 7 of the asking segment, -1 gray.
-        labels: (K,) of each key the number of its segment.
-        text: what tells these segments, at this place, from others.
-        inside: how many segments each is divided into; 0, or nothing for all, where it is not.
-        outside: the name of the column that holds all that is outside of a place; "" where there is none.
+        names: their names.
+        sizes: the number of keys in each.
+        colors: the color slot of each: 0 to 6, 7 for the asking segment, -1 for gray.
+        labels: (K,) the segment number of each key.
+        text: identifies these segments at this path.
+        inside: how many segments each is divided into; 0, or nothing at all, if it is not divided.
+        outside: the name of the column for everything outside the path; "" if there is none.
     """
 
     names: list[str]
@@ -66,25 +66,25 @@ class Columns(NamedTuple):
     outside: str = ""
 
     def spans(self) -> Whole:
-        """Return the longest stretch of each in the text, (columns, 2): start and stop; 0, 0 of all that is outside."""
+        """Return each segment's longest run in the text, (columns, 2): start and stop; 0, 0 for the outside column."""
         found = _longest(self.labels, len(self.names))
         found[[at for at, name in enumerate(self.names) if name == self.outside]] = 0
         return found
 
 
 class Rows(NamedTuple):
-    """The segments that queries are in.
+    """The segments of the queries.
 
     Attributes:
-        names: of each.
-        positions: of each the queries that are in it, ascending.
+        names: their names.
+        positions: the queries in each, ascending.
     """
 
     names: list[str]
     positions: list[Whole]
 
     def spans(self) -> Whole:
-        """Return the longest stretch of each in the text, (rows, 2): start and stop."""
+        """Return the longest run of each segment in the text, (rows, 2): start and stop."""
         labels = np.full(1 + max((int(one[-1]) for one in self.positions if len(one)), default=0), -1)
         for number, one in enumerate(self.positions):
             labels[one] = number
@@ -93,16 +93,16 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which masses: of a head of a layer, or of several heads as one.
+    """Which masses to compute, for one head of a layer or for combined heads.
 
     Attributes:
-        layer, batch: which.
-        head: its number, or the name of several, such as "mean 0 4".
-        path: the segments that one has gone down into.
-        asking: the segment whose queries are looked at one by one.
+        layer, batch: the layer and the sample.
+        head: the head's number, or the name of combined heads, such as "mean 0 4".
+        path: the segments opened so far, outermost first.
+        asking: the segment whose queries are shown one by one.
         columns, rows: the segments.
-        asking_path: the segments that the asking one lies in, outermost first; `rows` are what is inside the last.
-        stage: what is summed: weights, or a stage after them, whose numbers may have signs and are no shares.
+        asking_path: the segments that contain the asking one, outermost first; `rows` are the parts of the last.
+        stage: what is summed: weights, or a later stage, whose numbers may be signed and are not shares.
     """
 
     layer: int
@@ -117,7 +117,7 @@ class Wanted:
 
     @property
     def outermost(self) -> str:
-        """The segment of level 0 that the asking one is, or lies in."""
+        """The segment of level 0 that is or contains the asking one."""
         return (*self.asking_path, self.asking)[0]
 
     @property
@@ -126,7 +126,7 @@ class Wanted:
 
     @property
     def takes_largest(self) -> bool:
-        """Whether of several heads the largest of the masses is taken, and not their mean."""
+        """Whether combined heads take the largest mass instead of the mean."""
         return isinstance(self.head, str) and self.head.startswith("max")
 
     @property
@@ -134,19 +134,19 @@ class Wanted:
         return self.rows.names.index(self.asking)
 
     def check(self, att: AttentionBase) -> None:
-        """Raise ValueError where there are too many segments, no such stage, or only overviews were kept."""
+        """Raise ValueError if there are too many segments, no such stage, or only overviews were kept."""
         att.check_stage(self.stage)
         if (kept := only_overviews(att)) is not None:
             raise kept.refusal("the attention between segments is")
         for names, what in ((self.columns.names, "keys"), (self.rows.names, "queries")):
             if len(names) > MAX_SEGMENTS:
                 raise ValueError(
-                    f"the {what} are in {len(names):,} segments, and at most {MAX_SEGMENTS} are shown: give longer "
-                    'ones, such as "paragraphs", or put neighbors together: segments(…).gather()'
+                    f"the {what} are in {len(names):,} segments, but at most {MAX_SEGMENTS} can be shown: give longer "
+                    'segments, such as "paragraphs", or merge neighbors: segments(…).gather()'
                 )
 
     def of(self) -> Made:
-        """Return what these masses are of, as messages say it."""
+        """Return the message fields that identify these masses."""
         return {"layer": self.layer, "batch": self.batch, "head": self.head, **self.place()}
 
     def place(self) -> Made:
@@ -159,7 +159,7 @@ class Wanted:
 
 
 class Sums:
-    """Sums over queries of what they give to each column, for some heads.
+    """Sums over queries of what they give each column, for some heads.
 
     Args:
         heads, rows, columns: how many there are.
@@ -176,18 +176,18 @@ class Sums:
         self.looked[:, row] += found.some.sum(1)
 
     def means(self) -> dict[str, Numbers]:
-        """Return the mean of each part, (heads, rows, columns); NaN where no query was looked at."""
+        """Return the mean of each part, (heads, rows, columns); NaN before any query was read."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return {name: total / self.looked[..., None] for name, total in self.totals.items()}
 
 
 class MassPass:
-    """The masses of one head, computed step by step; what is known can be sent at any time.
+    """The masses of one head, computed in steps; partial results can be sent at any time.
 
     Args:
         att: the layer.
         wanted: which masses.
-        number: what requests name them by.
+        number: its id in requests.
 
     Raises:
         ValueError: they cannot be shown.
@@ -198,15 +198,15 @@ class MassPass:
         self.att, self.wanted, self.number, self.versions = att, wanted, number, att.versions()
         self.names = [*wanted.columns.names, *([SINK] if att.has_sinks else [])]
         positions = wanted.rows.positions
-        self.asked = positions[wanted.row]  # the queries that are looked at one by one
+        self.asked = positions[wanted.row]  # the queries shown one by one
         self._sums = Sums(len(wanted.heads), len(positions), len(self.names))
         self._done = [np.zeros(len(one), bool) for one in positions]
         self._tokens = self._kept_tokens()
         self._steps: Iterator[None] | None = None
-        self.sampled = False  # whether each segment has had its first queries
+        self.sampled = False  # whether the first queries of every segment are done
 
     def _kept_tokens(self) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Return room for the masses of each token of the asking segment; None where there are too many."""
+        """Return storage for each token's masses in the asking segment; None if there are too many."""
         many, wide = len(self.asked), len(self.names)
         if many * wide > MAX_KEPT_NUMBERS:
             return None
@@ -215,7 +215,7 @@ class MassPass:
 
     @property
     def share(self) -> float:
-        """The share of the queries that were looked at."""
+        """The share of the queries that are done."""
         return sum(int(one.sum()) for one in self._done) / max(1, sum(map(len, self._done)))
 
     @property
@@ -224,13 +224,13 @@ class MassPass:
 
     @property
     def cells(self) -> int:
-        """How many weights all of it takes."""
+        """How many weights the whole pass computes."""
         return sum(map(len, self._done)) * self.att.shape.K * len(self.wanted.heads)
 
     # Computing.
 
     def __iter__(self) -> Iterator[None]:
-        """Iterate over the steps that are left; a later loop goes on where one stopped."""
+        """Iterate over the remaining steps; a later loop continues where one stopped."""
         if self._steps is None:
             self._steps = self._run()
         return self._steps
@@ -252,7 +252,7 @@ class MassPass:
         self._steps = None
 
     def _look(self, row: int, places: Iterable[int]) -> Generator[None, None, None]:
-        """Look at some queries of a segment, by their numbers in it, that were not looked at before."""
+        """Compute some queries of a segment, given by their index in it, that are not done yet."""
         left = (place for place in places if not self._done[row][place])
         numbers = len(self.names) * len(self.wanted.heads)
         at_once = max(1, min(QUERIES, CELLS_AT_ONCE // numbers))
@@ -280,7 +280,7 @@ class MassPass:
         self._done[row][places] = True
 
     def _joined(self, found: RowMasses) -> dict[str, Numbers]:
-        """Return the masses of some queries in all heads together: their mean, or the largest of each."""
+        """Return the masses of some queries, combined over heads: their mean, or the largest."""
         every = {
             "mass": found.mass,
             "even": found.even,
@@ -294,7 +294,7 @@ class MassPass:
         return joined
 
     def own_columns(self, queries: Sequence[int]) -> Whole:
-        """Return of each query the column of its own key; -1 where it has none."""
+        """Return the column of each query's own key; -1 if it has none."""
         return own_columns(self.att, queries, self.wanted.columns.labels)
 
     # Messages.
@@ -306,26 +306,26 @@ class MassPass:
         return min(len(self.asked), MAX_COLUMNS, quick, max(1, MAX_COLUMN_NUMBERS // len(self.names)))
 
     def worth_of_rows(self, more: int) -> int:
-        """Return how many cells a query is worth of which each cell is worth so many in a head of its own."""
+        """Return the cost of one query, in cells, if each cell costs `more`."""
         each = (cost.worth_of_a_cell(self.att, self.wanted.batch, head) for head in self.wanted.heads)
         return self.att.shape.K * sum(more - 1 + one for one in each)
 
     def matrix(self) -> dict[str, Numbers]:
-        """Return what segments give to segments as far as it is known, (rows, columns); NaN where nothing is."""
+        """Return what segments give to segments so far, (rows, columns); NaN where nothing is known."""
         return {name: self._over_heads(values) for name, values in self._sums.means().items()}
 
     def row(self, row: int) -> Made:
-        """Return what one segment gives to each as far as it is known, (1, columns), never rounded."""
+        """Return what one segment gives each column so far, (1, columns), never rounded."""
         return {name: _floats(values[row : row + 1]) for name, values in self.matrix().items()}
 
     @property
     def looked(self) -> Whole:
-        """Of each segment how many of its queries were looked at, of those that may attend to something."""
+        """How many queries of each segment are done, counting only those that may attend to something."""
         found: Whole = self._sums.looked.max(0)
         return found
 
     def tokens(self, start: int, stop: int) -> dict[str, Numbers]:
-        """Return the masses of some tokens of the asking segment: those not known yet are computed."""
+        """Return the masses of some tokens of the asking segment, computing the missing ones."""
         kept = self._tokens
         if kept is not None and bool(self._done[self.wanted.row][start:stop].all()):
             return {name: values[start:stop] for name, values in kept.items()}
@@ -339,7 +339,7 @@ class MassPass:
         """
         if self._tokens is None:
             raise ValueError(
-                f"{len(self.asked):,} tokens × {len(self.names)} segments are too many to draw at once: choose a "
+                f"{len(self.asked):,} tokens × {len(self.names)} segments are too many to draw at once: select a "
                 "shorter segment"
             )
         return self._tokens
@@ -352,7 +352,7 @@ class MassPass:
         return {**found, "own": encoding.encode(beyond)}
 
     def message(self) -> Made:
-        """Return what is known, for the front-end."""
+        """Return the results so far, for the front-end."""
         columns, rows = self.wanted.columns, self.wanted.rows
         sinks = [0] * (len(self.names) - len(columns.names))
         matrix = self.matrix()
@@ -381,12 +381,12 @@ class MassPass:
 
 
 class HeadMasses:
-    """What one segment gives to each in all heads of all layers, layer by layer.
+    """What one segment gives to each segment in all heads, computed layer by layer.
 
     Args:
         layers: the attentions.
-        wanted: which masses; of all heads.
-        number: what requests name them by.
+        wanted: which masses, for all heads.
+        number: its id in requests.
     """
 
     def __init__(self, layers: LayerSource, wanted: Wanted, number: int) -> None:
@@ -406,7 +406,7 @@ class HeadMasses:
         self._known = {name: np.zeros((sum(self.heads), len(self.names))) for name in PARTS}
         self._ready = 0  # layers
         self._steps: Iterator[None] | None = None
-        self._columns: list[int] | None = None  # those that are sent
+        self._columns: list[int] | None = None  # the columns sent
 
     @property
     def share(self) -> float:
@@ -417,7 +417,7 @@ class HeadMasses:
         return self._ready == len(self.heads)
 
     def __iter__(self) -> Iterator[None]:
-        """Iterate over the steps that are left; a later loop goes on where one stopped."""
+        """Iterate over the remaining steps; a later loop continues where one stopped."""
         if self._steps is None:
             self._steps = self._run()
         return self._steps
@@ -449,20 +449,20 @@ class HeadMasses:
             yield
 
     def means(self) -> dict[str, Numbers]:
-        """Return the masses of all heads, (heads, columns); NaN of layers that are not ready."""
+        """Return the masses of all heads, (heads, columns); NaN for layers that are not ready."""
         found = {name: values.copy() for name, values in self._known.items()}
         for values in found.values():
             values[sum(self.heads[: self._ready]) :] = np.nan
         return found
 
     def strongest(self) -> list[int]:
-        """Return the columns, those first that get most in all heads."""
+        """Return the columns, those with the most mass over all heads first."""
         known = self.means()["mass"]
         mass = np.abs(np.nan_to_num(known)).sum(0) if len(known) else np.zeros(len(self.names))
         return sorted(range(len(self.names)), key=lambda column: -mass[column])
 
     def sent(self) -> list[int]:
-        """Return the columns that are sent: all, or of many those set aside, the colored ones and the strongest."""
+        """Return the columns sent: all, or, if there are many, the excluded, colored and strongest ones."""
         most = max(1, MAX_HEAD_NUMBERS // max(1, sum(self.heads)))
         if len(self.names) <= most:
             return list(range(len(self.names)))
@@ -477,7 +477,7 @@ class HeadMasses:
         return {name: _floats(values[:, list(columns)]) for name, values in self.means().items()}
 
     def message(self) -> Made:
-        """Return what is ready, for the front-end."""
+        """Return the results so far, for the front-end."""
         columns = self.sent()
         some = len(self._queries)
         looked = [some if heads and layer < self._ready else 0 for layer, heads in enumerate(self.heads)]
@@ -497,14 +497,14 @@ class HeadMasses:
 
 
 def _longest(labels: Whole, count: int) -> Whole:
-    """Return the longest stretch of each of some labels, the first of several: start and stop; 0, 0 of what is nowhere.
+    """Return the longest run of each label, the first if several are equal: start and stop; 0, 0 for an absent label.
 
     >>> _longest(np.array([0, 1, 1, 0, 0, 2]), 4).tolist()
     [[3, 5], [1, 3], [5, 6], [0, 0]]
     """
     edges = np.flatnonzero(np.diff(labels)) + 1
     starts, stops = np.r_[0, edges], np.r_[edges, len(labels)]
-    order = np.lexsort((-starts, stops - starts))  # of each label the one that is written last stays
+    order = np.lexsort((-starts, stops - starts))  # the last one written for each label stays
     found = np.zeros((count, 2), np.int64)
     known = order[labels[starts[order]] >= 0]
     for start, stop in zip(starts[known].tolist(), stops[known].tolist(), strict=True):
@@ -513,7 +513,7 @@ def _longest(labels: Whole, count: int) -> Whole:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """Return at most so many of some numbers from 0 on, evenly spread, the first and the last among them."""
+    """Return at most `most` numbers below `count`, evenly spread, including the first and the last."""
     found: list[int] = np.unique(np.linspace(0, max(0, count - 1), min(count, most)).round().astype(int)).tolist()
     return found
 
@@ -523,7 +523,7 @@ def _floats(values: np.ndarray[Any, Any]) -> encoding.Envelope:
 
 
 def _matrix(values: Numbers, *, signed: bool) -> encoding.Envelope:
-    """Encode a matrix: float32 where it is small, else a byte a cell."""
+    """Encode a matrix as float32 if it is small, else at one byte per cell."""
     if values.size <= MAX_FLOAT_CELLS:
         return _floats(values)
     coded: encoding.Envelope = encoding.encode_cells(torch.from_numpy(values), None, signed=signed)["values"]

@@ -1,4 +1,4 @@
-"""Mass, mass per token and lift, with some segments set aside: js/src/data/segments.ts takes the same readings."""
+"""Mass, mass per token and lift, with some segments excluded; js/src/data/segments.ts computes the same readings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .segment_mass import SINK
 from .segment_rows import Numbers
 
 MEASURES = ("mass", "per_token", "lift")
-SINKS, SELF = "sink", "self"  # words of `aside`
-MOST_LINEAR = 40  # segments of a side, beyond which most numbers are small beside a few
+SINKS, SELF = "sink", "self"  # keywords in `aside`
+MOST_LINEAR = 40  # segments per side; above that, a few numbers dwarf the others
 
 
 SUMS = {
@@ -21,11 +21,11 @@ SUMS = {
     "value_norm": "‖v W_O‖ carried",
     "logit": "logit added",
     "saliency": "saliency",
-}  # what sums of a stage by segment are called, as js/src/contract/stages.ts has it
+}  # names of a stage's sums by segment, as in js/src/contract/stages.ts
 
 
 def measure_of(measure: str, stage: str) -> str:
-    """Return how numbers of a stage are read: only masses have a lift.
+    """Return the measure that applies to a stage: only masses have a lift.
 
     >>> measure_of("lift", "logit"), measure_of("lift", "weights")
     ('mass', 'lift')
@@ -34,7 +34,7 @@ def measure_of(measure: str, stage: str) -> str:
 
 
 def measure_name(measure: str, stage: str) -> str:
-    """Return what a reading is called.
+    """Return the name of a reading.
 
     >>> measure_name("per_token", "weights"), measure_name("mass", "logit")
     ('Mass per token', 'Logit added')
@@ -53,7 +53,7 @@ def is_logarithmic(rows: int, columns: int, *, signed: bool) -> bool:
 
 
 def aside_columns(names: Sequence[str], aside: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which columns are set aside.
+    """Return which columns are excluded.
 
     >>> aside_columns(["first token", "doc 1", "learned sink"], ["sink", "self"])
     array([ True, False,  True])
@@ -70,21 +70,21 @@ def read(
     measure: str,
     stage: str = "weights",
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Take a reading of masses; both mass and even attention are shares of what is not set aside.
+    """Convert masses to a measure; mass and even attention are shares of what is not excluded.
 
-    So are the largest masses of several heads, which do not sum to 1. Sums of another stage than the weights are no
-    shares: they stay as they are.
+    This includes the largest masses of combined heads, which do not sum to 1. Sums of stages other than the weights are
+    not shares and stay unchanged.
 
     Args:
-        parts: "mass", "even" and, of both, the part of the own keys, "self" and "self_even": (rows, columns).
+        parts: "mass", "even", and the part of each that goes to the queries' own keys, "self" and "self_even":
+            (rows, columns).
         names, sizes: of the columns.
-        aside: names of columns, "sink" and "self".
-        measure: "mass", "per_token" or "lift"; of another stage "mass" is its sum, and there is no lift.
-        stage: what was summed.
+        aside: names of excluded columns, "sink" and "self".
+        measure: "mass", "per_token" or "lift"; for another stage "mass" means its sum, and there is no lift.
+        stage: the stage that was summed.
 
     Returns:
-        (rows, columns), NaN where a column is set aside; what even attention gives, the same; and (rows,) the mass
-        that is set aside.
+        (rows, columns), NaN where a column is excluded; the same for even attention; and (rows,) the excluded mass.
     """
     gone = aside_columns(names, aside)
     own = SELF in aside

@@ -1,4 +1,4 @@
-"""What some queries give to segments of keys, query by query: what the masses that are sent are means of."""
+"""What each query gives to segments of keys; the masses sent are means over queries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Labels = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class RowMasses(NamedTuple):
-    """What rows give to each segment, and last to the learned sink where there is one: (heads, rows, columns).
+    """What rows give to each segment, then to the learned sink if there is one: (heads, rows, columns).
 
     Attributes:
-        mass, even: that of weights, and of even attention.
-        self, self_even: the part of each that is of the queries' own keys.
-        some: (heads, rows) whether any query of the row may attend to anything; else the row is 0.
+        mass, even: from the weights, and from even attention.
+        self, self_even: the part of each that goes to the queries' own keys.
+        some: (heads, rows) whether any query of the row may attend to anything; otherwise the row is 0.
     """
 
     mass: Numbers
@@ -46,13 +46,13 @@ def row_masses(
 
     Args:
         att: the attention.
-        batch: which sample.
-        heads: which heads, ascending.
-        queries: which queries, ascending.
-        labels: (K,) the number of each key's segment.
-        count: how many segments there are.
-        together: whether the mean over all queries is one row; else each is a row of its own.
-        stage: what is summed.
+        batch: the sample.
+        heads: the heads, ascending.
+        queries: the queries, ascending.
+        labels: (K,) the segment number of each key.
+        count: the number of segments.
+        together: return one row, the mean over all queries; otherwise one row per query.
+        stage: the stage to sum.
     """
     places = np.asarray(queries, np.int64)
     rows = np.zeros(len(places), np.int64) if together else np.arange(len(places))
@@ -79,7 +79,7 @@ def _array(x: Tensor) -> Numbers:
 
 
 def own_columns(att: AttentionBase, queries: Sequence[int], labels: Labels) -> Labels:
-    """Return of each query the segment of its own key; -1 where it has none."""
+    """Return the segment of each query's own key; -1 if it has none."""
     keys = own_keys_of(att)
     if keys is None:
         return np.full(len(queries), -1)

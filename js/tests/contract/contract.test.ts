@@ -116,6 +116,6 @@ describe("replies", () => {
 
   test("a ping, and a question that cannot be answered", () => {
     expect(reply("ping")).toEqual({ id: "ping", ok: true });
-    expect(reply("refused")).toEqual({ id: "refused", ok: false, error: "query 3 is not there: there are 0 to 2" });
+    expect(reply("refused")).toEqual({ id: "refused", ok: false, error: "query 3 is out of range: give 0 to 2" });
   });
 });

@@ -75,10 +75,10 @@ describe("what a person chooses", () => {
       on(event, heard);
     }) as never;
     const store = createStore(model, createKernel(host.proxy(), { signal: end.signal }), end.signal);
-    listener?.({ refused: "head 9 is not there: there are 0 to 3" });
-    expect(store.refused.value).toBe("head 9 is not there: there are 0 to 3");
+    listener?.({ refused: "head 9 is out of range: give 0 to 3" });
+    expect(store.refused.value).toBe("head 9 is out of range: give 0 to 3");
     for (const other of [null, 7, {}, { refused: 3 }, "text"]) listener?.(other);
-    expect(store.refused.value).toBe("head 9 is not there: there are 0 to 3");
+    expect(store.refused.value).toBe("head 9 is out of range: give 0 to 3");
     store.select({ head: 1 });
     expect(store.refused.value).toBeNull();
   });
