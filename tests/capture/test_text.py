@@ -507,9 +507,9 @@ def test_a_model_that_looks_nothing_up_is_labeled_by_its_argument() -> None:
     assert cap.tokens == words(SOURCE)
 
 
-def test_the_five_lines_of_the_readme_go_from_a_text_to_a_labeled_picture() -> None:
+def test_the_readme_goes_from_a_text_to_a_labeled_picture() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    _, _, rest = readme.partition("## Five lines\n\n```python\n")
+    _, _, rest = readme.partition("Your own model:\n\n```python\n")
     lines = rest.partition("```")[0].splitlines()
     assert len(lines) <= 5
     *block, last = (line for line in lines if line)
