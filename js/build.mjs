@@ -230,7 +230,9 @@ const toStatic = {
       if (Buffer.byteLength(script + rest) > MOST_BYTES_IN_ALL)
         return tooLarge("widget.js with parts.json", MOST_BYTES_IN_ALL);
       write(join(STATIC, "THIRD-PARTY.txt"), licenses(metafile));
-      write(join(STATIC, "ramps.json"), readFileSync(join(SOURCES, "draw", "ramps.json"), "utf8"));
+      for (const table of ["draw/ramps.json", "contract/names.json"]) {
+        write(join(STATIC, basename(table)), readFileSync(join(SOURCES, table), "utf8"));
+      }
       write(join(STATIC, "page.js"), pages[0].text);
       write(join(STATIC, "loader.js"), loaders[0].text);
       write(join(STATIC, "widget.css"), style);

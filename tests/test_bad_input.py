@@ -31,7 +31,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "one axis": ({"q": q[0, 0, 0], "k": k[0, 0, 0], "v": None}, ValueError, "give 2 to 4 axes"),
     "six axes": ({"q": q[None, None], "k": k[None, None], "v": None}, ValueError, "give 2 to 4 axes"),
     "no query": ({"q": q[:, :, :0]}, ValueError, "is empty: give at least one"),
-    "no layer": ({"q": [], "k": [], "v": None}, ValueError, "a stack of no layers"),
+    "no layer": ({"q": [], "k": [], "v": None}, ValueError, "layers is empty: give at least one Attention"),
     "another head size": ({"k": k[..., :4]}, ValueError, "k has head size 4 but q has 8: project them"),
     "heads that do not divide": ({"k": k[:, :3], "v": v[:, :3]}, ValueError, "must be a multiple of those of k"),
     "another batch": ({"k": k[:1], "v": v[:1]}, ValueError, "k has batch size 1 but q has 2"),

@@ -337,7 +337,7 @@ def test_mask_functions_can_be_copied_and_pickled() -> None:
         (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: q_idx - kv_idx), TypeError,
          "mask is a function that returns int64: let it return a bool tensor"),
         (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: torch.ones(3).bool()), ValueError,
-         r"gives shape \(3,\) where its indices broadcast to \(2, 2\): let it give a number for each pair"),
+         r"returns shape \(3,\) where its indices broadcast to \(2, 2\): let it return a number for each pair"),
         (lambda: attention(1, 1, 2, 2, mask=lambda b, h, q_idx, kv_idx: q_idx if q_idx > 1 else kv_idx), ValueError,
          r"mask\(b, h, q_idx, kv_idx\) fails for sample 0, head 0 and tensors of indices"),
         (lambda: attention(1, 1, 2, 2, mask=lambda q, k: q), ValueError, "takes 2 positional arguments but 4"),

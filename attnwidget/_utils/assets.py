@@ -6,6 +6,7 @@ import functools
 import json
 import pathlib
 import re
+from typing import Any
 
 STATIC = pathlib.Path(__file__).parent.parent / "static"
 
@@ -23,6 +24,19 @@ def bundled(name: str) -> str:
         raise FileNotFoundError(
             "the front-end is not built: run `make bundle` in the checkout, or install attnwidget from a wheel"
         ) from None
+
+
+@functools.cache
+def names() -> dict[str, Any]:
+    """Return the words for stages and metrics that Python and the front-end share."""
+    found: dict[str, Any] = json.loads(bundled("names.json"))
+    return found
+
+
+def stage_names(stage: str) -> dict[str, str]:
+    """Return the words for a stage: `one` number, `many`, the `legend`, and a `sum` by segment if there is one."""
+    found: dict[str, str] = names()["stages"][stage]
+    return found
 
 
 @functools.cache

@@ -674,7 +674,7 @@ def test_weights_that_the_model_did_not_give_are_refused_with_advice() -> None:
     one = torch.eye(3)[None, None]
     for none in (None, (None, None), [one, None]):
         with pytest.raises(
-            TypeError, match=r"None, .*so the model returned none: .*eager.*output_attentions=True.*capture"
+            TypeError, match=r"None, .*so the model returned no weights: .*eager.*output_attentions=True.*capture"
         ):
             AttentionWidget.from_weights(none)
     with pytest.raises(TypeError, match=r"a tuple for each token, as generate\(\) returns them: give one tuple"):

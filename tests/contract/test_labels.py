@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from attnwidget._engine.stages import SIGNED
-from attnwidget._export.look.numbers import LEGENDS, cell_number, legend_ticks, list_number, status_number
+from attnwidget._export.look.numbers import cell_number, legend_ticks, list_number, status_number
 from attnwidget._export.still.glyphs import written
 from attnwidget._tokens.display import Label, display, labels_of
 from attnwidget._tokens.tokenizers import Spelling, is_special
+from attnwidget._utils.assets import names
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "labels.json").read_text(encoding="utf-8"))
 SPELLINGS: dict[str | None, Spelling | None] = {None: None, "bytes": "bytes", "spaced": "spaced", "words": "text"}
 
 
-def test_a_stage_is_called_alike() -> None:
-    assert {stage: name for stage, name, _ in GOLDEN["stages"]} == LEGENDS
-    assert {stage for stage, _, is_signed in GOLDEN["stages"] if is_signed} == set(SIGNED)
+def test_stages_with_signs_are_alike() -> None:
+    assert {name for name, stage in names()["stages"].items() if stage["signed"]} == set(SIGNED)
 
 
 def test_a_token_is_shown_alike_in_every_style() -> None:
@@ -67,4 +67,4 @@ def test_a_legend_is_labeled_alike(of: dict[str, Any], wanted: list[tuple[float,
 
 
 def test_stills_have_letters_for_the_name_of_each_stage() -> None:
-    assert [name for name in LEGENDS.values() if written(name) is None] == []
+    assert [one["legend"] for one in names()["stages"].values() if written(one["legend"]) is None] == []

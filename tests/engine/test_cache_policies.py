@@ -185,7 +185,7 @@ def test_a_policy_needs_attention_to_what_came_before() -> None:
         Attention(att.q[:, :, :5], att.k).keep("window", 9)
     later = torch.ones(2, 6, N, N, dtype=torch.bool).tril()
     later[1, 4, 20, 21] = True
-    with pytest.raises(ValueError, match="query 20 may attend to key 21"):
+    with pytest.raises(ValueError, match="query 20 may attend to the later key 21"):
         Attention(att.q, att.k, mask=later).keep("tova", 9)
     part = Attention(att.q[:, :, 4:], att.k, is_causal=False, mask=masks.causal_lower_right(N - 4, N))
     part = part.as_part(None, [*range(4, N)], 0)

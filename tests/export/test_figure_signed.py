@@ -14,7 +14,8 @@ from figure_text import page, texts
 from attnwidget import Attention, AttentionStack, AttentionWidget, Capture, capture
 from attnwidget._export.figure.graph_geometry import Link, bands, keep_links, lane
 from attnwidget._export.look import colors
-from attnwidget._export.look.numbers import LEGENDS, list_number
+from attnwidget._export.look.numbers import list_number
+from attnwidget._utils.assets import stage_names
 
 pytest.importorskip("matplotlib")
 
@@ -51,7 +52,7 @@ def test_a_graph_has_the_numbers_of_the_stage_beside_the_keys(cap: Capture, stag
         if abs(value) > 0.02 * float(row.abs().max()):
             assert list_number(value, "scores") in written
     legend = " ".join(written)
-    assert LEGENDS[stage].split(",")[0].split(" of")[0] in legend
+    assert stage_names(stage)["legend"].split(",")[0].split(" of")[0] in legend
     assert "band width = size" in legend
     assert "band width = weight" not in legend
 

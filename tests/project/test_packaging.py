@@ -197,7 +197,7 @@ def wheel(built: Path) -> Path:
 def test_wheel_carries_bundle_types_and_samples(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        for name in ("widget.js", "parts.json", "widget.css", "loader.js", "page.js", "ramps.json", "THIRD-PARTY.txt"):
+        for name in load_js(ROOT).BUNDLE:
             assert archive.read(f"attnwidget/static/{name}") == (STATIC / name).read_bytes()
     assert "attnwidget/py.typed" in names
     assert any(re.fullmatch(r"attnwidget/samples/\w+\.npz", name) for name in names)

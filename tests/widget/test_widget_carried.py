@@ -12,11 +12,11 @@ from carrying import carrying
 from torch.testing import assert_close
 
 from attnwidget import Attention, AttentionWidget, Capture, capture, compare
-from attnwidget._export.look.numbers import LEGENDS
 from attnwidget._export.still import preview
 from attnwidget._export.still.glyphs import written
 from attnwidget._messages.answers.ranking import line, rank
 from attnwidget._messages.codec.decoding import BLOCKED, decode_cells, of_picture
+from attnwidget._utils.assets import stage_names
 
 CARRIED = ("value_norm", "logit", "saliency")
 
@@ -165,7 +165,8 @@ def test_the_small_picture_names_the_token_of_its_logits(cap: Capture) -> None:
         assert written(words.ramp) is not None, "else nothing is written"
         names.append(words.ramp)
     likely = cap.attention[0].carries.targets[1]
-    assert names == ["Value norm ‖weight · v W_O‖", f"Logit of “w{likely}”, direct path", LEGENDS["saliency"]]
+    saliency = stage_names("saliency")["legend"]
+    assert names == ["Value norm ‖weight · v W_O‖", f"Logit of “w{likely}”, direct path", saliency]
 
 
 def test_where_the_small_picture_has_no_letters_for_a_token_it_has_its_id(cap: Capture) -> None:

@@ -463,7 +463,7 @@ def test_an_error_is_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     w = widget()
     monkeypatch.setattr(segment_mass, "MAX_SEGMENTS", 2)
     w.asking = "question"
-    assert "the keys are in 4 segments, and at most 2 are shown" in w.mass["error"]
+    assert "the keys are in 4 segments, but at most 2 can be shown" in w.mass["error"]
     assert w.mass["error"] == w.head_mass["error"]
 
 

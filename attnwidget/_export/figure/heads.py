@@ -20,6 +20,8 @@ from ..._messages.codec import decoding
 from ..._messages.codec.decoding import BLOCKED, NAN
 from ..._messages.pictures import heads_overview
 from ..._messages.pictures.heads_of_stage import STAGE_SUMS, StageSurvey
+from ..._utils.assets import names as shared_names
+from ..._utils.assets import stage_names
 from ..look import colors
 from ..look.effects import as_loss, loss_text
 from ..look.numbers import brief_head, numbers_of_all
@@ -34,42 +36,14 @@ HEADER = 22  # above the columns, for head numbers
 BARS_FROM = 18  # pixels; larger pictures have a bar below them
 NAMES_FROM = 20  # pixels; larger pictures have their name below them
 UNDER = 9  # pixels for a picture's bar, and for its name
-WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %", "change": "", "own": "", "sum": ""}
-
-
-MANY = {
-    "contribution": "contributions",
-    "value_norm": "value norms",
-    "logit": "logits",
-    "saliency": "saliencies",
-}  # names of a stage's numbers, as in js/src/contract/stages.ts
+WORDS = {"bits": " bits", "tokens": " tokens", "weight": "", "share": " %"}
 
 
 class Metric(NamedTuple):
-    """A metric's name, as in js/src/data/survey.ts, and the kind of its numbers."""
+    """A metric's name, and the kind of its numbers."""
 
     word: str
     kind: str
-
-
-METRICS = {
-    "entropy": Metric("entropy", "bits"),
-    "first_token": Metric("first token", "weight"),
-    "previous_token": Metric("previous token", "weight"),
-    "itself": Metric("itself", "weight"),
-    "same_token": Metric("same token elsewhere", "weight"),
-    "last_token": Metric("last token", "weight"),
-    "induction": Metric("induction", "weight"),
-    "mean_distance": Metric("mean distance", "tokens"),
-    "masked_share": Metric("masked", "share"),
-    "learned_sink": Metric("learned sink", "share"),
-    "sink": Metric("rows on the first token", "share"),
-    "streaming": Metric("first and near tokens", "share"),
-    "recall": Metric("kept by the cache", "share"),
-    "effect": Metric("loss without it", "change"),
-    "stage_sum": Metric("sum of the stage", "sum"),
-    "stage_size": Metric("sum of its sizes", "own"),
-}
 
 
 @dataclass(frozen=True)
@@ -179,50 +153,52 @@ def _shares(context: FigureContext, survey: dict[str, Any]) -> tuple[list[float]
     values = _metric(context, survey, name)
     if values is None:
         return [0.0] * sum(one["heads"] for one in survey["layers"]), "", False
-    word, kind = METRICS.get(name, Metric(name, "own"))
+    word, kind = _named(name)
     there = values[np.isfinite(values)]
-    if bool((there < 0).any()) and kind in ("sum", "change", "own"):
+    if bool((there < 0).any()) and kind in ("stage", "nats", "own"):
         return _signed_shares(context, values, name)
     if name in STAGE_SUMS:
         word = _sum_words(context, name)
     high = 1.0
     if kind == "bits":
         high = math.log2(max(2, *(one["keys"] for one in survey["layers"])))
-    elif kind in ("tokens", "change", "own", "sum"):
+    elif kind in ("tokens", "nats", "own", "stage", "size"):
         high = float(there.max(initial=0.0)) or 1.0
     full = {
         "bits": f"{high:.2f}",
         "tokens": f"{high:,.1f}",
         "weight": "1",
         "share": "100",
-        "own": f"{high:.3g}",
-        "sum": f"{high:.3g}",
-        "change": _loss_words(context, high),
-    }[kind]
+        "nats": _loss_words(context, high),
+    }.get(kind, f"{high:.3g}")
     shares = np.clip(np.nan_to_num(values / high, nan=0.0), 0, 1).tolist()
-    return shares, f"the bar is {word}, 0 to {full}{WORDS[kind]}", False
+    return shares, f"the bar is {word}, 0 to {full}{WORDS.get(kind, '')}", False
 
 
 def _signed_shares(context: FigureContext, values: colors.Array, name: str) -> tuple[list[float], str, bool]:
     """Return the same for a metric with negative numbers: from −1 to 1."""
-    word, kind = METRICS.get(name, Metric(name, "own"))
+    word, kind = _named(name)
     word = _sum_words(context, name) if name in STAGE_SUMS else word
     high = float(np.abs(values[np.isfinite(values)]).max())
-    number = loss_text(high) if kind == "change" else f"{high:.3g}"
-    end = _loss_words(context, high) if kind == "change" else number
+    number = loss_text(high) if kind == "nats" else f"{high:.3g}"
+    end = _loss_words(context, high) if kind == "nats" else number
     shares = np.clip(np.nan_to_num(values / high, nan=0.0), -1, 1).tolist()
     return shares, f"the bar is {word}, −{number} to {end}", True
 
 
 def _sum_words(context: FigureContext, name: str) -> str:
     """Return the meaning of a sum, in the widget's words."""
-    what = f"the {'sum' if name == 'stage_sum' else 'sum of the sizes'} of {MANY[context.stage]}"
+    what = f"the {'sum' if name == 'stage_sum' else 'sum of the sizes'} of {stage_names(context.stage)['many']}"
     query = context.traits.query
     return f"{what} over {'the keys, mean over the queries' if query is None else f'the keys of query {query}'}"
 
 
-def _word(name: str) -> str:
-    return METRICS[name].word if name in METRICS else name
+def _named(name: str) -> Metric:
+    """Return a metric's words and kind; a custom metric has its own name."""
+    for metric in shared_names()["metrics"]:
+        if metric["name"] == name:
+            return Metric(metric["word"][0].lower() + metric["word"][1:], metric["kind"])
+    return Metric(name, "own")
 
 
 def _metric(context: FigureContext, survey: dict[str, Any], name: str) -> colors.Array | None:
@@ -269,7 +245,8 @@ def _limits(context: FigureContext, survey: dict[str, Any]) -> str:
     name = context.traits.bar
     end = len(survey["layers"]) - 1 if last is None else last
     layers = [] if first is None and last is None else [f"of layers {first or 0} to {end}"]
-    least = [] if above is None or _metric(context, survey, name) is None else [f"with {_word(name)} above {above:g}"]
+    known = above is not None and _metric(context, survey, name) is not None
+    least = [f"with {_named(name).word} above {above:g}"] if known else []
     return "".join(f" {words}" for words in (*layers, *least))
 
 
@@ -278,7 +255,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[i
     if order == "similar":
         first = f"Most similar to {_name(context)} first, by metrics and picture."
     elif _metric(context, survey, order) is not None:
-        first = f"Ordered by {_word(order)}, largest first."
+        first = f"Ordered by {_named(order).word}, largest first."
     else:
         whole = context.traits.only_heads is None
         first = (
@@ -287,7 +264,7 @@ def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[i
     sampled = next((one for one in layers if one["heads"] and one["rows"] < one["queries"]), None)
     parts = [first, f"{_pictures_words(context)}{';' if words else '.'}", *([f"{words}."] if words else [])]
     if missing := sum(one is None for one in _pictures(survey)):
-        parts.insert(1, f"{missing:,} heads have no {MANY[context.stage]}: their pictures are empty.")
+        parts.insert(1, f"{missing:,} heads have no {stage_names(context.stage)['many']}: their pictures are empty.")
     shown = len(_shown(context, survey, names))
     if shown < len(names):
         parts.insert(0, f"{shown:,} of {len(names):,} heads{_limits(context, survey)}.")
@@ -359,7 +336,7 @@ def _order(context: FigureContext, survey: dict[str, Any], names: list[tuple[int
 
 def _nearest(survey: dict[str, Any], own: int) -> list[int]:
     """Return the heads most similar to one first, by the numbers and pictures sent, as on the page."""
-    compared = [name for name in METRICS if name in NAMES and survey["metrics"].get(name) is not None]
+    compared = [name for name in NAMES if survey["metrics"].get(name) is not None]
     metrics = np.stack([np.float64(_sent_metric(survey, name)) for name in compared], 1)
     pictures = [
         torch.from_numpy(np.where(np.isfinite(values), values, 0).astype(np.float64))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..._engine.carried import Carrying
 from ..._engine.sources import CARRIED
 from ..._engine.stages import SIGNED
+from ..._utils.assets import stage_names
 from .colors import LOG_DEPTH
 
 MINUS = "−"
@@ -21,19 +22,6 @@ TINY = 1e-4  # below this a number is written with an exponent
 HUGE = 1e5  # from here on as well
 LEAST_OF_3, LEAST_OF_4 = 0.00995, 0.000995  # the least numbers shown with two digits by three or four decimals
 STEPS = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 1, 2, 2.5, 3, 4, 5)  # between round values, times a power of ten
-
-# The legend's names for a stage's numbers, as in js/src/contract/stages.ts.
-LEGENDS = {
-    "scores": "Score",
-    "scaled": "Scaled",
-    "capped": "Capped",
-    "masked": "Masked",
-    "weights": "Weight",
-    "contribution": "Contribution ‖weight · v‖",
-    "value_norm": "Value norm ‖weight · v W_O‖",
-    "logit": "Logit, direct path",
-    "saliency": "Saliency weight · ∂L/∂weight",
-}
 
 
 def legend_name(stage: str, carries: Carrying | None, batch: int) -> str:
@@ -45,7 +33,7 @@ def legend_name(stage: str, carries: Carrying | None, batch: int) -> str:
         batch: the sample.
     """
     if stage != "logit" or carries is None or carries.targets is None:
-        return LEGENDS[stage]
+        return stage_names(stage)["legend"]
     target = carries.named(carries.targets[batch])
     return f"Logit of “{target}”{' before the cap' if carries.is_before_cap else ''}, direct path"
 

@@ -8,20 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..._segments.named import FIRST
+from ..._utils.assets import stage_names
 from .segment_mass import SINK
 from .segment_rows import Numbers
 
 MEASURES = ("mass", "per_token", "lift")
 SINKS, SELF = "sink", "self"  # keywords in `aside`
 MOST_LINEAR = 40  # segments per side; above that, a few numbers dwarf the others
-
-
-SUMS = {
-    "contribution": "‖v‖ carried",
-    "value_norm": "‖v W_O‖ carried",
-    "logit": "logit added",
-    "saliency": "saliency",
-}  # names of a stage's sums by segment, as in js/src/contract/stages.ts
 
 
 def measure_of(measure: str, stage: str) -> str:
@@ -39,7 +32,7 @@ def measure_name(measure: str, stage: str) -> str:
     >>> measure_name("per_token", "weights"), measure_name("mass", "logit")
     ('Mass per token', 'Logit added')
     """
-    name = "lift" if measure == "lift" else SUMS.get(stage, "mass")
+    name = "lift" if measure == "lift" else stage_names(stage).get("sum", "mass")
     return (name[:1].upper() + name[1:]) + (" per token" if measure == "per_token" else "")
 
 

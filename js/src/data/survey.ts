@@ -2,6 +2,7 @@
 
 import { decode, decodeGrid, decodeThumbnails, type Grid, type Thumbnails } from "../contract/decode";
 import type { Bytes, Envelope, Facts, StageHeadsMessage, SurveyMessage } from "../contract/messages";
+import { metrics } from "../contract/names.json";
 import { isSigned } from "../contract/stages";
 import type { HeadName, Metric, Stage, StageSum } from "../contract/values";
 import { listNumber } from "../text/format";
@@ -15,24 +16,7 @@ interface Named {
 }
 
 /** The metrics with their words and the kinds of their numbers. */
-export const METRICS: readonly Named[] = [
-  { name: "entropy", word: "Entropy", kind: "bits" },
-  { name: "first_token", word: "First token", kind: "weight" },
-  { name: "previous_token", word: "Previous token", kind: "weight" },
-  { name: "itself", word: "Itself", kind: "weight" },
-  { name: "same_token", word: "Same token elsewhere", brief: "same token", kind: "weight" },
-  { name: "last_token", word: "Last token", kind: "weight" },
-  { name: "induction", word: "Induction", kind: "weight" },
-  { name: "mean_distance", word: "Mean distance", kind: "tokens" },
-  { name: "masked_share", word: "Masked", kind: "share" },
-  { name: "learned_sink", word: "Learned sink", kind: "share" },
-  { name: "sink", word: "Rows on the first token", brief: "sink rows", kind: "share" },
-  { name: "streaming", word: "First and near tokens", brief: "streaming", kind: "share" },
-  { name: "recall", word: "Kept by the cache", brief: "recall", kind: "share" },
-  { name: "effect", word: "Loss without it", brief: "effect", kind: "nats" },
-  { name: "stage_sum", word: "Sum of the stage", brief: "sum", kind: "stage" },
-  { name: "stage_size", word: "Sum of its sizes", brief: "size", kind: "size" },
-];
+export const METRICS = metrics as readonly Named[];
 type Kind = "bits" | "weight" | "tokens" | "share" | "nats" | "stage" | "size" | "own";
 
 /** Whether the sign matters most: shown as the color around a picture. */
