@@ -189,7 +189,7 @@ def test_a_policy_needs_attention_to_what_came_before() -> None:
         Attention(att.q, att.k, mask=later).keep("tova", 9)
     part = Attention(att.q[:, :, 4:], att.k, is_causal=False, mask=masks.causal_lower_right(N - 4, N))
     part = part.as_part(None, [*range(4, N)], 0)
-    with pytest.raises(ValueError, match="there are 20 queries of 24 keys: give attention that has them all"):
+    with pytest.raises(ValueError, match="there are 20 queries for 24 keys: give attention with all queries"):
         part.keep("tova", 9)
     whole = att.keep("window", 9, sinks=2, head=4).kept[4:]
     assert torch.equal(part.keep("window", 9, sinks=2, head=4).kept, whole)
