@@ -1,6 +1,6 @@
-"""What the first arguments of a widget are: q, k and v, weights, what a model returned, or something to be refused.
+"""Read the first arguments of a widget: q, k and v, weights, or a model's output.
 
-Weights are taken for weights only where they are plainly so. All else gets the one line to write instead.
+Tensors count as weights only if they plainly are. Anything else is refused with the line to write instead.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from ..stack import AttentionStack, attention_from_weights, attention_of, is_mis
 from .stores.named_stacks import Sources
 from .traits.keywords import TensorsLike
 
-ATTENTIONS = {  # the fields of what transformers' models return, and what each is called in the widget
+ATTENTIONS = {  # fields of the outputs of transformers' models, and the names of their stacks in the widget
     "encoder_attentions": "encoder",
     "attentions": "self-attention",
     "decoder_attentions": "decoder",
     "cross_attentions": "cross-attention",
 }
-CROSS_OF_TWO = "decoder, cross-attention"  # as a capture calls it, where there is an encoder too
-TOWERS = {"text_model_output": "text", "vision_model_output": "vision"}  # of a model of two
+CROSS_OF_TWO = "decoder, cross-attention"  # the name in a capture, if there is an encoder too
+TOWERS = {"text_model_output": "text", "vision_model_output": "vision"}  # of a model with two towers
 CAPTURE = "with capture(model, tokenizer=tokenizer) as cap: model(**inputs); then cap.widget()"
-TOLERANCE = torch.finfo(torch.bfloat16).eps  # of the sum of a row: a half type may have rounded it, whatever it is now
-ROWS_AT_ONCE = 1 << 24  # cells whose sums are looked at together
+TOLERANCE = torch.finfo(torch.bfloat16).eps  # for the sum of a row, which may once have been rounded to a half type
+ROWS_AT_ONCE = 1 << 24  # cells summed at once
 
 
 class HasAttentions(Protocol):
-    """What a model of transformers returns, with `output_attentions=True`."""
+    """The output of a transformers model called with `output_attentions=True`."""
 
     @property
     def attentions(self) -> Any: ...
 
 
 class HasCrossAttentions(Protocol):
-    """What an encoder–decoder of transformers returns, with `output_attentions=True`."""
+    """The output of a transformers encoder–decoder called with `output_attentions=True`."""
 
     @property
     def cross_attentions(self) -> Any: ...
@@ -51,23 +51,23 @@ Shown: TypeAlias = TensorsLike | ModelOutput | Attention | AttentionStack
 
 
 class Arguments(NamedTuple):
-    """The first arguments, read: what is shown, and the keywords of the widget with the tokens among them."""
+    """The attention to show, and the widget's keywords including tokens."""
 
     attention: Attention | AttentionStack | Sources
     show: dict[str, Any]
 
 
 def read_arguments(q: Any, k: Any, v: Any, rules: Mapping[str, Any], show: Mapping[str, Any]) -> Arguments:
-    """Return what is to be shown.
+    """Read the first arguments of a widget.
 
     Args:
-        q, k, v: queries, keys and values; or q alone, or with tokens in the place of k: weights, what a model returned,
-            or an attention.
-        rules: the keywords about tensors.
-        show: the others.
+        q, k, v: queries, keys and values; or q alone, or q with tokens in place of k: weights, a model's output, or an
+            attention.
+        rules: the keywords for tensors.
+        show: the other keywords.
 
     Raises:
-        TypeError, ValueError: what is none of these, with the line to write instead.
+        TypeError, ValueError: the arguments are none of these; the message has the line to write instead.
     """
     same_axes = getattr(k, "ndim", None) == getattr(q, "ndim", 0)  # tensors of integers are refused as tensors
     if k is not None and (same_axes or not is_tokens(k)):
@@ -78,7 +78,7 @@ def read_arguments(q: Any, k: Any, v: Any, rules: Mapping[str, Any], show: Mappi
 
 
 def read_weights(weights: Any, v: Any, dims: str | None, show: Mapping[str, Any]) -> Arguments:
-    """Return weights that are known to be weights; tokens may stand in the place of v."""
+    """Return the attention of tensors that the caller names weights; tokens may be given in place of v."""
     tokens, v = (v, None) if is_tokens(v) else (None, v)
     if isinstance(weights, Attention | AttentionStack):
         raise TypeError(f"weights is {kind_of(weights)}: call AttentionWidget.from_attention(weights)")
@@ -89,7 +89,7 @@ def read_weights(weights: Any, v: Any, dims: str | None, show: Mapping[str, Any]
 
 
 def _with_tokens(tokens: Any, show: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords of the widget with tokens that were given by position."""
+    """Return the widget's keywords with tokens that were given by position."""
     if tokens is None:
         return dict(show)
     if show.get("tokens") is not None:
@@ -115,39 +115,39 @@ def _reads_as_weights(q: Any, k: Any, dims: str | None) -> bool:
     return tuple(q.shape)[-1:] == tuple(k.shape)[at : at + 1 or None] and why_not_weights(as_tensor(q, "q")) is None
 
 
-# One argument alone.
+# A single argument.
 
 
 def _alone(given: Any, v: Any, rules: Mapping[str, Any]) -> Attention | AttentionStack | Sources:
-    """Return what one argument is an attention of."""
+    """Return the attention in a single argument."""
     if isinstance(given, Attention | AttentionStack):
-        _refuse_rules(rules, (), "an attention, which has its own rules")
+        _refuse_rules(rules, (), "an attention, which has rules already")
         return given
     _refuse_what_is_no_tensor(given)
     found = _of_output(given, v, rules.get("dims"))
     if found is None:
         _refuse_unless_weights(given)
         found = attention_from_weights(given, v, rules.get("dims"))
-    _refuse_rules(rules, ("dims",), "weights, which are what they are after all rules")
+    _refuse_rules(rules, ("dims",), "weights, to which all rules have been applied")
     return found
 
 
 def _refuse_rules(rules: Mapping[str, Any], taken: tuple[str, ...], what: str) -> None:
     for name, value in rules.items():
         if name not in taken and value is not None and value is not False:
-            raise TypeError(f"{name} is given beside {what}: leave it out, or give AttentionWidget(q, k, v, {name}=…)")
+            raise TypeError(f"{name} is given with {what}: leave it out, or give AttentionWidget(q, k, v, {name}=…)")
 
 
 def _refuse_what_is_no_tensor(given: Any) -> None:
-    """Raise TypeError for a model, its name, or what is shown in another way, with that way."""
+    """Raise TypeError for a model, its name, or an object that is shown in another way; the message says how."""
     if isinstance(given, nn.Module) or (isinstance(given, type) and issubclass(given, nn.Module)):
         name = given.__name__ if isinstance(given, type) else type(given).__name__
-        raise TypeError(f"{name} is a model, which attends only when it is called: {CAPTURE}")
+        raise TypeError(f"{name} is a model, which computes attention only in a call: {CAPTURE}")
     if isinstance(given, str):
         load = f"model = transformers.AutoModel.from_pretrained({given!r:.60}); {CAPTURE}"
-        raise TypeError(f"{given!r:.60} is text, and no model is loaded by its name: {load}")
+        raise TypeError(f"{given!r:.60} is text, and models are not loaded by name: {load}")
     if is_encoding(given):
-        raise TypeError(f"{kind_of(given)} holds what a model reads, and no attention: {CAPTURE}")
+        raise TypeError(f"{kind_of(given)} holds inputs of a model, not attention: {CAPTURE}")
     if callable(getattr(given, "widget", None)):
         raise TypeError(f"{kind_of(given)} was given: call its widget(), such as cap.widget()")
     if isinstance(given, Mapping) and not any(hasattr(given, name) for name in (*ATTENTIONS, *TOWERS)):
@@ -155,11 +155,11 @@ def _refuse_what_is_no_tensor(given: Any) -> None:
         raise TypeError(f"{kind_of(given)} of {', '.join(map(repr, given)):.80} was given: {advice}")
 
 
-# What a model returned.
+# The output of a model.
 
 
 def _of_output(output: Any, v: Any, dims: str | None) -> Attention | AttentionStack | Sources | None:
-    """Return the weights that a model returned, several stacks by name; None where it is no such thing."""
+    """Return the weights in a model's output, by name if there are several stacks; None if it is no such output."""
     if isinstance(output, Tensor | np.ndarray | list) or not any(
         hasattr(output, name) for name in (*ATTENTIONS, *TOWERS)
     ):
@@ -172,15 +172,15 @@ def _of_output(output: Any, v: Any, dims: str | None) -> Attention | AttentionSt
     if not found:
         fields = ", ".join(field for _, field, _ in _weights_of(output)) or "attentions"
         raise TypeError(
-            f"there are no weights in {fields} of this {type(output).__name__}, as the model was not asked for them or "
-            f"its attention is fused: record it as it is, {CAPTURE}; or load it with attn_implementation='eager', and "
+            f"there are no weights in {fields} of this {type(output).__name__}: the model was not asked for them, or "
+            f"its attention is fused. Record it unchanged, {CAPTURE}; or load it with attn_implementation='eager', and "
             "call it with output_attentions=True"
         )
     return next(iter(found.values())) if len(found) == 1 else found
 
 
 def _weights_of(output: Any) -> list[tuple[str, str, Any]]:
-    """Return the name, the field and the weights of each stack that an output may have."""
+    """Return the name, the field and the weights of each stack in an output."""
     there = [(name, field, getattr(output, field)) for field, name in ATTENTIONS.items() if hasattr(output, field)]
     if any(field == "encoder_attentions" for _, field, _ in there):
         there = [(CROSS_OF_TWO if field == "cross_attentions" else name, field, x) for name, field, x in there]
@@ -191,15 +191,15 @@ def _weights_of(output: Any) -> list[tuple[str, str, Any]]:
     return there
 
 
-# Weights that are plainly weights.
+# Tensors that plainly are weights.
 
 
 def _refuse_unless_weights(given: Any) -> None:
-    """Raise for tensors that are not plainly weights, with what to write instead."""
+    """Raise for tensors that are not plainly weights; the message has the line to write instead."""
     layers = given if isinstance(given, list | tuple) else [given]
     for i, layer in enumerate(layers):
         if layer is None or isinstance(layer, list | tuple):
-            return  # refused by the reader of weights, with what generate() and fused kernels give
+            return  # refused by the reader of weights, which knows outputs of generate() and fused kernels
         name = f"layer {i} of what was given" if isinstance(given, list | tuple) else "what was given"
         why = why_not_weights(as_tensor(layer, name))
         if why is not None:
@@ -218,11 +218,10 @@ def _refusal(given: Any, name: str, why: str) -> str:
 
 
 def why_not_weights(x: Tensor) -> str | None:
-    """Return why numbers are not plainly weights; None where all are ≥ 0 and each row sums to 1, or is 0.
+    """Return why numbers are not plainly weights; None if all are ≥ 0 and each row sums to 1 or 0.
 
     Args:
         x: (…, Q, K).
-
     >>> why_not_weights(torch.tensor([[0.5, 0.5], [0.0, 0.0]])), why_not_weights(torch.tensor([[0.5, 0.6]]))
     (None, 'row 0 sums to 1.1')
     """
@@ -235,7 +234,7 @@ def why_not_weights(x: Tensor) -> str | None:
         if bool(some.isnan().any()):
             return "it holds NaN"
         if float(some.amin()) < 0:
-            return f"its numbers go down to {float(some.amin()):.4g}, below 0"
+            return f"its smallest number is {float(some.amin()):.4g}, below 0"
         sums = some.sum(-1, dtype=torch.promote_types(x.dtype, torch.float32))
         wrong = ((sums - 1).abs() > TOLERANCE) & (sums != 0)
         if bool(wrong.any()):

@@ -1,19 +1,19 @@
-"""What a widget asks of a model that is at hand, which `_capture` answers: runs of it with edits."""
+"""The interface to a model behind a widget, implemented in `_capture`: runs with edits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-Goal = tuple[int, int]  # a position of the output, and a token's id
+Goal = tuple[int, int]  # a position of the output, and a token id
 
 
 class EditedPart(NamedTuple):
-    """What is edited at a time: a head, a layer, an edge, or keys in all heads of all layers.
+    """One part to edit: a head, a layer, an edge, or keys in all heads of all layers.
 
     Attributes:
-        layer, head: of the widget; None: all.
-        queries: of an edge: one position, or those of a word's pieces.
+        layer, head: numbers in the widget; None: all.
+        queries: the queries of an edge: one position, or all subwords of a word.
         keys: positions; None: the whole head or layer.
     """
 
@@ -24,12 +24,12 @@ class EditedPart(NamedTuple):
 
 
 class TargetChoice(NamedTuple):
-    """A token that can be the target.
+    """A possible target token.
 
     Attributes:
-        at: the position whose output tells it.
-        token: its id; None of a function of the output.
-        text: of the token.
+        at: the position whose output predicts it.
+        token: its id; None if the target is a function of the output.
+        text: its text.
         note: why it is offered.
     """
 
@@ -43,11 +43,11 @@ class PlainRun(NamedTuple):
     """A run without edits.
 
     Attributes:
-        heads: how many each layer has.
-        seconds: that one run takes.
-        goal: the target where none is chosen; None of a function.
-        targets: what can be chosen.
-        unit: of what is lost: "nats", or "change" of a function's number.
+        heads: the number of heads in each layer.
+        seconds: the time of one run.
+        goal: the default target; None for a function of the output.
+        targets: the targets to choose from.
+        unit: the unit of losses: "nats", or "change" of a function's number.
     """
 
     heads: tuple[int, ...]
@@ -58,14 +58,14 @@ class PlainRun(NamedTuple):
 
 
 class PartEffect(NamedTuple):
-    """What came of one edit.
+    """The result of one edit.
 
     Attributes:
         before, after: log-probability of the target, or the function's number.
-        kl: at the target's position; None of a function.
-        kl_answer: mean over the positions that tell the answer; None where there is none.
-        vocabulary: how many tokens there are.
-        tokens: text, probability before and after: of the target and of those most likely.
+        kl: divergence at the target's position; None for a function.
+        kl_answer: mean divergence over the positions that predict the answer; None without an answer.
+        vocabulary: the number of tokens.
+        tokens: text, probability before and after, of the target and the most likely tokens.
     """
 
     before: float
@@ -77,32 +77,32 @@ class PartEffect(NamedTuple):
 
 
 class EffectSource(Protocol):
-    """A model with what it is called with, whose attention a widget shows."""
+    """The model and inputs behind a widget."""
 
     @property
     def edits(self) -> Sequence[tuple[str, str, str]]:
-        """The edits that there are: value, its name, and what is done to a head."""
+        """The edits: value, name, and the words for an edited head."""
 
     def begin(self, batch: int) -> PlainRun:
-        """Run the model once or twice without edits, for a sample; raise ValueError with the reason if it cannot be."""
+        """Run the model once or twice without edits for a sample; raise ValueError with the reason if that fails."""
 
     def choice(self, batch: int, goal: Goal) -> TargetChoice:
-        """Return a target as it is told; raise IndexError or ValueError if it is none."""
+        """Return a target; raise IndexError or ValueError if it does not exist."""
 
     def text(self, batch: int, at: int) -> str:
-        """Return the last words up to a position."""
+        """Return the last words before and at a position."""
 
     def room(self, batch: int, goal: Goal | None, answer: Sequence[int], total: int) -> int:
-        """Return how many parts the next run takes, of so many that are left."""
+        """Return the number of parts for the next run, at most as many as are left."""
 
     def run(
         self, batch: int, parts: Sequence[EditedPart], edit: str, goal: Goal | None, answer: Sequence[int]
     ) -> list[PartEffect]:
-        """Run the model once, with these parts edited one by one.
+        """Run the model once, with each of these parts edited in a sample of its batch.
 
         Args:
             batch: the sample.
-            parts: at most as many as there is `room` for.
+            parts: at most `room` parts.
             edit: the value of one of `edits`.
             goal: the target.
             answer: positions of the answer's tokens.

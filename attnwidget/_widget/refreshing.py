@@ -1,4 +1,4 @@
-"""The flow of a widget: a trait changes, and each derived trait that follows from it is computed again."""
+"""The flow of a widget: when a trait changes, the derived traits that follow from it are computed again."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .stores.layers import ShownLayers
 from .traits.keywords import WRITABLE, names_of
 
 FOLLOWED = (*Selection._fields, "what_if", "target", "pieces")  # other derived traits follow from these
-PAUSE = 0.4  # seconds without another change until the rest is computed, as while a scale is dragged
-AFTERWARDS = -1.0  # urgency of the rest: before the exact picture of a long head
+PAUSE = 0.4  # seconds without another change before the rest is computed, for example while a scale is dragged
+AFTERWARDS = -1.0  # urgency of the rest: it comes before the exact picture of a long head
 
 
 class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidget):
@@ -38,13 +38,13 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
     errors = traitlets.Dict(help="Why derived traits could not be computed, by name.").tag(sync=True, role="derived")
 
     def _make(self) -> None:
-        # What the widget owns calls it back weakly: no cycle keeps its tensors once it is closed.
+        # Callbacks hold the widget weakly: no cycle keeps its tensors after it is closed.
         self._lock = threading.RLock()
         self._scheduler = Scheduler(self._lock)
         rules, put, tell = weakly(self._rules_now), weakly(self.set_trait), weakly(self._tell_error)
         self._derived = Derived(rules, put, tell, weakly(self._is_opening))
         self._throttle = Throttle(weakly(self._refresh), self._lock)
-        self._awaited = self._rules_awaited = False  # while a front-end sets a trait, and while it sets other rules
+        self._awaited = self._rules_awaited = False  # true while a front-end sets a trait, or other rules
         self._version = 0
         super()._make()
 
@@ -52,7 +52,7 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
         self.observe(self._when_changed(self._refresh), FOLLOWED)
         super()._watch()
 
-    # The layers on display: everything is computed from them.
+    # The layers on display, from which everything is computed.
 
     def _show_layers(self, attention: Attention | AttentionStack) -> None:
         self._shown = ShownLayers(
@@ -67,7 +67,7 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
         self._forget_layers()
 
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:
-        self._derived.forget()  # first: after an interrupt, no earlier result may pass for one of these tensors
+        self._derived.forget()  # first: after an interrupt, no earlier result may pass for one of the new tensors
         self._forget_tensors()
         self._version += 1
         self._show_layers(attention)
@@ -97,14 +97,14 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
         return self._rules(Selection.of(self))
 
     def _show_what_is_set(self) -> None:
-        """Show the layers under the rules and in the words that are set, in case an interrupt prevented it."""
+        """Apply the chosen rules and words to the layers, in case an interrupt prevented it."""
         shown, words = self._shown, self.pieces == "words"
         if (shown.rules, shown.target, shown.words) != (self.what_if, self.target, words):
             self._replace_layers(self._shown.attention)
         self._shown.kinds, self._shown.segments_of = self.kinds, weakly(self._known_segments)
 
     def _what_can_wait(self) -> tuple[str, ...]:
-        """Return the traits to compute a moment later, once for many changes, while a person waits for the others."""
+        """Return the traits that may follow later, once for many changes, while a person waits for the others."""
         if self._scheduler.find_loop() is None:
             return ()
         checks = ("findings", "deviation")
@@ -116,7 +116,7 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
     def _afterwards(self) -> Iterator[None]:
         for name in self._rules_now():
             if name == "findings":
-                with contextlib.suppress(Exception):  # the trait fails in the same way, and says so
+                with contextlib.suppress(Exception):  # the trait fails in the same way, and reports it
                     yield from self._finding()
             with self.hold_sync():
                 made = self._derived.bring(name)
@@ -126,7 +126,7 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
                 yield
 
     def _bring_what_is_missing(self) -> None:
-        """Compute what an interrupt has left out."""
+        """Compute the traits that an interrupt has left out."""
         if self.picture.get("sampled") is not None and not self._exact_pass.under_way:
             self._derived.forget("picture")
         self._refresh()
@@ -135,7 +135,7 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
 
     @contextlib.contextmanager
     def _telling_of_interrupts(self) -> Iterator[None]:
-        """If the block is interrupted or runs out of memory, say so in place of the missing numbers."""
+        """If the block is interrupted or runs out of memory, report that instead of the missing numbers."""
         try:
             yield
         except BaseException as error:
@@ -144,11 +144,11 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
                 with self.hold_sync():
                     self._drop_what_is_gone()
                     self._derived.interrupt(*([sentence_of(error)] if isinstance(error, MemoryError) else []))
-                    self._send_soon(*names_of(type(self), *WRITABLE))  # some may have changed unseen
+                    self._send_soon(*names_of(type(self), *WRITABLE))  # some may have changed unnoticed
             raise
 
     def notify_change(self, change: Any) -> None:
-        """Tell observers of a change; if they are interrupted, the widget says so in place of their numbers."""
+        """Notify observers of a change; if they are interrupted, the widget reports that."""
         can_be_set = change["name"] in FOLLOWED or self.trait_metadata(change["name"], "role") in WRITABLE
         if can_be_set and hasattr(self, "_derived") and not self._is_changing:
             with self._telling_of_interrupts():
@@ -157,7 +157,7 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
             super().notify_change(change)
 
     def _tell_error(self, name: str, error: str | None) -> None:
-        """Say why a trait could not be computed, or stop saying it."""
+        """Report why a trait could not be computed, or clear the report."""
         others = {other: said for other, said in self.errors.items() if other != name}
         self.set_trait("errors", others if error is None else {**others, name: error})
 

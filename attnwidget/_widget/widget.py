@@ -1,6 +1,6 @@
-"""`AttentionWidget`: what a user calls.
+"""`AttentionWidget`, the class that users call.
 
-Its traits are in `parts`, the flow from one trait to the others in `refreshing`, and the messages of the front-end in
+Its traits are in `parts`, the flow from one trait to the others in `refreshing`, and the front-end's messages in
 `front_end.messages`.
 """
 
@@ -49,95 +49,90 @@ from .traits.keywords import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Set before the others, which are checked against these and are positions of words if tokens are merged into words.
+# Set first: the other traits are checked against these, and count words if subwords are merged into words.
 FIRST = ("kinds", "layer", "batch", "tokenizer", "tokens", "key_tokens", "what_if", "target", "pieces")
 
 
 class AttentionWidget(FrontEndTraits, FrontEndMessages):
-    """Show the attention of q, k and v in the notebook: exact, clickable, at any length.
+    """Show the attention of q, k and v in the notebook: exact and clickable, at any length.
 
     Args:
-        q: queries, (Q, D), (B, Q, D), (B, H, Q, D), with layers (L, B, H, Q, D) or a list with a tensor for each.
-            Alone, or with tokens in the place of k: weights, as `from_weights` takes them, where all are 0 or more and
-            each row sums to 1 (or is 0 throughout); what a model of transformers returned; an `Attention` or a stack.
-        k: keys, as q, with K for Q and G for H.
-        v: values, as k, with Dv for D; may be left out.
+        q: queries, (Q, D), (B, Q, D), (B, H, Q, D), with layers (L, B, H, Q, D) or a list with a tensor for each layer.
+            Without k, or with tokens in place of k: attention weights whose rows sum to 1 (see `from_weights`), the
+            output of a transformers model, an `Attention` or a stack.
+        k: keys, in the shape of q, with K for Q and G for H.
+        v: values, in the shape of k, with Dv for D; optional.
         mask, mask_means, mask_dims, bias, is_causal, window, scale, softcap, sinks, dims: as in `Attention`.
-        tokens: a string for each query, or a list of such lists, one for each sample of the batch; with a tokenizer
-            its ids as well, a list, an array or a tensor (Q,) or (B, Q); or what a tokenizer returned.
-        key_tokens: the same for the keys; taken from `tokens` where there are as many keys as queries.
-        tokenizer: whose ids the tokens are; of transformers, tokenizers, sentencepiece, tiktoken, or what has `decode`.
-        pieces: "pieces", or "words": their weights summed and averaged as in `Attention.merge`; positions are then
-            those of words.
-        grid: (rows, columns) of image patches among the positions; they are the last ones, or begin at `grid_start`, of
-            the queries, the keys or both (`grid_side`: "query", "key", "both", or "auto", where they fit).
-        image: what was cut into them, as it went in: a path, an image of Pillow, or an array (H, W, 3); a list with one
-            for each sample.
+        tokens: a string for each query, or a list of such lists for a batch. With a tokenizer also its ids: a list, an
+            array or a tensor (Q,) or (B, Q), or the tokenizer's output.
+        key_tokens: the same for the keys; default: `tokens`, if there are as many keys as queries.
+        tokenizer: decodes ids: a tokenizer of transformers, tokenizers, sentencepiece or tiktoken, or any object with
+            `decode`.
+        pieces: "pieces" for subwords, or "words": weights are then summed and averaged as in `Attention.merge`, and
+            positions count words.
+        grid: (rows, columns) of image patches. They are the last positions, or begin at `grid_start`, of the queries,
+            the keys or both (`grid_side`: "query", "key", "both"; "auto": the sides that they fit).
+        image: the image of these patches: a path, a Pillow image or an array (H, W, 3); or a list with one for each
+            sample.
         title: a line above the picture.
-        stack, forward: which stack is shown first, by name and by the number of its forward pass, where
-            `from_attention` was given several.
-        layer, batch, head: what is shown first.
-        query, key: the pinned pair; None where nothing is pinned.
-        heads: several heads, such as [0, 4]: those of the graph, and of `combine`; `head` is one of them.
-        pins: several pinned pairs, such as [(14, 16), (3, None)]; the last is (`query`, `key`).
-        view: "heatmap", "graph", "text", "image", "heads", "segments" or "stages"; with an image "image", unless told
-            otherwise.
-        stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖); and
-            what a weight carries, where it is known: "value_norm", "logit", "saliency", see `Attention.carrying`.
-        target: of which token the stage "logit" is, by its id; None: the model's most likely next token after each
-            sample's last.
-        pool: "max" or "mean", where a cell of the picture stands for several of the matrix.
-        combine: "none", or the "mean" or "max" of `heads`, shown as one head.
-        what_if: other rules to see the same tensors under, such as {"scale": 1.0}: those of `Attention.what_if`.
+        stack, forward: the first stack shown, by name and number of its forward pass, if `from_attention` got several.
+        layer, batch, head: the first ones shown.
+        query, key: the pinned pair; None: nothing is pinned.
+        heads: several heads, such as [0, 4], for the graph and for `combine`; they include `head`.
+        pins: several pinned pairs, such as [(14, 16), (3, None)]; the last one is (`query`, `key`).
+        view: "heatmap", "graph", "text", "image", "heads", "segments" or "stages"; default: "image" if there is an
+            image, else "heatmap".
+        stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖); or, if
+            known, what a weight contributes downstream: "value_norm", "logit", "saliency" (see `Attention.carrying`).
+        target: the token id for the stage "logit"; None: the model's most likely next token after each sample.
+        pool: "max" or "mean", for pictures whose cells stand for several cells of the matrix.
+        combine: "none", or "mean" or "max" to show `heads` as one head.
+        what_if: other rules for the same tensors, such as {"scale": 1.0}; see `Attention.what_if`.
         color_scale: "linear" or "log".
-        color_range: what the colors span: "head"; "row", each its own; "layer", all its heads; "view", what is in
-            view where the heatmap is zoomed; "unit", 0 to 1; or (low, high).
+        color_range: the range of the colors: "head"; "row", each row its own; "layer", all heads of the layer; "view",
+            the visible part of a zoomed heatmap; "unit", 0 to 1; or (low, high).
         palette: "attnwidget" or "viridis".
         theme: "auto", "light", "dark" or "contrast".
-        top_k: draw only so many links of each token in the graph; None: all.
-        threshold: draw no link weaker than this, 0 to 1.
-        direction: "query" shows what each query attends to, "key" which queries attend to each key.
-        bar: the metric under each head where all heads are shown, a field of `Metrics`: "entropy", "first_token",
-            "previous_token", "itself", "same_token", "last_token", "induction", "mean_distance", "masked_share" or
-            "learned_sink"; "sink" or "streaming" of `find_heads`; "recall", where `what_if` says what a cache keeps;
-            "effect", what is lost without the head, where a model is at hand; or "stage_sum" or "stage_size", the sum
-            of what its weights carry over the keys of the pinned query, or of all, with signs or of sizes.
-        order: "layer"; the metric by which all heads are ordered; or "similar", the heads most like the selected one
-            first, as `AttentionStack.similar` finds them.
-        kinds: more metrics of all heads, which `bar` and `order` then may name: functions of
-            `attnwidget.results.HeadRows`, exact rows of some heads with the tokens and segments of their keys, that
-            return a number for each head and row, by name, such as {"mine": function}; or kinds of `find_heads`, by
-            name, such as "lookback", which needs segments.
-        only_heads: which heads are shown where all are: (first layer, last layer, what `bar` is above), each None for
-            no limit, such as (8, 12, None).
-        segments: the named parts of the text, which the view "segments" compares: what `attnwidget.segments` takes or
-            returns, such as {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; a list
-            with one of these for each sample.
-        key_segments: those of the keys, where they are others.
-        measure: how the attention to a segment is read: "mass", the mean over the queries of the weight on its keys;
-            "per_token", that for each of its keys; "lift", mass against that of even attention.
-        aside: segments that are set aside, so that mass is a share of the rest: their names, "sink" (the first token
-            and the learned sink), "self" (each query's own key).
-        asking: the segment whose attention is looked at, by name, of a nested one by the names that lead to it, such as
-            ["documents", "doc 3"]; None: the answer, else the last.
-        segment: the pinned segment of the keys, or None.
-        segment_path: segments whose own segments are shown, such as ["documents", "doc 3"].
-        segments_show: what the view "segments" shows: "attention"; or "effect", what is lost of the next token's
-            log-probability without each segment and each head, where a model is at hand: `cap.widget(model=model,
-            inputs=inputs)`.
-        effect_target: (position, token id) of the token whose probability is looked at; None: the most likely one after
-            the last token.
-        effect_edit: what is done to a head or a segment: "zero", a head gives nothing and a segment's keys are blocked,
-            so that the others take over their weight; "cut", its weights are 0 and the others stay as they were;
-            "uniform", its weights are made even.
-        layout: of ipywidgets.
+        top_k: the number of links drawn for each token in the graph; None: all.
+        threshold: the least weight of a drawn link, 0 to 1.
+        direction: "query" shows the keys that each query attends to; "key" shows the queries that attend to each key.
+        bar: the metric below each head in the heads view: "entropy", "first_token", "previous_token", "itself",
+            "same_token", "last_token", "induction", "mean_distance", "masked_share" or "learned_sink" (see `Metrics`);
+            "sink" or "streaming" (see `find_heads`); "recall", if `what_if` has a cache policy; "effect", the loss
+            without the head, if the widget has a model; "stage_sum" or "stage_size", the sum of a stage over the keys
+            of the pinned query (or of all queries), signed or by size.
+        order: the order in the heads view: "layer"; a metric; or "similar", the heads most like the selected one first
+            (see `AttentionStack.similar`).
+        kinds: more metrics for `bar` and `order`, by name: functions such as {"mine": function}, which take
+            `attnwidget.results.HeadRows` (exact rows of some heads, with tokens and segments) and return a number for
+            each head and row; or kinds of `find_heads`, such as "lookback", which needs segments.
+        only_heads: limits on the heads in the heads view: (first layer, last layer, least value of `bar`), such as (8,
+            12, None); None is no limit.
+        segments: the named parts of the text for the view "segments", in any form that `attnwidget.segments` takes or
+            returns: {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; or a list with
+            one for each sample.
+        key_segments: segments of the keys, if they differ.
+        measure: the measure of attention to a segment: "mass", the weight on its keys, mean over queries; "per_token",
+            mass divided by its number of keys; "lift", mass divided by the mass of even attention.
+        aside: segments to exclude, so that mass is a share of the rest: names of segments, "sink" (the first token and
+            the learned sink), "self" (each query's own key).
+        asking: the segment of the queries, by name; a nested one by its path, such as ["documents", "doc 3"]; None: the
+            answer, or else the last segment.
+        segment: the pinned segment of the keys; None: nothing is pinned.
+        segment_path: the path to the segment whose nested segments are shown, such as ["documents", "doc 3"].
+        segments_show: "attention"; or "effect", the loss of the next token's log-probability without each segment and
+            each head, if the widget has a model: `cap.widget(model=model, inputs=inputs)`.
+        effect_target: (position, token id) of the target token; None: the most likely one after the last token.
+        effect_edit: the edit of a head or segment: "zero", a head outputs 0 and a segment's keys are blocked, so that
+            other keys take their weight; "cut", its weights are 0 and the others stay; "uniform", its weights are even.
+        layout: an ipywidgets layout.
 
     Raises:
-        ValueError, TypeError: an input that cannot be shown, with what was wanted instead.
-        IndexError: a layer, batch, head, query or key that is not there.
+        ValueError, TypeError: an input cannot be shown; the message says what was expected.
+        IndexError: there is no such layer, batch, head, query or key.
 
-    The softmax is that of Vaswani et al. 2017, eq. 1. Every argument from `tokens` on is a trait of the same name: set
-    it and the picture follows, click and it follows the picture.
+    The softmax is that of Vaswani et al. 2017, eq. 1. Every argument from `tokens` on is also a trait. Set it, and the
+    picture follows; click, and the trait follows.
 
     >>> import torch
     >>> q, k, v = torch.randn(3, 1, 2, 4, 8)
@@ -149,11 +144,11 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
     AttentionWidget(layer 0 of 1, head 0 of 1, 4 queries × 4 keys)
     """
 
-    _tensor_keywords: dict[str, Any]  # the keywords about tensors, which `update` keeps
+    _tensor_keywords: dict[str, Any]  # the keywords for tensors, which `update` keeps
 
-    _own_layout: Any = None  # the layout that the widget made for itself
+    _own_layout: Any = None  # the layout made by the widget
 
-    still = True  # whether a saved notebook also holds a small picture, for GitHub and mails: for all widgets, or one
+    still = True  # whether saved notebooks also store a small picture, for GitHub and mails; for the class or a widget
 
     uid = traitlets.Unicode().tag(sync=True, role="identity")
 
@@ -173,17 +168,18 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
     def from_attention(
         cls, attention: Attention | AttentionStack | Sources, **show: Unpack[ShowKeywords]
     ) -> AttentionWidget:
-        """Show an `Attention` or an `AttentionStack` that is there already, or one of several, to choose among.
+        """Show an `Attention`, an `AttentionStack`, or one of several stacks to choose from.
 
         Args:
-            attention: what is shown; it is not copied. Several stacks are a mapping: by name ("encoder"), by the number
-                of a forward pass (0, 1, …), or by both, (2, "encoder"). A function without arguments that returns one
-                is called when it is first chosen.
-            show: the keywords of `AttentionWidget` from `tokens` on. Of several stacks, `tokens` and `key_tokens` are
-                those of the one that is shown first, or mappings by the same names; a stack without has positions.
+            attention: the attention, which is not copied. Several stacks are a mapping by name ("encoder"), by the
+                number of a forward pass (0, 1, …), or by both, (2, "encoder"). A function without arguments that
+                returns a stack is called when the stack is first chosen.
+            show: the keywords of `AttentionWidget` from `tokens` on. For several stacks, `tokens` and `key_tokens`
+                belong to the first stack shown, or are mappings by the same names; a stack without tokens shows
+                positions.
 
         Raises:
-            ValueError, TypeError, IndexError: as the widget does; a stack or forward pass that is not there.
+            ValueError, TypeError, IndexError: as the widget raises them; or there is no such stack or forward pass.
 
         >>> import torch
         >>> att = Attention(*torch.randn(3, 4, 8), is_causal=True)
@@ -208,19 +204,19 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         dims: str | None = None,
         **show: Unpack[ShowKeywords],
     ) -> AttentionWidget:
-        """Show weights that are in hand, such as a model's `output.attentions`.
+        """Show existing attention weights, such as a model's `output.attentions`.
 
         Args:
-            weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each; or
-                what a model of transformers returned, whose `attentions` are taken: of an encoder–decoder all three,
-                as the stacks "encoder", "decoder" and "decoder, cross-attention".
-            v: values, for outputs and contributions; with layers, as many. Tokens may stand in their place.
-            dims: other orders of axes, as in `Attention.from_weights`.
+            weights: (Q, K), (B, Q, K), (B, H, Q, K), with layers (L, B, H, Q, K), or a list with a tensor for each
+                layer; or the output of a transformers model, whose `attentions` are used (the three of an
+                encoder–decoder become the stacks "encoder", "decoder" and "decoder, cross-attention").
+            v: values, for outputs and contributions, with as many layers; tokens may be given in its place.
+            dims: another order of axes, as in `Attention.from_weights`.
             show: the keywords of `AttentionWidget` from `tokens` on.
 
         Raises:
-            ValueError, TypeError: as `Attention.from_weights` does; a model's output without weights, with the way to
-                them.
+            ValueError, TypeError: as `Attention.from_weights` raises them; or a model's output has no weights (the
+                message says how to get them).
 
         >>> import torch
         >>> AttentionWidget.from_weights(torch.randn(2, 1, 4, 6, 6).softmax(-1), layer=1)
@@ -233,9 +229,9 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
 
     @property
     def attention(self) -> Attention | AttentionStack:
-        """The `Attention` or `AttentionStack` that is shown; assign another and the picture follows.
+        """The `Attention` or `AttentionStack` on display; assign another one to show it.
 
-        What is pinned and chosen stays where it is still there; tokens whose number no longer fits are not shown.
+        Pins and choices stay if the new attention has them. Tokens whose number no longer fits are not shown.
         """
         return self._shown.attention
 
@@ -253,16 +249,16 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
     def update(
         self, q: Shown, k: TensorsLike | None = None, v: TensorsLike | None = None, **keywords: Unpack[LayeredKeywords]
     ) -> None:
-        """Show other tensors in the same widget, as a training loop makes them; nothing of the old ones is kept.
+        """Show other tensors in the same widget, for example in a training loop; the old tensors are released.
 
         Args:
-            q, k, v: as for the widget; weights alone, or what a model returned, as well.
-            keywords: mask, is_causal and the others about tensors; those not given stay as they were.
+            q, k, v: as for the widget; weights alone or a model's output work too.
+            keywords: mask, is_causal and the other keywords for tensors; those not given stay.
 
         Raises:
-            ValueError, TypeError: as the widget does; then it goes on showing what it showed.
+            ValueError, TypeError: as the widget raises them; the widget then keeps its old tensors.
 
-        Updates that come faster than they can be drawn are skipped, all but the last.
+        If updates come faster than they can be drawn, only the last one is drawn.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(3, 4, 8), is_causal=True)
@@ -275,7 +271,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         attention, show = read_arguments(q, k, v, merged, {})
         if show or isinstance(attention, Mapping):
             what = "tokens" if show else "several stacks"
-            raise TypeError(f"update shows other numbers at the same places, not {what}: make another widget of them")
+            raise TypeError(f"update takes tensors at the same places, not {what}: make another widget for it")
         self.attention = attention
         self._tensor_keywords = merged
 
@@ -283,10 +279,10 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         """Compute the exact attention weights of one query in the selected head, over all keys.
 
         Args:
-            query: its position; negative counts from the end.
+            query: its position; negative numbers count from the end.
 
         Returns:
-            (K,), float32, or float64 where q is.
+            (K,), float32; float64 if q is float64.
 
         Raises:
             IndexError: there is no such query.
@@ -302,17 +298,17 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
     def metrics(
         self, batch: int | None = None, *, rows: int | None = None, kinds: KindsLike = ()
     ) -> list[dict[str, Any]]:
-        """Compute what every head attends to, in a few numbers: a list of records, as `pandas.DataFrame` takes it.
+        """Compute metrics of every head, as a list of records for `pandas.DataFrame`.
 
         Args:
-            batch: only this sample; None for all.
-            rows: look at so many queries of each head, evenly spread; None for those of the heads view: all while all
-                heads together have at most 2²⁸ cells, else up to 32 of each. Each is exact.
-            kinds: more numbers of each head, beside those of the widget's own `kinds`: as there.
+            batch: only this sample; None: all.
+            rows: the number of evenly spread queries used in each head; None: all, if all heads together have at most
+                2²⁸ cells, else up to 32. Each row is exact.
+            kinds: more metrics, in addition to the widget's own `kinds` and in the same form.
 
         Returns:
-            A dict for each head: layer, name, batch, head, the fields of `Metrics`, rows, of how many queries they are
-            means, and the kinds by name. What is not known is None.
+            A dict for each head: layer, name, batch, head, the fields of `Metrics`, rows (the number of queries in the
+                means), and the kinds by name. An unknown number is None.
 
         Raises:
             IndexError: there is no such sample.
@@ -330,10 +326,10 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
 
     @property
     def executor(self) -> Executor | None:
-        """Whose workers compute the exact pictures of long heads, between cells; None: this process.
+        """The executor that computes the exact pictures of long heads between cells; None: this process.
 
-        Any `concurrent.futures.Executor`, of threads, processes or a Dask cluster, `client.get_executor()`. The kernel
-        only looks at what they have, so it answers meanwhile, and the picture says how many work and how long it takes.
+        Any `concurrent.futures.Executor` works: threads, processes, or a Dask cluster (`client.get_executor()`). The
+        kernel stays free to answer. The picture shows the number of workers and the time left.
 
         >>> import torch
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -350,18 +346,18 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             self._exact_pass.give_to(executor)
 
     def finish(self, progress: bool = False, *, executor: Executor | None = None) -> None:
-        """Compute the exact picture of the selected head now, where it is still a sampled one: see `progress`.
+        """Compute the exact picture of the selected head now, if it is still a sampled one; see `progress`.
 
-        Of the heads view those that are missing, and the stages view's, too. In a notebook it comes by itself between
-        cells; in a script, or before saving, call this. Once interrupted it goes on where it was.
+        This includes missing pictures of the heads view and of the stages view. A notebook computes them between cells;
+        call this in a script or before saving. After an interrupt, the next call continues.
 
         Args:
             progress: draw a bar with the time left, if tqdm is installed.
-            executor: whose workers compute the exact picture, for this once; None: those of `w.executor`, if there are
-                any, else this process. What is sampled is computed here.
+            executor: the executor for this call; None: `w.executor` if it is set, else this process. Samples are always
+                computed here.
 
         Raises:
-            TypeError: something else than an executor.
+            TypeError: executor is no executor.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -398,26 +394,26 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         samples: Any = "selected",
         limit: int = DEFAULT_LIMIT,
     ) -> pathlib.Path:
-        """Write what is shown into one HTML file, which draws it without Jupyter, without Python and without a network.
+        """Write one HTML file that shows the widget without Jupyter, Python or a network.
 
-        All views, pins, zoom and both themes work there. Up to 512 tokens every number is in the file, and up to 1,024
-        cells of a head every step of every pair; of longer heads the picture and what is pinned. For anything
-        else the page says that the notebook has it.
+        All views, pins, zoom and both themes work in the file. It holds every number up to 512 tokens, and every step
+        of every pair up to 1,024 cells of a head. For longer heads it holds the picture and the pinned numbers; for
+        anything else the page refers to the notebook.
 
         Args:
-            path: of the file; an existing one is replaced.
-            title: a line above the picture, in the place of the widget's own.
-            layers, heads, samples: which a reader can switch to: "selected", "all", or a list of numbers; what is
-                selected is always among them. Where layers or heads are None: all, or as many as take 4 MiB at most.
-            limit: bytes that the file may have.
+            path: the file; an existing one is replaced.
+            title: a line above the picture, instead of the widget's title.
+            layers, heads, samples: the ones a reader can choose: "selected", "all", or a list of numbers; the selected
+                one is always included. None for layers or heads: all, or as many as fit into 4 MiB.
+            limit: the greatest size of the file, bytes.
 
         Returns:
             The path.
 
         Raises:
-            ValueError: it would take more than `limit`.
-            FileNotFoundError, IsADirectoryError: there is no such directory, or it is one.
-            IndexError, TypeError: what is to be saved is not there.
+            ValueError: the file would be larger than `limit`.
+            FileNotFoundError, IsADirectoryError: there is no such directory, or the path is a directory.
+            IndexError, TypeError: a layer, head or sample does not exist.
 
         >>> import tempfile, torch
         >>> w = AttentionWidget(*torch.randn(3, 4, 8), tokens=["the", "bank", "lent", "money"])
@@ -434,22 +430,22 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
     def figure(
         self, *, width: float = 6.5, dpi: float = 200, theme: Literal["auto", "light", "dark"] | None = None
     ) -> Any:
-        """Draw what is shown as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
+        """Draw the widget as a matplotlib figure: `w.figure().savefig("bank.svg")`, or .pdf, or .png.
 
-        Every view has one; in a cell it shows itself. It is drawn in the widget's colors; text stays text in SVG and
-        PDF. Labels shrink to 6 pt before any is left out.
+        Every view can be drawn, in the widget's colors. A cell displays the figure. Text stays text in SVG and PDF.
+        Labels shrink to 6 pt before any is left out.
 
         Args:
-            width: inches, at most: the page ends where what is drawn ends, and so does its height.
-            dpi: dots per inch, of what is not drawn as lines.
-            theme: "dark" draws on dark paper, "light" and "auto" on white; the widget's own theme where None.
+            width: the greatest width, inches; the page is as large as the drawing.
+            dpi: resolution of the parts that are not drawn as lines, dots per inch.
+            theme: "dark", "light" or "auto" (on white); None: the widget's theme.
 
         Returns:
             A `matplotlib.figure.Figure`.
 
         Raises:
-            ImportError: matplotlib is not there; `pip install "attnwidget[figure]"` brings it.
-            ValueError: there is nothing to draw, with the reason; or a width, dpi or theme that cannot be.
+            ImportError: matplotlib is missing; `pip install "attnwidget[figure]"` installs it.
+            ValueError: there is nothing to draw (the message has the reason), or the width, dpi or theme is invalid.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(3, 4, 8), tokens=["the", "bank", "lent", "money"])
@@ -464,7 +460,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             return figure_of(self._export_view(), width=width, dpi=dpi, theme=theme)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return the widget, and beside it a small picture for where no widget runs."""
+        """Return the widget, with a small picture for places where no widget runs."""
         made = super()._repr_mimebundle_(**kwargs)
         still = preview_of(self._export_view()) if made is not None and self.still else None
         if made is None or still is None:
@@ -474,7 +470,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         return {**data, "image/png": base64.b64encode(still.png).decode()}, {**metadata, **sizes}
 
     def close(self) -> None:
-        """Take the widget off the page, and compute nothing more; its tensors go with the last name for it.
+        """Remove the widget from the page and stop its computations; it holds its tensors no longer.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(3, 4, 8))
@@ -486,16 +482,16 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
                 self._scheduler.clear()
         super().close()
         if self._own_layout is not None and self.layout is self._own_layout:
-            self._own_layout.close()  # ipywidgets knows it until then, and nobody else has it
+            self._own_layout.close()  # otherwise ipywidgets keeps it
 
     def __dir__(self) -> list[str]:
-        """Return the names that are meant for users; those of ipywidgets can be called as well."""
+        """Return the names for users; those of ipywidgets work as well but are not listed."""
         return offered_names(type(self))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         raise TypeError(
-            "a widget is not pickled: pickle its tensors, or save a capture by cap.save(path), and make it again; "
-            "widget.to_html(path) writes a page that works without a kernel"
+            "a widget cannot be pickled: pickle its tensors, or save a capture with cap.save(path), and make a new "
+            "widget; widget.to_html(path) writes a page that works without a kernel"
         )
 
     def __repr__(self) -> str:
@@ -509,12 +505,12 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
-    # Opening: whatever can be refused is refused before the front-end hears of a widget.
+    # Opening: everything that can be refused is refused before the front-end is told.
 
     def _open(
         self, attention: Attention | AttentionStack | Sources, show: dict[str, Any], tensor_keywords: dict[str, Any]
     ) -> None:
-        bundled("widget.js")  # raises where there is none
+        bundled("widget.js")  # raises if it is missing
         show = self._begin(attention, show)
         self._tensor_keywords = tensor_keywords
         self._make()
@@ -531,7 +527,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         self._own_layout = None if show.get("layout") is self.layout else self.layout
 
     def open(self) -> None:
-        """Compute what is shown, and open; ipywidgets calls this once all traits have passed their checks."""
+        """Compute the picture and open; ipywidgets calls this after all traits have been checked."""
         self._refresh()
         self._watch()
         super().open()

@@ -130,7 +130,7 @@ def test_other_weights_can_be_put_in_their_place(weights: Tensor, qkv: Any) -> N
     shown = AttentionWidget(*qkv, is_causal=True)
     shown.update(weights)
     assert torch.equal(shown.weights(3), weights[0, 0, 3])
-    with pytest.raises(TypeError, match="update shows other numbers at the same places, not tokens"):
+    with pytest.raises(TypeError, match="update takes tensors at the same places, not tokens"):
         shown.update(weights, WORDS)  # type: ignore[arg-type]
 
 
@@ -177,7 +177,7 @@ class Model(nn.Module):
 
 Q = torch.randn(4, 8)
 LINES = {
-    "scores": (torch.randn(4, 4), r"go down to -.*, below 0; give AttentionWidget\(q, k, v\) .*Attention.from_scores"),
+    "scores": (torch.randn(4, 4), r"number is -.*, below 0; give AttentionWidget\(q, k, v\) .*Attention.from_scores"),
     "positive": (torch.rand(4, 4) + 1, r"row 0 sums to .* AttentionWidget.from_weights\(weights\) for weights as they"),
     "not a number": (torch.full((4, 4), torch.nan), r"it holds NaN; give AttentionWidget\(q, k, v\)"),
     "integers": (torch.ones(4, 4, dtype=torch.int64), "it holds int64, not floating point"),
@@ -190,7 +190,7 @@ LINES = {
     "a model": (Model(), r"Model is a model, .*: with capture\(model, tokenizer=tokenizer\) as cap: model"),
     "a class": (Model, "Model is a model"),
     "a name": ("gpt2", r"from_pretrained\('gpt2'\); with capture\(model"),
-    "inputs": ({"input_ids": torch.ones(1, 4)}, r"holds what a model reads, and no attention: with capture\(model"),
+    "inputs": ({"input_ids": torch.ones(1, 4)}, r"holds inputs of a model, not attention: with capture\(model"),
     "a capture": (capture(Model()), r"call its widget\(\), such as cap.widget\(\)"),
     "a dict": ({"a": Attention(Q, Q)}, r"AttentionWidget.from_attention\(\{'encoder': "),
     "no weights": (Output(logits=Q, attentions=None), r"no weights in attentions .* with capture\(model"),
@@ -225,9 +225,9 @@ def test_a_row_that_is_off_by_more_than_rounding_is_not_plainly_weights() -> Non
 
 
 def test_rules_beside_weights_are_refused(weights: Tensor, qkv: Any) -> None:
-    with pytest.raises(TypeError, match=r"is_causal is given beside weights, .*: leave it out"):
+    with pytest.raises(TypeError, match=r"is_causal is given with weights, .*: leave it out"):
         AttentionWidget(weights, is_causal=True)
-    with pytest.raises(TypeError, match="scale is given beside an attention"):
+    with pytest.raises(TypeError, match="scale is given with an attention"):
         AttentionWidget(Attention(*qkv), scale=2.0)
     assert AttentionWidget(weights[0], dims="hqk").attention.shape.H == 4  # type: ignore[union-attr]
 
