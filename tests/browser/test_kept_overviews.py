@@ -32,7 +32,7 @@ def test_each_view_says_what_is_not_known(offline_page: OfflinePages) -> None:
         assert w.view == view.lower()
         shown.screenshot(f"overviews-{view.lower()}")
         found = words_of(shown)
-        assert "single rows and keys, other stages, segments and What if are not known" in found, view
+        assert "single rows and keys, other stages, segments and What if are not available" in found, view
         if view != "Heads":  # which shows pictures and metrics, and these are known
             assert "keep='tensors'" in found, view
         shown.check()

@@ -246,7 +246,7 @@ def test_the_widget_shows_it_and_says_what_it_is(long: tuple[Capture, Capture], 
     whole, kept = (cap.widget() for cap in long)
     assert kept.title == (
         "overviews only (keep='overview'): each cell is the largest of 4 × 4 weights; single rows and keys, "
-        "other stages, segments and What if are not known"
+        "other stages, segments and What if are not available"
     )
     assert (kept.picture["query_bin"], kept.picture["error"], kept.errors) == (4, None, {})
     assert kept.thumbnails["values"]["shape"][0] == 4

@@ -95,7 +95,7 @@ def one(layer: int, heads: int, samples: int = 1) -> AttentionStack:
          "such as a[0].combine([3]) and b[0].combine([1])"),
         ((one(1, 2), one(1, 2, 3)), "A has 1 sample but B has 3: give the same samples of both, such as "
          "Attention(q[:1], k[:1], v[:1])"),
-        (({"a": one(1, 2)}, one(1, 2)), "A is a dict beside others: give one dict of all, such as {'no mask': a, "
+        (({"a": one(1, 2)}, one(1, 2)), "A is a dict next to other sides: give one dict of all, such as {'no mask': a, "
          "'mask': b}"),
     ],
 )  # fmt: skip

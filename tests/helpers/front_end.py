@@ -176,7 +176,7 @@ class Desk:
         raise ValueError("this shows one attention")
 
     def together(self, layer: int, name: str) -> NoReturn:
-        raise ValueError("other heads are selected")
+        raise ValueError("other heads are selected now")
 
 
 def decode(envelope: dict[str, Any], buffers: Sequence[Any] = ()) -> Array:

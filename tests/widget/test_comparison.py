@@ -383,7 +383,7 @@ Q = torch.randn(2, 3, 4, 8)
         ((), {}, ValueError, "nothing was given to compare: give two, compare"),
         ((Attention(Q, Q),), {}, ValueError, "one was given"),
         (({"a": Attention(Q, Q)},), {}, ValueError, "one was given"),
-        (({1: Attention(Q, Q), "b": Attention(Q, Q)},), {}, TypeError, "a side is called 1"),
+        (({1: Attention(Q, Q), "b": Attention(Q, Q)},), {}, TypeError, "the name of a side is 1"),
         ((Attention(Q, Q), Q), {}, TypeError, "B is Tensor: give an Attention"),
         ((Attention(Q, Q), Attention(Q[:, :2], Q[:, :2])), {}, ValueError, "A has 3 heads but B has 2"),
         ((Attention(Q, Q), Attention(Q[:1], Q[:1])), {}, ValueError, "A has 2 samples but B has 1"),

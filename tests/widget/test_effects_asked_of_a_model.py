@@ -339,7 +339,7 @@ def test_at_most_so_many_edits_wait(front_end: FrontEnd, monkeypatch: pytest.Mon
             send(w, kind="effect", of={"key": key})
         replies = [message.data["content"]["replies"][0] for message in front_end.custom(w)]
         assert [reply["ok"] for reply in replies] == [True, True, False]
-        assert "too much was asked for at once" in replies[-1]["error"]
+        assert "too many runs are requested at once" in replies[-1]["error"]
         while w.effects["state"] == "running":
             await asyncio.sleep(0.001)
         assert [one["of"] for one in w.effect_details] == [{"key": 1}, {"key": 2}]

@@ -70,7 +70,7 @@ def test_the_parts_are_the_file(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_what_is_not_kept_is_asked_for_again() -> None:
     w = widget()
-    assert "no longer kept: save it again" in ask(w, "png", 10)[0]["error"]
+    assert "this file is no longer available: save it again" in ask(w, "png", 10)[0]["error"]
     ask(w, "html")
     assert "no longer kept" in ask(w, "png", 10)[0]["error"]
     for kind, start in (("exe", 0), (None, 0), (["png"], 0), ("png", -1), ("png", "0"), ("png", 1 << 40)):
@@ -138,7 +138,7 @@ def test_what_is_chosen_while_a_file_is_made_is_not_mixed_into_it(monkeypatch: p
         assert ask_once(w, "html")[0]["share"] < 1
         for name, value in change.items():
             setattr(w, name, value)
-        assert "something else was chosen while this file was made: save it again" in ask_once(w, "html")[0]["error"]
+        assert "the selection changed while this file was made: save it again" in ask_once(w, "html")[0]["error"]
         assert ask(w, "html")[0]["ok"]
 
 
@@ -149,7 +149,7 @@ def test_tensors_that_are_changed_while_a_file_is_made_are_not_mixed_into_it(mon
     w = AttentionWidget(q, k)
     assert ask_once(w, "html")[0]["share"] < 1
     q.mul_(-1)
-    assert "something else was chosen while this file was made" in ask_once(w, "html")[0]["error"]
+    assert "the selection changed while this file was made" in ask_once(w, "html")[0]["error"]
 
 
 def test_a_closed_widget_makes_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,5 +242,5 @@ def test_questions_about_several_heads_as_one_are_answered_of_them_alone(front_e
     )
     wanted = torch.stack([exact(1, 2, head)["weights"][4] for head in (2, 4, 7)]).mean(0)
     near(decode(row["values"]).ravel(), wanted, WITHIN[1].weights)
-    assert other["error"] == "other heads are selected"
-    assert elsewhere["error"] == "another picture is selected"
+    assert other["error"] == "other heads are selected now"
+    assert elsewhere["error"] == "another picture is selected now"

@@ -311,4 +311,4 @@ def test_the_masses_of_the_last_sixteen_places_are_kept(front_end: FrontEnd) -> 
     assert len(each) == 19, "each has a number of its own"
     asked = {"kind": "segment_columns", "start": 0, "stop": 1}
     kept, gone = front_end.ask(w, {"id": "a", **asked, "of": ids[0][0]}, {"id": "b", **asked, "of": ids[1][0]})
-    assert (kept["ok"], gone["error"]) == (True, "other segments are shown by now: ask again")
+    assert (kept["ok"], gone["error"]) == (True, "other segments are shown now: send the request again")

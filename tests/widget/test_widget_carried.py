@@ -152,7 +152,7 @@ def test_a_comparison_shows_logits_of_one_token_only(cap: Capture) -> None:
     assert "logit" in compare(one, cap.attention[1]).facts["stages"]
     both = compare(one, one.with_target(9))
     assert both.facts["stages"][-2:] == ["value_norm", "saliency"]
-    with pytest.raises(ValueError, match="the sides show the logits of other tokens"):
+    with pytest.raises(ValueError, match="the sides show logits of different tokens"):
         both.stage = "logit"
 
 

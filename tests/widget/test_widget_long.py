@@ -333,7 +333,7 @@ def test_it_is_stopped_and_resumed_where_it_stopped(front_end: FrontEnd) -> None
             (reply,) = front_end.ask(w, {"id": "3", "kind": "pass", "action": action, **AT})
             assert reply["ok"]
         (reply,) = front_end.ask(w, {"id": "4", "kind": "pass", "action": "stop", **AT, "stage": "scores"})
-        assert reply["error"] == "another picture is selected"
+        assert reply["error"] == "another picture is selected now"
 
     run(main)
 

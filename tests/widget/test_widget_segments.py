@@ -73,7 +73,7 @@ def test_going_down_shows_what_is_inside_and_all_else_as_one() -> None:
     np.testing.assert_allclose(decode(mass(w)["mass"])[3, 1], weights[10:, 4:8].double().sum(1).mean(), **sums(N))
     own = decode(mass(w)["columns"]["own"])
     assert own.tolist() == [2] * 4, "the answer's own keys are outside"
-    with pytest.raises(ValueError, match="there is nothing inside 'doc 1'"):
+    with pytest.raises(ValueError, match="'doc 1' has no segments inside"):
         w.segment_path = ["documents", "doc 1"]
     with pytest.raises(ValueError, match="did you mean 'documents'"):
         w.segment_path = ["document"]
@@ -254,7 +254,7 @@ def test_seventy_thousand_segments_are_three_levels_and_no_message_is_large(fron
         assert decode(found["key_spans"])[at].tolist() == [group.start, group.stop]
         assert (found["key_inside"][at] > 0) == (len(group) > 1)
         path = [*path, name]
-    with pytest.raises(ValueError, match="there is nothing inside 'doc 555'"):
+    with pytest.raises(ValueError, match="'doc 555' has no segments inside"):
         w.segment_path = path
 
 
@@ -284,7 +284,7 @@ def test_a_nested_segment_is_asked_about_on_its_own_level() -> None:
     assert w.asking == "question", "one name is no path"
     with pytest.raises(ValueError, match="asking is 'doc 9'"):
         w.asking = ["documents", "doc 9"]
-    with pytest.raises(ValueError, match="there is nothing inside 'answer'"):
+    with pytest.raises(ValueError, match="'answer' has no segments inside"):
         w.asking = ["answer", "doc 1"]
     for wrong in ([], 3, ["documents", 1], {"documents": "doc 1"}):
         with pytest.raises((ValueError, TypeError), match="asking"):
@@ -323,7 +323,7 @@ def test_queries_that_are_some_of_the_keys_are_in_the_segments_of_their_places()
         ({"a": (0, 99)}, "there are tokens 0 to 13"),
         ({"a": (1, 5), "b": (4, 6)}, "both hold token 4"),
         ("sentences", "the text is not known"),
-        (segments({"a": (0, 3)}, length=4), "the segments are of 4 tokens, and this layer has 14"),
+        (segments({"a": (0, 3)}, length=4), "the segments cover 4 tokens, but this layer has 14"),
     ],
 )
 def test_segments_that_cannot_be_are_refused_and_those_there_are_stay(given: Any, said: str) -> None:
@@ -391,7 +391,7 @@ def test_a_front_end_asks_by_the_id_of_a_mass(front_end: FrontEnd) -> None:
     assert decode(columns["positions"]).tolist() == [11, 12]
     assert {*decode(keys["positions"]).tolist()} <= {*range(1, 8)}
     assert decode(heads["mass"]).shape == (6, 1)
-    assert gone["error"] == "other segments are shown by now: ask again"
+    assert gone["error"] == "other segments are shown now: send the request again"
     w.head = 1
     assert w.mass["id"] != of
     (still,) = front_end.ask(w, {"id": "e", "kind": "segment_columns", "of": of, "start": 0, "stop": 1})

@@ -1,4 +1,4 @@
-"""`compare`: two attentions side by side, or more, each against the first."""
+"""`compare`: two attentions next to each other, or more, each compared with the first."""
 
 from __future__ import annotations
 
@@ -50,32 +50,31 @@ Given = Attention | AttentionStack
 Side = Attention | AttentionStack | AttentionWidget | tuple[Attention | AttentionStack, int, int]
 TOKENS = ("tokens", "key_tokens")
 PLACE = ("layer", "batch", "head")
-OTHER_TOKENS = (
-    "the sides show the logits of other tokens, which are not compared: choose the same, att.with_target(id) of each"
-)
-COMPARED = (*picture.OF, "against", "against_at")  # what a comparison is of
-CHANGED = (*picture.OF[:3], "against", "against_at", "query", "key")  # and what changes
+OTHER_TOKENS = "the sides show logits of different tokens: choose the same token with att.with_target(id) on each side"
+COMPARED = (*picture.OF, "against", "against_at")  # what identifies a comparison
+CHANGED = (*picture.OF[:3], "against", "against_at", "query", "key")  # and the changes of a row or column
 
 
 def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords]) -> ComparisonWidget:
-    """Show two attentions and their difference, one selection for all: exact, clickable, at any length.
+    """Show two attentions and their difference with one selection: exact and clickable, at any length.
 
     Args:
         sides: two or more of `Attention`, `AttentionStack` or `AttentionWidget`, or one dict of them by name. With more
-            than two, each is compared with the first; a menu, and `against`, say which. A widget brings its layer,
-            sample and head; (stack, layer, head) is one head of a stack, so that two of one model can be compared.
-        tokens: as for `AttentionWidget`, or a dict with a list for each side; those of a widget are its own. Sides of
-            different lengths are compared where their tokens are the same.
+            than two, each is compared with the first; `against` and a menu choose it. A widget brings its layer, sample
+            and head. (stack, layer, head) is one head of a stack, so that two heads of one model can be compared.
+        tokens: as for `AttentionWidget`, or a dict with a list for each side; a widget brings its own. Sides of
+            different lengths are compared at equal tokens.
         key_tokens: the same for the keys.
-        against: the name of the side that the first is compared with.
-        against_at: the layer, sample and head of that side, where they are its own; None: those of the first.
+        against: the name of the side compared with the first.
+        against_at: the layer, sample and head of that side; None: those of the first.
         show: layer, head, query, key, stage, title and all other keywords of `AttentionWidget`.
 
     Returns:
-        An `AttentionWidget` with one more view, "compare", and a trait `against`. Its other views show the first side.
+        An `AttentionWidget` with one more view, "compare", and the trait `against`. Its other views show the first
+            side.
 
     Raises:
-        TypeError, ValueError: fewer than two sides, or such as cannot be compared, with the reason.
+        TypeError, ValueError: there are fewer than two sides, or they cannot be compared; the message has the reason.
         IndexError: as for `AttentionWidget`.
 
     >>> import torch
@@ -93,20 +92,20 @@ def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords
 
 
 def _are_of_one_token(sides: Sequence[Attention]) -> bool:
-    """Return whether all sides show the logits of the same tokens, as far as it is known of which."""
+    """Return whether all sides show the logits of the same tokens, if the tokens are known."""
     found = [None if one.carries is None else one.carries.targets for one in sides]
     return all(one is not None and one == found[0] for one in found)
 
 
 class ComparisonWidget(AttentionWidget):
-    """An `AttentionWidget` of several attentions, made by `compare`, which says what it takes.
+    """An `AttentionWidget` of several attentions, made by `compare`, which documents its arguments.
 
     Attributes:
-        sides: the names of what is compared; the first is A.
-        against: the name of B, with which A is compared.
+        sides: the names of the sides; the first is A.
+        against: the name of B, which is compared with A.
         against_at: the layer, sample and head of B; None: those of A.
 
-    All other traits and methods are those of `AttentionWidget`; those that are of one attention are of A.
+    All other traits and methods are those of `AttentionWidget`, and belong to A.
 
     >>> import torch
     >>> from attnwidget import Attention, compare
@@ -119,11 +118,11 @@ class ComparisonWidget(AttentionWidget):
     view: OneOf[Literal["compare"] | View] = OneOf(  # type: ignore[assignment]
         "compare", *get_args(View), help="How the attention is drawn."
     ).tag(sync=True, role="look")
-    sides: Any = traitlets.List(help="The names of what is compared; the first is A.").tag(sync=True, role="identity")
+    sides: Any = traitlets.List(help="The names of the sides; the first is A.").tag(sync=True, role="identity")
     against = Text(help="The name of B.").tag(sync=True, role="numbers")
     against_at = HeadPlace(help="The layer, sample and head of B; None: those of A.").tag(sync=True, role="numbers")
     comparison = derived("A, B and B − A.")
-    changes = derived("What changes for the pinned query, or key.")
+    changes = derived("The changes of the pinned query or key.")
 
     def __init__(self, *sides: Side | Mapping[str, Side], **keywords: Unpack[ComparisonKeywords]) -> None:
         refuse_unknown(keywords, keywords_of(type(self)))
@@ -144,8 +143,8 @@ class ComparisonWidget(AttentionWidget):
 
     @classmethod
     def from_attention(cls, attention: Any, **show: Any) -> NoReturn:
-        """Raise TypeError: one attention is nothing to compare."""
-        raise TypeError("one attention is nothing to compare: call compare(a, b) with two")
+        """Raise TypeError: a comparison needs two attentions."""
+        raise TypeError("one attention cannot be compared: call compare(a, b) with two")
 
     @property
     def attention(self) -> Given:
@@ -154,7 +153,7 @@ class ComparisonWidget(AttentionWidget):
 
     @attention.setter
     def attention(self, attention: Given) -> NoReturn:
-        raise TypeError("the sides of a comparison stay as they are: call compare again")
+        raise TypeError("the sides of a comparison cannot change: call compare again")
 
     @property
     def attentions(self) -> dict[str, Given]:
@@ -172,7 +171,7 @@ class ComparisonWidget(AttentionWidget):
         )
 
     def _place_in_words(self) -> str:
-        """Return where B looks, if that is another head than A's."""
+        """Return the layer, sample and head of B, if they differ from A's."""
         if self.against_at is None:
             return ""
         layer, batch, head = self.against_at
@@ -181,7 +180,7 @@ class ComparisonWidget(AttentionWidget):
         return f"; {self.against!r} at layer {layer}, {sample}head {head}{own}"
 
     def open(self) -> None:
-        """Check that there is something to compare, and open."""
+        """Check that the sides can be compared, and open."""
         self._both(self.layer, self.batch)  # raises if nothing can be aligned
         super().open()
 
@@ -190,7 +189,7 @@ class ComparisonWidget(AttentionWidget):
         self.observe(self._when_changed(self._refresh), ["against", "against_at"])
         self.observe(self._when_changed(self._compare_anew), [*TOKENS])
 
-    # The selection is one for all sides, but for the layer, sample and head of B where it has its own.
+    # All sides share the selection, except the layer, sample and head of B if it has its own.
 
     @traitlets.validate("against_at")
     def _place_is_there(self, proposal: Any) -> Place | None:
@@ -205,14 +204,14 @@ class ComparisonWidget(AttentionWidget):
 
     @traitlets.observe("against", "against_at")
     def _keep_own_place(self, change: Any) -> None:
-        """Remember the place of a side while another is looked at."""
+        """Remember the place of a side while another one is shown."""
         if change["name"] == "against_at":
             self._own[self.against] = change["new"]
         else:
             self.against_at = self._own.get(change["new"])
 
     def _layer_of(self, name: str, layer: int) -> int:
-        """Return the layer of a side where the first shows some layer."""
+        """Return the layer of a side for a layer of the first."""
         place = self.against_at if name == self.against else self._own.get(name)
         return layer if place is None else int(place[0])
 
@@ -234,13 +233,13 @@ class ComparisonWidget(AttentionWidget):
     @traitlets.validate("combine")
     def _is_one_head(self, proposal: Any) -> str:
         if proposal["value"] != "none":
-            advice = "compare(a.combine(), b.combine()) shows several as one"
+            advice = "compare(a.combine(), b.combine()) shows several heads as one"
             raise WrongValue(f"a comparison shows one head of each side: {advice}")
         return "none"
 
     @traitlets.validate("stage")
     def _stage_is_there(self, proposal: Any) -> str:
-        with refusing():  # also a layer set at the same time, that is not there
+        with refusing():  # also refuses a missing layer that is set at the same time
             self._check_stage(str(proposal["value"]))
         return str(proposal["value"])
 
@@ -282,7 +281,7 @@ class ComparisonWidget(AttentionWidget):
     def _facts(self, layer: int) -> dict[str, Any]:
         return {**super()._facts(layer), "stages": self._common_stages(layer)}
 
-    # What is compared.
+    # Comparing.
 
     def _rules(self, at: Selection) -> dict[str, DerivedTrait]:
         rules = super()._rules(at)
@@ -296,12 +295,12 @@ class ComparisonWidget(AttentionWidget):
             "changes": DerivedTrait(changes, self._changes),
             **rules,
             "facts": rules["facts"]._replace(of=(self.layer, *side), make=lambda layer, *side: self._facts(layer)),
-            # after the picture, which ends what waits
+            # after the picture, which ends the waiting jobs
             "comparison": DerivedTrait(compared, self._comparison, self._no_comparison, leave=self._pass.leave),
         }
 
     def _compare_anew(self) -> None:
-        """Compare again: other tokens bring other places together."""
+        """Compare again, because other tokens align the sides differently."""
         with self._lock:
             self._axes.clear()
             self._pass.forget()
@@ -313,7 +312,7 @@ class ComparisonWidget(AttentionWidget):
         return ComparisonPass(self._scheduler, weakly(self._compared_again))
 
     def _compared_again(self, made: dict[str, Any]) -> None:
-        """Show more exact rows; once all are, the changes of a key are known too."""
+        """Show more exact rows; once all are exact, the changes of a key are known too."""
         with self.hold_sync():
             self.set_trait("comparison", made)
             if made["error"] is None and made["sampled"] is None and not self.changes:
@@ -330,9 +329,9 @@ class ComparisonWidget(AttentionWidget):
         self._pass.forget()
 
     def finish(self, progress: bool = False, *, executor: Executor | None = None) -> None:
-        """Compute the exact picture and the exact comparison now: see `AttentionWidget.finish`.
+        """Compute the exact picture and the exact comparison now; see `AttentionWidget.finish`.
 
-        The workers of an executor compute the picture; the comparison is computed in this process.
+        An executor computes the picture; this process computes the comparison.
         """
         super().finish(progress, executor=executor)
         self._pass.finish(self._lock)
@@ -343,7 +342,7 @@ class ComparisonWidget(AttentionWidget):
         return self._pass.look(both, key, self._place_of(*of))
 
     def _place_of(self, *of: Any) -> dict[str, Any]:
-        """Return what a comparison is of, and the numbers in the model of both heads, None where a side has all."""
+        """Return what identifies a comparison, and both heads' numbers in the model (None if a side has all heads)."""
         layer, _, head, *_, against, place = of
         layer_b, head_b = (layer, head) if place is None else (place[0], place[2])
         parts = self._all_layers[self.sides[0]][layer].part, self._all_layers[against][layer_b].part
@@ -360,7 +359,7 @@ class ComparisonWidget(AttentionWidget):
         layer, batch, head, against, against_at, query, key = of
         try:
             both = self._both(layer, batch, against, against_at)
-        except ValueError:  # nothing to bring together, as `comparison` says
+        except ValueError:  # nothing can be aligned, as `comparison` reports
             return None
         rows, columns = (
             None if at is None or at not in axis.a else axis.a.index(at)
@@ -373,11 +372,11 @@ class ComparisonWidget(AttentionWidget):
         return {**where, "side": side, **comparison.changes(both, batch, head, side, place, other)}
 
     def _both(self, layer: int, batch: int, *side: Any) -> ComparedPair:
-        """Return the first side and the one it is compared with, and which of their places belong together.
+        """Return the first side, the side compared with it, and their aligned positions.
 
         Args:
             layer, batch: of the first side.
-            side: the name of the other, and its own layer, sample and head, or None; what is selected if left out.
+            side: the name of the other, and its own layer, sample and head or None; default: the selected side.
         """
         against, place = side or (self.against, self.against_at)
         of_b = (layer, batch) if place is None else place[:2]
@@ -399,19 +398,19 @@ class ComparisonWidget(AttentionWidget):
     ) -> Axis:
         tokens = self._shown.tokens(side, *of_a), self._tokens_beside(names[1], side, *of_b)
         ids = (names, side, lengths, *map(id, tokens))
-        if ids not in self._axes:  # with the tokens, so that their ids stay theirs
+        if ids not in self._axes:  # kept with the tokens, so that their ids stay valid
             made = comparison.together(lengths, tokens, names, "queries" if side == "query" else "keys")
             self._axes[ids] = tokens, made
         return self._axes[ids][1]
 
     def _tokens_beside(self, name: str, side: str, layer: int, batch: int) -> list[str] | None:
-        """Return the tokens of a sample of another side; None where there are none for its length."""
+        """Return the tokens of a sample of another side; None if their number does not fit."""
         shape = self._stacks[name][layer].shape
         samples = self._token_store.samples(side, shape, self._tokens[name], f"tokens[{name!r}]")
         return None if samples is None else samples[batch]
 
     def _check_tokens(self, layer: Any, tokenizer: Any) -> None:
-        """Raise for tokens of another side that do not fit it; those of the first are checked as the widget's own."""
+        """Raise if tokens do not fit another side; tokens of the first are checked as the widget's own."""
         for name, own in list(self._tokens.items())[1:]:
             stack = self._stacks[name]
             shape = stack[layer if isinstance(layer, int) and -len(stack) <= layer < len(stack) else 0].shape
@@ -427,7 +426,7 @@ class ComparisonWidget(AttentionWidget):
         return self._both(layer, batch)
 
     def _more_traits(self, heads: Sequence[SavedHead]) -> Iterable[SavedTrait]:
-        """Return the comparison of all sides, what changes wherever one may pin, and where each side looks."""
+        """Return for a file: the comparison of all sides, the changes at every possible pin, and each side's place."""
         places = {name: self.against_at if name == self.against else self._own.get(name) for name in self.sides[1:]}
         pairs = list(product(heads, places.items()))
         pictures = (
@@ -441,7 +440,7 @@ class ComparisonWidget(AttentionWidget):
         yield SavedTrait("against_at", ["against"], (([name], place) for name, place in places.items()))
 
     def _saved_comparison(self, *of: Any) -> dict[str, Any]:
-        """Return a comparison as far as it is known; none is begun that nobody looks at."""
+        """Return a comparison as far as it is known; none is begun for a side that is not shown."""
         if self.comparison is not None and all(
             self.comparison[name] == at for name, at in zip(COMPARED, of, strict=True)
         ):
@@ -464,16 +463,16 @@ class ComparisonWidget(AttentionWidget):
         return [(*choice, against, place, *pin) for pin in pins if pin != (None, None)]
 
 
-# What was given.
+# Arguments.
 
 
 def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the sides by name: A, B, … where they have none."""
+    """Return the sides by name: A, B, … if they have none."""
     if len(sides) == 1 and isinstance(sides[0], Mapping):
         named = dict(sides[0])
         for name in named:
             if not isinstance(name, str) or not name.strip():
-                raise TypeError(f"a side is called {name!r}: give names that are strings")
+                raise TypeError(f"the name of a side is {name!r}: give strings as names")
     else:
         if len(sides) > len(string.ascii_uppercase):
             raise ValueError(f"{len(sides)} sides have no names: give a dict, such as {{'no mask': a, 'mask': b}}")
@@ -487,7 +486,7 @@ def _named(sides: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _attention_of(name: str, side: Any) -> Given:
-    """Return a side as an attention; of a widget the one that it shows, other rules and all."""
+    """Return a side as an attention; a widget gives the one it shows, under its other rules."""
     if isinstance(side, tuple):
         if len(side) != 3:
             raise TypeError(
@@ -500,7 +499,9 @@ def _attention_of(name: str, side: Any) -> Given:
         stack = _stack_of(side.attention)
         return AttentionStack([what_if(layer, side.what_if) for layer in stack], stack.names)
     if isinstance(side, Mapping):
-        raise TypeError(f"{name} is a dict beside others: give one dict of all, such as {{'no mask': a, 'mask': b}}")
+        raise TypeError(
+            f"{name} is a dict next to other sides: give one dict of all, such as {{'no mask': a, 'mask': b}}"
+        )
     if not isinstance(side, Attention | AttentionStack):
         raise TypeError(
             f"{name} is {type(side).__name__}: give an Attention, an AttentionStack or an AttentionWidget, "
@@ -510,14 +511,14 @@ def _attention_of(name: str, side: Any) -> Given:
 
 
 def _places_of(sides: dict[str, Any], show: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Place | None]]:
-    """Return where each side looks: a widget at its selection, (stack, layer, head) at that head.
+    """Return the place of each side: a widget's selection, or the head in (stack, layer, head).
 
     Args:
-        sides: as they were given, by name.
-        show: the keywords; a layer, batch or head among them is that of every side.
+        sides: the sides as given, by name.
+        show: the keywords; a layer, batch or head in them applies to every side.
 
     Returns:
-        The keywords of the first, and of the others their layer, sample and head, None where they are the first's.
+        The keywords of the first side, and the layer, sample and head of each other side (None: those of the first).
     """
     own: dict[str, tuple[Any, ...] | None] = {}
     for name, side in sides.items():
@@ -563,7 +564,7 @@ def _of(count: int, what: str) -> str:
 
 
 def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> GivenTokens:
-    """Return the tokens of one side: as they were given for it, or for all, or those of the widget that it is."""
+    """Return the tokens of one side: given for it, given for all, or those of its widget."""
     found: dict[str, Any] = {}
     for keyword in TOKENS:
         given = show.get(keyword)

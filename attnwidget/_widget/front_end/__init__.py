@@ -1,1 +1,1 @@
-"""The border to the front-end: requests, files and saved views."""
+"""The boundary to the front-end: requests, files and saved views."""

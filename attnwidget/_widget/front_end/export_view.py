@@ -1,4 +1,4 @@
-"""A widget as exports see it: `attnwidget._export.view.WidgetView`, made of the widget's own parts."""
+"""The widget for exports: `attnwidget._export.view.WidgetView`, made from the widget's parts."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ..stores.layers import ShownLayers
 
 @dataclass(frozen=True)
 class ExportView:
-    """A widget as exports see it.
+    """The widget for exports.
 
     Args:
-        traits: the widget itself, of which exports read the traits.
+        traits: the widget itself; exports read its traits.
         shown: its layers.
-        exact_pass: what is known of the picture by now.
-        context: who answers requests.
-        derivations: the traits that follow from others.
-        sent: all traits as they are sent.
-        masses: what segments give to segments.
-        more: what another kind of widget saves of some heads.
-        find_patches: tells where image patches stand.
+        exact_pass: knows the current picture.
+        context: answers requests.
+        derivations: the derived traits.
+        sent: returns all traits as sent.
+        masses: the attention between segments.
+        more: returns what another kind of widget saves of some heads.
+        find_patches: returns where image patches are.
     """
 
     traits: TraitsView

@@ -1,4 +1,4 @@
-"""The front-end's script and style: sent once for each kernel, and found by every widget of a page."""
+"""The front-end's script and style: sent once per kernel, and found by every widget on a page."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..._utils.assets import bundled, parts, whole_script
 
 
 class FrontEnd(Widget):  # type: ignore[misc]  # ipywidgets has no types
-    """Hold the script and the style sheet for all widgets: a model that is saved with them, as their layouts are."""
+    """The script and the style sheet for all widgets, in a model that is saved with them, like their layouts."""
 
     code = traitlets.Unicode().tag(sync=True)
-    parts = traitlets.Dict().tag(sync=True)  # of the script, by name: a view's is unpacked when it is opened
+    parts = traitlets.Dict().tag(sync=True)  # of the script, by name; each is unpacked when its view is opened
     style = traitlets.Unicode().tag(sync=True)
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -24,7 +24,7 @@ class FrontEnd(Widget):  # type: ignore[misc]  # ipywidgets has no types
 
     @classmethod
     def shared(cls) -> FrontEnd:
-        """Return the one of this kernel; a new one where that was closed, as `Widget.close_all()` does."""
+        """Return this kernel's model; a new one if it was closed, for example by `Widget.close_all()`."""
         with cls._lock:
             if cls._shared is None or cls._shared.comm is None:
                 cls._shared = cls(**_front_end())
@@ -32,12 +32,12 @@ class FrontEnd(Widget):  # type: ignore[misc]  # ipywidgets has no types
 
 
 class FrontEndTraits(traitlets.HasTraits):
-    """What a widget sends of the front-end: a loader that finds the shared one, or all of it where none can be shared.
+    """The script and style that a widget sends: a loader that finds the shared model, or everything if none is shared.
 
-    marimo has no models beside its widgets, and Colab shows each output in a page of its own.
+    marimo has no other models than its widgets, and Colab shows each output in a separate page.
     """
 
-    # Traits with the text, not paths: anywidget would watch those, and keep every widget alive to be told of changes.
+    # These traits hold the text, not paths: anywidget would watch the files, and so keep every widget alive.
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
     _front_end = traitlets.Instance(FrontEnd, allow_none=True).tag(
@@ -58,24 +58,24 @@ class FrontEndTraits(traitlets.HasTraits):
 
 
 def is_of_marimo(comm: Any) -> bool:
-    """Return whether a widget's channel is one of marimo's, whose element reads its value off the widget's state."""
+    """Return whether a widget's channel belongs to marimo, whose element reads its value from the widget's state."""
     return type(comm).__module__.partition(".")[0] == "marimo"
 
 
 def reference_to(shared: FrontEnd | None) -> str | None:
-    """Return how the page finds a model, as ipywidgets writes it; None where it was closed."""
+    """Return the reference to a model for the page, as ipywidgets writes it; None if it was closed."""
     return None if shared is None or shared.comm is None else f"IPY_MODEL_{shared.model_id}"
 
 
 def shares_models() -> bool:
-    """Return whether this host keeps models that several widgets of a page refer to, as Jupyter's do."""
+    """Return whether this host keeps models that several widgets share, as Jupyter does."""
     marimo: Any = sys.modules.get("marimo")
     in_marimo = marimo is not None and getattr(marimo, "running_in_notebook", bool)()
     return "google.colab" not in sys.modules and not in_marimo
 
 
 def answer_script(content: Any) -> dict[str, Any] | None:
-    """Return the answer to a loader that has not found the front-end; None to any other message."""
+    """Return the answer to a loader that has not found the front-end; None for any other message."""
     if not isinstance(content, dict) or "script" not in content:
         return None
     return {"script": _front_end()}

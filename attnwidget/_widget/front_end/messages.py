@@ -51,7 +51,7 @@ class FrontEndMessages(Refreshing):
         with self._lock:
             try:
                 self._take(sync_data if isinstance(sync_data, dict) else {})
-            except MemoryError as error:  # nobody in Python has asked
+            except MemoryError as error:  # no Python caller is waiting
                 self._say_refused(sentence_of(error))
                 self.send_state(names_of(type(self), *WRITABLE))
             except BaseException:
@@ -93,7 +93,7 @@ class FrontEndMessages(Refreshing):
             return {name: traits[name].validate(self, as_plain(given[name], name)) for name in names}
 
     def _send_what_differs(self, names: list[str], given: dict[str, Any]) -> None:
-        """Send the traits whose value is not the one that the front-end set: it shows its own until then."""
+        """Send the traits whose value differs from the one set in the front-end, which shows its own until then."""
         now = self.get_state(names)
         differing = [name for name in names if as_plain(now[name], name) != as_plain(given[name], name)]
         if differing:

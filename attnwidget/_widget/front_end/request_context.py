@@ -1,4 +1,4 @@
-"""What a widget knows to answer its front-end's requests: one context for each message."""
+"""The context for answering the front-end's requests, made once for each message."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from .requested_files import RequestedFiles
 
 
 def not_a_comparison(layer: int, batch: int, against: str, against_at: tuple[int, ...] | None) -> ComparedPair:
-    """Refuse to tell the two sides of a comparison."""
+    """Refuse to return the sides of a comparison."""
     raise ValueError("this widget shows one attention: compare(a, b) shows two")
 
 
 @dataclass(frozen=True)
 class RequestContext:
-    """What a widget knows to answer its front-end's requests: the `Context` of `_messages.answers.requests`.
+    """The context for answering the front-end's requests: the `Context` of `_messages.answers.requests`.
 
     Args:
         shown: the layers.
-        token_store: their tokens, as they are searched.
-        tile_queue: answers for tiles.
+        token_store: their tokens, in searchable form.
+        tile_queue: answers requests for tiles.
         exact_pass: makes the picture exact.
-        evictions: finds what a cache evicts.
-        findings: what is likely wrong with heads.
-        derived: the traits that follow from others.
-        selection: what is selected.
-        refresh: brings all traits to the selection.
-        files: what the browser saves.
+        evictions: finds the keys that a cache policy evicts.
+        findings: likely mistakes in heads.
+        derived: the derived traits.
+        selection: the selection.
+        refresh: updates all traits for the selection.
+        files: files that the browser saves.
         masses: the attention between segments.
         segments_by: makes segments of the tokens.
         effects: runs the model with edits.
-        compared: the two sides of a comparison, of a layer, a sample, the name of B and its own place.
+        compared: returns the sides of a comparison for a layer, a sample, the name of B and its own place.
     """
 
     shown: ShownLayers
@@ -101,14 +101,14 @@ class RequestContext:
         addresses: Sequence[Address],
         budget: cost.CostBudget,
     ) -> tuple[list[dict[str, Any]], list[bytes]]:
-        """Return tiles of a head, or of several as one by their name; `key` tells it among its levels."""
+        """Return tiles of a head, or of combined heads by their name; `key` identifies the level."""
         of = {"layer": layer, **key._asdict(), "head": head, "version": self.shown.version, "view": view}
         return self.tile_queue.ask(self.levels(layer), key, of, addresses, self.exact_pass.build, budget)
 
     def steer(self, layer: int, batch: int, head: int | str, stage: str, action: str) -> None:
         at = self.selection
         if (layer, batch, head, stage) != (at.layer, at.batch, at.shown_head, at.stage):
-            raise ValueError("another picture is selected")
+            raise ValueError("another picture is selected now")
         steered = self.evictions if self.evictions.under_way else self.exact_pass
         if action == "resume":
             steered.resume()
@@ -147,17 +147,17 @@ class RequestContext:
 
     def together(self, layer: int, name: str) -> CombinedHeadsContext:
         if name != self.selection.shown_head:
-            raise ValueError("other heads are selected")
+            raise ValueError("other heads are selected now")
         return CombinedHeadsContext(**vars(self), layer=layer, name=name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CombinedHeadsContext(RequestContext):
-    """The same for several heads as one: head 0 of one layer.
+    """The context for combined heads, which are head 0 of one layer.
 
     Args:
-        layer: which.
-        name: that of the heads, such as "mean 0 4".
+        layer: the layer's number.
+        name: the name of the heads, such as "mean 0 4".
     """
 
     layer: int
@@ -166,7 +166,7 @@ class CombinedHeadsContext(RequestContext):
     @property
     def stack(self) -> Sequence[Attention]:
         att = cast(Attention, self.levels(self.layer).att)
-        return [att] * len(self.shown.layers)  # only this layer is asked for
+        return [att] * len(self.shown.layers)  # only this layer is used
 
     def levels(self, layer: int) -> LevelCache:
         return self.shown.source(self.layer, self.name)[0]

@@ -1,4 +1,4 @@
-"""Files that a front-end asks for, to be saved by the browser: made in slices, and then sent part by part."""
+"""Files that the browser saves: made in slices, then sent part by part."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ..._export.page.html import making_page
 from ..._export.view import WidgetView
 from ..._messages.answers.long_answers import FilePart
 
-MOST_BYTES = 8 << 20  # of a file that is sent to a page; to_html writes larger ones
-MOST_CELLS = 1 << 25  # of all heads of an HTML file together: of more it takes long
-SLICE_SECONDS = 0.15  # until the step ends with which a slice does
-SLICE_CELLS = 1 << 27  # that a slice is worth, of what all answers of a message may cost
+MOST_BYTES = 8 << 20  # of a file sent to a page; to_html writes larger ones
+MOST_CELLS = 1 << 25  # of all heads of an HTML file together; more take long
+SLICE_SECONDS = 0.15  # a slice ends after the step that passes this time
+SLICE_CELLS = 1 << 27  # the cost of a slice within a message's budget
 WAYS = {"html": 'w.to_html("attention.html")', "svg": 'w.figure().savefig("attention.svg")'}
 WAYS["png"] = WAYS["svg"].replace("svg", "png")
 
 
 class Chosen(NamedTuple):
-    """All that a user has chosen, as plain values, and all that was given, as it is."""
+    """The user's choices as plain values, and the given inputs as they are."""
 
     values: dict[str, Any]
     given: tuple[Any, ...]
 
     def is_the_same(self, other: Chosen) -> bool:
-        """Return whether nothing else was chosen or given."""
+        """Return whether the choices and inputs are the same."""
         return self.values == other.values and all(a is b for a, b in zip(self.given, other.given, strict=True))
 
 
 class FileInTheMaking(NamedTuple):
-    """A file that is being made, of what was chosen when that began."""
+    """A file in the making, for the choices at its start."""
 
     kind: str
     name: str
@@ -42,41 +42,40 @@ class FileInTheMaking(NamedTuple):
 
 
 class RequestedFiles:
-    """The file that is being made, or sent to a front-end.
+    """The file that is being made or sent.
 
     Args:
-        view: returns the widget, as exports see it.
-        chosen: returns what a user has chosen: a file is all of one choice.
+        view: returns the widget for exports.
+        chosen: returns the user's choices; a whole file belongs to one choice.
     """
 
     def __init__(self, view: Callable[[], WidgetView], chosen: Callable[[], Chosen]) -> None:
         self._view, self._chosen = view, chosen
         self._making: FileInTheMaking | None = None
-        self._kept: tuple[str, str, bytes] | None = None  # its format, its name, and all of it
+        self._kept: tuple[str, str, bytes] | None = None  # format, name and content
 
     def forget(self) -> None:
-        """Make and keep no file."""
+        """Drop the file."""
         self._making = self._kept = None
 
     def part(self, kind: str, start: int, most: int, budget: cost.CostBudget) -> FilePart:
-        """Return a part of a file, which is made while its first part is asked for, and kept until its last is.
+        """Return a part of a file: it is made at the request for the first part, and kept until the last.
 
         Args:
             kind: "png", "svg" or "html".
-            start: how many bytes of it are known.
-            most: bytes of the part, at most.
-            budget: what the message has left.
+            start: the number of bytes already received.
+            most: the greatest size of the part, bytes.
+            budget: the rest of the message's budget.
 
         Raises:
-            ValueError: it would be too large, or takes too long; or another one has been asked for since, or something
-                else chosen.
+            ValueError: the file would be too large, or take too long; or another file or choice has replaced it.
         """
         if start == 0:
             making, share = self._make(kind, budget)
             if share < 1:
                 return FilePart(making.name, 0, b"", share)
         if self._kept is None or self._kept[0] != kind or start >= len(self._kept[2]):
-            raise ValueError("this file is no longer kept: save it again")
+            raise ValueError("this file is no longer available: save it again")
         _, name, content = self._kept
         part = content[start : start + most]
         if start + len(part) >= len(content):
@@ -84,13 +83,13 @@ class RequestedFiles:
         return FilePart(name, len(content), part, 1.0)
 
     def _make(self, kind: str, budget: cost.CostBudget) -> tuple[FileInTheMaking, float]:
-        """Make a slice more of a file, at least a step if the budget allows any; return which share of it is made."""
+        """Make another slice of a file, at least one step if the budget allows any; return the finished share."""
         making, self._making, share = self._making, None, 0.0
         if making is None or making.kind != kind:
             view = self._view()
             making = FileInTheMaking(kind, _name_of(view, kind), self._chosen(), _making(view, kind))
         elif not making.chosen.is_the_same(self._chosen()):
-            raise ValueError("something else was chosen while this file was made: save it again")
+            raise ValueError("the selection changed while this file was made: save it again")
         until = time.monotonic() + SLICE_SECONDS
         try:
             while budget.left > 0:
@@ -114,7 +113,7 @@ def _name_of(view: WidgetView, kind: str) -> str:
 
 
 def _making(view: WidgetView, kind: str) -> Generator[float, None, bytes]:
-    """Make a file in steps; yields the share that is done."""
+    """Make a file in steps; yield the finished share."""
     advice = f"{WAYS[kind]} in a cell writes it"
     if kind == "html":
         choices = snapshot.choices_of(view)
@@ -130,7 +129,7 @@ def _making(view: WidgetView, kind: str) -> Generator[float, None, bytes]:
 
 
 def _drawing(view: WidgetView, kind: str) -> Generator[float, None, bytes]:
-    """Draw a figure in steps: importing matplotlib takes longer than to draw."""
+    """Draw a figure in steps, because importing matplotlib takes longer than drawing."""
     into = io.BytesIO()
     try:
         import matplotlib
@@ -144,6 +143,6 @@ def _drawing(view: WidgetView, kind: str) -> Generator[float, None, bytes]:
         figure = figure_of(view, width=6.5, dpi=200)
         yield 0.6
         figure.savefig(into, format=kind)
-    except ImportError as error:  # matplotlib is not there: no mistake of ours
+    except ImportError as error:  # matplotlib is missing; this is no mistake of the widget
         raise ValueError(str(error)) from error
     return into.getvalue()

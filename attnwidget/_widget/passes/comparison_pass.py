@@ -1,4 +1,4 @@
-"""The comparison of long heads: sampled at once, and then made exact in slices on the event loop."""
+"""The comparison of long heads: sampled at once, then made exact in slices on the event loop."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..._utils.failures import log_told, sentence_of
 from ..._utils.scheduler import Scheduler
 
 JOB = "comparison"
-URGENCY = 1.0  # before the exact picture of one side, after what else is asked for
-MAX_KEPT = 4  # exact comparisons, as they were sent
+URGENCY = 1.0  # before the exact picture of one side, after other requests
+MAX_KEPT = 4  # exact comparisons, as sent
 SLICE_SECONDS = 0.02
-FIRST_REPORT = 0.5  # seconds until what is exact by then is sent, and each time after twice as long
+FIRST_REPORT = 0.5  # seconds until the first exact rows are sent; the interval then doubles
 
 log = logging.getLogger(__name__)
 
@@ -28,25 +28,25 @@ Made = dict[str, Any]
 
 
 class ComparisonPass:
-    """The comparison that is shown, and, while it is a sampled one, the pass that makes it exact.
+    """The shown comparison, and the pass that makes a sampled one exact.
 
     Args:
         scheduler: runs the pass.
-        tell: called with the comparison again, with more exact rows in it.
+        tell: called with the comparison again when more of its rows are exact.
     """
 
     def __init__(self, scheduler: Scheduler, tell: Callable[[Made], object]) -> None:
         self._scheduler, self._tell = scheduler, tell
         self._kept: OrderedDict[tuple[Any, ...], Made] = OrderedDict()
-        self._rest: Generator[None, None, None] | None = None  # of the comparison that is shown; None where it is exact
+        self._rest: Generator[None, None, None] | None = None  # of the shown comparison; None if it is exact
 
     def look(self, both: ComparedPair, key: LevelKey, of: Made) -> Made:
-        """Return the exact comparison where it is quick or known, else a sampled one; the exact one follows.
+        """Return the exact comparison if it is quick or known, else a sampled one; the exact one follows.
 
         Args:
-            both: what is compared.
-            key: which stage of which head, and how its bins are pooled.
-            of: the same as the front-end names it.
+            both: the compared attentions.
+            key: stage, head and pooling of the bins.
+            of: the same with the front-end's names.
         """
         self.leave()
         made = self.draw(both, key, of)
@@ -56,7 +56,7 @@ class ComparisonPass:
         return made
 
     def draw(self, both: ComparedPair, key: LevelKey, of: Made) -> Made:
-        """Return the exact comparison where it is quick or known, else a sampled one; nothing follows."""
+        """Return the exact comparison if it is quick or known, else a sampled one; nothing follows."""
         known = (*of.values(), *both.versions)
         if known in self._kept:
             self._kept.move_to_end(known)
@@ -65,16 +65,16 @@ class ComparisonPass:
 
     @property
     def under_way(self) -> bool:
-        """Whether the exact comparison is still to come, by itself or by `finish`."""
-        return self._rest is not None and getgeneratorstate(self._rest) != GEN_CLOSED  # as an interrupt leaves it
+        """Whether the exact comparison is still due, in the background or by `finish`."""
+        return self._rest is not None and getgeneratorstate(self._rest) != GEN_CLOSED  # an interrupt closes it
 
     def leave(self) -> None:
-        """Compute no more for what is no longer looked at."""
+        """Stop computing the comparison, because it is no longer shown."""
         self._scheduler.drop(JOB)
         self._rest = None
 
     def forget(self) -> None:
-        """Keep nothing: the rules, or what belongs together, are others now."""
+        """Forget all comparisons, because the rules or the compared attentions have changed."""
         self.leave()
         self._kept.clear()
 
@@ -82,7 +82,7 @@ class ComparisonPass:
         """Compute the rest now, each step with the lock held."""
         self._scheduler.drop(JOB)
         while self.under_way:
-            with lock:  # a front-end's message may come in between
+            with lock:  # lets a front-end's message in between
                 if self._rest is not None:
                     next(self._rest, None)
 

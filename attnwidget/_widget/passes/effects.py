@@ -1,4 +1,4 @@
-"""What edits of the model do: one run after the other on the event loop, what was asked for last first."""
+"""The effects of edits on the model: one run after another on the event loop, the last request first."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..._utils.validation import told
 from ..effect_source import EditedPart, EffectSource, Goal, PartEffect, PlainRun, TargetChoice
 
 JOB = "effects"
-URGENCY = 5.0  # after all that is computed of the tensors
+URGENCY = 5.0  # after everything that is computed from tensors
 TELL = 0.25  # seconds between two messages while it runs
-SETTLE = 1.0  # seconds until the time left is told
+SETTLE = 1.0  # seconds until the time left is shown
 MAX_DETAILS = 64
-MAX_KEPT = 8  # samples, targets and edits whose results are kept
+MAX_KEPT = 8  # combinations of sample, target and edit whose results are kept
 MAX_ASKED = 64
 MAX_PATH = 16  # levels of segments
 MOST = 2**31 - 1
-DIGITS = 6  # that a number of many heads is sent with
+DIGITS = 6  # sent for each number of many heads
 NO_DETAIL: dict[str, Any] = {
     "before": None,
     "after": None,
@@ -46,15 +46,15 @@ log = logging.getLogger(__name__)
 
 
 class EffectWish(NamedTuple):
-    """What is asked for.
+    """The requested effects.
 
     Attributes:
         batch: the sample.
         goal: the target; None: the default.
-        edit: what is done.
-        path: the segments that one has gone down into.
-        shown: whether effects are looked at.
-        words: whether positions are of words.
+        edit: the edit.
+        path: the path to the opened segment.
+        shown: whether effects are on display.
+        words: whether positions count words.
     """
 
     batch: int
@@ -66,36 +66,36 @@ class EffectWish(NamedTuple):
 
     @property
     def of(self) -> tuple[int, Goal | None, str, bool]:
-        """What all results are of."""
+        """The sample, target and edit that all results share."""
         return self.batch, self.goal, self.edit, self.words
 
 
 class Results:
-    """What has come of the edits of one sample, with one target and one edit."""
+    """The results of one edit for one sample and target."""
 
     def __init__(self) -> None:
-        self.lost: dict[str, float | None] = {}  # by what was edited; None: it cannot be
+        self.lost: dict[str, float | None] = {}  # by edited part; None: it cannot be edited
         self.details: OrderedDict[str, Made] = OrderedDict()
 
 
 class SegmentColumns(NamedTuple):
-    """The segments of a place: their names, and of each its keys; none of what cannot be edited."""
+    """The segments at a place, and the keys of each; segments that cannot be edited have none."""
 
     names: list[str]
     keys: list[tuple[int, ...]]
 
 
 class Effects:
-    """The runs of a model that is at hand, and the traits `effects` and `effect_details`.
+    """Runs of the widget's model, and the traits `effects` and `effect_details`.
 
     Args:
-        scheduler: where runs are made.
+        scheduler: makes the runs.
         put: sets a trait.
-        wish: tells what is asked for.
-        columns: returns the segments of a path; None where there are none.
+        wish: returns the requested effects.
+        columns: returns the segments at a path; None if there are none.
         answer: returns the positions of the answer.
-        pieces: returns the positions of the model's text that one of the "query" or "key" side of a layer stands for;
-            None: of the layer that is selected.
+        pieces: returns the model's positions behind a position of a layer's "query" or "key" side; None means the
+        selected layer.
     """
 
     def __init__(
@@ -113,28 +113,28 @@ class Effects:
         self.forget()
 
     def use(self, source: EffectSource | None) -> None:
-        """Ask this model from now on; None: there is none."""
+        """Use this model from now on; None: no model."""
         if source is not self._source:
             self._source = source
             self.forget()
 
     def forget(self) -> None:
-        """Keep nothing: the model, the tokens or the segments are others."""
+        """Forget all results, because the model, the tokens or the segments have changed."""
         self._scheduler.drop(JOB)
         self._plain: dict[int, PlainRun] = {}
         self._results: OrderedDict[Any, Results] = OrderedDict()
         self._asked: list[Of] = []
         self._state = "idle"  # also "running", "stopped", "done" and "failed"
         self._error: str | None = None
-        self._sweeping = self._halted = False  # halted: by whoever looks at it
+        self._sweeping = self._halted = False  # halted: stopped by the reader
         self._left: TimeLeft | None = None
         self._seconds_left: float | None = None
         self._wished: EffectWish | None = None
 
-    # What is wished.
+    # Requests.
 
     def bring(self) -> None:
-        """Bring the traits to what is asked for, and begin to run the model where effects are looked at."""
+        """Update the traits for the current request, and start running the model if effects are shown."""
         if self._source is None:
             self._put("effects", None)
             self._put("effect_details", None)
@@ -142,7 +142,7 @@ class Effects:
         wish, before = self._wish(), self._wished
         if wish == before:
             if self._state == "running" and JOB not in self._scheduler.names:
-                self._scheduler.start(JOB, self._steps(), URGENCY)  # another picture has ended what waited
+                self._scheduler.start(JOB, self._steps(), URGENCY)  # another picture has ended the waiting job
             return
         self._wished = wish
         others = before is None or before.of != wish.of
@@ -167,15 +167,15 @@ class Effects:
         """Run the model with one edit soon.
 
         Raises:
-            ValueError, TypeError: there is no model, or nothing that can be edited so.
-            IndexError: it is not there.
+            ValueError, TypeError: there is no model, or this part cannot be edited.
+            IndexError: the part does not exist.
         """
         if self._source is None:
             raise ValueError(NO_MODEL)
         checked = _checked(of)
-        self._part(checked)  # raises where there is no such thing
+        self._part(checked)  # raises if it does not exist
         if len(self._asked) >= MAX_ASKED:
-            raise ValueError("too much was asked for at once: wait until it has run")
+            raise ValueError("too many runs are requested at once: wait until some have finished")
         if checked not in self._asked and _key(checked) not in self._found.details:
             self._asked.append(checked)
             self._run(sweeping=self._sweeping)
@@ -191,7 +191,7 @@ class Effects:
         if action not in ("run", "stop", "resume"):
             raise ValueError(f"action is {told(action)}: give run, stop or resume")
         self._halted = action == "stop"
-        if self._state == "failed":  # whatever was found may be of another model
+        if self._state == "failed":  # earlier results may belong to another model
             self._plain.clear()
             self._results.clear()
         if not self._halted:
@@ -203,7 +203,7 @@ class Effects:
         self.tell()
 
     def finish(self) -> None:
-        """Make now all runs that were begun."""
+        """Make all started runs now."""
         if self._source is not None and self._state == "running":
             self._scheduler.drop(JOB)
             for _ in self._work():
@@ -215,7 +215,7 @@ class Effects:
         self._seconds_left = None
         self.tell()
         if not self._scheduler.start(JOB, self._steps(), URGENCY) and self._asked and not sweeping:
-            self.finish()  # no loop runs that would do it
+            self.finish()  # without an event loop nothing else would do it
 
     # Running.
 
@@ -229,14 +229,14 @@ class Effects:
             yield
 
     def _work(self) -> Iterator[None]:
-        """Make one run of the model after the other: what was asked for, then all segments, then all heads."""
+        """Run the model step by step: requested edits first, then all segments, then all heads."""
         try:
             batch = self._of.batch
             if batch not in self._plain:
                 self._plain[batch] = self._model.begin(batch)
                 yield
             if self._of.goal is not None and self._plain[batch].goal is not None:
-                self._model.choice(batch, self._of.goal)  # raises where there is no such token
+                self._model.choice(batch, self._of.goal)  # raises if there is no such token
             while self._asked or self._sweeping:
                 some = [self._asked.pop(0)] if self._asked else None
                 left = some or self._next()
@@ -252,12 +252,12 @@ class Effects:
         self.tell()
 
     def _next(self) -> list[Of]:
-        """Return what is edited in the next run of the sweep; nothing where all is done."""
+        """Return the parts to edit in the sweep's next run; empty when all are done."""
         left = self._left_over()
         return left[: max(1, self._model.room(self._of.batch, self._goal, self._answer(), len(left)))] if left else []
 
     def _left_over(self) -> list[Of]:
-        """Return what the sweep has not run yet: of segments, or, where all of them have, of heads."""
+        """Return the parts that the sweep has not run yet: segments, then heads."""
         found = self._found.lost
         for of in (self._segments(), self._heads()):
             left = [one for one in of if _key(one) not in found]
@@ -295,7 +295,7 @@ class Effects:
         while len(details) > MAX_DETAILS:
             details.popitem(last=False)
 
-    # What there is.
+    # State.
 
     @property
     def _model(self) -> EffectSource:
@@ -318,14 +318,14 @@ class Effects:
 
     @property
     def _choice(self) -> TargetChoice:
-        """The target in force."""
+        """The current target."""
         begun, goal = self._begun, self._goal
         assert begun is not None
         known = [one for one in begun.targets if goal is None or (one.at, one.token) == goal]
         return known[0] if known or goal is None else self._model.choice(self._of.batch, goal)
 
     def _refused_goal(self) -> str | None:
-        """Return why the target that is asked for is none; None where it is one, or the model has not run yet."""
+        """Return why the requested target is invalid; None if it is valid, or before the model has run."""
         begun, goal = self._begun, self._of.goal
         if begun is None or begun.goal is None or goal is None:
             return None
@@ -369,26 +369,26 @@ class Effects:
         return self._done / self._total if self._begun is not None and self._total else 0.0
 
     def _part(self, of: Of) -> EditedPart:
-        """Return what is edited.
+        """Return the part to edit.
 
         Raises:
-            ValueError, IndexError: it is not there.
+            ValueError, IndexError: it does not exist.
         """
         if "segment" not in of:
             layer = of.get("layer")
             one, queries = (self._pieces(x, of[x], layer) if x in of else None for x in ("key", "query"))
             if self._of.edit == "uniform" and one is not None and (len(one) == 1 or queries is not None):
-                raise ValueError("the weight on one key is even already: choose another edit")
+                raise ValueError("the weight on a single key is already even: choose another edit")
             return EditedPart(layer, of.get("head"), queries, one)
         columns = self._columns(tuple(of["path"]))
         if columns is None or of["segment"] not in columns.names:
-            raise ValueError(f"there is no segment {told(of['segment'])} there")
+            raise ValueError(f"there is no segment {told(of['segment'])} here")
         keys = columns.keys[columns.names.index(of["segment"])]
         if not keys:
-            raise ValueError(f"{of['segment']} has no keys that could be taken away")
+            raise ValueError(f"{of['segment']} has no keys to remove")
         return EditedPart(keys=keys)
 
-    # What is sent.
+    # Sending.
 
     def tell(self) -> None:
         """Set the traits."""
@@ -434,10 +434,10 @@ FORMS = (("segment", "path"), ("layer", "head", "query", "key"), ("layer", "head
 
 
 def _checked(of: Any) -> Of:
-    """Return what a front-end wants edited, its fields in order.
+    """Return the part that a front-end wants edited, its fields in order.
 
     Raises:
-        TypeError, ValueError: it is none of what can be.
+        TypeError, ValueError: the fields describe no part.
     """
     form = next((one for one in FORMS if isinstance(of, dict) and {*of} == {*one}), None)
     if form is None:
@@ -451,7 +451,7 @@ def _checked(of: Any) -> Of:
         else:
             fits = type(value) is int and 0 <= value < MOST
         if not fits:
-            raise ValueError(f"{name} is {told(value)}: give what is there")
+            raise ValueError(f"{name} is {told(value)}, which does not exist: give an existing one")
     return {name: of[name] for name in form}
 
 
@@ -460,7 +460,7 @@ def _key(of: Of) -> str:
 
 
 def _figure(lost: float | None) -> float | str | None:
-    """Return a number as it is sent: six digits are more than a run has."""
+    """Return a number as sent, with six digits; a run is not more exact."""
     return as_json(None if lost is None else float(f"{lost:.{DIGITS}g}"))
 
 

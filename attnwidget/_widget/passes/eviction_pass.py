@@ -1,4 +1,4 @@
-"""What a cache evicts in the shown layer, found before anything of it is drawn: in steps on the event loop."""
+"""Find the keys that a cache policy evicts in the shown layer, before anything of it is drawn."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from ..._utils.time_left import TimeLeft
 from ...attention import Attention
 
 EVICTIONS = "evictions"  # the job
-MAX_CELLS_AT_ONCE = 1 << 21  # weights that decide, which are gone through in 30 ms
+MAX_CELLS_AT_ONCE = 1 << 21  # weights per step, about 30 ms
 SLICE_SECONDS = 0.02
-REPORT_SECONDS = 0.25  # from one report to the next
-FOUND = "Going through the queries first, to find which keys the cache still holds for each"
-WAIT = "what the cache holds for each query is not known yet: wait until it is found"
+REPORT_SECONDS = 0.25  # between two reports
+FOUND = "Finding the keys that the cache still holds for each query"
+WAIT = "the keys that the cache holds are not known yet: wait until they are found"
 
 
 class Put(Protocol):
-    """Set traits, all of them in one message."""
+    """Sets traits, all in one message."""
 
     def __call__(self, **traits: Any) -> None: ...
 
 
 class EvictionPass:
-    """What a cache evicts in a layer, for all that follows from it.
+    """The evictions in a layer, which its pictures and numbers follow from.
 
     Args:
-        scheduler: runs it, in slices on the event loop.
+        scheduler: runs the pass in slices on the event loop.
         put: sets `progress`.
-        done: called once it is known.
+        done: called when the evictions are known.
     """
 
     def __init__(self, scheduler: Scheduler, put: Put, done: Callable[[], None]) -> None:
         self._scheduler, self._put, self._done = scheduler, put, done
         self._steps: Iterator[float] | None = None
         self._of: dict[str, Any] = {}
-        self._failed: tuple[Any, ...] = ()  # what could not be found: whoever asks for its numbers hears why
+        self._failed: tuple[Any, ...] = ()  # what could not be found; a later request for its numbers gets the reason
         self._share = 0.0
 
     @property
     def under_way(self) -> bool:
-        """Whether it is still being found."""
+        """Whether the pass is running."""
         return self._steps is not None
 
     def begin(self, layers: Sequence[Attention], of: Sequence[Any]) -> bool:
-        """Begin to find what is evicted, where that is not known and takes a while.
+        """Start finding the evictions, if they are unknown and take a while.
 
         Args:
-            layers: the layers that are looked at.
-            of: layer, batch, head, stage, pool of what is shown.
+            layers: the shown layers.
+            of: layer, batch, head, stage and pool of the picture.
 
         Returns:
-            Whether what follows from it is to wait.
+            Whether pictures and numbers have to wait.
         """
         self.cancel()
         batch = of[1]
@@ -71,25 +71,25 @@ class EvictionPass:
         return True
 
     def resume(self) -> None:
-        """Go on, where there is an event loop."""
+        """Continue, if there is an event loop."""
         if self._steps is not None:
             runs = self._scheduler.start(EVICTIONS, self._slices(self._steps), -2.0)
             self._tell(None, "running" if runs else "stopped")
 
     def stop(self) -> None:
-        """Stop for now."""
+        """Pause."""
         self._scheduler.drop(EVICTIONS)
         self._tell(None, "stopped")
 
     def cancel(self) -> None:
-        """Find no more: others are looked at."""
+        """Stop, because other layers are shown."""
         self._scheduler.drop(EVICTIONS)
         if self._steps is not None:
             self._steps = None
             self._put(progress=None)
 
     def finish(self) -> None:
-        """Find what is left now."""
+        """Find the rest now."""
         if self._steps is None:
             return
         self._scheduler.drop(EVICTIONS)
@@ -119,7 +119,7 @@ class EvictionPass:
             for _ in in_slices(steps, report, slice_seconds=SLICE_SECONDS, first=REPORT_SECONDS):
                 report()
                 yield
-        except Exception:  # told by whatever asks for it next
+        except Exception:  # the next request for the numbers reports it
             self._failed = self._key
         self._end()
 

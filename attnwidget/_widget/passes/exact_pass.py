@@ -1,4 +1,4 @@
-"""The picture of the selected head: exact at once, or sampled at first and then made exact by a pass over it."""
+"""The picture of the selected head: exact at once, or sampled first and then made exact by a pass."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ..._utils.scheduler import Scheduler
 from ..stores.layers import ShownLayers
 from .eviction_pass import EVICTIONS, Put
 
-RECALL = "recall"  # the job that computes what the rows keep under a cache
+RECALL = "recall"  # the job that computes the recall of each row under a cache policy
 EXACT_STAGES = "exact stages"  # the job that makes the stages of a long head exact
-SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # those of the attention between segments
-WAIT = 0.05  # seconds that whoever waits for the exact picture waits for a worker at a time
+SEGMENTS, SEGMENTS_OF_HEADS = "segments", "segments of all heads"  # jobs for the attention between segments
+WAIT = 0.05  # seconds per wait for a worker, while the exact picture is awaited
 OWN_JOBS = (
     ALL_HEADS,
     STAGE_HEADS,
@@ -34,23 +34,23 @@ OWN_JOBS = (
     SEGMENTS_OF_HEADS,
     EVICTIONS,
     RECALL,
-)  # which end when nobody wants what they compute
+)  # they end when their results are no longer wanted
 
 log = logging.getLogger(__name__)
 
 
 class ExactPass:
-    """The picture that is shown, and, while it is a sampled one, the pass that makes it exact.
+    """The shown picture, and the pass that makes a sampled one exact.
 
     Args:
-        scheduler: runs the pass, in slices on the event loop.
+        scheduler: runs the pass in slices on the event loop.
         tile_queue: sends tiles as soon as the pass has them.
-        send: sends a message, with its buffers.
+        send: sends a message with its buffers.
         put: sets `picture` and `progress`.
-        shown: tells the picture that is shown.
+        shown: returns the shown picture.
 
     Attributes:
-        executor: whose workers compute the exact pictures to come; None: this process.
+        executor: computes the next exact pictures; None: this process.
     """
 
     def __init__(
@@ -64,24 +64,24 @@ class ExactPass:
         self._scheduler, self._tile_queue, self._send, self._put = scheduler, tile_queue, send, put
         self._shown_picture = shown
         self.executor: Executor | None = None
-        self._refinement: Refinement | None = None  # while the picture is a sampled one
-        self._of: dict[str, Any] = {}  # of what
+        self._refinement: Refinement | None = None  # while the picture is sampled
+        self._of: dict[str, Any] = {}  # the picture's layer, batch, head, stage, pool
 
     @property
     def build(self) -> LevelBuild | None:
-        """The pass over the head; None while there is none."""
+        """The pass over the head, if one is running."""
         return None if self._refinement is None else self._refinement.build
 
     @property
     def under_way(self) -> bool:
-        """Whether the exact picture is still to come, by itself or by `rest`."""
+        """Whether the exact picture is still due, in the background or by `rest`."""
         return self._refinement is not None
 
     def picture(self, shown: ShownLayers, *of: Any) -> Picture:
-        """Return the exact picture where it is quick or its level is kept, else a sampled one; the exact one follows.
+        """Return the exact picture if it is quick or its level is kept, else a sampled one; the exact one follows.
 
         Args:
-            of: layer, batch, head, stage, pool; of several heads as one their name.
+            of: layer, batch, head, stage, pool; combined heads have a name.
         """
         self.cancel()
         try:
@@ -91,17 +91,17 @@ class ExactPass:
             raise
 
     def as_far_as_known(self, sampled: Picture) -> Picture:
-        """Return the picture with the rows that are exact by now, for a front-end that asks for all there is."""
+        """Return the picture with all rows that are exact by now, for a front-end that has just opened."""
         refinement = self._refinement
         if refinement is None or refinement.exact_rows == 0 or sampled.get("sampled") is None:
             return sampled
         return sampled | refinement.picture()
 
     def give_to(self, executor: Executor | None) -> None:
-        """Have the exact picture that is under way, and those to come, computed by the workers of an executor.
+        """Let an executor compute the current exact picture and the next ones.
 
         Raises:
-            TypeError: it is no executor.
+            TypeError: executor is no executor.
         """
         workers_of(executor)
         self.executor = executor
@@ -109,11 +109,11 @@ class ExactPass:
             self._refinement.build.give_to(executor)
 
     def rest(self, lock: AbstractContextManager[Any], executor: Executor | None = None) -> Iterator[float]:
-        """Compute the rest, each step with the lock held, and yield the share that is done after each.
+        """Compute the rest, each step with the lock held, and yield the finished share after each step.
 
         Args:
-            lock: of the widget.
-            executor: whose workers compute this rest; None: those who have it.
+            lock: the widget's lock.
+            executor: computes this rest; None: the current executor.
         """
         while (refinement := self._refinement) is not None:
             build, steps = refinement.build, refinement.steps()
@@ -122,7 +122,7 @@ class ExactPass:
                 build.give_to(executor)
             try:
                 while True:
-                    with lock:  # a front-end's message may come in between
+                    with lock:  # lets a front-end's message in between
                         if self._refinement is not refinement or next(steps, steps) is steps:
                             break
                     yield refinement.share
@@ -131,7 +131,7 @@ class ExactPass:
                 build.give_to(self.executor)
 
     def resume(self) -> None:
-        """Go on with the pass, where there is an event loop."""
+        """Continue the pass, if there is an event loop."""
         if self._refinement is None:
             return
         runs = self._scheduler.start(PASS, self._refinement.steps(), math.inf)
@@ -146,9 +146,9 @@ class ExactPass:
         self._tell(self._refinement.share, None, "stopped", picture=self.as_far_as_known(self._shown_picture()))
 
     def cancel(self) -> None:
-        """End the pass, with everything else that was to be computed for the picture."""
+        """End the pass, and all other jobs for the picture."""
         if self._refinement is not None:
-            self._refinement.build.close()  # its steps know it: the cycle would keep the tensors
+            self._refinement.build.close()  # its steps refer to it: the cycle would keep the tensors
         self._refinement = None
         for job in self._scheduler.names:
             if job not in OWN_JOBS:
@@ -197,7 +197,7 @@ class ExactPass:
         self._end(picture.failed(error, of, shown.stack[of[0]].shape))
 
     def _end(self, made: Picture) -> None:
-        """Show the exact picture, or why there will be none."""
+        """Show the exact picture, or why it could not be computed."""
         refinement, self._refinement = self._refinement, None
         self._scheduler.drop(PASS)
         if refinement is not None:

@@ -1,4 +1,4 @@
-"""The attention between segments that is shown: what is quick at once, the rest in slices on the event loop."""
+"""The shown attention between segments: quick parts at once, the rest in slices on the event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..stores.segment_store import Asking, SegmentStore, asked_in, columns_of, o
 from .exact_pass import SEGMENTS, SEGMENTS_OF_HEADS
 
 MAX_KEPT = 16  # passes
-MAX_AT_ONCE = 1 << 28  # weights of a head, up to which all are computed where no event loop runs
+MAX_AT_ONCE = 1 << 28  # weights of a head; without an event loop, more are not computed at once
 
 Made = dict[str, Any]
 Tell = Callable[[str, Made], object]
@@ -31,76 +31,76 @@ log = logging.getLogger(__name__)
 
 
 class MassPlace(NamedTuple):
-    """Which segment is asked about, into which one has gone down, and what is summed."""
+    """The asking segment, the opened path, and the summed stage."""
 
     asking: str | tuple[str, ...] | None
     path: tuple[str, ...]
     stage: str = "weights"
 
     def of(self) -> Made:
-        """Return it as messages say it."""
+        """Return it with the names used in messages."""
         *outer, name = path_of(self.asking) or ("",)
         return {"path": list(self.path), "asking": name, "asking_path": outer, "stage": self.stage}
 
 
 class Masses:
-    """The attention between segments, of the selected head and of all heads.
+    """The attention between segments, for the selected head and for all heads.
 
     Args:
-        store: tells the segments.
-        slices: where the rest is computed.
-        tell: sets a trait again, once more of it is known.
-        recolored: called when other segments have got colors.
+        store: returns the segments.
+        slices: computes the rest.
+        tell: sets a trait again when more of it is known.
+        recolored: called when the colors of segments have changed.
     """
 
     def __init__(self, store: SegmentStore, slices: Scheduler, tell: Tell, recolored: Callable[[], object]) -> None:
         self._store, self._slices, self._tell, self._recolored = store, slices, tell, recolored
-        self._number = 0  # of the last pass: requests name it
+        self._number = 0  # of the last pass, which requests refer to
         self._passes: OrderedDict[Any, MassPass] = OrderedDict()
         self._of_heads: OrderedDict[Any, HeadMasses] = OrderedDict()
-        self._shown: dict[str, MassPass | HeadMasses] = {}  # by the name of the trait
+        self._shown: dict[str, MassPass | HeadMasses] = {}  # by trait name
 
     def forget(self) -> None:
-        """Drop what was computed: the tensors, the rules, the tokens or the segments are others."""
+        """Drop all results, because the tensors, rules, tokens or segments have changed."""
         self.leave()
         self._passes.clear()
         self._of_heads.clear()
         self._shown.clear()
 
     def leave(self, *jobs: str) -> None:
-        """Compute no more for now; what there is stays for the next time."""
+        """Pause; the results so far stay for the next time."""
         for job in jobs or (SEGMENTS, SEGMENTS_OF_HEADS):
             self._slices.drop(job)
 
     @property
     def has_segments(self) -> bool:
-        """Whether any were given."""
+        """Whether there are segments."""
         return self._store.are_given
 
     # The traits.
 
     def of_head(self, shown: ShownLayers, at: tuple[int, int, int | str], place: MassPlace) -> Made:
-        """Return the masses of a head, or of several as one, as far as they are quick; the rest follows."""
+        """Return the masses of a head, or of combined heads, as far as they are quick; the rest follows."""
         self.leave(SEGMENTS)
         found = self._shown["mass"] = self._pass_of(shown, *at, place)
         self._begin("mass", SEGMENTS, found, lambda: found.sampled, found.cells <= MAX_AT_ONCE)
         return found.message()
 
     def of_heads(self, shown: ShownLayers, at: tuple[int, int], place: MassPlace) -> Made:
-        """Return the masses of all heads that are of a layer's length, as far as they are quick; the rest follows."""
+        """Return the masses of all heads with a layer's length, as far as they are quick; the rest follows."""
         self.leave(SEGMENTS_OF_HEADS)
         found = self._shown["head_mass"] = self._pass_of_heads(shown, *at, place)
         self._begin("head_mass", SEGMENTS_OF_HEADS, found, lambda: True, whole=True)
         return found.message()
 
     def saved(self, shown: ShownLayers, at: tuple[int, int, int | str], place: MassPlace, keep: bool) -> MassPass:
-        """Return the masses of a head for a file: what is known of them, and all of it where that is quick.
+        """Return the masses of a head for a file: those known, and all if that is quick.
 
         Args:
             shown: the layers.
             at: layer, sample and head.
-            place: which segment is asked about, and what is summed.
-            keep: whether requests will be asked about them.
+            place: the asking segment, the path, and the summed stage.
+            keep: whether requests about them will follow.
         """
         found = self._pass_of(shown, *at, place, keep=keep)
         for _ in found:
@@ -109,20 +109,20 @@ class Masses:
         return found
 
     def saved_heads(self, shown: ShownLayers, at: tuple[int, int], place: MassPlace, keep: bool) -> HeadMasses:
-        """Return the masses of all heads for a file, of a layer's length and a sample: see `saved`."""
+        """Return the masses of all heads with a layer's length for a file, for a sample; see `saved`."""
         found = self._pass_of_heads(shown, *at, place, keep=keep)
         for _ in found:
             pass
         return found
 
     def places(self, shown: ShownLayers, layer: int, batch: int) -> list[tuple[str | None, tuple[str, ...]]]:
-        """Return the segments that can be asked about and gone down into, one level deep: (asking, path).
+        """Return the segments that can ask or be opened, one level deep: (asking, path).
 
-        None where there are no segments; the first where they do not fit, of which the masses say why.
+        None without segments; only the first if the segments do not fit, and the masses then have the reason.
         """
         try:
             both = self._store.both(shown, layer, batch)
-        except Exception:  # whatever a source raises
+        except Exception:  # a source may raise anything
             return [(None, ())]
         if both is None:
             return []
@@ -131,15 +131,15 @@ class Masses:
         return [(None, ()), *((name, ()) for name in queries.distinct), *((None, (name,)) for name in inside)]
 
     def segments(self, side: str, shown: ShownLayers, layer: int, batch: int, asking: Asking) -> dict[str, Any] | None:
-        """Return the segments of one side as they are sent."""
+        """Return the segments of one side as sent."""
         return self._store.message(side, shown, layer, batch, asking)
 
     def failed(self, error: Exception, of: Made) -> Made:
-        """Return a message that says why there is none."""
+        """Return a message with the reason for missing masses."""
         return {"id": self._next(), **of, "error": sentence_of(error)}
 
     def finish(self) -> None:
-        """Compute now what is left of what is shown."""
+        """Compute the rest of the shown masses now."""
         for name, job in (("mass", SEGMENTS), ("head_mass", SEGMENTS_OF_HEADS)):
             found = self._shown.get(name)
             if found is not None and not found.finished:
@@ -151,14 +151,14 @@ class Masses:
     # Requests.
 
     def find(self, number: int) -> MassPass:
-        """Return the masses of a head by their number; ValueError where they are gone."""
+        """Return the masses of a head by their number; ValueError if they are gone."""
         return _numbered(self._passes.values(), number)
 
     def find_heads(self, number: int) -> HeadMasses:
-        """Return the masses of all heads by their number; ValueError where they are gone."""
+        """Return the masses of all heads by their number; ValueError if they are gone."""
         return _numbered(self._of_heads.values(), number)
 
-    # How they are computed.
+    # Computing.
 
     def _pass_of(
         self,
@@ -170,7 +170,7 @@ class Masses:
         *,
         keep: bool = True,
     ) -> MassPass:
-        """Return the pass over a head, that which was begun before where it is kept."""
+        """Return the pass over a head: the earlier one if it is kept."""
         key, att = (layer, batch, head, *place), shown.layers[layer]
         found = self._passes.get(key)
         if found is None or found.versions != att.versions():
@@ -189,7 +189,7 @@ class Masses:
         *,
         keep: bool = True,
     ) -> HeadMasses:
-        """Return the pass over all heads that are of a layer's length."""
+        """Return the pass over all heads with a layer's length."""
         shape = shown.layers[layer].shape
         key = (batch, shape.Q, shape.K, *place, shown.versions())
         found = self._of_heads.get(key)
@@ -227,7 +227,7 @@ class Masses:
     def _begin(
         self, name: str, job: str, found: MassPass | HeadMasses, enough: Callable[[], bool], whole: bool
     ) -> None:
-        """Compute what is quick, and start a job for the rest."""
+        """Compute the quick part, and start a job for the rest."""
         has_loop = self._slices.find_loop() is not None
         until = time.monotonic() + FIRST_SECONDS if has_loop else inf if whole else -inf
         for _ in found:
@@ -237,7 +237,7 @@ class Masses:
         self._done(name, found)
 
     def _rest(self, name: str, found: MassPass | HeadMasses) -> Iterator[None]:
-        """Compute the rest, and send what is known now and then, each time after twice as long."""
+        """Compute the rest; send results from time to time, each interval twice as long."""
         try:
             yield from in_slices(
                 found, lambda: self._tell(name, found.message()), slice_seconds=SLICE_SECONDS, first=2 * FIRST_SECONDS
@@ -254,7 +254,7 @@ class Masses:
             self._tell(name, found.message())
 
     def _done(self, name: str, found: MassPass | HeadMasses) -> None:
-        """Give the colors to the segments with most mass in all heads, where there are more than colors."""
+        """Color the segments with most mass in all heads, if there are more segments than colors."""
         if not isinstance(found, HeadMasses) or found.wanted.path or found.wanted.stage != "weights":
             return
         wanted, columns = found.wanted, found.wanted.columns
@@ -272,7 +272,7 @@ class Masses:
 
 
 class _OfOwnText:
-    """The layers of a sample: of those whose keys are of another text no key is a query's own."""
+    """The layers of a sample; if the keys are another text, no key is a query's own."""
 
     def __init__(self, shown: ShownLayers, batch: int) -> None:
         self._shown, self._batch = shown, batch
@@ -292,4 +292,4 @@ def _numbered(kept: Any, number: int) -> Any:
     for one in kept:
         if one.number == number:
             return one
-    raise ValueError("other segments are shown by now: ask again")
+    raise ValueError("other segments are shown now: send the request again")

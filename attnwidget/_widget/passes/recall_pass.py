@@ -1,8 +1,8 @@
-"""What each row that is shown keeps of its weights, under a cache: in steps on the event loop.
+"""The recall of each shown row under a cache policy: the share of its weight on keys that the cache keeps.
 
-Of several heads as one it is the mean over them, of a word the mean over its pieces: as the weights of their rows are
-means, this is the share of the combined row's weight that lies on keys that are kept. Heads and pieces that attend to
-nothing count for none. The largest weights of several heads are no shares: of these there is none, with the reason.
+The recall of the mean of several heads is the mean over the heads, and that of a word the mean over its subwords. Heads
+and subwords without weights count as nothing. The largest weights of several heads are no shares, so they have no
+recall.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..._utils.failures import log_told, sentence_of
 from ..._utils.scheduler import Scheduler, in_slices
 from .exact_pass import RECALL, log
 
-MAX_NUMBERS = 16_384  # of more rows the least of several
-FIRST_SECONDS = 0.05  # that a person waits for what can be computed at once
+MAX_NUMBERS = 16_384  # with more rows, each number is the least of several
+FIRST_SECONDS = 0.05  # for the part that is computed at once
 SLICE_SECONDS = 0.02
 
 
 class RecallPass:
-    """The recall of each row of one head, as far as it is known.
+    """The recall of each row of one head, as far as it is computed.
 
     Args:
-        scheduler: runs what takes longer.
+        scheduler: runs slow parts.
         tell: sets the trait `recall` again.
     """
 
@@ -42,11 +42,11 @@ class RecallPass:
         self._found: RowRecalls
 
     def look(self, att: AttentionBase, of: dict[str, Any]) -> dict[str, Any]:
-        """Return the recall of a head, or of several as one, as far as it is quick; the rest follows.
+        """Return the recall of a head, or of combined heads, as far as it is quick; the rest follows.
 
         Args:
-            att: the layer, over the keys that a cache keeps.
-            of: layer, batch, head: its number, or the name of several, such as "mean 0 4".
+            att: the layer, with the keys that a cache keeps.
+            of: layer, batch and head: its number, or the name of combined heads, such as "mean 0 4".
         """
         self.leave()
         if str(of["head"]).startswith("max"):
@@ -62,12 +62,12 @@ class RecallPass:
         return found.message()
 
     def leave(self) -> None:
-        """Compute no more: it is not looked at."""
+        """Stop, because it is no longer shown."""
         self._scheduler.drop(RECALL)
         self._work = None
 
     def finish(self) -> None:
-        """Compute now what is left."""
+        """Compute the rest now."""
         work, self._work = self._work, None
         self._scheduler.drop(RECALL)
         if work is not None and self._found.share < 1:
@@ -91,7 +91,7 @@ class RecallPass:
 
 
 def refused(of: dict[str, Any]) -> dict[str, Any]:
-    """Return the message that says why the largest of several heads have no recall."""
+    """Return the message for the maximum of several heads, which has no recall."""
     why = (
         "the largest weights of several heads are no shares of a row: look at their mean (w.combine = 'mean'), or one "
         "head"
@@ -110,10 +110,10 @@ def whole_recall(att: AttentionBase, of: dict[str, Any]) -> dict[str, Any]:
 
 
 class RowRecalls:
-    """The recall of each row of a head, or of several as one, computed step by step.
+    """The recall of each row of a head, or of combined heads, computed step by step.
 
     Args:
-        att: the layer, over the keys that a cache keeps; or words of such a one.
+        att: the layer, with the keys that a cache keeps; possibly merged into words.
         of: layer, batch, head.
     """
 
@@ -125,12 +125,12 @@ class RowRecalls:
 
     @property
     def cells(self) -> int:
-        """How many weights each of the two passes takes."""
+        """The number of weights in each of the two passes."""
         return self._att.shape.Q * self._att.shape.K * len(self._heads)
 
     @property
     def share(self) -> float:
-        """The share of the rows that are known."""
+        """The share of rows that are computed."""
         return self._known / max(1, len(self._values))
 
     def __iter__(self) -> Iterator[None]:
@@ -149,7 +149,7 @@ class RowRecalls:
         yield
 
     def message(self) -> dict[str, Any]:
-        """Return what is known by now, as it is sent."""
+        """Return the results so far, as sent."""
         values = self._of_words() if isinstance(self._source, MergedWords) else self._values
         every = max(1, -(-len(values) // MAX_NUMBERS))
         filled = np.concatenate([values, np.full(-len(values) % every, np.nan)]).reshape(-1, every)
@@ -159,7 +159,7 @@ class RowRecalls:
         return {**self.of, "values": encoded, "every": every, "share": self.share, "error": None}
 
     def _of_words(self) -> np.ndarray[Any, Any]:
-        """Return the mean over the pieces of each word that are known all; NaN of others, and of an empty one."""
+        """Return the mean over the subwords of each complete word; NaN for other words and words without weights."""
         assert isinstance(self._source, MergedWords)
         ends = np.asarray(self._source.queries.of(self.of["batch"]))
         whole = (ends[1:] > ends[:-1]) & (ends[1:] <= self._known)
@@ -171,7 +171,7 @@ class RowRecalls:
 
 
 def _mean(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the mean along the last axis of what is a number; NaN where nothing is."""
+    """Return the mean of the numbers along the last axis; NaN if there are none."""
     there = ~np.isnan(values)
     count = there.sum(-1)
     found: np.ndarray[Any, Any] = np.where(there, values, 0).sum(-1) / np.where(count > 0, count, np.nan)

@@ -1,4 +1,4 @@
-"""The layers that a widget shows: as given, between words, under other rules; with their tokens and overviews."""
+"""The layers of a widget: as given, merged into words, under other rules; with their tokens and overviews."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from ...stack import AttentionStack
 from .named_stacks import StackPlace
 from .token_store import TokenStore
 
-# Of a layer and sample the segments of its keys, None without any; and whether a rule such as "sentences" found them.
+# Takes a layer and a sample; returns the keys' segments (or None), and whether a rule such as "sentences" made them.
 SegmentsOf = Callable[[int, int], tuple[Segments | None, bool]]
 
-MAX_COMBINED_SETS = 4  # sets of heads, shown as one, whose levels are kept
+MAX_COMBINED_SETS = 4  # sets of combined heads whose levels are kept
 
 
 class ShownLayers:
-    """The layers that are shown: another object whenever the tensors, the rules or the words are others.
+    """The layers on display: another object whenever the tensors, the rules or the words change.
 
     Args:
-        attention: as it was given.
-        token_store: the tokens of its positions.
-        words: whether pieces are merged into words.
-        rules: other rules that it is under.
-        target: the token whose logit it shows; None: the one that each layer has.
-        version: a number that tells these layers from earlier ones.
-        place: which stack they are, among which.
+        attention: the layers as given.
+        token_store: the tokens of their positions.
+        words: whether subwords are merged into words.
+        rules: the other rules, if any.
+        target: the target token of the stage logit; None: each layer's own.
+        version: a number that distinguishes these layers from earlier ones.
+        place: the shown stack among the others.
 
-    `given` are the layers as given, `stack` the same between words where pieces are merged, and `layers` these under
-    the other rules, each made when it is looked at.
+    `given` holds the layers as given, `stack` merges subwords into words if requested, and `layers` also applies the
+    other rules. Each is made when it is first used.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ShownLayers:
     ) -> None:
         self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
         self.place, self.words, self.target = place, words, target
-        self.kinds: OwnMetrics = {}  # metrics of the user's own
+        self.kinds: OwnMetrics = {}  # custom metrics
         self.segments_of: SegmentsOf = lambda layer, batch: (None, False)
         self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
         if target is not None:
@@ -71,23 +71,23 @@ class ShownLayers:
         self.long_answers = LongAnswers()
         self._level_store = LevelStore()
         self._levels: dict[int, LevelCache] = {}
-        self._combined: dict[tuple[int, str], LevelCache] = {}  # several heads as one, those that were shown last
+        self._combined: dict[tuple[int, str], LevelCache] = {}  # combined heads, the last ones shown
 
     @property
     def labels(self) -> list[str]:
-        """The name of each layer, with the part of its heads and queries that it has, where that is not all."""
+        """The name of each layer, with the kept heads and queries if it keeps only some."""
         parts = ["" if att.part is None else att.part.describe() for att in self.given]
         return [f"{name} ({part})" if part else name for name, part in zip(self.given.names, parts, strict=True)]
 
     @property
     def head_numbers(self) -> list[list[int] | None] | None:
-        """Of each layer its heads' numbers in the model, None where it has all; None where every layer has all."""
+        """The numbers in the model of each layer's heads; None for a layer with all, and None if all have all."""
         found = [None if (own := numbers_of_heads(att)) is None else list(own) for att in self.given]
         return found if any(found) else None
 
     @property
     def title(self) -> str:
-        """What to say above the picture of a part of a model, where all layers have the same; else nothing."""
+        """The line above the picture of a part of a model, if all layers keep the same part; else empty."""
         parts = {att.part for att in self.given}
         part = parts.pop() if len(parts) == 1 else None
         kept = next((x for att in self.given if (x := only_overviews(att)) is not None), None)
@@ -96,39 +96,39 @@ class ShownLayers:
         if kept is not None:
             said.append(
                 f"overviews only (keep='overview'): each cell is the largest of {kept.size} weights; single rows and "
-                "keys, other stages, segments and What if are not known"
+                "keys, other stages, segments and What if are not available"
             )
         return "; ".join(said)
 
     def versions(self) -> tuple[tuple[int, ...], ...]:
-        """Return numbers that change whenever a tensor of any layer does."""
+        """Return numbers that change whenever a tensor of any layer changes."""
         return tuple(self.layers[layer].versions() for layer in range(len(self.layers)))
 
     def before(self, layer: int) -> Attention | None:
-        """Return a layer without the other rules; None where there are none."""
+        """Return a layer without the other rules; None if there are none."""
         return self.stack[layer] if self.rules else None
 
-    # Tokens, and words.
+    # Tokens and words.
 
     @property
     def spelling(self) -> Spelling | None:
-        """How the tokens' vocabulary is written, where the tokenizer tells."""
+        """The spelling of the tokens' vocabulary, if the tokenizer shows it."""
         return self._token_store.spelling
 
     def tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
-        """Return a token for each "query" or "key" of a sample of a layer; None where there are none of its length."""
+        """Return the tokens of a sample's "query" or "key" side in a layer; None if their number does not fit."""
         if self.stack[layer] is not self.given[layer]:
             return self._token_store.words(side, self.given[layer], batch)
         samples = self._token_store.samples(side, self.given[layer].shape)
         return None if samples is None else samples[batch]
 
     def given_tokens(self, side: str, layer: int, batch: int) -> list[str] | None:
-        """Return the same as they were given, one by one."""
+        """Return the tokens as given, before merging."""
         samples = self._token_store.samples(side, self.given[layer].shape)
         return None if samples is None else samples[batch]
 
     def of_own_text(self, layer: int, batch: int) -> Attention:
-        """Return a layer; where its keys are of another text than its queries, one in which no key is a query's own."""
+        """Return a layer; if its keys are another text than its queries, no key counts as a query's own."""
         att = self.layers[layer]
         if att.shape.Q != att.shape.K or att.own_keys(range(1)) is None:
             return att
@@ -138,16 +138,16 @@ class ShownLayers:
         return att if is_same else att.as_part(part.heads, part.queries, elsewhere=True)
 
     def given_ids(self, side: str, layer: int, batch: int) -> list[int] | None:
-        """Return the same as ids, where they were given so."""
+        """Return the tokens as ids, if they were given as ids."""
         return self._token_store.given_ids(side, self.given[layer].shape, batch)
 
     def word_ends(self, side: str, layer: int, batch: int) -> Tensor | None:
-        """Return where the words of a sample begin, and the last ends, (words + 1,); None where there are no tokens."""
+        """Return the start of each word of a sample and the end of the last, (words + 1,); None without tokens."""
         found = self._token_store.bounds(side, self.given[layer])
         return None if found is None else found.of(batch)
 
     def pieces_of(self, side: str, position: int, layer: int, batch: int) -> tuple[int, ...]:
-        """Return the positions of the model's text that one of those shown stands for: a word's pieces, or itself.
+        """Return the model's positions behind a shown position: the subwords of a word, or the position itself.
 
         Raises:
             IndexError: there is no such word.
@@ -162,44 +162,44 @@ class ShownLayers:
         return pieces
 
     def ids(self, layer: int, batch: int) -> Tensor | None:
-        """Return the tokens of a layer's keys as numbers, (K,), the same for the same; None where not all are known."""
+        """Return the tokens of a layer's keys as numbers, (K,), equal for equal tokens; None if any is unknown."""
         tokens = self.tokens("key", layer, batch)
         if tokens is None:
             return None
         return self._token_store.ids(tokens)
 
     def text(self, layer: int, batch: int) -> HeadText:
-        """Return what is known of the text of a layer's keys, for metrics of the user's own."""
+        """Return the known text of a layer's keys, for custom metrics."""
         segments, guessed = self.segments_of(layer, batch)
         tokens = self.tokens("key", layer, batch)
         return HeadText.of(self.ids(layer, batch), tokens, segments, guessed=guessed)
 
     def has_pieces(self, layer: int) -> bool:
-        """Return whether merging tokens into words would change a layer, as far as the first of them tell."""
+        """Return whether merging tokens into words changes a layer, judged by the first tokens."""
         return self._token_store.has_pieces(self.given[layer].shape)
 
     def across(self, side: str, index: int | None, layer: int, batch: int, *, to_words: bool) -> int | None:
-        """Return the word that a piece is of, or a word's first piece; the same position where there are no tokens."""
+        """Return the word of a subword, or a word's first subword; the same position without tokens."""
         words = self._token_store.bounds(side, self.given[layer])
         if index is None or words is None:
             return index
         return words.word_of(index, batch) if to_words else words.first_of(index, batch)
 
-    # Overviews that are kept.
+    # Kept overviews.
 
     def levels(self, layer: int) -> LevelCache:
-        """Return the overviews that are kept of a layer."""
+        """Return the overviews of a layer."""
         return self._levels.setdefault(layer, LevelCache(self.layers[layer], store=self._level_store))
 
     def source(self, layer: int, head: int | str) -> tuple[LevelCache, int]:
-        """Return the overviews that are kept of a head, or of several heads as one.
+        """Return the overviews of a head, or of combined heads.
 
         Args:
             layer: the layer's number.
-            head: the head's number; of several as one their name, such as "mean 0 4".
+            head: the head's number, or the name of combined heads, such as "mean 0 4".
 
         Returns:
-            The cache, and the head's number in it: several as one are head 0 of a cache of their own.
+            The cache, and the head's number in it: combined heads are head 0 of a separate cache.
         """
         if isinstance(head, int):
             return self.levels(layer), head
@@ -208,14 +208,14 @@ class ShownLayers:
             how, *heads = head.split()
             att = self.layers[layer].combine([int(one) for one in heads], how)
             found = LevelCache(att, store=self._level_store)
-        self._combined[layer, head] = found  # now the one that was used last
+        self._combined[layer, head] = found  # the last one used
         while len(self._combined) > MAX_COMBINED_SETS:
             self._combined.pop(next(iter(self._combined)))
         return found, 0
 
 
 def takes(att: Attention, target: int) -> bool:
-    """Return whether the logit of a token can be shown in a layer."""
+    """Return whether a layer can show the logit of a token."""
     known = None if att.carries is None else att.carries.readout
     return known is not None and known.refusal() is None and 0 <= target < known.vocabulary
 
@@ -225,7 +225,7 @@ def _of_token(att: Attention, target: int) -> Attention:
 
 
 def _merged(token_store: TokenStore, given: AttentionStack, layer: int, att: Attention) -> Attention:
-    """Return a layer between words; as it is where no tokens fit it."""
+    """Return a layer merged into words; unchanged if no tokens fit it."""
     words, key_words = (token_store.bounds(side, given[layer]) for side in ("query", "key"))
     if words is None and key_words is None:
         return att

@@ -1,4 +1,4 @@
-"""Several stacks of layers of which a widget shows one: the towers of a model, and forward passes."""
+"""Several stacks of layers, one of which is shown: the towers of a model, and its forward passes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LABELS = ("tokens", "key_tokens")
 
 
 class StackKey(NamedTuple):
-    """Which stack: the number of its forward pass, and its name there, "" where it has none."""
+    """A stack: the number of its forward pass, and its name there ("" without one)."""
 
     forward: int
     name: str
 
 
 class StackPlace(NamedTuple):
-    """Which stack is shown, among which: as `facts` says it."""
+    """The shown stack and the others, for `facts`."""
 
     stack: str = ""
     stacks: tuple[str, ...] = ("",)
@@ -33,14 +33,14 @@ class StackPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class LabeledStack:
-    """Layers, with what stands at their positions: the keywords of `AttentionWidget` of the same names.
+    """Layers with their labels: keywords of `AttentionWidget` with the same names.
 
     Args:
         attention: the layers.
-        tokens, key_tokens: of the queries and of the keys; None: positions are shown.
+        tokens, key_tokens: tokens of the queries and keys; None: positions are shown.
         grid, grid_start, grid_side, image: image patches.
-        segments, key_segments: the named parts of their texts.
-        effects: the model, to be run again with edits; None: there is none.
+        segments, key_segments: the named parts of the texts.
+        effects: the model, which can be run again with edits; None: no model.
     """
 
     attention: Attention | AttentionStack
@@ -56,7 +56,7 @@ class LabeledStack:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is the widget's traits of the same names, in an order in which each can be checked."""
+        """The values of the widget's traits of the same names, in an order in which each can be checked."""
         names = ("grid_side", "grid_start", "grid", "image", *LABELS, "segments", "key_segments")
         return {name: getattr(self, name) for name in names}
 
@@ -67,14 +67,14 @@ Sources: TypeAlias = Mapping[Any, Source]  # by name, by number of a forward pas
 
 
 class NamedStacks:
-    """The stacks of a widget, each read when it is first chosen.
+    """The stacks of a widget; each is read when it is first chosen.
 
     Args:
         sources: the stacks: by name, by the number of a forward pass, or by both.
-        labels: `tokens` and `key_tokens` where they are given for each stack: mappings by the same, or by name alone.
+        labels: `tokens` and `key_tokens`, if given for each stack: mappings by the same keys, or by name alone.
 
     Raises:
-        TypeError, ValueError: sources or labels that are none of these.
+        TypeError, ValueError: the sources or labels are invalid.
     """
 
     def __init__(self, sources: Sources, labels: Mapping[str, Any]) -> None:
@@ -82,7 +82,7 @@ class NamedStacks:
             raise ValueError("there are no stacks: give one or more by name, such as {'encoder': stack}")
         self._sources = {_as_key(key): _as_source(key, source) for key, source in sources.items()}
         if len(self._sources) < len(sources):
-            raise ValueError(f"two of the stacks {_listed(sources)} are called the same: give each its own name")
+            raise ValueError(f"two of the stacks {_listed(sources)} have the same name: give each its own name")
         numbers = sorted({key.forward for key in self._sources})
         if numbers != list(range(len(numbers))):
             raise ValueError(
@@ -90,11 +90,11 @@ class NamedStacks:
             )
         self.forwards = len(numbers)
         self._labels = {name: self._by_key(name, given) for name, given in labels.items()}
-        self._read: set[StackKey] = set()  # those whose source is a `LabeledStack`, with all labels
+        self._read: set[StackKey] = set()  # stacks from a `LabeledStack`, which has all labels
 
     @property
     def first(self) -> StackKey:
-        """The stack that is shown where none is chosen."""
+        """The stack that is shown first."""
         return next(key for key in self._sources if key.forward == 0)
 
     def names(self, forward: int) -> tuple[str, ...]:
@@ -102,14 +102,14 @@ class NamedStacks:
         return tuple(key.name for key in self._sources if key.forward == forward)
 
     def place(self, key: StackKey) -> StackPlace:
-        """Return where a stack stands among the others."""
+        """Return the place of a stack among the others."""
         return StackPlace(key.name, self.names(key.forward), key.forward, self.forwards)
 
     def check_name(self, name: str, forward: int) -> str:
-        """Return the name of a stack of a forward pass; "" is the first.
+        """Return the name of a stack in a forward pass; "" means the first.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such stack.
         """
         names = self.names(forward)
         if name in names:
@@ -127,15 +127,15 @@ class NamedStacks:
         )
 
     def near(self, name: str, forward: int) -> StackKey:
-        """Return the stack of this name in a forward pass, or the first there where it has none."""
+        """Return the stack with this name in a forward pass; the first one if the pass has no such name."""
         names = self.names(forward)
         return StackKey(forward, name if name in names else names[0])
 
     def find(self, key: StackKey) -> LabeledStack:
-        """Return a stack with its labels; it is read the first time.
+        """Return a stack with its labels, reading it the first time.
 
         Raises:
-            TypeError: it is none.
+            TypeError: it is no stack.
         """
         source = self._sources[key]
         if key in self._read:
@@ -148,12 +148,12 @@ class NamedStacks:
         return self.find(key)
 
     def keep(self, key: StackKey, stack: LabeledStack) -> None:
-        """Put another stack, or other labels, in the place of one."""
+        """Replace a stack or its labels."""
         self._sources[key] = stack
         self._read.add(key)
 
     def _by_key(self, name: str, given: Mapping[Any, Any]) -> dict[StackKey, Any]:
-        """Return labels by the stacks that they are of."""
+        """Return labels by stack."""
         found: dict[StackKey, Any] = {}
         for key, labels in given.items():
             same = [one for one in self._sources if key in ((*one,), one.forward, one.name)]
@@ -174,7 +174,7 @@ def _as_key(key: Any) -> StackKey:
         raise TypeError(
             f"a stack is called {key!r}: give a name, the number of a forward pass, or both, such as (2, 'decoder')"
         )
-    return StackKey(operator.index(forward), name.encode("utf-8", "replace").decode())  # as the trait has it
+    return StackKey(operator.index(forward), name.encode("utf-8", "replace").decode())  # as the trait stores it
 
 
 def _as_source(key: Any, source: Any) -> Source:
@@ -187,7 +187,7 @@ def _as_source(key: Any, source: Any) -> Source:
 
 
 def _listed(keys: Iterable[Any]) -> str:
-    """Return some names in words, a few at most."""
+    """Return some names as text, a few at most."""
     names = [repr(_plain(key)) for key in keys]
     return ", ".join(names if len(names) <= 8 else [*names[:7], f"… {len(names) - 7} more"])
 

@@ -1,4 +1,4 @@
-"""The segments of a widget: made of what was given for the tokens of a sample, and the colors that they have."""
+"""The segments of a widget, made for the tokens of each sample, and their colors."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from ..._utils.failures import sentence_of
 from ...attention import Attention
 from .layers import ShownLayers
 
-COLORS = 7  # beside that of the asking segment
+COLORS = 7  # in addition to the asking segment's color
 ASKING_COLOR, GRAY = 7, -1
-MAX_ENTRIES = 4096  # that are sent
+MAX_ENTRIES = 4096  # segments sent
 MAX_NAMES = 48 * 1024  # bytes of their names
-MAX_KEPT = 16  # texts of which the segments are kept
-TOGETHER = 128  # on each level, where there are more than can be shown
-BESIDE = 5  # columns that may stand beside what is inside a segment: its rest, all else, and three of their own
+MAX_KEPT = 16  # texts whose segments are kept
+TOGETHER = 128  # segments per level after grouping, if there are more than can be shown
+BESIDE = 5  # columns next to those inside a segment: its rest, all else, and three special ones
 
 
 SIDES = ("query", "key")
 
 
 class GivenText(NamedTuple):
-    """The tokens of a sample, as strings and, where they were given so, as ids; None where they are not known."""
+    """The tokens of a sample, as strings and, if they were given as ids, as ids; None if unknown."""
 
     tokens: list[str] | None
     ids: list[int] | None
 
 
 class GivenSegments(NamedTuple):
-    """Segments as a user gives them, with the tokens of the widget: see `AttentionWidget`."""
+    """Segments from the user, with the widget's tokens; see `AttentionWidget`."""
 
     segments: Any
     key_segments: Any
@@ -50,10 +50,10 @@ class GivenSegments(NamedTuple):
 
 
 class SegmentStore:
-    """The segments of a widget, for each sample and layer that is asked for.
+    """The segments of a widget for any sample and layer.
 
     Args:
-        given: tells them as they are now.
+        given: returns the current segments and tokens from the user.
     """
 
     def __init__(self, given: Callable[[], GivenSegments]) -> None:
@@ -63,15 +63,15 @@ class SegmentStore:
         self._told: dict[str, Any] = {}
 
     def forget(self) -> None:
-        """Keep nothing: the segments, or the tokens, are others now."""
+        """Forget all, because the segments or the tokens have changed."""
         self._read.clear()
         self._colors.clear()
 
     def of(self, side: str, shown: ShownLayers, layer: int, batch: int) -> Segments | None:
-        """Return the segments of the "query" or "key" side of a sample of a layer, as it is shown; None without any.
+        """Return the segments of a sample's "query" or "key" side in a layer; None without segments.
 
         Raises:
-            ValueError, TypeError: they cannot be of these tokens.
+            ValueError, TypeError: the segments do not fit the tokens.
         """
         source = self._given().of(side)
         if source is None:
@@ -79,22 +79,22 @@ class SegmentStore:
         return self._read_source(source, side, shown, layer, batch)
 
     def check(self, source: Any, side: str, shown: ShownLayers, layer: int, batch: int) -> None:
-        """Raise what says that segments cannot be of the tokens of a sample of a layer."""
+        """Raise the error if segments do not fit the tokens of a sample in a layer."""
         self._read_source(source, side, shown, layer, batch)
 
     @property
     def are_given(self) -> bool:
-        """Whether there are any, whether they fit or not."""
+        """Whether there are segments, fitting or not."""
         given = self._given()
         return given.segments is not None or given.key_segments is not None
 
     @property
     def has_told(self) -> bool:
-        """Whether the front-end has been told of any."""
+        """Whether segments have been sent to the front-end."""
         return any(told != repr(None) for told in self._told.values())
 
     def both(self, shown: ShownLayers, layer: int, batch: int) -> tuple[Segments, Segments] | None:
-        """Return the segments of the queries and of the keys; None where there are none."""
+        """Return the segments of the queries and of the keys; None without segments."""
         queries, keys = (self.of(side, shown, layer, batch) for side in ("query", "key"))
         return None if queries is None or keys is None else (queries, keys)
 
@@ -120,12 +120,12 @@ class SegmentStore:
     # Colors.
 
     def colors(self, names: Sequence[str], asking: str, of: tuple[Any, ...]) -> list[int]:
-        """Return the color of each segment: in order of appearance, gray where all are taken, the asking one its own.
+        """Return the color of each segment, in order of appearance; gray if all are taken; the asking one has its own.
 
         Args:
-            names: of the segments.
-            asking: the one that is looked at.
-            of: what tells these segments from others.
+            names: names of the segments.
+            asking: the asking segment.
+            of: identifies this set of segments.
         """
         known = self._colors.get((*of, asking))
         if known is not None and len(known) == len(names):
@@ -133,9 +133,9 @@ class SegmentStore:
         return colors_of(names, asking)
 
     def choose(self, names: Sequence[str], asking: str, of: tuple[Any, ...], strongest: Sequence[int]) -> bool:
-        """Give the colors to those with most mass, where there are more; return whether that changes any.
+        """Color the segments with most mass, if there are more segments than colors; return whether any color changed.
 
-        It is done once: colors stay until the segments are others.
+        This is done once: then colors stay until the segments change.
         """
         key = (*of, asking)
         if key in self._colors:
@@ -149,23 +149,23 @@ class SegmentStore:
     # Messages.
 
     def message(self, side: str, shown: ShownLayers, layer: int, batch: int, asking: Asking) -> dict[str, Any] | None:
-        """Return the segments of one side for the front-end; of the keys None where they are those of the queries."""
+        """Return the segments of one side for the front-end; None for the keys if both sides share them."""
         try:
             found = self.of(side, shown, layer, batch)
             if side == "key" and found is not None and self.of("query", shown, layer, batch) == found:
                 return None
             return None if found is None else encoded(found, self.colors_of_text(found, asking))
-        except Exception as error:  # whatever a source raises: the page says it
+        except Exception as error:  # a source may raise anything; the page shows the error
             return {"error": sentence_of(error)}
 
     def colors_of_text(self, found: Segments, asking: Asking) -> list[int]:
-        """Return the colors of the segments of level 0."""
+        """Return the colors of the outermost segments."""
         outermost = (path_of(asking) or ("",))[0]
         wanted = outermost if outermost in found.distinct else found.answer
         return self.colors(found.distinct, wanted, (found.entries, ()))
 
     def is_new(self, name: str, message: Any) -> bool:
-        """Return whether the front-end has others under this name; from now on it has these."""
+        """Return whether these differ from the front-end's, and record that it gets these."""
         told = repr(message)
         if self._told.get(name) == told:
             return False
@@ -174,10 +174,10 @@ class SegmentStore:
 
 
 def of_sample(source: Any, batch: int, batches: int) -> Any:
-    """Return what was given for one sample: of a list with one for each its own, else all of it.
+    """Return the segments given for one sample: its own from a list with one for each, else all.
 
     Raises:
-        ValueError: a list with another number of them.
+        ValueError: the list has another number of samples.
     """
     if not is_by_sample(source):
         return source
@@ -187,7 +187,7 @@ def of_sample(source: Any, batch: int, batches: int) -> Any:
 
 
 def is_by_sample(source: Any) -> bool:
-    """Return whether it is a list with segments for each sample, and not a chat or nested units."""
+    """Return whether the source is a list with segments for each sample, not a chat or nested units."""
     if not isinstance(source, list | tuple) or not source:
         return False
     return all(
@@ -197,17 +197,17 @@ def is_by_sample(source: Any) -> bool:
 
 
 def _fitting(own: Any, side: str, att: Attention, texts: Sequence[GivenText], tokenizer: Any) -> Segments:
-    """Read segments for the queries or the keys of a layer; those of the keys' text are cut to the queries' places.
+    """Read the segments of a layer's queries or keys; if only the keys' text has segments, cut them to the queries.
 
     Args:
-        own: what was given for the sample.
+        own: the segments given for the sample.
         side: "query" or "key".
         att: the layer.
-        texts: of its queries and of its keys.
-        tokenizer: of both.
+        texts: the texts of its queries and keys.
+        tokenizer: the tokenizer of both.
     """
     if own is None:
-        raise ValueError("this sample has no segments: give some for each")
+        raise ValueError("this sample has no segments: give segments for each sample")
     of_queries, of_keys = texts
     many = att.shape.Q if side == "query" else att.shape.K
     places = att.own_keys(range(att.shape.Q)) if side == "query" and att.shape.Q != att.shape.K else None
@@ -219,33 +219,33 @@ def _fitting(own: Any, side: str, att: Attention, texts: Sequence[GivenText], to
 def _read(own: Any, many: int, text: GivenText, tokenizer: Any) -> Segments:
     if isinstance(own, Segments):
         if own.length != many:
-            raise ValueError(f"the segments are of {own.length:,} tokens, and this layer has {many:,}")
+            raise ValueError(f"the segments cover {own.length:,} tokens, but this layer has {many:,}")
         return own
     length = None if text.tokens is not None else many
     found = read_segments(own, tokenizer=tokenizer, ids=text.ids, tokens=text.tokens, length=length)
     if found.length != many:
-        raise ValueError(f"the segments are of {found.length:,} tokens, and this layer has {many:,}")
+        raise ValueError(f"the segments cover {found.length:,} tokens, but this layer has {many:,}")
     return found
 
 
 def _as_many_as_fit(found: Segments) -> Segments:
-    """Return segments of which neighbors are put together, on every level that has more than can be shown."""
+    """Group neighboring segments on every level with more segments than can be shown."""
     aside = sum(name in (*RESERVED, found.answer) for name in found.distinct)
     return gathered(found, TOGETHER, MAX_SEGMENTS - aside, MAX_SEGMENTS - BESIDE)
 
 
 def at_places(found: Segments, places: Sequence[int], many: int) -> Segments:
-    """Return the segments of some places of a text, each of which is a position now."""
+    """Return segments for some places of a text, which become the positions."""
     chosen = np.array(places, np.int64)
     return _moved(found, np.where(chosen < found.length, chosen, -1), many)
 
 
 def in_words(found: Segments, ends: Tensor) -> Segments:
-    """Return segments of words instead of pieces: a word is in the segment of its first piece.
+    """Return segments of words instead of subwords: a word belongs to the segment of its first subword.
 
     Args:
-        found: segments of pieces.
-        ends: (words + 1,) where each word begins, and the last one ends.
+        found: segments of subwords.
+        ends: (words + 1,) the start of each word, and the end of the last one.
     """
     places = ends.cpu().numpy()
     first, some = np.minimum(places[:-1], found.length - 1), places[1:] > places[:-1]
@@ -253,7 +253,7 @@ def in_words(found: Segments, ends: Tensor) -> Segments:
 
 
 def _moved(found: Segments, places: np.ndarray[Any, Any], many: int) -> Segments:
-    """Return segments at other positions: of each one its place among those of `found`, below 0 where it has none."""
+    """Return segments at other positions; each gives its place in `found`, negative if it has none."""
     order = np.argsort(places, kind="stable")
     ascending = places[order]
     entries, covered = [], np.zeros(many, bool)
@@ -293,20 +293,20 @@ def colors_of(names: Sequence[str], asking: str, chosen: set[int] | None = None)
 
 
 Colors = Callable[[Sequence[str], Sequence[str]], list[int]]
-Asking = str | Sequence[str] | None  # a name, or the path of a nested one
+Asking = str | Sequence[str] | None  # a name, or the path to a nested segment
 
 
 def columns_of(found: Segments, path: Sequence[str], colors: Colors) -> Columns:
-    """Return the columns of a place: level 0, or what is inside a segment, the rest of the text as one.
+    """Return the columns at a place: the outermost segments, or the parts of one segment and the rest of the text.
 
     Args:
         found: the segments of the keys.
-        path: the segments that one has gone down into.
-        colors: returns the colors of some names on a path.
+        path: the path to the opened segment.
+        colors: returns the colors of the names on a path.
 
     Raises:
         KeyError: there is no such segment.
-        ValueError: there is nothing inside it.
+        ValueError: it has no segments inside.
     """
     text = (found.entries, tuple(path))
     if not path:
@@ -316,7 +316,7 @@ def columns_of(found: Segments, path: Sequence[str], colors: Colors) -> Columns:
     for name in path:
         inner = inner.inside(name)
     if len(inner.distinct) < 2:
-        raise ValueError(f"there is nothing inside {path[-1]!r}: it is the last level")
+        raise ValueError(f"{path[-1]!r} has no segments inside: it is on the last level")
     labels, names = inner.labels().copy(), [*inner.distinct]
     outer = found.labels()
     kept = [name for name in (FIRST, TEMPLATE, PADDING) if name in found.distinct and name not in names]
@@ -337,11 +337,11 @@ def columns_of(found: Segments, path: Sequence[str], colors: Colors) -> Columns:
 
 
 def asked_in(found: Segments, asking: Asking) -> tuple[tuple[str, ...], str]:
-    """Return the segment whose queries are looked at, as what it lies in and its name; the answer where it is none.
+    """Return the asking segment as its path and name; the answer by default.
 
     Args:
         found: the segments of the queries.
-        asking: its name, or its path from the outermost on; None: the answer.
+        asking: its name, or its path from the outermost segment; None: the answer.
     """
     *path, name = path_of(asking) or (found.answer,)
     try:
@@ -352,12 +352,12 @@ def asked_in(found: Segments, asking: Asking) -> tuple[tuple[str, ...], str]:
 
 
 def path_of(asking: Asking) -> tuple[str, ...]:
-    """Return the path of a segment from the outermost on; empty of None."""
+    """Return the path of a segment from the outermost one; empty for None."""
     return () if asking is None else (asking,) if isinstance(asking, str) else tuple(asking)
 
 
 def own_color_at(asked: Sequence[str], path: Sequence[str]) -> str:
-    """Return which segment inside a path the asking one is, or lies in: it has their own gray; "" where none is.
+    """Return the segment inside a path that contains the asking one, and so has its gray; "" if none does.
 
     >>> own_color_at(["documents", "doc 3"], []), own_color_at(["answer"], ["documents"])
     ('documents', '')
@@ -366,11 +366,11 @@ def own_color_at(asked: Sequence[str], path: Sequence[str]) -> str:
 
 
 def rows_of(found: Segments, path: Sequence[str] = ()) -> Rows:
-    """Return the segments of the queries at a place, as `columns_of` returns those of the keys.
+    """Return the segments of the queries at a place, in the form of `columns_of`.
 
     Raises:
         KeyError: there is no such segment.
-        ValueError: there is nothing inside it.
+        ValueError: it has no segments inside.
     """
     columns = columns_of(found, path, lambda names, _: [GRAY] * len(names))
     labels, names = columns.labels, columns.names
@@ -380,7 +380,7 @@ def rows_of(found: Segments, path: Sequence[str] = ()) -> Rows:
 
 
 def encoded(found: Segments, colors: list[int]) -> dict[str, Any]:
-    """Return segments as they are sent: all levels, or the outermost ones of which all entries can be."""
+    """Return segments as sent: all levels, or the outermost levels that can be sent completely."""
     some = _entries_to_send(found)
     names = [one.name for one in some]
     if _bytes_of((*names, *found.distinct)) > MAX_NAMES:
@@ -400,7 +400,7 @@ def encoded(found: Segments, colors: list[int]) -> dict[str, Any]:
 
 
 def _entries_to_send(found: Segments) -> Sequence[Segment]:
-    """Return the entries of as many levels as can be sent, outermost first; of level 0 at most the first 4,096."""
+    """Return the entries of as many levels as can be sent, outermost first, with at most 4,096 of level 0."""
     left = MAX_NAMES - _bytes_of(found.distinct)
     for depth in range(found.depth, 1, -1):
         some = [one for one in found.entries if one.level < depth]

@@ -1,4 +1,4 @@
-"""The tokens of queries and keys: there may be millions, so they are checked once, and then known by identity."""
+"""The tokens of queries and keys. There may be millions, so they are checked once and then recognized by identity."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from ..._tokens.search import TokenSearch
 from ..._tokens.tokenizers import Spelling, spelling_of, word_ids
 from ...attention import Attention
 
-MAX_KEPT_LISTS = 8  # lists of tokens that are known to be right, and as many of their words
+MAX_KEPT_LISTS = 8  # checked lists of tokens, and as many lists of words
 
 Samples = list[list[str]]  # the tokens of every sample
 
 
 class GivenTokens(NamedTuple):
-    """Tokens as a user gives them: see `AttentionWidget`."""
+    """Tokens from the user; see `AttentionWidget`."""
 
     tokens: Any
     key_tokens: Any
     tokenizer: Any = None
 
     def of(self, side: str, shape: Shape) -> Any:
-        """Return those of the queries, or of the keys, of a layer of this shape."""
+        """Return the tokens of a layer's queries or keys, if their number fits its shape."""
         only = self.key_tokens is not None or shape.Q != shape.K
         return self.key_tokens if side == "key" and only else self.tokens
 
 
 class TokenStore:
-    """The tokens of a widget, in every form in which they are asked for.
+    """The tokens of a widget, in every form that is needed.
 
     Args:
-        given: tells them as they are now.
+        given: returns the current tokens from the user.
     """
 
     def __init__(self, given: Callable[[], GivenTokens]) -> None:
         self._given = given
-        self._checked: dict[tuple[int, int, int], tuple[Any, Samples | None]] = {}  # by who they are
+        self._checked: dict[tuple[int, int, int], tuple[Any, Samples | None]] = {}  # by identity
         self._bounds: dict[tuple[int, int, int], tuple[Any, WordBounds]] = {}
         self._words: dict[tuple[int, int], tuple[WordBounds, list[str], list[str]]] = {}
         self._spelled: tuple[Any, Spelling | None] = (None, None)
-        self._ids: tuple[list[str], Tensor | None] | None = None  # the tokens that were last asked for, as numbers
+        self._ids: tuple[list[str], Tensor | None] | None = None  # the last requested tokens, as numbers
         self._vocabularies: dict[str, TokenSearch] = {}
-        self._told: dict[str, list[str] | None] = {}  # the tokens that were last sent
+        self._told: dict[str, list[str] | None] = {}  # the tokens sent last
 
     def forget(self) -> None:
-        """Keep nothing of them: they are others now."""
+        """Forget all, because the tokens have changed."""
         self._checked.clear()
         self.forget_ids()
 
     def forget_ids(self) -> None:
-        """Keep no numbers of them."""
+        """Forget the numbers of tokens."""
         self._ids = None
 
-    # One by one.
+    # Single tokens.
 
     def check(self, tokens: Any, batches: int, length: int, name: str) -> Samples | None:
-        """Return tokens as `check_tokens` does; those that were checked before are not checked again."""
+        """Check tokens as `check_tokens` does, once for each list."""
         key = (id(tokens), batches, length)
         held, samples = self._checked.get(key, (None, None))
         if held is not tokens:
@@ -77,19 +77,19 @@ class TokenStore:
     def samples(
         self, side: str, shape: Shape, given: GivenTokens | None = None, name: str = "tokens"
     ) -> Samples | None:
-        """Return the tokens of all samples of a layer of this shape; None where it has another length.
+        """Return the tokens of all samples for a layer's shape; None if the length differs.
 
         Args:
-            given: tokens of another widget or side, in the place of one's own.
+            given: tokens of another widget or side, instead of the widget's own.
         """
         tokens = (given or self._given()).of(side, shape)
         try:
             return self.check(tokens, shape.B, _length(side, shape), name)
-        except ValueError:  # they were checked for another layer
+        except ValueError:  # they fit another layer
             return None
 
     def given_ids(self, side: str, shape: Shape, batch: int) -> list[int] | None:
-        """Return the tokens of a sample as ids, where they were given so and there are as many as positions."""
+        """Return the tokens of a sample as ids, if they were given as ids and fit the positions."""
         tokens: Any = self._given().of(side, shape)
         if self._given().tokenizer is None or tokens is None:
             return None
@@ -101,7 +101,7 @@ class TokenStore:
         return [int(one) for one in tokens] if is_ids and len(tokens) == _length(side, shape) else None
 
     def as_strings(self, name: str, shape: Shape) -> Any:
-        """Return `tokens` or `key_tokens` as they were given; of ids the tokenizer's strings for them."""
+        """Return `tokens` or `key_tokens` as given; ids become the tokenizer's strings."""
         given = self._given()
         tokens = given.tokens if name == "tokens" else given.key_tokens
         if tokens is None or given.tokenizer is None:
@@ -111,7 +111,7 @@ class TokenStore:
     # Merged into words.
 
     def bounds(self, side: str, att: Attention) -> WordBounds | None:
-        """Return the words of a layer's queries or keys; None where it has no tokens."""
+        """Return the words of a layer's queries or keys; None without tokens."""
         samples = self.samples(side, att.shape)
         if samples is None:
             return None
@@ -126,7 +126,7 @@ class TokenStore:
         return self._bounds[key][1]
 
     def words(self, side: str, att: Attention, batch: int) -> list[str] | None:
-        """Return a token for each word of a sample of a layer; None where it has no tokens."""
+        """Return a token for each word of a sample in a layer; None without tokens."""
         samples, bounds = self.samples(side, att.shape), self.bounds(side, att)
         if samples is None or bounds is None:
             return None
@@ -140,7 +140,7 @@ class TokenStore:
         return kept[2]
 
     def has_pieces(self, shape: Shape) -> bool:
-        """Return whether merging tokens into words would change anything, as far as the first of them tell."""
+        """Return whether merging tokens into words changes anything, judged by the first tokens."""
         for side in ("query", "key"):
             left = encoding.PAGE
             for pieces in {id(one): one for one in self.samples(side, shape) or ()}.values():
@@ -154,34 +154,34 @@ class TokenStore:
 
     @property
     def spelling(self) -> Spelling | None:
-        """How the vocabulary is written, where the tokenizer tells."""
+        """The spelling of the vocabulary, if the tokenizer shows it."""
         tokenizer = self._given().tokenizer
-        if self._spelled[0] is not tokenizer:  # a fast one writes out its whole vocabulary to tell
+        if self._spelled[0] is not tokenizer:  # slow: a fast tokenizer writes out its whole vocabulary
             self._spelled = tokenizer, spelling_of(tokenizer)
         return self._spelled[1]
 
-    # As others take them.
+    # For other modules.
 
     def ids(self, tokens: list[str]) -> Tensor | None:
-        """Return tokens as numbers, (n,), the same for the same; None where one of them is not known."""
+        """Return tokens as numbers, (n,), equal for equal tokens; None if any token is unknown."""
         if self._ids is None or self._ids[0] is not tokens:
             self._ids = tokens, as_ids(tokens)
         return self._ids[1]
 
     def vocabulary(self, side: str, tokens: list[str]) -> TokenSearch:
-        """Return tokens that can be searched; of each side those that were last asked for are kept."""
+        """Return tokens in searchable form; the last ones of each side are kept."""
         known = self._vocabularies.get(side)
         if known is None or known.tokens is not tokens:
             known = self._vocabularies[side] = TokenSearch(tokens)
         return known
 
     def message(self, tokens: list[str] | None) -> dict[str, Any] | None:
-        """Return a sample's tokens for the front-end, and how its vocabulary is written, where the tokenizer tells."""
+        """Return a sample's tokens for the front-end, with the spelling of the vocabulary if the tokenizer shows it."""
         message, spelling = encoding.encode_tokens(tokens), self.spelling
         return message if message is None or spelling is None else {**message, "spelling": spelling}
 
     def is_new(self, name: str, tokens: list[str] | None) -> bool:
-        """Return whether the front-end has others under this name; from now on it has these."""
+        """Return whether these differ from the front-end's, and record that it gets these."""
         if name in self._told and self._told[name] is tokens:
             return False
         self._told[name] = tokens

@@ -244,7 +244,7 @@ describe("where the answer looked", () => {
   test("a row that fails to come is asked for again when it is pointed at again", async () => {
     let fails = true;
     const { view, host } = await drawRounded(({ row }) => {
-      if (fails) throw new Error("other segments are shown by now: ask again");
+      if (fails) throw new Error("other segments are shown now: send the request again");
       return ROWS[row as number];
     });
     const matrix = view.find("[data-aw=segment-matrix]");
