@@ -72,7 +72,7 @@ def test_what_is_not_kept_is_asked_for_again() -> None:
     w = widget()
     assert "this file is no longer available: save it again" in ask(w, "png", 10)[0]["error"]
     ask(w, "html")
-    assert "no longer kept" in ask(w, "png", 10)[0]["error"]
+    assert "no longer available" in ask(w, "png", 10)[0]["error"]
     for kind, start in (("exe", 0), (None, 0), (["png"], 0), ("png", -1), ("png", "0"), ("png", 1 << 40)):
         reply, _ = ask(w, kind, start)
         assert not reply["ok"]
