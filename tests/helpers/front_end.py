@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
+import pytest
 from comm.base_comm import BaseComm
 from ipywidgets.widgets.widget import _put_buffers
 
@@ -200,6 +201,17 @@ def decode_cells(values: dict[str, Any], blocked: dict[str, Any] | None = None) 
     if blocked is not None:
         kinds = np.where(decode(blocked), BLOCKED, kinds)
     return np.where(kinds == BLOCKED, np.nan, array), kinds
+
+
+def assert_same_picture(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Check that two threads or processes computed the same picture: rounding may move a cell to the next code."""
+    rounded = ("values", "low", "high")
+    assert {name: x for name, x in found.items() if name not in rounded} == {
+        name: x for name, x in expected.items() if name not in rounded
+    }
+    assert (found["low"], found["high"]) == pytest.approx((expected["low"], expected["high"]), rel=1e-5)
+    codes, others = (decode(one["values"]).astype(int) for one in (found, expected))
+    assert abs(codes - others).max() <= 1
 
 
 def _dequantise(codes: Array, scale: dict[str, Any]) -> tuple[Array, Array]:

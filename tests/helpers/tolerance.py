@@ -14,8 +14,9 @@ A bound that was only seen to be enough is therefore one machine's luck. The bou
 Where another program computes the same, such as torch's fused kernel or a model's eager attention, its own error to
 float64 is the measure: `assert_as_near`.
 
-What is computed twice by the same kernel from the same numbers is equal bit by bit, and tests say so by `torch.equal`:
-a model's output with and without capture, a result that was kept, a file that was read back.
+Numbers that the same thread computes twice by the same kernel are equal bit by bit, and tests compare them by
+`torch.equal`: a model's output with and without capture, a result that was kept, a file that was read back.
+Numbers that another thread or process computes are not: `assert_same_overview`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import torch
 from carrying import largest
 from torch import Tensor
 
+from attnwidget._engine.overview import Overview
 from attnwidget._engine.sources import CARRIED
 from attnwidget.attention import Attention
 
@@ -178,6 +180,21 @@ def rounding(att: Attention, *, added: float = 0.0) -> Rounding:
     known = CARRIED if att.carries is not None and {*CARRIED} <= {*att.stages} else ()
     carried = {stage: largest(att, stage) for stage in known}
     return Rounding(product, score, att.shape.D, att.shape.K, float(v.max()), _longest(v), att.dtype, carried)
+
+
+def assert_same_overview(found: Overview, expected: Overview, att: Attention, stage: str = "weights") -> None:
+    """Check that two threads or processes computed the same overview of an attention.
+
+    Last bits may differ: torch splits a product by the number of threads that its caller may use.
+    """
+    cells = found.query_bin * found.key_bin
+    if att.q is None:
+        bound = sums(cells, float(expected.values.nan_to_num(0, 0, 0).abs().max()))
+    else:
+        bound = rounding(att).pooled(stage, cells)
+    torch.testing.assert_close(found.values, expected.values, equal_nan=True, **bound)
+    assert torch.equal(found.allowed, expected.allowed)
+    assert (found.query_bin, found.key_bin) == (expected.query_bin, expected.key_bin)
 
 
 def _longest(x: Tensor) -> float:

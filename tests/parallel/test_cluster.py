@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from front_end import assert_same_picture
 from killed import KilledOnce
+from tolerance import assert_same_overview
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, Capture, capture, segments
 from attnwidget._engine import level_cache, parts
@@ -65,7 +67,8 @@ def stack() -> AttentionStack:
 def assert_same_overviews(found: list[list[Any]]) -> None:
     for layer, of in enumerate(found):
         for head, one in enumerate(of):
-            assert torch.equal(one.values, stack()[layer].overview(0, head, size=100).values)
+            att = stack()[layer]
+            assert_same_overview(one, att.overview(0, head, size=100), att)
 
 
 def killed_once(value: tuple[torch.Tensor, Path], row: int) -> int:
@@ -110,7 +113,7 @@ def test_of_a_saved_capture_nothing_is_scattered(executor: Executor, client: Any
     att = Capture.load(tmp_path / "run.safetensors").attention[0]
     assert Cluster(executor).send(parts.subject_of(att, "weights", None)).memory is None
     found = att.overview(0, 1, size=70, executor=executor)
-    assert torch.equal(found.values, cap.attention[0].overview(0, 1, size=70).values)
+    assert_same_overview(found, cap.attention[0].overview(0, 1, size=70), cap.attention[0])
     (tmp_path / "run.safetensors").unlink()
     with pytest.raises(
         RuntimeError, match=r"sample 0, head 0, queries \d+–.*run.safetensors is not there: put the file"
@@ -141,7 +144,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_a_pass_loses_nothing(executor: 
     att, alone = (Attention(q, k, mask=mask) for _ in range(2))
     found = att.overview(0, 1, size=100, executor=executor)
     assert mask.has_killed
-    assert torch.equal(found.values, alone.overview(0, 1, size=100).values)
+    assert_same_overview(found, alone.overview(0, 1, size=100), alone)
 
 
 def test_the_exact_picture_of_a_widget(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +156,7 @@ def test_the_exact_picture_of_a_widget(executor: Executor, monkeypatch: pytest.M
     found.observe(lambda change: seen.append(change.new), "progress")
     monkeypatch.setattr("attnwidget._messages.pictures.picture.LIMITS", _quick_reports())
     found.finish(executor=executor)
-    assert found.picture == expected.picture
+    assert_same_picture(found.picture, expected.picture)
     assert found.picture["sampled"] is None
     assert found.progress is None
 

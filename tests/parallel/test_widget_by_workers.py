@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from front_end import assert_same_picture
 from killed import KilledOnce
 
 from attnwidget import AttentionWidget, compare
@@ -72,7 +73,7 @@ def test_it_is_the_same_picture(kind: str, pools: dict[str, Executor], expected:
     seen: list[Any] = []
     w.observe(lambda change: seen.append(change.new), "progress")
     w.finish(executor=pools[kind])
-    assert w.picture == expected
+    assert_same_picture(w.picture, expected)
     assert (w.picture["sampled"], w.progress) == (None, None)
     workers = [one["workers"] for one in seen if one is not None and "workers" in one]
     assert workers[0] == 2
@@ -101,7 +102,7 @@ def test_the_kernel_answers_while_workers_have_not_begun(expected: Any) -> None:
             pool.go_on.set()
             while w.picture["sampled"] is not None:
                 await asyncio.sleep(0.001)
-        assert w.picture == expected
+        assert_same_picture(w.picture, expected)
 
     asyncio.run(session())
 
@@ -117,7 +118,7 @@ def test_what_is_stopped_is_cancelled_and_goes_on_where_it_was(expected: Any) ->
             assert pool.cancelled == 2
             pool.go_on.set()
             w.finish()
-        assert w.picture == expected
+        assert_same_picture(w.picture, expected)
 
     asyncio.run(session())
 
@@ -159,7 +160,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_a_picture_loses_nothing(
         w.finish(executor=fresh_pool)
     assert mask.has_killed
     alone.finish()
-    assert w.picture == alone.picture
+    assert_same_picture(w.picture, alone.picture)
     assert w.picture["sampled"] is None
 
 
