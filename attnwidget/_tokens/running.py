@@ -16,6 +16,8 @@ NO_SPACE_BEFORE = re.compile(r"(?:[.,!?;:%)\]}’”»…。，、！？]+|['’
 NO_SPACE_AFTER = re.compile(r"[([{“‘«]")
 CLITIC = re.compile(r"(?:s|t|m|d|ll|re|ve)", re.IGNORECASE)
 IDEOGRAPHIC = re.compile("[\u3000-\u303f\uff00-\uffef\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+# The first part of a split character shows it; the others show a dot.
+FIRST_PART, SECOND_PART = re.compile(r" 1/\d"), re.compile(r"\S+ [2-4]/\d")
 
 Join = Literal["known", "ends", "words"]
 """Whether a vocabulary tells the spaces of a text, or those after the last piece of a word, or none."""
@@ -63,10 +65,13 @@ def pieces_of(tokens: Sequence[str], spelling: Spelling | None = None) -> list[P
     before: _Read | None = None
     for at, token in enumerate(tokens):
         one = known[token]
+        shown = in_parts(tokens, at, one.text, style)
+        if shown != one.text:
+            one = one._replace(text=SECOND_PART.sub("·", FIRST_PART.sub("", shown)))
         gap = before is None or _has_space(tokens, at, before, one, known)
         ideographic = any(side is not None and IDEOGRAPHIC.search(side.text) for side in (before, one))
         opens = gap or ideographic or (before is not None and before.breaks)
-        found.append(Piece(in_parts(tokens, at, one.text, style), gap, opens, one.special, one.breaks))
+        found.append(Piece(one.text, gap, opens, one.special, one.breaks))
         before = one
     return found
 

@@ -13,6 +13,7 @@ from attnwidget._engine.stages import SIGNED
 from attnwidget._export.look.numbers import cell_number, legend_ticks, list_number, status_number
 from attnwidget._export.still.glyphs import written
 from attnwidget._tokens.display import Label, display, labels_of
+from attnwidget._tokens.running import Piece, pieces_of
 from attnwidget._tokens.tokenizers import Spelling, is_special
 from attnwidget._utils.assets import names
 
@@ -39,6 +40,12 @@ def test_a_sample_has_the_same_labels(sample: dict[str, Any]) -> None:
     tokens = sample["tokens"]
     wanted = [Label(*label) for label in sample["labels"]]
     assert labels_of(tokens, len(tokens), SPELLINGS[sample["spelling"]]) == wanted
+
+
+@pytest.mark.parametrize("sample", GOLDEN["samples"], ids=lambda sample: sample["name"])
+def test_a_sample_reads_as_the_same_running_text(sample: dict[str, Any]) -> None:
+    wanted = [Piece(*piece) for piece in sample["pieces"]]
+    assert pieces_of(sample["tokens"], SPELLINGS[sample["spelling"]]) == wanted
 
 
 def test_a_number_is_written_alike_everywhere() -> None:

@@ -82,7 +82,7 @@ def loss_text(lost: float | None) -> str:
     if math.isnan(lost):
         return "–"
     if math.isinf(lost):
-        return "∞" if lost > 0 else "−∞"
+        return "+∞" if lost > 0 else "−∞"
     size = abs(lost)
     if size < 0.005:
         return "0" if lost == 0 else ">−.01" if lost < 0 else "<.01"

@@ -4,6 +4,7 @@ import { legendOf } from "../../src/contract/stages";
 import type { ColorScaleName, Stage } from "../../src/contract/values";
 import { cellNumber, legendTicks, listNumber, statusNumber } from "../../src/text/format";
 import { labels } from "../../src/text/labels";
+import { placed } from "../../src/text/lines";
 import { display, type TokenStyle } from "../../src/text/tokens";
 import { checkGolden, portable } from "../helpers/golden";
 
@@ -172,6 +173,11 @@ const SAMPLES: readonly [name: string, spelling: TokenStyle | undefined, tokens:
     "spaced",
     ["The", " café", " bank", "  ", "\n", " Ġ", "the", " The", "<0xE2>", "<0x82>", "<0xAC>"],
   ],
+  [
+    "words, marks and clitics",
+    undefined,
+    "He said : “ it ' s the dog 's ( old ) toy , do n't you see ? ” ' 90s O ’ Neill 日 本 。 [SEP] ok '".split(" "),
+  ],
   ["plain words", undefined, ["The", "bank", "café", "日本", "of", "the", "The", "New York", " x", "Ġ", ""]],
 ];
 
@@ -221,6 +227,9 @@ test("labels and numbers are those that Python draws", () => {
         spelling: spelling ?? null,
         tokens,
         labels: shown.map((one) => [one.text, one.subscript, one.special]),
+        pieces: placed(all, [...tokens.keys()], true).map((one) => [
+          ...[one.text, one.gap !== "", one.opens, one.special, one.breaks],
+        ]),
       };
     }),
     numbers: NUMBERS.map((value) => [
