@@ -17,7 +17,7 @@ from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._analysis import all_heads, statistics
 from attnwidget._engine import combined_heads, cost, softmax
 from attnwidget._engine.level_cache import LevelCache, LevelKey
-from attnwidget._messages.answers import long_answers, requests, stage_sections
+from attnwidget._messages.answers import long_answers, of_cells, requests, stage_sections
 from attnwidget._messages.pictures import heads_overview, picture, tiles
 from attnwidget._messages.pictures.stage_pictures import SmallMatrix
 from attnwidget._messages.segments import segment_mass
@@ -105,7 +105,7 @@ def test_the_largest_of_a_bin_is_looked_for_some_rows_at_a_time(monkeypatch: pyt
     att = long(2048, is_causal=True)
     where = {"kind": "peak", "queries": [0, 2048], "keys": [0, 2048]}
     (whole,), _ = ask(desk_of(att), where)
-    monkeypatch.setattr(requests, "CELLS_AT_ONCE", 1 << 16)
+    monkeypatch.setattr(of_cells, "CELLS_AT_ONCE", 1 << 16)
     desk = desk_of(att)
     desk.stack[0].block(queries=[0])
     with PeakBytes() as held:
@@ -126,7 +126,7 @@ def test_the_largest_of_a_bin_holds_a_few_rows() -> None:
 
 
 def test_a_peak_in_pieces_is_the_first_of_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "CELLS_AT_ONCE", 4)
+    monkeypatch.setattr(of_cells, "CELLS_AT_ONCE", 4)
     for last, wanted in ((0.5, (1, 2)), (float("nan"), (3, 0)), (float("inf"), (3, 0))):
         x = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.5, 0.4], [0.5, 0.1, 0.1, 0.1], [last, 0.1, 0.2, 0.1]])
         (found,), _ = ask(desk_of(Attention.from_scores(x)), {"kind": "peak", "queries": [0, 4], "keys": [0, 4],
@@ -175,7 +175,7 @@ def test_what_is_refused_leaves_no_bytes_behind(monkeypatch: pytest.MonkeyPatch)
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(requests.sinks, "of_rows", fails)  # after the numbers are in the buffers
+    monkeypatch.setattr(of_cells.sinks, "of_rows", fails)  # after the numbers are in the buffers
     (reply,), buffers = ask(desk_of(long(8)), {"kind": "row", "query": 1})
     assert (reply["error"], buffers) == ("out of memory", [])
 

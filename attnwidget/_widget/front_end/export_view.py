@@ -9,7 +9,7 @@ from typing import Any
 from ..._export.page import saved_segments
 from ..._export.view import SavedHead, SavedTrait, TraitsView
 from ..._messages.answers import requests
-from ..._messages.answers.requests import Context
+from ..._messages.answers.asked import Context
 from ..._messages.codec.images import Patches
 from ..._messages.segments.segment_mass import HeadMasses, MassPass
 from ...attention import Attention

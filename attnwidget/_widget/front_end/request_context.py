@@ -34,7 +34,7 @@ def not_a_comparison(layer: int, batch: int, against: str, against_at: tuple[int
 
 @dataclass(frozen=True)
 class RequestContext:
-    """The context for answering the front-end's requests: the `Context` of `_messages.answers.requests`.
+    """The context for answering the front-end's requests: the `Context` of `_messages.answers.asked`.
 
     Args:
         shown: the layers.

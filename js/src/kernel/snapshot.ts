@@ -280,7 +280,7 @@ async function peak(picture: Picture, known: Peaks, request: HostRequest): Promi
 
 const NOTHING = { values: new Float32Array(0), kinds: new Uint8Array(0), sink: null };
 
-/** Several rows or columns combined and ranked, as in `_messages/answers/requests.py`. */
+/** Several rows or columns combined and ranked, as in `_messages/answers/of_cells.py`. */
 function ranked(picture: Picture, request: HostRequest): object {
   const side: Side = request.queries === undefined ? "key" : "query";
   const places = (request.queries ?? request.keys) as number[];
