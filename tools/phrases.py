@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 KINDS = (".md", ".ipynb", ".py", ".ts", ".tsx")
 PLAIN = {
-    r"of which|of whom|whose \w+ of each": "two sentences, or name the noun",
+    r"(?<!each\x20)(?<!some\x20)(?<!most\x20)of which|of whom|whose \w+ of each": "two sentences, or name the noun",
     r"the way on\b": "what to do next",
     r"(?:lay|laid|lays) together": "merge",
     r"at hand": "available",
@@ -30,7 +30,7 @@ PLAIN = {
     r"as far as (?:it|they) (?:is|are)": "if",
     r"own positions|grown keys|process part": "padding removed, KV-cache growth, shard",
     r"empty rows?": "fully masked row",
-    r"(?<!there\s)(?:is|are) (?:no|none)(?! (?:longer|more|one|such)\b)(?= [a-z]|[.,])": "is not a",
+    r"(?<!there\s)(?:is|are) (?:no|(?-i:none))(?! (?:\w+er|more|one|such)\b)(?= [a-z]|[.,])": "is not a",
     r", for (?:it|they|he|she|there|these|those|no) \w+": "because",
     r"what (?:it|they) (?:is|are) of": "name the noun",
     r"goes? another way": "name the difference",

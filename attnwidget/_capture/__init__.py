@@ -1,40 +1,36 @@
 """Attention calls of a torch model, recorded while its fused kernels stay on.
 
-How a call is seen. transformers looks up its attention function for each call in `AttentionInterface`, which is wrapped
-while a capture is open and hands on the module (`transformers`). Other calls of torch's functions are seen by a
-`TorchFunctionMode`, entered only if some class of the model may call torch by itself; it finds the module in the frames
-of the stack (`hooks`, `recorder`). No module is changed: the model gets hooks for where its forward passes, and those
-of parts that are called alone, begin and end, and its modules hooks that note what they are given (`provenance`). What
-a reported call calls in turn is not reported again.
+Seeing a call (`intercept/`). transformers looks up its attention function for each call in `AttentionInterface`, which
+is wrapped while a capture is open and passes the module on. A `TorchFunctionMode` sees calls of torch's own functions;
+it is entered only if some class of the model may call them, and finds the module in the frames of the stack. No module
+is changed: hooks mark the start and end of forward passes, and note the inputs of modules. Functions that a reported
+call uses inside are not reported again.
 
-How a call is kept. It is read as an `ObservedCall`, whose tensors are still the model's; `RecordMatcher` finds its
-`Record`: of the same name, and if k begins (or, where a window has cut it, ends) with the kept keys, the new rows are
-appended (`matching`, `records`, `kept_tensors`); where it begins with only some of them, it is a branch, a forward pass
-of its own. Each thread has its own passes. Rows stay as the calls had them until the block ends; then each sample takes
-its own, also where beams have changed places, which `generate` is asked for (`lineage`, `transformers`). Masks are kept
-as `Spans` where every row is a run of keys, so that decoding is linear too (`call_rules`). Tokens that assisted
-generation has tried and rejected leave the record; what a backward pass computes again is not recorded. Whether it is
-self- or cross-attention is decided by the tensors that q and k come from (`provenance`), and what has no positions of
-the text is refused (`positions`).
+Keeping a call (`call/`, `records/`). An `ObservedCall` holds the model's own tensors; `RecordMatcher` finds its
+`Record`, by name and by keys. If k begins (or, after a window has cut it, ends) with the kept keys, the new rows are
+appended; if it begins with only some of them, it is a branch, a separate forward pass. Each thread has its own passes.
+Rows stay in the order of the calls until the block ends, and are then sorted into samples, even if beams have changed
+places. Masks are kept as `Spans` if every row is one run of keys, so decoding takes linear time. Rejected tokens of
+assisted generation leave the record; a backward pass's repeated calls are not recorded.
 
-Where a model writes attention out, the same mode traces it: `ScoreTracer` knows which living tensors are scores of
-which q and k, and what was done to them (a scale, a softcap, masks, biases), and which are their softmax; where those
-meet v, a call is complete (`tracing`, `traced_tensors`). Any other step ends the trace: then nothing is recorded, and
-the softmax is named in `Capture.skipped`, as are modules that hold attention by their names and ran without a record
-(`coverage`).
+Self or cross (`modules/`). The tensors that q and k come from decide. Calls whose queries or keys are not positions of
+the text are refused.
 
-What it is of. The ids and masks that a model or a part of it reads are noted with its calls (`reading`, `text`), become
-labels (`labels`), and name its towers (`towers`, `stacks`).
+Hand-written attention (`tracing/`). The same mode traces products, softmax and values. `ScoreTracer` knows which living
+tensors are scores, from which q and k, and with which scale, softcap, masks and biases; when their softmax meets v, a
+call is complete. Any other operation ends the trace. Nothing is recorded then, and `Capture.skipped` names the softmax,
+and each module that is attention by name and ran without a record.
 
-What is kept. Layers, heads and queries are chosen as calls come in (`selection`, `parts`, `KeptQueries` of
-`kept_tensors`), whole forward passes when the next begins; beyond a limit of bytes calls are named as skipped
-(`limit`). A call can be reduced at once to an overview (`reduced`).
+Text (`text/`). Ids and masks that the model reads are noted with its calls. They become labels and name its towers.
 
-What weights carry. Who reads a call's output is known by comparing rows of what modules are given and give; the way
-from there to the logits is followed through additions by a mode, in the first forward pass (`carried`). Gradients come
-by hooks on the outputs themselves.
+Limits (`session/`, `records/`). Layers, heads and queries are chosen as calls arrive, forward passes when the next one
+begins. Calls beyond the limit of bytes are named as skipped. A call can be reduced at once to an overview.
 
-How a record is verified. Some rows of each output are computed again when the call is made, from its own q, k, v and
-rules, whatever is kept, and before dropout; a record that was joined of several calls is verified once more when the
-block ends. One that does not give its outputs is removed and named as skipped (`verification`).
+From weights to logits (`carried/`). Rows of modules' inputs and outputs are compared to find the reader of a call's
+output. A mode follows additions from there to the logits, in the first forward pass. Gradients come from hooks on the
+outputs.
+
+Verification (`verify/`). Some rows of each output are computed again from q, k, v and the rules, before dropout and
+independent of what is kept. A record of several calls is verified again when the block ends. A record that contradicts
+its output is removed and named as skipped.
 """

@@ -284,7 +284,7 @@ def test_what_is_missing_is_said() -> None:
         ),
         ({"kind": "induction"}, "no row of these texts counts"),
         ({"kind": "streaming"}, "no row of these texts counts"),
-        ({"kind": "sink", "segments": [SEGMENTS]}, "segments has 1 entries, and there are more texts"),
+        ({"kind": "sink", "segments": [SEGMENTS]}, "segments has 1 entries, but there are more texts"),
         ({"kind": []}, "kind is empty"),
         ({"kind": "sink", "top": 0}, "top is 0"),
     ]

@@ -48,7 +48,7 @@ def of_library(name: str, kind: type[nn.Module]) -> type[nn.Module]:
 X = torch.randn(2, 4, 5, 8)
 
 
-OF_ANY_MODEL = "its q, k and v to AttentionWidget, where its code has them"
+OF_ANY_MODEL = "its q, k and v to AttentionWidget, if its code has them"
 WAYS = {
     "transformers": "load the model with attn_implementation='eager'",
     "sentence_transformers": "model_kwargs={'attn_implementation': 'eager'}",

@@ -547,11 +547,11 @@ def test_what_is_captured_in_inference_mode_can_be_used_outside() -> None:
     ("how", "error", "words"),
     [
         ({"model": "gpt2"}, TypeError, "model is a str: give an nn.Module"),
-        ({"model": nn.Linear}, TypeError, "model is the class Linear: give a model of it"),
+        ({"model": nn.Linear}, TypeError, "model is the class Linear: give an instance"),
         ({"layers": [1.5]}, TypeError, "layers holds 1.5"),
         ({"last": 0}, ValueError, "last is 0: give 1 or more"),
         ({"every": 1.5}, TypeError, "every is 1.5: give an integer"),
-        ({"limit": "much"}, ValueError, "limit is 'much': give bytes, or such as '2GB'"),
+        ({"limit": "much"}, ValueError, "limit is 'much': give bytes, or a string such as '2GB'"),
         ({"layers": []}, ValueError, "layers is empty"),
         ({"dtype": torch.int8}, TypeError, "dtype is torch.int8: give torch.float16"),
         ({"device": "moon"}, ValueError, "device is 'moon', which this torch does not have: give one"),
@@ -576,7 +576,10 @@ def test_nothing_seen_is_an_error_that_says_what_to_try() -> None:
 
 
 def test_a_model_that_was_not_run_is_told_so() -> None:
-    with pytest.raises(ValueError, match="Linear, whose forward was not called in the block"), capture(nn.Linear(2, 2)):
+    with (
+        pytest.raises(ValueError, match="Linear, because its forward was not called in the block"),
+        capture(nn.Linear(2, 2)),
+    ):
         nn.Linear(2, 2)(torch.zeros(1, 2))
 
 
@@ -797,7 +800,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for header, words in (
         (None, "holds tensors, but no attention"),
         ({"attnwidget": "{"}, "cannot be read"),
-        ({"attnwidget": '{"version": 99, "forwards": []}'}, "is of version 99, and this attnwidget reads 1: update it"),
+        (
+            {"attnwidget": '{"version": 99, "forwards": []}'},
+            "has version 99, and this attnwidget reads version 1: update it",
+        ),
         ({"attnwidget": '{"version": 1, "forwards": [[{"name": "a"}]]}'}, "cannot be read"),
     ):
         save_file({"0": torch.zeros(1)}, path, metadata=header)

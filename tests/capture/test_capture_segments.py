@@ -79,7 +79,7 @@ def test_padding_is_known_without_a_tokenizer() -> None:
         model(ids, attention_mask=(ids > 0).long())
     assert cap.segments({"a": (3, 5)}).names == ("padding", "first token", "a")
     assert cap.segments({"a": (3, 5)}, batch=1).names == ("first token", "other", "a")
-    with pytest.raises(ValueError, match="not told apart from its prompt"):
+    with pytest.raises(ValueError, match="prompt and answer are not known"):
         cap.segments()
     with pytest.raises(IndexError, match="batch 2 is not there"):
         cap.segments({"a": (3, 5)}, batch=2)

@@ -363,9 +363,9 @@ def test_backward_is_that_of_the_logit() -> None:
     for a, b in zip(one.attention, other.attention, strict=True):
         assert torch.equal(a.block("saliency"), b.block("saliency"))
         assert not bool(a.block("saliency")[5:].any())
-    with pytest.raises(ValueError, match="there are no logits to go back from"):
+    with pytest.raises(ValueError, match="there are no logits to run backwards from"):
         one.backward()
-    with pytest.raises(ValueError, match="there are no logits to go back from"):
+    with pytest.raises(ValueError, match="there are no logits to run backwards from"):
         captured(model).backward()
     with pytest.raises(IndexError, match="at 12 is not there"):
         capture(model, gradients=True).run(**IDS).backward(at=12)
@@ -380,7 +380,7 @@ def test_logits_are_let_go_with_the_first_backward_pass() -> None:
     first = cap.attention[0].block("saliency")
     logits[:, -1, 7].sum().backward()
     assert not torch.equal(cap.attention[0].block("saliency"), first)  # it is of the last backward pass
-    with pytest.raises(ValueError, match="there are no logits to go back from"):
+    with pytest.raises(ValueError, match="there are no logits to run backwards from"):
         cap.backward()
     del logits
     gc.collect()

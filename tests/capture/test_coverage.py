@@ -87,11 +87,11 @@ class Wrapped(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "name", "why"),
     [
-        (lambda: torch.jit.script(Scripted()), "1", "compiled by torch.jit"),
-        (lambda: Wrapped(lambda: torch.jit.script(Scripted())), "1.attention.0", "compiled by torch.jit"),
+        (lambda: torch.jit.script(Scripted()), "1", "torch.jit compiled it"),
+        (lambda: Wrapped(lambda: torch.jit.script(Scripted())), "1.attention.0", "torch.jit compiled it"),
         (Operator, "1", "it calls attnwidget_tests.attention"),
         (OwnOperator, "1", "it calls attnwidget_tests.attention"),
-        (LinearAttention, "1", "it ran, and no softmax of a product of q and k"),
+        (LinearAttention, "1", "it ran, but no softmax of a product of q and k"),
     ],
 )
 def test_what_cannot_be_seen_beside_what_is_seen_is_named(layer: Any, name: str, why: str) -> None:

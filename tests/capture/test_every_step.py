@@ -18,7 +18,7 @@ from attnwidget._capture.verify import batched, pending_outputs
 transformers = pytest.importorskip("transformers")
 
 LLAMA = Kind(transformers.LlamaForCausalLM, transformers.LlamaConfig(**GROUPED))
-OTHER = "its output is not what its q, k, v, mask and scale come to"
+OTHER = "its q, k, v, mask and scale do not give its output"
 KEEPING: dict[str, dict[str, Any]] = {
     "all": {},
     "without values": {"values": False},

@@ -118,7 +118,7 @@ def test_texts_are_strings_with_a_tokenizer_ids_or_arguments() -> None:
     assert all(one == found[0] for one in found)
     with pytest.raises(ValueError, match="give the tokenizer as well"):
         find_heads(model, ["abc"], kind="induction")
-    with pytest.raises(ValueError, match="run on texts, and there are none"):
+    with pytest.raises(ValueError, match="needs texts, and there are none"):
         find_heads(model, kind="induction")
     with pytest.raises(TypeError, match=r"give an nn\.Module"):
         find_heads(3, ["abc"], kind="induction")
@@ -254,10 +254,10 @@ def test_each_text_is_compared_with_its_own_null_query() -> None:
     model, texts = CopyModel(), [torch.randint(0, 20, (20,)) for _ in range(3)]
     how: dict[str, Any] = {"kind": "query_focused", "segments": {"query": (13, 17), "doc": (2, 6)}}
     for null in (texts[:1], [*texts, texts[0]], iter(texts[:2])):
-        with pytest.raises(ValueError, match=r"null has \d texts? to be compared with 3: give each text once more"):
+        with pytest.raises(ValueError, match=r"null has \d texts? for 3 texts: give each text once more"):
             find_heads(model, texts, null=null, **how)
     cap = capture(model).run(torch.stack(texts))
-    with pytest.raises(ValueError, match="null has 1 text to be compared with 3"):
+    with pytest.raises(ValueError, match="null has 1 text for 3 texts"):
         find_heads(cap, null=capture(model).run(texts[0][None]), **how)
     found = find_heads({"a": model, "b": model}, iter(texts), null=iter(texts), **how)
     assert {(one["model"], one["mean"], one["n"]) for one in found} == {("a", 0.0, 3), ("b", 0.0, 3)}

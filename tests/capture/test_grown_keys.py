@@ -87,7 +87,7 @@ def test_a_change_in_place_is_seen_at_once() -> None:
     whole, cap = steps(lambda *_: None), steps(change)
     assert [att.shape.Q for att in whole.attention] == [16, 16]
     assert [att.shape.Q for att in cap[0].attention] == [16, 15]
-    assert "its later calls do not continue the first" in cap.skipped["transformer.h.1.attn"]
+    assert "its later calls do not have the keys of the first" in cap.skipped["transformer.h.1.attn"]
 
 
 def test_a_tensor_in_the_place_of_the_keys_is_seen_at_once() -> None:
@@ -99,7 +99,7 @@ def test_a_tensor_in_the_place_of_the_keys_is_seen_at_once() -> None:
 
     cap = steps(change)
     assert [att.shape.Q for att in cap[0].attention] == [16, 15]
-    assert "its later calls do not continue the first" in cap.skipped["transformer.h.1.attn"]
+    assert "its later calls do not have the keys of the first" in cap.skipped["transformer.h.1.attn"]
 
 
 def test_keys_of_the_source_that_change_in_place_are_seen_at_once() -> None:
@@ -113,7 +113,7 @@ def test_keys_of_the_source_that_change_in_place_are_seen_at_once() -> None:
             if step == 2:
                 cache.cross_attention_cache.layers[1].keys[:, 1, 4] *= 2
     assert [att.shape.Q for att in cap.cross] == [5, 3]
-    assert "its later calls do not continue the first" in cap.skipped["model.decoder.layers.1.encoder_attn"]
+    assert "its later calls do not have the keys of the first" in cap.skipped["model.decoder.layers.1.encoder_attn"]
 
 
 def test_a_change_that_torch_does_not_count_is_named() -> None:

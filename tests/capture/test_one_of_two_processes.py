@@ -108,7 +108,9 @@ def test_a_process_numbers_its_heads_as_the_model_does(rank: int, tmp_path: Path
     with process(rank) as mesh:
         cap = captured(split(Layer(), mesh), text())
         some = captured(split(Layer(), mesh), text(), heads=[1, 5]).attention[0]
-        with pytest.raises(ValueError, match=rf"of other processes: it has heads {3 * rank} to {3 * rank + 2} of 6"):
+        with pytest.raises(
+            ValueError, match=rf"to other processes: this one has heads {3 * rank} to {3 * rank + 2} of 6"
+        ):
             captured(split(Layer(), mesh), text(), heads=5 - 5 * rank)
         cap.save(tmp_path / "run-{rank}.safetensors")
     assert some.part.heads == ((1,), (5,))[rank]
@@ -134,7 +136,7 @@ def test_files_of_both_processes_are_one_capture(tmp_path: Path) -> None:
     (some,) = Capture.load(tmp_path / "some-*.safetensors").attention
     assert some.part.heads == (0, 4)
     torch.testing.assert_close(weights(some), weights(whole)[:, [0, 4]])
-    with pytest.raises(ValueError, match="hold pictures without q and k, which are not laid together"):
+    with pytest.raises(ValueError, match="hold pictures without q and k, which cannot be merged"):
         Capture.load(tmp_path / "picture-*.safetensors")
     first, second = ((tmp_path / f"run-{rank}.safetensors").read_bytes() for rank in (0, 1))
     (tmp_path / "run-1.safetensors").unlink()
@@ -146,7 +148,9 @@ def test_files_of_both_processes_are_one_capture(tmp_path: Path) -> None:
     (tmp_path / "run-7.safetensors").write_bytes(second)
     assert len(Capture.load(tmp_path / "run-*.safetensors").attention) == 1
     captured(Layer(), text()).save(tmp_path / "run-8.safetensors")
-    with pytest.raises(ValueError, match=r"run-8\.safetensors is of one process alone, and other files are of several"):
+    with pytest.raises(
+        ValueError, match=r"run-8\.safetensors is from a single process, and other files are of several"
+    ):
         Capture.load(tmp_path / "run-*.safetensors")
 
 
@@ -159,7 +163,7 @@ def test_heads_whose_numbers_are_not_known_are_refused() -> None:
         ):
             said = refused(model, text())
             assert why in said, said
-            assert "split its projections as torch's ColwiseParallel does" in said
+            assert "split its projections by whole heads, as torch's ColwiseParallel does" in said
         assert captured(Fused(4, total=4), text()).attention[0].part is None
         assert captured(Fused(3, total=4), text()).attention[0].part is None
         att = captured(split(Fused(4, total=4), mesh), text()).attention[0]
@@ -233,9 +237,9 @@ REFUSED: dict[str, tuple[Callable[[Any], nn.Module], str]] = {
     "exchanged": (lambda mesh: Exchanged(), "was given 4 positions and attends with 8, in one of 2 processes"),
     "by positions": (
         lambda mesh: Spread(mesh, 2),
-        "spread over 2 processes by their positions (a DTensor with Shard(2)",
+        "spread over 2 processes by position (a DTensor with Shard(2)",
     ),
-    "by heads": (lambda mesh: Spread(mesh, 1), "its q, k and v are DTensors, of which this process may have a part"),
+    "by heads": (lambda mesh: Spread(mesh, 1), "its q, k and v are DTensors, and this process may have only a part"),
 }
 
 

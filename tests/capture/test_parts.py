@@ -192,7 +192,11 @@ def test_heads_that_are_not_there_are_refused(heads: Any, message: str) -> None:
         ({"heads": "all"}, TypeError, "heads is 'all': give integers, a slice, a range"),
         ({"heads": {}}, ValueError, "heads is an empty mapping"),
         ({"heads": {1.5: 0}}, TypeError, "heads has the layer 1.5: give a number, or the name"),
-        ({"heads": {-1: 0}}, ValueError, "heads has the layer -1, but how many there are is known only when .* from 0"),
+        (
+            {"heads": {-1: 0}},
+            ValueError,
+            "heads has the layer -1, but the number of layers is known only after .* from 0",
+        ),
         ({"heads": {0: "a"}}, TypeError, r"heads\[0\] is 'a': give integers"),
         ({"queries": []}, ValueError, "queries is empty"),
         ({"queries": 1.5}, TypeError, "queries is 1.5: give integers"),
@@ -323,7 +327,7 @@ def test_more_tokens_taken_back_than_are_kept_are_told() -> None:
 @pytest.mark.parametrize("queries", [[40], slice(20, 30), -13])
 def test_queries_that_are_not_there_are_refused(queries: Any) -> None:
     model = build(GPT2, "sdpa")
-    refused = pytest.raises(ValueError, match=r"queries=.* are none of its 12 queries: ask for others")
+    refused = pytest.raises(ValueError, match=r"queries=.* names none of its 12 queries: ask for others")
     with refused, torch.no_grad(), capture(model, queries=queries):
         model(**batch())
 

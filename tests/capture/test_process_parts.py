@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 pytestmark = pytest.mark.processes
 
-WAY_ON = "split its projections as torch's ColwiseParallel does, by whole heads, or capture the model in one process"
+ADVICE = "split its projections by whole heads, as torch's ColwiseParallel does, or capture the model in one process"
 
 
 class Fused(nn.Module):
@@ -46,7 +46,7 @@ def some_heads(rank: int, mesh: Any, _: Path) -> None:
     ):
         said = refused(model, x)
         assert why in said, said
-        assert WAY_ON in said
+        assert ADVICE in said
     assert captured(Fused(4, total=4), x).attention[0].part is None
     att = captured(split(Fused(4, total=4)), x).attention[0]
     assert att.part is not None

@@ -143,7 +143,7 @@ def test_parts_that_are_missing_doubled_or_of_other_runs_are_named(files: Path, 
         Capture.load(tmp_path / "run-*.safetensors")
     with pytest.raises(FileNotFoundError, match="no file matches"):
         Capture.load(tmp_path / "other-*.safetensors")
-    with pytest.raises(ValueError, match="hold pictures without q and k, which are not laid together"):
+    with pytest.raises(ValueError, match="hold pictures without q and k, which cannot be merged"):
         Capture.load(files / "picture-*.safetensors")
 
 
@@ -218,7 +218,7 @@ def test_files_that_are_not_parts_of_one_are_refused(tmp_path: Path) -> None:
             save(cap, tmp_path / f"part-{i}.safetensors")
         return Capture.load(tmp_path / "part-*.safetensors")
 
-    with pytest.raises(ValueError, match="have the same heads and the same queries: of processes that each run"):
+    with pytest.raises(ValueError, match="have the same heads and the same queries: if processes each run"):
         both(alone(), alone())
     with pytest.raises(ValueError, match=r"part-0\.safetensors and of part-1\.safetensors both have head 3"):
         both(alone(heads=slice(0, 4)), alone(heads=slice(3, 8)))
@@ -234,7 +234,7 @@ def test_files_that_are_not_parts_of_one_are_refused(tmp_path: Path) -> None:
     longer = capture(llama(), heads=slice(4, 8))
     with torch.no_grad():
         longer(torch.arange(3, 14)[None])
-    with pytest.raises(ValueError, match="differ in Q, K, so that they are not parts of one"):
+    with pytest.raises(ValueError, match="differ in Q, K, so they are not parts of one"):
         both(alone(heads=slice(0, 4)), longer)
 
 

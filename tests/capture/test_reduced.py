@@ -358,7 +358,7 @@ def test_an_output_that_contradicts_the_call_is_no_overview() -> None:
     ("how", "words"),
     [
         ({"keep": "weights"}, "no keep is called 'weights': give one of tensors, overview"),
-        ({"keep": "overview", "queries": -1}, "keep is 'overview', which is of all queries: leave queries= out"),
+        ({"keep": "overview", "queries": -1}, "keep='overview' needs all queries: leave queries= out"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(how: Any, words: str) -> None:

@@ -245,7 +245,7 @@ def test_beyond_its_limit_a_capture_says_what_it_does_not_keep_and_the_model_goe
     assert cap.nbytes <= one + one // 4
     assert list(cap.skipped) == ["transformer.h.0.attn", "transformer.h.1.attn"]
     assert re.match(
-        r"\d calls were not kept, for its limit of .* was reached: keep less: ", cap.skipped["transformer.h.0.attn"]
+        r"\d calls were not kept, because its limit of .* was reached: keep less: ", cap.skipped["transformer.h.0.attn"]
     )
     assert cap[0].attention[0].shape.Q == 8
 
@@ -287,7 +287,7 @@ def test_within_a_limit_the_last_forward_passes_make_room_for_others() -> None:
 
 def test_nothing_at_all_within_the_limit_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"the first is 'transformer.h.0.attn': this call was not kept, for its limit of"
+        ValueError, match=r"the first is 'transformer.h.0.attn': this call was not kept, because its limit of"
     ):
         run(build(GPT2, "sdpa"), ids(8), limit=100)
 
@@ -396,7 +396,7 @@ def test_a_function_that_is_awaited_is_recorded_and_a_generator_refused() -> Non
     def steps() -> Any:
         yield model(ids(4))
 
-    with pytest.raises(TypeError, match="steps is a generator, which runs when its call has long ended: write a block"):
+    with pytest.raises(TypeError, match="steps is a generator, which runs after its call has ended: put a block"):
         capture(model)(steps)
 
 
@@ -419,5 +419,5 @@ def test_where_there_is_no_model_to_call_it_is_said(model: Any) -> None:
         def __init__(self) -> None:
             self.model = build(GPT2, "sdpa")
 
-    with pytest.raises(TypeError, match=r"(was given no model|a Holder is not called): give capture\(model\)"):
+    with pytest.raises(TypeError, match=r"(was given no model|a Holder cannot be called): give capture\(model\)"):
         capture(None if model is None else Holder())(ids(4))

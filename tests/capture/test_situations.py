@@ -229,7 +229,7 @@ def test_a_function_that_does_more_than_its_arguments_tell_is_not_shown(change: 
         with torch.no_grad(), cap:
             model(**batch())
     except ValueError as error:
-        assert "its output is not what its q, k, v, mask and scale come to" in str(error)  # noqa: PT017
+        assert "its q, k, v, mask and scale do not give its output" in str(error)  # noqa: PT017
     assert "model.layers.1.self_attn" in cap.skipped
     assert "model.layers.1.self_attn" not in cap.calls
 

@@ -554,7 +554,7 @@ def decoded(new: int = 6) -> tuple[Capture, Tensor]:
 
 def test_what_generate_returns_is_cut_by_what_was_never_read() -> None:
     cap, out = decoded()
-    with pytest.warns(UserWarning, match="tokens has 18 tokens but the model read 17: what generate"):
+    with pytest.warns(UserWarning, match="tokens has 18 tokens but the model read 17: the last token that generate"):
         w = cap.widget(tokens=out, tokenizer=Words())
     assert shown(w) == words(out[:, :-1])
     with pytest.warns(UserWarning, match="the first 17 are shown"):
@@ -595,7 +595,7 @@ def test_tokens_in_another_order_than_they_were_read_are_refused() -> None:
     with torch.no_grad(), capture(model) as cap:
         model([[5, 6, 7], [8, 9, 10, 11, 12]])
     given = [["w5", "w6", "w7"], ["w8", "w9", "w10", "w11", "w12"]]
-    with pytest.raises(ValueError, match="the samples were read in another order: give them as they were read"):
+    with pytest.raises(ValueError, match="the samples were read in another order: give them in the order"):
         cap.widget(tokens=given)
     padded = [[*given[0], "[PAD]", "[PAD]"], given[1]]
     with pytest.raises(
@@ -605,7 +605,7 @@ def test_tokens_in_another_order_than_they_were_read_are_refused() -> None:
     cap.tokenizer = Words()
     with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
         model([[5, 6], [8, 9]])
-    with pytest.raises(ValueError, match="tokens\\[0\\] is what sample 1 has read"):
+    with pytest.raises(ValueError, match="tokens\\[0\\] is the text of sample 1"):
         cap.widget(tokens=[["w8", "w9"], ["w5", "w6"]])
     with pytest.raises(ValueError, match="tokens\\[0\\]\\[1\\] is id 7 but the model read 6 there"):
         cap.widget(tokens=torch.tensor([[5, 7], [8, 9]]))

@@ -26,7 +26,7 @@ def generated() -> tuple[Capture, list[str]]:
 
 def test_a_capture_cuts_what_was_never_read(generated: tuple[Capture, list[str]]) -> None:
     cap, words = generated
-    with pytest.warns(UserWarning, match="what generate\\(\\) writes last is never read"):
+    with pytest.warns(UserWarning, match="the last token that generate\\(\\) writes is never read"):
         shown = cap.widget(tokens=words)
     assert shown._tokens_of("query") == words[:-1]
 

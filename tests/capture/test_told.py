@@ -57,7 +57,7 @@ def tried(cache: Any, ids: Tensor) -> Tensor:
 def test_samples_that_change_places_in_a_search_of_ones_own_are_told() -> None:
     found: list[Capture] = []
     (word,) = told(lambda: found.append(written_by_hand(reordered)))
-    assert word.startswith("samples changed their places while a text was generated")
+    assert word.startswith("samples changed places while a text was generated")
     read = found[0].tokens  # each sample has its own ids, from the row that it continues
     assert [one[:6] for one in read] == PROMPT[[1, 0, 0]].tolist()
 
@@ -114,7 +114,7 @@ def test_without_a_model_it_is_told_where_lengths_decide() -> None:
         return block
 
     (word,) = told(run())
-    assert word.startswith("capture() without a model does not see what q and k are made of")
+    assert word.startswith("capture() without a model does not see where q and k come from")
     assert "'Crossing' is self-attention" in word
     assert "capture(model)" in word
     for plain in (run(model), run(cross=False), run(causal=True)):
@@ -134,7 +134,7 @@ def in_threads(*acts: Callable[[], Any]) -> None:
 
 def test_functions_of_torch_that_another_thread_has_called_are_told() -> None:
     model, x = Crossing(), torch.randn(1, 5, 8)
-    why = r"called in another thread .* or enter a capture of its own in each thread"
+    why = r"called in another thread .* or enter another capture in each thread"
     with pytest.raises(ValueError, match=why), torch.no_grad(), capture(model):
         in_threads(lambda: model(x, x))
     with torch.no_grad(), capture(model) as cap:

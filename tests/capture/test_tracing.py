@@ -103,7 +103,7 @@ REFORMER = Kind(
     ("kind", "words"),
     [
         (LONGFORMER, r"'encoder.layer.0.attention.self': its softmax is not of a product .*output_attentions=True"),
-        (REFORMER, r"'encoder.layers.0.attention.self_attention': it ran, and no softmax .*output_attentions"),
+        (REFORMER, r"'encoder.layers.0.attention.self_attention': it ran, but no softmax .*output_attentions"),
     ],
 )
 def test_sparse_attention_is_refused_with_advice(kind: Kind, words: str) -> None:

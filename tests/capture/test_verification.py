@@ -98,7 +98,7 @@ def test_what_contradicts_its_output_is_refused_whatever_is_kept(
 ) -> None:
     torch.manual_seed(0)
     model, x = kind().train(training), torch.randn(2, 7, 32)
-    expected = pytest.raises(ValueError, match=r"1 attention call.* its output is not what its q, k, v")
+    expected = pytest.raises(ValueError, match=r"1 attention call.* its q, k, v, mask and scale do not give its output")
     with torch.no_grad(), expected, capture(model, **keeping):
         model(x)
 
@@ -131,7 +131,7 @@ def test_an_attention_function_of_ones_own_that_masks_by_itself_is_refused(
     training: bool, keeping: dict[str, Any]
 ) -> None:
     model = bert_with(causal_by_itself, training)
-    expected = pytest.raises(ValueError, match=r"none of 2 attention calls .*its output is not what")
+    expected = pytest.raises(ValueError, match=r"none of 2 attention calls .*do not give its output")
     with torch.no_grad(), expected, capture(model, **keeping):
         model(batch()["input_ids"])
 
@@ -177,7 +177,7 @@ def test_a_change_after_the_call_is_told_where_nothing_was_copied(values: bool) 
     with torch.no_grad(), capture(model) as cap:
         model(x)
     assert cap.skipped == {}
-    expected = pytest.raises(ValueError, match=r"changed in place .*clone=True|its output is not what")
+    expected = pytest.raises(ValueError, match=r"changed in place .*clone=True|do not give its output")
     with torch.no_grad(), expected, capture(model, clone=False, values=values):
         model(x)
 
@@ -201,7 +201,7 @@ def of_another_shape(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **
 def test_an_output_of_another_shape_is_not_shown_without_a_word() -> None:
     model = bert_with(of_another_shape, False)
     model.encoder.layer[0].attention.output = First()
-    expected = pytest.raises(ValueError, match=r"was not seen, or has not the shape")
+    expected = pytest.raises(ValueError, match=r"was not seen, or does not have the shape")
     with torch.no_grad(), expected, capture(model.encoder.layer[0].attention):
         model.encoder.layer[0].attention(torch.randn(2, 5, 32))
 

@@ -151,7 +151,7 @@ def test_an_output_of_another_call_contradicts_what_is_kept() -> None:
     right = F.scaled_dot_product_attention(call.q, call.k, call.v, enable_gqa=True)
     wrong = right.clone()
     wrong[B - 1, H - 1, 6] += 0.01
-    for output, words in ((right, None), (wrong, "not what its q, k, v"), (None, "was not seen")):
+    for output, words in ((right, None), (wrong, "do not give its output"), (None, "was not seen")):
         kept = record(call)
         kept.output_callback(call, 0)(output)
         fault = kept.fault()

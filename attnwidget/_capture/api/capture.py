@@ -1,4 +1,4 @@
-"""The public side of a capture: `capture`, and `Capture`, which reads what a `Recorder` has recorded."""
+"""The public side of a capture: `capture`, and `Capture`, which reads the calls that a `Recorder` has kept."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ NumbersLike = int | slice | range | Sequence[int]
 HeadsLike = NumbersLike | Mapping[int | str | re.Pattern[str], NumbersLike]
 NO_READOUT = "no unembedding is known, so no token can be chosen: cap.output_path says why"
 NO_LOGITS_KEPT = (
-    "there are no logits to go back from: capture(model, gradients=True), run a model that gives logits with gradients "
-    "on, and call this once"
+    "there are no logits to run backwards from: run capture(model, gradients=True) on a model that gives logits, with "
+    "gradients on, and call backward once"
 )
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 
@@ -66,66 +66,64 @@ def capture(
     """Record the attention of a model in a `with` block: q, k, v, masks and scales of every call, never the weights.
 
     Args:
-        model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline; only its calls are recorded.
-            None: all calls of torch's attention functions in this thread; what q and k are made of is not seen then, so
-            that lengths decide what is cross-attention, of which a warning tells, and there is no text.
-        tokenizer: that has words for the ids that the model reads, as for `AttentionWidget`; they label `widget()`. Its
-            name and its words for these ids are written into a file; it is never loaded. None: that of the object, as
-            a pipeline has one; where there is none, ids are kept all the same, and named by `cap.tokenizer = …` or
-            `cap.widget(tokenizer=…)`.
-        layers: which to record: an int, counted as `cap.attention` and `cap.cross` count them, from the end if it is
-            negative; a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of these
-            ("encoder.*"); a compiled regular expression; or a list of such. None: all.
-        queries: whose rows to keep, with all their keys: an int, a slice, a range or a list, counted over all that
-            continues, so that slice(-512, None) of a generated text is its last 512 tokens; until the end those are
-            kept that may be among them. `att.part.queries` has their positions. None: all.
-        heads: which to keep, of all layers or by layer, as in {0: [5, 7], "h.3": slice(4)}, where layers are named as
-            for `layers`, by numbers from 0, and others keep all; of grouped heads only the key heads that they use.
-            They are counted from 0 in what is kept, in `att.block(head=0)` and in the widget's `head`;
-            `att.part.heads` has their numbers in the model, which the widget names beside: "head 0 (5 in the model)".
-            None: all.
-        cross: which modules are cross-attention, where what is found is not what you mean: True or False for all; a
-            name, a dotted part or a glob, or several, of modules that are; or such names with True or False. None:
-            decided by whether q and k come from the same tensor.
-        keep: "tensors", or "overview": each call is reduced at once to an exact picture of at most 128 × 128 bins of
-            each head, log-normalizers and metrics, and q, k and v are dropped. What they would be needed for is then
-            refused: rows, single cells of a long text, stages, what-if; and the later calls of `generate`.
-        values: whether to keep v, without which there are no outputs and contributions.
-        gradients: whether to keep ∂L/∂O, the gradient of what each head gave, as `loss.backward()` or `cap.backward()`
-            comes to it: it takes as much memory as q, and gives the stage "saliency".
-        clone: copy the tensors. False keeps the model's own, where that takes no more memory, and shows changes in
-            place.
+        model: an `nn.Module`, or an object with one as `.model`, such as a pipeline; only its calls are recorded. None:
+            all calls of torch's attention functions in this thread. Then there is no text, and lengths decide which
+            calls are cross-attention; a warning says so.
+        tokenizer: spells the ids that the model reads, as for `AttentionWidget`; the words label `widget()`. A saved
+            file holds its name and its words for these ids; it is never loaded from there. None: the tokenizer of a
+            pipeline. Without one, ids are kept; `cap.tokenizer = …` or `cap.widget(tokenizer=…)` names them later.
+        layers: the layers to record. An int counts as `cap.attention` and `cap.cross` do, a negative one from the end.
+            Also a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of names ("encoder.*"); a
+            compiled regular expression; or a list of these. None: all.
+        queries: the rows to keep, with all their keys: an int, a slice, a range or a list. They count over a whole
+            generated text: slice(-512, None) keeps its last 512 tokens. Rows that may still be needed are kept until
+            the end. `att.part.queries` has their positions. None: all.
+        heads: the heads to keep, of all layers or by layer: {0: [5, 7], "h.3": slice(4)}. Layers are named as for
+            `layers`, with numbers from 0; layers that are not named keep all heads. Of grouped heads only the key heads
+            in use are kept. Kept heads count from 0 in `att.block(head=0)` and in the widget's `head`;
+            `att.part.heads` has their numbers in the model, which the widget shows: "head 0 (5 in the model)". None:
+            all.
+        cross: the modules that are cross-attention, if detection is wrong: True or False for all; one or several
+            names, dotted parts or globs of modules that are; or a dict of names with True or False. None: decided by
+            whether q and k come from the same tensor.
+        keep: "tensors", or "overview": reduce each call at once to an exact picture of at most 128 × 128 bins a head,
+            with log-normalizers and metrics, and drop q, k and v. Then rows, single cells of a long text, stages,
+            what-if, and later calls of `generate` are not available.
+        values: whether to keep v. Without v there are no outputs and contributions.
+        gradients: whether to keep ∂L/∂O, the gradient of each head's output, from `loss.backward()` or
+            `cap.backward()`. It takes as much memory as q, and gives the stage "saliency".
+        clone: copy the tensors. False: keep the model's own tensors if that takes no more memory; changes in place
+            then show.
         device: where to keep the tensors, e.g. "cpu"; None: where they are.
-        dtype: the type to keep them in, e.g. torch.float16; None: as they are.
-        last: how many forward passes to keep, the last ones; what continues one another, as `generate` does, is one.
-            None: all.
-        every: keep each n-th forward pass, from the first; the others are recorded while they run, then dropped.
-        limit: bytes to keep at most, or such as "2GB"; None: half of the memory that is free. A warning tells when half
-            of them are kept. Calls beyond are not kept but named in `cap.skipped`, and the model goes on.
-        strict: whether to raise at the end of the block where nothing was seen, or a layer is not there. False: a
+        dtype: the type in which to keep them, e.g. torch.float16; None: as they are.
+        last: the number of forward passes to keep, counted from the end; all steps of `generate` are one. None: all.
+        every: keep each n-th forward pass, from the first. The others are dropped once they have run.
+        limit: the most bytes to keep, or a string such as "2GB"; None: half of the free memory. A warning comes when
+            half of the limit is used. Calls beyond it are named in `cap.skipped`, and the model goes on.
+        strict: whether to raise at the end of the block if nothing was recorded or a layer does not exist. False: only
+            warn, and name it in `cap.skipped`.
             warning tells it, and `cap.skipped`.
 
     Returns:
-        `Capture`, to be entered; when the block ends it has `attention`, `cross`, `calls`, `widget()`, `save(path)`.
+        `Capture`, to be entered. After the block it has `attention`, `cross`, `calls`, `widget()` and `save(path)`.
         It can be called in place of the model, and decorates a function: see `Capture`.
 
     Raises:
-        TypeError, ValueError: an argument that is none of these; at the end of the block: nothing was seen, or there is
-            no such layer; the message says what to try.
+        TypeError, ValueError: an argument is invalid; or, at the end of the block, nothing was recorded or a layer does
+            not exist. The message says what to try.
 
-    The model keeps its kernels (SDPA, FlashAttention, FlexAttention, eager) and computes the same, bit by bit, with two
-    exceptions: torch's own `nn.MultiheadAttention` and `nn.TransformerEncoder` take no short cut for inference inside
-    the block, and compiled models are run as they are written; both may change last bits.
+    The model keeps its kernels (SDPA, FlashAttention, FlexAttention, eager) and computes the same bits, with two
+    exceptions that may change last bits: inside the block torch's `nn.MultiheadAttention` and
+    `nn.TransformerEncoder` do not take their fast path for inference, and compiled models run uncompiled.
 
-    Every call is verified by its output, of which three rows, or the one of a single token, are computed again from q,
-    k, v, mask and scale: of the first and the last sample, in all heads, or, of a very long text, in some of them.
-    What contradicts its output is not shown, but named in `skipped` with the reason, and so is attention that ran and
-    could not be followed.
+    Every call is checked by its output: some rows are computed again from q, k, v, mask and scale. A call that
+    contradicts its output is not shown; `skipped` names it with the reason, and any attention that could not be
+    followed.
 
-    In other threads than that which entered the block, calls of transformers' attention interface are recorded, each
-    forward pass by itself; others are named in `skipped`. Samples of beam search are the sequences that it returns; of
-    searches that are not followed, such as groups of beams, contrastive search (both `custom_generate` in transformers
-    5) or one of your own, a warning tells.
+    Another thread than the one that entered the block records only calls of transformers' attention interface, each
+    forward pass separately; `skipped` names other calls. Samples of beam search are the sequences that it returns.
+    A warning names a search that is not followed, such as groups of beams, contrastive search (both
+    `custom_generate` in transformers 5) or a custom one.
 
     >>> import torch
     >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -156,23 +154,23 @@ def capture(
 
 
 class RecordedFunction(Protocol[P, R_co]):
-    """A function that `@capture(model)` decorates: called as before, with its capture as an attribute."""
+    """A function decorated by `@capture(model)`: it is called as before, and has its capture as an attribute."""
 
     capture: Capture
 
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R_co:
-        """Call the function in the block of its capture."""
+        """Call the function inside the block of its capture."""
 
 
 class Capture(Forward):
-    """The attention that `capture` recorded, and the block that records it; read it when the block has ended.
+    """The attention that `capture` recorded, and the block that records it; read it after the block.
 
-    One forward pass, or one generated text, is in `attention`, `cross` and `calls`. Of several, `cap[0]`, `cap[1]`, …
-    are `Forward`s, each with the same names; `cap.attention` and the others then have all of them, told apart as
-    "forward 1: …"; `cap.numbers` says which of all forward passes each is, where not all are kept.
+    `attention`, `cross` and `calls` hold one forward pass, or one generated text. Of several, `cap[0]`, `cap[1]`, … are
+    `Forward`s with the same names. `cap.attention` then has all of them, named "forward 1: …", and `cap.numbers` their
+    numbers among all forward passes, if some were not kept.
 
-    A block can also be written as a call: `capture(model).run(**inputs)` returns the capture, and `cap(**inputs)` what
-    the model returns. As a decorator it records each call of a function, and is found again as its `.capture`:
+    `capture(model).run(**inputs)` runs the block in one call and returns the capture; `cap(**inputs)` returns the
+    model's output. As a decorator it records each call of a function, which has it as `.capture`:
 
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
     >>> capture(model).run(torch.randn(1, 5, 8)).attention[0].shape.Q
@@ -206,7 +204,7 @@ class Capture(Forward):
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Return the calls that were seen but cannot be shown: by the module's name, the reason."""
+        """The calls that were seen but cannot be shown: the reason by module name."""
         return dict(self._skipped)
 
     @property
@@ -222,7 +220,7 @@ class Capture(Forward):
 
     @property
     def numbers(self) -> list[int]:
-        """Return of each forward pass that is kept which it was: 0, 1, … unless `last` or `every` left some out."""
+        """The number of each kept forward pass: 0, 1, … unless `last` or `every` left some out."""
         return [getattr(records, "number", i) for i, records in enumerate(self._forwards)]
 
     def _counts(self) -> list[str]:
@@ -265,12 +263,12 @@ class Capture(Forward):
 
     @property
     def target(self) -> int | None:
-        """The token whose logit the stage "logit" is of, by id; None: of each sample the one that was most likely next.
+        """The id of the token for the stage "logit"; None: each sample's most likely next token.
 
-        Assign its text, with the space before it, or its id; att.with_target(id) is of one attention alone.
+        Assign a token's text, with the space before it, or its id. `att.with_target(id)` is for one attention alone.
 
         Raises:
-            TypeError, ValueError, IndexError: no token; no unembedding is known: see `output_path`.
+            TypeError, ValueError, IndexError: there is no such token, or no known unembedding: see `output_path`.
         """
         return self._target
 
@@ -292,15 +290,15 @@ class Capture(Forward):
                 record.target = found
 
     def backward(self, target: str | int | None = None, at: int = -1) -> None:
-        """Run the model backwards from the logit of a token, of each sample by itself: gives the stage "saliency".
+        """Run the model backwards from the logit of one token a sample, for the stage "saliency".
 
         Args:
-            target: its text, or its id; None: of each sample the one that is most likely there.
-            at: the position whose next token it is; negative counts from the end.
+            target: its text, or its id; None: each sample's most likely token there.
+            at: the position before the token; negative counts from the end.
 
         Raises:
-            ValueError: no gradients were asked for, there are no logits, or it was run before.
-            TypeError, IndexError: no such token or position.
+            ValueError: gradients were not kept, there are no logits, or it was run before.
+            TypeError, IndexError: there is no such token or position.
 
         >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
         >>> cap = capture(torch.nn.Sequential(layer, torch.nn.Linear(8, 20)), gradients=True).run(torch.randn(1, 5, 8))
@@ -328,7 +326,7 @@ class Capture(Forward):
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer that has words for the ids, or its name; None where none is known. Assign one to name them.
+        """The tokenizer that spells the ids, or its name; None if unknown. Assign one to name the ids.
 
         >>> model = torch.nn.MultiheadAttention(8, 2)
         >>> capture(model, tokenizer="gpt2").tokenizer
@@ -341,7 +339,7 @@ class Capture(Forward):
         self._tokenizer = read_tokenizer(tokenizer)
 
     def stacks(self) -> dict[str, NamedStack]:
-        """Return each tower's self-attention and cross-attention by name; of several forward passes each by itself.
+        """Return each tower's self-attention and cross-attention by name, of each forward pass separately.
 
         >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
         >>> with capture(model) as cap:
@@ -373,16 +371,16 @@ class Capture(Forward):
 
     @property
     def cross_tokens(self) -> Labels | Ids | None:
-        """As `tokens`, of the keys of the cross-attention, such as what the encoder read; None where there is none."""
+        """The tokens of the keys of the cross-attention, such as the encoder's text; None if there are none."""
         if len(self) > 1:
             self._refuse_several(".cross_tokens")
         return super().cross_tokens
 
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
-        """What the model was called with, as far as it is kept: ids and masks, by the names of transformers.
+        """The arguments of the model's call that are kept: ids and masks, by their names in transformers.
 
-        After `generate` they hold all that was read. Other arguments, such as images, are not kept.
+        After `generate` they hold the whole text that was read. Other arguments, such as images, are not kept.
         """
         if len(self) > 1:
             self._refuse_several(".inputs")
@@ -395,17 +393,16 @@ class Capture(Forward):
         raise TypeError("a capture is not copied or pickled: cap.save(path) writes it, and Capture.load(path) reads it")
 
     def save(self, path: str | Path) -> None:
-        """Write all that was recorded to a file in the safetensors format: tensors and text, nothing that runs.
+        """Write all recorded calls to a file in the safetensors format: tensors and text, no code.
 
         Args:
-            path: where; by custom it ends in .safetensors. {rank} in it is the number of the process, where
-                torch.distributed runs several, each of which saves its own part.
+            path: of the file, usually *.safetensors. {rank} in it is the number of the process, if torch.distributed
+                runs several, each of which saves its own part.
 
         Raises:
-            ValueError: a mask or score function that has no form but its code; a pipe or a device as the path.
-            OSError: a directory that is not there, a full disk, or anything else that keeps the file from being
-                written. A file that is there is replaced at the end, so one that is loaded stays as it was, and one
-                that cannot be replaced is left whole.
+            ValueError: a mask or score function has no form but its code; or the path is a pipe or a device.
+            OSError: the directory does not exist, the disk is full, or the file cannot be written. An existing file is
+                replaced in the last step: a loaded file stays as it was, and a failed write leaves it whole.
 
         >>> import tempfile
         >>> with capture() as cap:
@@ -419,24 +416,24 @@ class Capture(Forward):
 
     @classmethod
     def load(cls, path: str | Path) -> Capture:
-        """Open a file that `save` wrote, or those of several processes as one; the model's code is not needed.
+        """Open a file that `save` wrote, or the files of several processes as one; the model's code is not needed.
 
-        A pattern such as "run-*.safetensors" stands for the parts of one model that ran on several processes: they are
-        laid together by layer, by head (tensor parallel) and by query (`capture(queries=…)`), in the order of these.
+        A pattern such as "run-*.safetensors" names the files of one model on several processes. They are merged by
+        layer, by head (tensor parallel) and by query (`capture(queries=…)`), in this order.
 
-        A file of more than 64 MiB is mapped into memory, and read as it is looked at: replace it, as `save` does, or
-        delete it, but do not cut it short or write into it, for then the system ends the process that looks at it.
+        A file of more than 64 MiB is mapped into memory and read when needed. Replace it, as `save` does, or delete it,
+        but do not shorten it or write into it: the system would end the process that reads it.
 
         Args:
             path: of the file, or a pattern.
 
         Returns:
-            A `Capture`, with what was saved.
+            A `Capture` with the saved calls.
 
         Raises:
-            ValueError: it is not such a file, or cut short, or of a later version; of several: a part is missing or
-                there twice, or they are not of one run. The message names the files.
-            FileNotFoundError: no such file.
+            ValueError: it is not such a file, is cut short, or has a later version; of several files: a part is missing
+                or there twice, or they are not of one run. The message names the files.
+            FileNotFoundError: there is no such file.
 
         >>> import tempfile
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
@@ -450,20 +447,19 @@ class Capture(Forward):
         return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
 
     def reduce(self, *, progress: bool = False, executor: Executor | None = None) -> Capture:
-        """Reduce all that was recorded to what `capture(model, keep="overview")` keeps; this capture stays as it is.
+        """Reduce all calls as `capture(model, keep="overview")` does; this capture stays as it is.
 
         Args:
             progress: draw a bar with the time left, if tqdm is installed.
-            executor: whose workers compute it: threads, processes, or those of a Dask cluster, `client.get_executor()`.
-                Of a capture that was loaded only the path goes to them; see docs/scale.md. Whoever computes it, the
-                numbers are the same.
+            executor: its workers compute: threads, processes, or a Dask cluster, `client.get_executor()`. A loaded
+                capture sends them only its path; see docs/scale.md. The numbers are the same but for rounding.
 
         Returns:
             A capture of weights pooled by maximum to at most 128 × 128 bins, log-normalizers and metrics of all rows,
-            without q, k and v; of calls of up to 128 tokens all weights.
+            without q, k and v. Calls of up to 128 tokens keep all weights.
 
         Raises:
-            TypeError, RuntimeError: of an executor, as `Attention.overview`.
+            TypeError, RuntimeError: as `Attention.overview` does for an executor.
 
         >>> with capture() as cap:
         ...     _ = torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 300, 8), is_causal=True)
@@ -501,10 +497,10 @@ class Capture(Forward):
     @overload
     def __call__(self, *inputs: Any, **keywords: Any) -> Any: ...
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the model in a block, and return its output; of a single function return one that is so recorded.
+        """Call the model in a block, and return its output; for a function, return it decorated.
 
         Raises:
-            TypeError: there is no model to call; a generator, which runs when its call has ended.
+            TypeError: there is no model to call; or the function is a generator, which runs after its call has ended.
             ValueError: as at the end of a block.
         """
         if len(inputs) == 1 and not keywords and callable(inputs[0]) and not isinstance(inputs[0], torch.nn.Module):
@@ -513,17 +509,17 @@ class Capture(Forward):
             what = (
                 "capture() was given no model"
                 if self._model is None
-                else f"a {type(self._model).__name__} is not called"
+                else f"a {type(self._model).__name__} cannot be called"
             )
-            raise TypeError(f"{what}: give capture(model) one that is, or run it in a block, with capture(…) as cap:")
+            raise TypeError(f"{what}: give capture(model) one, or run it in a block, with capture(…) as cap:")
         with self:
             return self._model(*inputs, **keywords)
 
     def _decorated(self, function: Callable[..., Any]) -> Any:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                f"{function.__name__} is a generator, which runs when its call has long ended: write a block in it, "
-                "with capture(…) as cap:"
+                f"{function.__name__} is a generator, which runs after its call has ended: put a block into it, with "
+                "capture(…) as cap:"
             )
 
         @functools.wraps(function)
@@ -548,7 +544,7 @@ class Capture(Forward):
             self._recorder.begin()
             return self
         except KeyboardInterrupt:
-            if self._recorder.open_blocks > before:  # it came when all was open, and Python will not call `__exit__`
+            if self._recorder.open_blocks > before:  # the interrupt came when all was open; Python skips `__exit__`
                 surely(self._recorder.stop)
             raise
 

@@ -1,4 +1,4 @@
-"""Which heads do what, over many texts: kinds of heads measured in each text, with their spread, the highest first."""
+"""Find the heads that do something most, over many texts: each kind is measured in each text, with its spread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..session.callers import module_of
 from ..text.labels import can_spell
 from .capture import Capture, Forward, capture
 
-TO_NULL = "query_focused"  # the kind that is compared with a query that asks nothing
+TO_NULL = "query_focused"  # the kind that needs a query without content
 
 
 def find_heads(
@@ -44,69 +44,68 @@ def find_heads(
     first: int = FIRST_KEYS,
     window: int = WINDOW,
 ) -> list[dict[str, Any]]:
-    """Find the heads that do something most, over a set of texts: a list of records, as `pandas.DataFrame` takes it.
+    """Find the heads that do something most, over a set of texts: a list of records, ready for `pandas.DataFrame`.
 
     Args:
-        models_or_captures: a model, which is run on each text and captured; or what is there already: a `Capture`, a
-            `Forward`, an `AttentionStack` or an `Attention`, of which each sample is a text. A list or a dict of such
-            compares several.
-        texts: what a model is run on: a list of strings (with a tokenizer), of ids, or of dicts of the model's
-            arguments. Of a stack or an attention, the tokens of each sample as strings, where a kind compares tokens.
-        kind: which, or several in a list; or a metric of your own: a function that takes
-            `attnwidget.results.HeadRows`, some exact rows of some heads, and returns a tensor (heads, rows), NaN where
-            a row does not count, whose mean over the rows is the number; in a dict under a name: {"mine": function}.
+        models_or_captures: a model, which is run on each text and captured; or a `Capture`, a `Forward`, an
+            `AttentionStack` or an `Attention`, in which each sample is a text. A list or a dict of them compares
+            several.
+        texts: for a model: a list of strings (with a tokenizer), of ids, or of dicts of the model's arguments. For a
+            stack or an attention: the tokens of each sample as strings, if a kind compares tokens.
+        kind: one kind, or a list; or a custom metric: a function that takes `attnwidget.results.HeadRows`, some exact
+            rows of some heads, and returns a tensor (heads, rows), NaN for rows that do not count. Its mean over the
+            rows is the number. A dict names it: {"mine": function}.
 
             The fields of `attnwidget.results.Metrics`: "entropy", "first_token", "previous_token", "itself",
             "same_token", "last_token", "induction", "mean_distance", "masked_share", "learned_sink".
 
-            "sink": the share of rows with more than `threshold` on the first token (Gu et al. 2025, arXiv 2410.10781,
-            §2, one row after the other), of rows that may attend to more than one key.
+            "sink": the share of rows with more than `threshold` on the first token, among rows that may attend to more
+            than one key (Gu et al. 2025, arXiv 2410.10781, §2, row by row).
 
-            "streaming": the weight on the `first` keys, the `window` keys up to the query's own and the learned sink,
-            of rows that may attend to any other (Xiao et al. 2024, arXiv 2309.17453; 2410.10819).
+            "streaming": the weight on the `first` keys, the `window` keys up to the query's own key, and the learned
+            sink, in rows that may attend to any other key (Xiao et al. 2024, arXiv 2309.17453; 2410.10819).
 
-            "retrieval": of the tokens of the answer that are in the needle, the share whose strongest key, in the row
-            that writes them, is that token of the needle (Wu et al. 2024, arXiv 2404.15574, §2; their code
+            "retrieval": among the answer's tokens that occur in the needle, the share whose strongest key, in the row
+            that writes the token, is that token of the needle (Wu et al. 2024, arXiv 2404.15574, §2; their code
             divides by the tokens of the needle instead). Needs the segments "needle" and "answer".
 
-            "query_focused": the weight on the documents from the tokens of the query, less that from a query that asks
-            nothing (Zhang et al. 2025, QRHead, arXiv 2506.09944, §2, of the documents that hold the answer: name these
-            by `roles`; their retriever leaves out tokens far below the mean). Needs the segments "query" and
+            "query_focused": the weight on the documents from the tokens of the query, less the weight from a query
+            without content (Zhang et al. 2025, QRHead, arXiv 2506.09944, §2, for the documents that hold the answer:
+            name these by `roles`; their retriever leaves out tokens far below the mean). Needs the segments "query" and
             "documents", and `null`.
 
-            "lookback": mean weight on the tokens before the answer ÷ (that + mean weight on the answer's tokens so
-            far, the row's own among them), of the answer's rows (Chuang et al. 2024, arXiv 2407.07071, §2.1, as in
-            their code, Lookback-Lens; the words at the end of the prompt that ask for an answer count there as
-            answered, and here where the segment begins with them). Needs the segment "answer".
+            "lookback": in the answer's rows, mean weight on the tokens before the answer ÷ (this weight + mean weight
+            on the answer's tokens so far, with the row's own) (Chuang et al. 2024, arXiv 2407.07071, §2.1, as in
+            their code, Lookback-Lens. There the last words of the prompt, which ask for an answer, belong to the
+            answer; here if the segment begins with them). Needs the segment "answer".
 
-            "receiver": the excess kurtosis, over the sentences, of the mean weight that a sentence's tokens are given
-            by the sentences 4 or more later (Bogdan et al. 2025, Thought Anchors, arXiv 2506.19143, §5, as in their
+            "receiver": the excess kurtosis, over the sentences, of the mean weight that a sentence's tokens receive
+            from sentences 4 or more later (Bogdan et al. 2025, Thought Anchors, arXiv 2506.19143, §5, as in their
             code without its ranks by depth). Needs the segments of six sentences or more.
-        top: how many heads of each kind and model; None for all.
-        tokenizer: for texts that are strings; that of a pipeline where None. Its words are what tokens are compared by.
-        segments: what stands where in the text: {"needle": (start, stop), …} in tokens, or a list of such runs under a
-            name; `Segments`; or what `attnwidget.segments` makes them of, such as "sentences" or the messages of a
-            chat. For all texts alike, or a list with one for each. Those that a capture knows where None.
-        roles: which segments the "needle", the "answer", the "query", the "documents" and the "sentences" are, where
-            their names do not say: {"documents": ["passage 1", "passage 2"]}. Else the documents are those whose names
-            begin with "doc", the query may be called "question", and the sentences are all segments, of the innermost
-            level; `Segments` and chats know their answer.
-        null: for "query_focused", the same texts with a query that asks nothing, such as "N/A"; or their capture.
-        null_segments: theirs, where they are at other tokens than `segments`.
-        rows: of kinds that look at all rows, how many of each text, evenly spread; None for all while all heads of a
-            text have at most 2²⁸ cells, else up to 32 of each. Each row is exact.
-        threshold: of "sink".
-        first, window: of "streaming", keys.
+        top: the number of heads to return for each kind and model; None for all.
+        tokenizer: for texts that are strings; None: the pipeline's. Its words decide which tokens are the same.
+        segments: the parts of the text: {"needle": (start, stop), …} in tokens, or a list of such runs under a name;
+            `Segments`; or a source for `attnwidget.segments`, such as "sentences" or the messages of a chat. One for
+            all texts, or a list with one for each. None: the segments that a capture knows.
+        roles: the segments that play the "needle", the "answer", the "query", the "documents" and the "sentences", if
+            their names differ: {"documents": ["passage 1", "passage 2"]}. By default the documents are the segments
+            whose names begin with "doc", the query may be called "question", and the sentences are all segments of the
+            innermost level; `Segments` and chats know their answer.
+        null: for "query_focused", the same texts with a query without content, such as "N/A"; or a capture of them.
+        null_segments: the segments of `null`, if they differ from `segments`.
+        rows: for kinds that look at all rows, the number of rows in each text, evenly spread. None: all rows if all
+            heads of a text have at most 2²⁸ cells, else up to 32. Each row is exact.
+        threshold: for "sink".
+        first, window: for "streaming", in keys.
 
     Returns:
-        A dict for each head, the highest mean first: kind, model (the name or number of one of several), rank (from 1),
-        layer, name, head (and model_head, where a capture kept some), mean and std (the standard deviation, with n − 1;
-        None of one text) over the texts, n (how many texts had anything to measure), rows (how many rows that is in
-        all).
+        A dict for each head, the highest mean first: kind, model (its name or number if there are several), rank (from
+        1), layer, name, head (and model_head, if a capture kept only some), mean and std (standard deviation over the
+        texts, with n − 1; None for one text), n (texts with something to measure), rows (measured in all of them).
 
     Raises:
-        ValueError: no such kind, a kind that needs what is not given, texts in which there is nothing to measure.
-        TypeError: something that is neither a model nor a capture; texts that cannot be read.
+        ValueError: there is no such kind; a kind needs an argument that is missing; there is nothing to measure.
+        TypeError: an object is neither a model nor a capture; or texts cannot be read.
 
     >>> from attnwidget import Attention
     >>> previous, first = torch.eye(8).roll(-1, 1), torch.eye(8)[[0] * 8]
@@ -139,8 +138,8 @@ def find_heads(
             others = only.measure(*nulls[name], tokenizer, places, measured, -1)
             if others != count:
                 raise ValueError(
-                    f"null has {others} text{'s' if others > 1 else ''} to be compared with {count}: give each text "
-                    "once more, with a query that asks nothing"
+                    f"null has {others} text{'s' if others > 1 else ''} for {count} texts: give each text once more, "
+                    "with a query without content"
                 )
         where = {"model": name} if len(given) > 1 or isinstance(models_or_captures, Mapping) else {}
         for one in kinds:
@@ -152,19 +151,19 @@ class _Spread:
     """The numbers of each head in each text, by kind."""
 
     def __init__(self) -> None:
-        self._values: dict[str, dict[tuple[int, int], dict[int, float]]] = {}  # of each text, by layer and head
+        self._values: dict[str, dict[tuple[int, int], dict[int, float]]] = {}  # by layer and head, for each text
         self._heads: dict[tuple[int, int], dict[str, Any]] = {}
         self._rows: dict[str, int] = {}
 
     def add(self, kind: str, layer: int, name: str, att: Attention, text: int, values: Tensor) -> None:
-        """Add a layer's numbers, (heads,), in one text; a text that is there already is added to."""
+        """Add a layer's numbers, (heads,), of one text to those that are already there."""
         for head, value in enumerate(values.tolist()):
             self._heads.setdefault((layer, head), {"layer": layer, "name": name, **head_numbers(att, head)})
             of_texts = self._values.setdefault(kind, {}).setdefault((layer, head), {})
             of_texts[text] = of_texts.get(text, 0.0) + value
 
     def count(self, kind: str, rows: int) -> None:
-        """Add rows that were looked at."""
+        """Count rows that were measured."""
         self._rows[kind] = self._rows.get(kind, 0) + rows
 
     def records(self, kind: str, where: Mapping[str, Any], top: int | None) -> list[dict[str, Any]]:
@@ -180,15 +179,15 @@ class _Spread:
                 found.append({**self._heads[at], **spread, "rows": self._rows[kind]})
         if not found:
             raise ValueError(
-                f"{kind}: no row of these texts counts, by its definition in help(find_heads): give other texts, or "
-                "tokens where it compares them"
+                f"{kind}: no row of these texts counts, see its definition in help(find_heads): give other texts, or "
+                "tokens if the kind compares them"
             )
         found.sort(key=lambda one: (-one["mean"], one["layer"], one["head"]))
         return [{"kind": kind, **where, "rank": rank, **one} for rank, one in enumerate(found[:top], 1)]
 
 
 class _Sample(NamedTuple):
-    """One text: its layers, by number and name, each with a number for each token of its keys."""
+    """One text: its layers by number and name, each with a number for each token of its keys."""
 
     layers: list[tuple[int, str, Attention, Tensor | None]]
     batch: int
@@ -197,7 +196,7 @@ class _Sample(NamedTuple):
 
 
 class _TextOfSample(NamedTuple):
-    """What is known of a text, for its segments: ids with a tokenizer, or a string for each token."""
+    """What segments are found by: ids with a tokenizer, or a string for each token."""
 
     tokenizer: Any = None
     ids: Tensor | None = None
@@ -205,7 +204,7 @@ class _TextOfSample(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What is asked of each text."""
+    """The questions for each text."""
 
     kinds: Mapping[str, OwnMetric | None]
     roles: Mapping[str, list[str]]
@@ -213,15 +212,13 @@ class _Asked(NamedTuple):
     numbers: Mapping[str, Any]
 
     def measure(self, source: Any, texts: Any, tokenizer: Any, segments: Any, spread: _Spread, sign: int) -> int:
-        """Measure all texts, add what is found, times the sign, and return how many texts there were."""
+        """Measure all texts, add the numbers times the sign, and return the number of texts."""
         number = -1
         for number, one in enumerate(_samples(source, texts, tokenizer, main=segments is not None)):
             known = _SegmentsOfText.of(segments, number, one) if self._needs_segments(segments) else _SegmentsOfText()
             self._measure(one, number, known, spread, sign)
         if isinstance(segments, list | tuple) and len(segments) != number + 1:
-            raise ValueError(
-                f"segments has {len(segments)} entries, and there are {number + 1} texts: give one for each"
-            )
+            raise ValueError(f"segments has {len(segments)} entries for {number + 1} texts: give one for each")
         if number < 0:
             raise ValueError("there are no texts: give one or more")
         return number + 1
@@ -242,7 +239,7 @@ class _Asked(NamedTuple):
                     spread.count(kind, found.rows[kind])
 
 
-# Where the attention comes from.
+# Sources of attention.
 
 
 def _named(given: Any) -> dict[Any, Any]:
@@ -261,17 +258,17 @@ def _named(given: Any) -> dict[Any, Any]:
 
 
 def _nulls(given: Mapping[Any, Any], null: Any) -> dict[Any, tuple[Any, Any]]:
-    """Return for each model or capture what is compared with it: a source and its texts."""
+    """Return the null source and texts of each model or capture."""
     if null is None:
         raise ValueError(
-            "query_focused is compared with a query that asks nothing: give null=, the same texts with 'N/A' for the "
-            "query, or a capture of them"
+            "query_focused needs a query without content to compare with: give null=, the same texts with 'N/A' for "
+            "the query, or a capture of them"
         )
     if isinstance(null, Mapping) and set(null) == set(given):
         return {name: (one, None) if _is_recorded(one) else (given[name], one) for name, one in null.items()}
     if _is_recorded(null):
         if len(given) > 1:
-            raise ValueError("null is one capture, of several models: give a dict with one for each, by their names")
+            raise ValueError("null is one capture for several models: give a dict with one for each, by name")
         return dict.fromkeys(given, (null, None))
     for name, one in given.items():
         if _is_recorded(one):
@@ -287,17 +284,17 @@ def _samples(source: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator
     """Yield each text of a model, a capture or a stack.
 
     Args:
-        source: where the attention comes from.
+        source: the model, capture or stack.
         texts: as in `find_heads`.
         tokenizer: for strings.
-        main: only the stack whose text it is, where there are several towers.
+        main: only the text's own stack, if there are several towers.
     """
     if isinstance(source, Attention | AttentionStack):
         stack = AttentionStack([source]) if isinstance(source, Attention) else source
         yield from _of_stack(stack, texts)
     elif isinstance(source, Forward):
         if texts is not None:
-            raise ValueError("texts are for models, and a capture has its own: leave them out")
+            raise ValueError("texts are for models; a capture has its own texts: leave them out")
         for forward in source if isinstance(source, Capture) else [source]:
             yield from _of_forward(forward, main=main)
     else:
@@ -316,7 +313,7 @@ def _of_stack(stack: AttentionStack, texts: Any) -> Iterator[_Sample]:
 
 
 def _of_forward(forward: Forward, *, main: bool, ids: Tensor | None = None) -> Iterator[_Sample]:
-    """Yield the samples of one forward pass; `ids` are those that were read, where the capture does not know them."""
+    """Yield the samples of one forward pass; `ids` were read by the model, if the capture does not know them."""
     numbers = {name: number for number, name in enumerate(forward.attention.names)}
     stacks = [one for one in forward.stacks().values() if not one.cross]
     if main and (of_text := forward._main_stack()) is not None:  # noqa: SLF001
@@ -343,12 +340,12 @@ def _of_forward(forward: Forward, *, main: bool, ids: Tensor | None = None) -> I
 
 
 def _of_model(model: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator[_Sample]:
-    """Run a model on each text, one after the other, and yield its samples."""
+    """Run a model on each text in turn, and yield its samples."""
     module = module_of(model)
     if module is None:
         raise TypeError(f"{kind_of(model)} is neither a model nor a capture: give an nn.Module, or a capture")
     if texts is None:
-        raise ValueError("a model is run on texts, and there are none: give a list of strings, or of ids")
+        raise ValueError("a model needs texts, and there are none: give a list of strings, or of ids")
     if isinstance(texts, str | Mapping | Tensor) or not isinstance(texts, Iterable):
         texts = [texts]
     for text in texts:
@@ -363,7 +360,7 @@ def _of_model(model: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator
 
 
 def _inputs_of(text: Any, tokenizer: Any, module: torch.nn.Module) -> Any:
-    """Return what a model is called with for a text: its arguments by name, or ids (1, n)."""
+    """Return the model's arguments for a text: by name, or ids (1, n)."""
     device = device_of(module)
     if isinstance(text, str):
         if not can_spell(tokenizer):
@@ -384,19 +381,19 @@ def _inputs_of(text: Any, tokenizer: Any, module: torch.nn.Module) -> Any:
 
 
 class _SegmentsOfText(NamedTuple):
-    """The segments of a text: by name, the runs of keys; and roles that they have by themselves."""
+    """The segments of a text: the runs of keys by name, and their own roles."""
 
     spans: Mapping[str, Spans] = {}
     roles: Mapping[str, Sequence[str]] = {}
 
     @classmethod
     def of(cls, given: Any, number: int, one: _Sample) -> _SegmentsOfText:
-        """Return the segments of one text, as they are given for all, or for each."""
+        """Return the segments of one text, from those given for all texts or for each."""
         if given is None:
             return cls._of_capture(one)
         if isinstance(given, list | tuple) and not is_chat(given):
             if number >= len(given):
-                raise ValueError(f"segments has {len(given)} entries, and there are more texts: give one for each")
+                raise ValueError(f"segments has {len(given)} entries, but there are more texts: give one for each")
             given = given[number]
         if isinstance(given, Mapping) and all(_is_place(runs) for runs in given.values()):
             length = max(att.shape.K for _, _, att, _ in one.layers)
@@ -409,23 +406,23 @@ class _SegmentsOfText(NamedTuple):
 
     @classmethod
     def _of_capture(cls, one: _Sample) -> _SegmentsOfText:
-        """Return what a capture knows itself, prompt and answer of a text that was generated; else nothing."""
+        """Return a capture's own segments, prompt and answer of a generated text; else nothing."""
         if one.forward is None:
             return cls()
         try:
             return cls._read(one.forward.segments(batch=one.batch))
-        except ValueError:  # they are not told apart: the kind says what it needs
+        except ValueError:  # they are not known: the kind reports what it needs
             return cls()
 
     @classmethod
     def _read(cls, found: Segments, *, guessed: bool = False) -> _SegmentsOfText:
-        """Return segments with the answer that they know, unless it is only the last of many, and their sentences."""
+        """Return segments with their answer, unless it is only the last of many, and their sentences."""
         text = HeadText.of(None, None, found, guessed=guessed)
         return cls(text.segments, text.roles)
 
 
 def _is_place(runs: Any) -> bool:
-    """Return whether something is (start, stop) or a range, or a list of such."""
+    """Return whether a value is (start, stop) or a range, or a list of these."""
     if isinstance(runs, range):
         return True
     if not isinstance(runs, tuple | list) or not runs:

@@ -1,4 +1,4 @@
-"""`Forward`: what was recorded of one forward pass, its attention, its text and its widget."""
+"""`Forward`: the attention, text and widget of one forward pass."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ RecordsByName = Mapping[str, Record | LoadedRecord]  # of one forward pass, by t
 
 
 class Forward:
-    """The attention of one forward pass, or of several that continue one another, as while a text is generated.
+    """The attention of one forward pass, or of several that continue one another, such as the steps of `generate`.
 
-    `forward["decoder"]` is the self-attention of a tower as an `AttentionStack`, where a model has several: an encoder
-    and a decoder, a vision and a language model. `towers` names them, `stacks()` has all, with their labels.
+    `forward["decoder"]` is the self-attention of a tower as an `AttentionStack`, if a model has several: an encoder and
+    a decoder, a vision and a language model. `towers` names them; `stacks()` has all, with their labels.
 
     >>> from attnwidget import capture
     >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
@@ -62,11 +62,11 @@ class Forward:
     def attention(self) -> AttentionStack:
         """Return the self-attention, in the order of layers.
 
-        Where some heads or queries are kept, each layer counts its own from 0, and `part` of a layer has their numbers
-        in the model: of heads=[5, 7] `cap.attention[0].block(head=1)` is of head 7.
+        If only some heads or queries are kept, each layer counts them from 0. A layer's `part` has their numbers in the
+        model: with heads=[5, 7], `cap.attention[0].block(head=1)` is head 7.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no self-attention was recorded.
         """
         return self._stack(cross=False)
 
@@ -75,13 +75,13 @@ class Forward:
         """Return the cross-attention, in the order of layers.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no cross-attention was recorded.
         """
         return self._stack(cross=True)
 
     @property
     def all(self) -> AttentionStack:
-        """Return self- and cross-attention, in the order in which they ran; `all.names` are those of their modules.
+        """Return self- and cross-attention in the order in which they ran; `all.names` are the names of their modules.
 
         Raises:
             ValueError: nothing was recorded.
@@ -92,7 +92,7 @@ class Forward:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all tensors that are kept, each counted once."""
+        """The bytes of all kept tensors, each counted once."""
         kept = {id(x): x for record in self._records.values() for x in tensors_of(record.attention).values()}
         return sum(x.numel() * x.element_size() for x in kept.values())
 
@@ -100,15 +100,15 @@ class Forward:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer that has words for the ids, or its name; None where none is known."""
+        """The tokenizer that spells the ids, or its name; None if unknown."""
         return None if self._source is None else self._source.tokenizer
 
     @property
     def output_path(self) -> OutputPath:
-        """Where the outputs of the heads go: output projections, final norm and unembedding, as they were found.
+        """The path of the heads' outputs: output projections, final norm and unembedding, if they were found.
 
-        The stages "value_norm" and "logit" are made of these; what was not found is said with the reason. By
-        `att.carrying` they are given by hand.
+        The stages "value_norm" and "logit" follow from them. A part that was not found has the reason.
+        `att.carrying` sets them by hand.
 
         >>> from attnwidget import capture
         >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -120,11 +120,11 @@ class Forward:
 
     @property
     def towers(self) -> tuple[str, ...]:
-        """The names of the towers that ran, in their order: ("encoder", "decoder"), ("vision_model", "text_model")."""
+        """The names of the towers that ran, in order: ("encoder", "decoder"), ("vision_model", "text_model")."""
         return tuple(dict.fromkeys(one.tower for one in self.stacks().values()))
 
     def stacks(self) -> dict[str, NamedStack]:
-        """Return each tower's self-attention and cross-attention by name, with what stands at its positions.
+        """Return each tower's self-attention and cross-attention by name, with the labels of its positions.
 
         >>> from attnwidget import capture
         >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
@@ -138,38 +138,38 @@ class Forward:
 
     @property
     def tokens(self) -> Labels | Ids | None:
-        """The text that the model read, a list for each sample: of the decoder where there is an encoder too.
+        """The text that the model read, a list for each sample: of the decoder if there is an encoder too.
 
-        The tokenizer's words, and "[PAD]" where there is padding, which keeps its places: all samples of a batch are as
-        long as the longest, and padding is blocked as the model blocks it; `widget(padding=False)` shows each without
-        it. Ids where there is no tokenizer, None in the place of one that is not known. None where nothing is known.
-        They are the queries of the self-attention: after `generate` all tokens but the last, which was never read.
+        The tokenizer's words, with "[PAD]" for padding, which keeps its places: all samples of a batch are as long as
+        the longest, and the model's mask blocks padding. `widget(padding=False)` removes it. Ids if there is no
+        tokenizer; None for an unknown token, or if nothing is known. They are the queries of the self-attention: after
+        `generate` all tokens but the last, which was never read.
         """
         main = self._main_stack()
         return None if main is None else main.queries.tokens(self.tokenizer)
 
     @property
     def key_tokens(self) -> Labels | Ids | None:
-        """As `tokens`, of the keys: more where a cache held what was read before the block."""
+        """The tokens of the keys: more than `tokens` if a cache held earlier ones."""
         main = self._main_stack()
         return None if main is None else main.keys.tokens(self.tokenizer)
 
     @property
     def cross_tokens(self) -> Labels | Ids | None:
-        """As `tokens`, of the keys of the cross-attention, such as what the encoder read; None where there is none."""
+        """The tokens of the keys of the cross-attention, such as the encoder's text; None if there are none."""
         found = next((one for one in self.stacks().values() if one.cross), None)
         return None if found is None else found.keys.tokens(self.tokenizer)
 
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
-        """What the model was called with, as far as it is kept: ids and masks, by the names of transformers.
+        """The arguments of the model's call that are kept: ids and masks, by their names in transformers.
 
-        After `generate` they hold all that was read. Other arguments, such as images, are not kept.
+        After `generate` they hold the whole text that was read. Other arguments, such as images, are not kept.
         """
         return inputs_of(self.stacks())
 
     def _main_stack(self) -> NamedStack | None:
-        """Return the self-attention whose queries are the text: of the tower with cross-attention, else the last."""
+        """Return the self-attention of the text's own tower: the tower with cross-attention, else the last."""
         stacks = list(self.stacks().values())
         attending = {one.tower for one in stacks if one.cross}
         known = [one for one in stacks if not one.cross and one.queries.tokens(None) is not None]
@@ -195,29 +195,28 @@ class Forward:
         padding: bool = True,
         **show: Unpack[CaptureKeywords],
     ) -> AttentionWidget:
-        """Return a widget with the self-attention of a tower, or its cross-attention; it is labeled by itself.
+        """Return a widget with the self-attention of a tower, or its cross-attention, already labeled.
 
         Args:
-            tokens: in the place of what the model read, as in `AttentionWidget`: for the tower that is shown. Those of
-                `generate`, whose last was never read, are cut; tokens without padding are put where there is none.
-                Where some queries are kept, tokens of all or of these.
-            cross: the cross-attention, whose queries are `tokens` and whose keys `key_tokens`.
-            model: that was captured, in evaluation mode, to be run again with edits: what is lost without a head, a
+            tokens: for the tower shown, instead of the text that the model read, as in `AttentionWidget`. Of the tokens
+                of `generate` the last, which was never read, is cut; tokens without padding get it. If only some
+                queries were kept, give the tokens of all or of these.
+            cross: show the cross-attention; its queries are `tokens` and its keys `key_tokens`.
+            model: the captured model, in evaluation mode, to run it again with edits: the loss without a head, a
                 segment, a key or an edge (`segments_show="effect"`). The kernel answers between two runs.
-            inputs: what it is called with, as `attnwidget.effect` takes it; None: what was read, `cap.inputs`.
-            target: a token, by its id or its text, as in `attnwidget.effect`: whose log-probability is lost, and of
-                whose logit the stage "logit" is; of the former also a function of the output. None: the most likely
-                token after the last.
-            show: the other keywords of `AttentionWidget.from_attention`, of which `segments` are, unless given, prompt
-                and answer of a text that was generated token by token; `stack` is a tower or a name of
-                `stacks()`, and `forward` a number as in cap[i]: which are shown first. The widget's picker has all.
+            inputs: the arguments of that run, as `attnwidget.effect` takes them; None: `cap.inputs`.
+            target: a token, by its id or its text, as in `attnwidget.effect`. The loss is its log-probability, or a
+                function of the output; the stage "logit" shows its logit. None: the most likely token after the last.
+            show: the other keywords of `AttentionWidget.from_attention`. `segments` are by default prompt and answer of
+                a generated text. `stack` is a tower or a name of `stacks()`, and `forward` a number as in cap[i]: the
+                ones shown first. The widget's picker has all.
 
         Raises:
-            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read; a model in
-                training mode, or whose inputs are not known.
+            ValueError: no attention of this kind was recorded; the tokens contradict the text that the model read; the
+                model is in training mode, or its inputs are not known.
             KeyError: there is no such stack.
 
-        A warning tells where one list is given for samples that have read different texts.
+        A warning comes if one list of tokens is given for samples with different texts.
 
         >>> from attnwidget import capture
         >>> model = torch.nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
@@ -236,7 +235,7 @@ class Forward:
         if tokenizer is not self.tokenizer:
             stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
         placed = TokensOfStacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
-        if stack is None and forward is None:  # the tokens may be those of another tower than the first
+        if stack is None and forward is None:  # the tokens may belong to another tower than the first
             shown = placed.given_for
         show["tokenizer"] = tokenizer if can_spell(tokenizer) and not isinstance(tokenizer, SavedWords) else None
         keys = picker_keys(stacks)
@@ -245,7 +244,7 @@ class Forward:
             (key if key[1] else key[0]): functools.partial(labeled, stacks[name], placed, name, runners.get(name))
             for name, key in keys.items()
         }
-        if "grid" in show:  # one of the user's own, of which nothing else is known
+        if "grid" in show:  # a custom grid, and nothing else is known
             show = {"grid_start": None, "grid_side": "auto", **show}
         if is_chat(show.get("segments")):  # found by the capture's own ids
             many = stacks[shown].attention[0].shape.B
@@ -270,21 +269,21 @@ class Forward:
         return next(found, next(iter(stacks)))
 
     def segments(self, source: Any = None, *, batch: int = 0, cross: bool = False, unit: str = "tokens") -> Segments:
-        """Return the named parts of the text that the model read, in tokens: by its own ids and tokenizer.
+        """Return the named parts of the text that the model read, in tokens, found by its own ids and tokenizer.
 
         Args:
-            source: as in `attnwidget.segments`; None: the prompt and the answer of a text that was generated token by
-                token, whose last token was never read.
-            batch: which sample.
-            cross: of what the cross-attention reads, such as the text of an encoder.
-            unit: of spans: "tokens", or "characters", which takes `attnwidget.segments` with the text.
+            source: as in `attnwidget.segments`; None: the prompt and the answer of a generated text, whose last token
+                was never read.
+            batch: the sample.
+            cross: use the text of the cross-attention's keys, such as an encoder's.
+            unit: of spans: "tokens", or "characters", which needs `attnwidget.segments` with the text.
 
         Returns:
-            `Segments` of all positions, where only some queries were kept too.
+            `Segments` of all positions, even if only some queries were kept.
 
         Raises:
             IndexError: there is no such sample.
-            TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
+            TypeError, ValueError: as in `attnwidget.segments`; or no source, and prompt and answer are not known.
 
         >>> from attnwidget import capture
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
@@ -306,15 +305,15 @@ class Forward:
         kinds: KindsLike = (),
         cross: bool = False,
     ) -> list[dict[str, Any]]:
-        """Measure what every head of every layer attends to: a list of records, as `pandas.DataFrame` takes it.
+        """Measure the attention of every head of every layer: a list of records, ready for `pandas.DataFrame`.
 
         Args:
             batch, rows, kinds: as in `AttentionStack.metrics`.
-            tokens: in the place of what the model read, of the tower that they are of: see `widget`.
-            cross: of the cross-attention.
+            tokens: instead of the text that the model read: see `widget`.
+            cross: measure the cross-attention.
 
         Raises:
-            ValueError: nothing of this kind was recorded, or tokens that contradict what the model read.
+            ValueError: no attention of this kind was recorded; or the tokens contradict the text that the model read.
             IndexError: there is no such sample.
 
         >>> from attnwidget import capture
@@ -340,20 +339,21 @@ class Forward:
     def weights(
         self, layer: int | str, batch: int | None = None, head: int | None = None, *, cross: bool = False
     ) -> Tensor:
-        """Compute all weights of a layer as one tensor, where that is not too large.
+        """Compute all weights of a layer as one tensor, if it is not too large.
 
         Args:
-            layer: by number or name, as `attention` has it.
-            batch: only this sample; None for all.
-            head: only this head; None for all.
-            cross: of the cross-attention.
+            layer: by number or name, as in `attention`.
+            batch: one sample; None for all.
+            head: one head; None for all.
+            cross: use the cross-attention.
 
         Returns:
-            (B, H, Q, K), without the axis of what was chosen.
+            (B, H, Q, K), without the axis of a chosen sample or head.
 
         Raises:
-            IndexError, KeyError: a layer, batch or head that is not there.
-            ValueError: nothing of this kind was recorded; or more than 2²⁸ weights, 1 GiB: ask for a block.
+            IndexError, KeyError: there is no such layer, sample or head.
+            ValueError: no attention of this kind was recorded; or there are more than 2²⁸ weights, 1 GiB: ask for a
+                block.
 
         >>> from attnwidget import capture
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
@@ -363,19 +363,19 @@ class Forward:
         return (self.cross if cross else self.attention).weights(layer, batch, head)
 
     def pair(self, query: int, key: int, batch: int = 0, *, cross: bool = False) -> Tensor:
-        """Compute the weight of one query on one key in all heads of all layers, exact.
+        """Compute the exact weight of one query on one key in all heads of all layers.
 
         Args:
             query, key: the pair; negative counts from the end of each layer.
-            batch: which sample.
-            cross: of the cross-attention.
+            batch: the sample.
+            cross: use the cross-attention.
 
         Returns:
             (L, H); NaN where a layer has fewer heads than another.
 
         Raises:
-            ValueError: nothing of this kind was recorded.
-            IndexError: a batch, query or key that a layer does not have.
+            ValueError: no attention of this kind was recorded.
+            IndexError: a layer has no such sample, query or key.
 
         >>> from attnwidget import capture
         >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)

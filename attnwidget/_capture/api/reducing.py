@@ -1,4 +1,4 @@
-"""A capture reduced afterwards: q, k and v of each call to an exact overview and numbers of each row."""
+"""Reduce a capture afterwards: q, k and v of each call become an exact overview and numbers for each row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _tasks_of(name: str, record: TextedRecord, att: Attention) -> list[Task]:
 
 
 def _ids_of(record: TextedRecord, att: Attention) -> Tensor | None:
-    """Return the tokens of all positions as numbers, (B, K), where they are known."""
+    """Return the tokens of all positions as numbers, (B, K), if they are known."""
     ids = None if record.cross else record.text.ids
     return ids if ids is not None and ids.shape == (att.shape.B, att.shape.K) else None
 

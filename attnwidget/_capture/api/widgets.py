@@ -1,4 +1,4 @@
-"""What the widget of a capture is made of: stacks with their labels, samples without padding, and runs of the model."""
+"""The parts of a capture's widget: stacks with their labels, samples without padding, and runs of the model."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ..text.unpadded import TITLE, by_sample, sample_key
 def labeled(
     stack: NamedStack, tokens: Mapping[str, StackTokens], name: str, effects: EffectRunner | None = None
 ) -> LabeledStack:
-    """Return a stack as a widget takes it: with its tokens, an image's patches, prompt and answer, and its model."""
+    """Return a stack with its tokens, an image's patches, prompt and answer, and its model, as a widget takes it."""
     own, parts = tokens[name], prompt_and_answer(stack)
     labels = {"tokens": own.tokens, "key_tokens": own.key_tokens, "segments": parts, **stack.grids()}
     return LabeledStack(with_words(stack.attention, stack.tokenizer), **labels, effects=effects)
 
 
 def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords | None:
-    """Return the words that a user has given for the ids of some texts; None where there are none."""
+    """Return the words that a user has given for the ids of some texts; None if there are none."""
     words: dict[int, str] = {}
     for stack, given in zip(stacks, tokens, strict=True):
         ids = ids_of(stack.queries.ids)
@@ -47,7 +47,7 @@ def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords 
 
 
 def prompt_and_answer(stack: NamedStack) -> list[Segments] | None:
-    """Return the prompt and the answer of each sample as segments; None where they are not told apart."""
+    """Return the prompt and the answer of each sample as segments; None if they are not known."""
     if any(stack.keys.length != att.shape.K for att in stack.attention):
         return None
     try:
@@ -64,26 +64,26 @@ def widget_by_sample(
     model: Any,
     show: dict[str, Any],
 ) -> AttentionWidget:
-    """Return a widget in whose picker each sample is a stack of its own, without its padding.
+    """Return a widget whose picker has a stack for each sample, with padding removed.
 
     Args:
         stacks, keys, tokens: of the whole batches.
-        first: the stack and the sample that are shown first; None: the one that `batch` in `show` says.
-        model: that cannot be run without the padding.
+        first: the stack and the sample to show first; None: the sample that `batch` in `show` names.
+        model: must be None: it cannot run with padding removed.
         show: the keywords of the widget.
 
     Raises:
-        ValueError: a model; a sample that attends to its padding, or of which no q and k were kept.
+        ValueError: a model was given; or a sample attends to its padding, or has no q and k.
         IndexError: there is no such sample.
     """
     if model is not None:
-        raise ValueError("a model is run with the whole batch, padding and all: leave out padding=False, or model=")
+        raise ValueError("the model runs the whole batch, with its padding: leave out padding=False, or model=")
     name, batch = first
     chosen = as_index(
         show.pop("batch", 0) if batch is None else batch, stacks[name].queries.batches, "batch", "samples"
     )
     given = show.get("segments")
-    if isinstance(given, list) and all(isinstance(one, Segments) for one in given):  # of each sample, as of a chat
+    if isinstance(given, list) and all(isinstance(one, Segments) for one in given):  # one for each sample, as of a chat
         del show["segments"]
     else:
         given = None
@@ -99,16 +99,16 @@ def widget_by_sample(
 
 
 def logit_token(target: TargetLike, stack: AttentionStack, tokenizer: Any, *, needed: bool) -> int | None:
-    """Return the id of the token that the stage "logit" is of.
+    """Return the id of the token for the stage "logit".
 
     Args:
         target: as in `widget`.
-        stack: that is shown.
-        tokenizer: that has ids for texts.
-        needed: whether the target is for nothing else.
+        stack: the stack shown.
+        tokenizer: turns texts into ids.
+        needed: whether the target has no other use.
 
     Raises:
-        TypeError, ValueError, IndexError: no token.
+        TypeError, ValueError, IndexError: there is no such token.
     """
     known = [att.carries.readout for att in stack if att.carries is not None and att.carries.readout is not None]
     if target is None or callable(target) or not (known or needed):
@@ -124,23 +124,23 @@ def runners_of(
     tokens: Mapping[str, StackTokens],
     given: tuple[Any, Any, TargetLike],
 ) -> dict[str, EffectRunner]:
-    """Return what runs the model again for each stack: with inputs that were given, for those of one forward pass.
+    """Return the runner of the model for each stack; inputs given by the user belong to one forward pass.
 
     Raises:
-        TypeError, ValueError: no model, or one in training mode; inputs that are not known, or without a model.
+        TypeError, ValueError: there is no model, or it is in training mode; inputs are not known, or given without it.
     """
     model, inputs, target = given
     if model is None:
         if inputs is not None or callable(target):
             what = "inputs=" if inputs is not None else "a function as target="
-            raise ValueError(f"{what} goes with a model: give model= as well")
+            raise ValueError(f"{what} needs a model: give model= as well")
         return {}
     found: dict[str, EffectRunner] = {}
     for number in {key[0] for key in keys.values()} if inputs is None else {forward}:
         own = {name: stacks[name] for name, key in keys.items() if key[0] == number}
         read = inputs_of(own) if inputs is None else inputs
         if inputs is None and not read:
-            raise ValueError("what the model was called with is not kept: give inputs=, as it was called")
+            raise ValueError("the inputs of the model were not kept: give inputs=, as you called the model")
         tokenizer = next(iter(own.values())).tokenizer
         call = read_call(model, read, tokenizer if can_spell(tokenizer) else None)
         if not can_spell(call.tokenizer):
@@ -150,7 +150,7 @@ def runners_of(
 
 
 def picker_keys(stacks: dict[str, NamedStack]) -> dict[str, tuple[int, str]]:
-    """Return of each stack its forward pass, as cap[i] counts them, and its name there, "" of the only one."""
+    """Return each stack's forward pass, as cap[i] counts them, and its name in that pass; "" if it is the only one."""
     numbers = list(dict.fromkeys(one.forward for one in stacks.values()))
     several = len(stacks) > len(numbers)
     return {name: (numbers.index(one.forward), one.label if several else "") for name, one in stacks.items()}

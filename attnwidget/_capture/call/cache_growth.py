@@ -1,10 +1,10 @@
-"""Which keys of a cache are those of the call before and new ones, known from what transformers' cache did.
+"""Which keys of a KV cache are old and which are new, as transformers' cache reports it.
 
-To compare the keys of each new token with all that are kept reads them all once more, in each layer. While a capture is
-open, the layers of transformers' caches note what an update makes of which tensor, and torch counts changes in place:
-where a layer held the very tensor of the call before, unchanged since, the keys of that call are the first of this one;
-where the cache has a window, the last of them are. Whatever else puts keys together, or makes a tensor whose changes
-torch does not count, is compared.
+Comparing each new token's keys with all kept keys would read them all again, in each layer. Instead, while a capture is
+open, the layers of transformers' caches note what an update does to which tensor, and torch counts changes in place. If
+a layer held the tensor of the last call, unchanged since, that call's keys come first in this call's keys; if the cache
+has a window, only the last of them do. Keys that were joined in another way, or in tensors whose changes torch does not
+count, are compared.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 
-@dataclass(eq=False, slots=True)  # not frozen, which takes longer to make
+@dataclass(eq=False, slots=True)  # not frozen, because that is slower to create
 class SeenKeys:
     """Keys as they were at one time.
 
     Attributes:
         keys: (B, G, positions, D).
-        version: how often they had been changed in place.
+        version: its number of changes in place.
     """
 
     keys: weakref.ref[Tensor]
@@ -44,14 +44,14 @@ class GrownKeys(SeenKeys):
     """The keys of a cache's layer after an update.
 
     Attributes:
-        length: how many of the positions are filled.
+        length: the number of filled positions.
         number: of this update, among all.
-        before: the number of the update whose last keys are the first of these; None: it is not known.
-        kept: how many keys of that update they are.
-        cuts: whether the cache has a window, so that the next update may leave the first of these out.
-        held: what the layer holds of them for its next update.
-        held_version: how often that had been changed in place.
-        counter: where the layer counts its keys, if that is a tensor, and how often that had been changed.
+        before: the number of the update whose last keys come first in these; None if unknown.
+        kept: how many keys of that update these are.
+        cuts: whether the cache has a window, so that the next update may drop the first keys.
+        held: the tensor that the layer holds for its next update.
+        held_version: its number of changes in place.
+        counter: the layer's counter of keys, if that is a tensor, and its number of changes.
     """
 
     length: int
@@ -69,12 +69,12 @@ class _LatestUpdate(threading.local):
 
 
 _latest = _LatestUpdate()
-_known: dict[int, tuple[weakref.ref[Any], GrownKeys]] = {}  # by the identity of the cache's layer
+_known: dict[int, tuple[weakref.ref[Any], GrownKeys]] = {}  # by identity of the cache's layer
 _numbers = itertools.count()
 
 
 def grown_keys(keys: Any) -> GrownKeys | None:
-    """Return what is known of keys that a module attends to, if it has put them into a cache just before."""
+    """Return the cache's report on the keys of a module, if the module has put them into a cache just before."""
     found = _latest.grown
     known = None if found is None else found.keys()
     if found is None or known is None or known is not keys:
@@ -83,7 +83,7 @@ def grown_keys(keys: Any) -> GrownKeys | None:
 
 
 class CacheWrapper:
-    """Has the layers of transformers' caches note what their updates make, until it is removed."""
+    """Makes the layers of transformers' caches report their updates, until it is removed."""
 
     def __init__(self) -> None:
         module = sys.modules.get("transformers.cache_utils")
@@ -102,8 +102,8 @@ class CacheWrapper:
         _latest.grown = None
 
 
-# What an update makes of the keys that a cache's layer holds: how many the layer says to hold before it; how many of
-# these, the last, are the first of what it returns; and how many keys it returns that are filled.
+# What an update does to the keys in a cache's layer: the number of keys that the layer holds before; how many of these,
+# the last ones, come first in the returned keys; and the number of filled keys that it returns.
 Lengths = tuple[int, int, int]
 
 
@@ -119,13 +119,13 @@ def _written(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
     counter: Tensor = layer.cumulative_length
     counted = None if last is None else last.counter
     if last is not None and counted is not None and counted[0]() is counter and counter._version == counted[1]:
-        return last.length, last.length, last.length + new  # to read the counter takes longer
+        return last.length, last.length, last.length + new  # faster than reading the counter
     held = int(counter)
     return held, held, held + new
 
 
 def _written_in_window(layer: Any, new: int, last: GrownKeys | None) -> Lengths | None:
-    """Return the lengths of a layer that writes into a buffer as long as its window, and moves that on by each key."""
+    """Return the lengths of a layer that writes into a buffer as long as its window, and shifts it by each key."""
     held, room = layer.cumulative_length_int, layer.max_cache_len
     if held >= room:
         return (room, room - 1, room) if new == 1 else None
@@ -148,7 +148,7 @@ def _noting(update: Callable[..., Any], lengths_of: LengthsOf, cuts: bool) -> Ca
         lengths: Lengths | None = None
         known: tuple[weakref.ref[Any], GrownKeys] | None = None
         before: GrownKeys | None = None
-        with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
+        with torch._C.DisableTorchFunction():  # a watching mode would see each question to a tensor, which is slow
             try:
                 known = _known.get(id(self))
                 last = known[1] if known is not None and known[0]() is self else None
@@ -157,7 +157,7 @@ def _noting(update: Callable[..., Any], lengths_of: LengthsOf, cuts: bool) -> Ca
                     held = last.held()
                     if held is not None and self.keys is held and held._version == last.held_version:  # unchanged
                         before = last if lengths[0] == min(last.length, held.shape[-2]) else None
-            except Exception:  # a layer of a kind that is not known here: its keys are compared
+            except Exception:  # an unknown kind of layer: its keys are compared
                 lengths = None
         result = update(self, key_states, *arguments, **keywords)
         if lengths is not None:
@@ -179,14 +179,14 @@ def _note(
     lengths: Lengths,
     cuts: bool,
 ) -> None:
-    """Note what an update has made: a tensor of all keys, or new keys in a buffer, which is one change of it.
+    """Note the result of an update: a tensor of all keys, or new keys in a buffer, which is one change of it.
 
     Args:
         layer: of the cache.
         keys: that it has returned.
-        known: what was noted of a layer with this identity.
-        before: of that the keys, if the layer has held them, unchanged.
-        lengths: what the update was to make.
+        known: the last report of a layer with this identity.
+        before: its keys, if the layer has held them, unchanged.
+        lengths: the expected result of the update.
         cuts: whether the layer has a window.
     """
     held: Tensor = layer.keys
@@ -216,7 +216,7 @@ def _note(
 
 
 def _forget(key: int) -> Callable[[Any], None]:
-    """Return what forgets a cache's layer when that is gone, unless another has come in its place."""
+    """Return a function that forgets a cache's layer when it is deleted, unless another has taken its place."""
 
     def forget_collected(gone: weakref.ref[Any]) -> None:
         known = _known.get(key)

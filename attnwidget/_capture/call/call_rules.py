@@ -1,4 +1,4 @@
-"""The rules of calls: masks and biases of some queries of a record, taken apart and joined."""
+"""The rules of calls: masks and biases of a record's queries, separated and joined."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MASK_CELLS_AT_ONCE = 1 << 22  # of a mask function
 
 @dataclass
 class CallRules:
-    """The rules of one call, which are those of some queries of a record."""
+    """The rules of one call, for its queries in a record."""
 
     queries: int
     keys: int  # of the call
-    first: int  # where its keys begin among all keys of the record
+    first: int  # its first key among all keys of the record
     is_causal: bool
     mask: KeptMask
     bias: Any
 
 
 def rules_of_rows(rules: CallRules, rows: list[int], device: torch.device) -> CallRules:
-    """Return the rules of some rows of a call's batch; a sample that had ended may attend to nothing."""
+    """Return the rules of some rows of a call's batch; a sample that has ended is fully masked."""
     index = torch.tensor(rows, device="cpu").clamp(min=0)
 
     def taken(x: Any) -> Any:
@@ -80,7 +80,7 @@ def rules_of_queries(rules: CallRules, rows: Sequence[int], device: torch.device
 
 
 def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRules:
-    """Return the rules of several calls as those of one, whose queries are theirs one after the other."""
+    """Concatenate the rules of several calls along the query axis."""
     if any(callable(rules.bias) for rules in calls):
         raise ValueError(
             "several calls have a score_mod each, and one map can have only one: capture the whole text in one forward "
@@ -110,7 +110,7 @@ def join(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRul
 
 
 def _join_plain(calls: Sequence[CallRules], keys: int, device: torch.device) -> CallRules:
-    """Return the rules of calls in which every query may attend to every key, as those of one."""
+    """Concatenate the rules of calls in which every query may attend to every key."""
     ends = torch.tensor([(rules.first, rules.first + rules.keys) for rules in calls], dtype=torch.int32, device="cpu")
     sizes = torch.tensor([rules.queries for rules in calls], device="cpu")
     starts, stops = ends.repeat_interleave(sizes, 0).T.to(device)[:, None, None]
@@ -118,7 +118,7 @@ def _join_plain(calls: Sequence[CallRules], keys: int, device: torch.device) -> 
 
 
 def allowed_by_mask(rules: CallRules, device: torch.device) -> Spans | Tensor:
-    """Return which cells of a call are allowed, by the rules that are not added to the scores.
+    """Return which cells of a call are allowed, by its masks.
 
     Returns:
         Spans of the call's own keys, or a bool tensor (B or 1, H or 1, queries, keys).
@@ -140,7 +140,7 @@ def allowed_by_mask(rules: CallRules, device: torch.device) -> Spans | Tensor:
 
 
 def added_numbers(rules: CallRules) -> Tensor | None:
-    """Return what is added to the scores of a call, (B or 1, H or 1, queries or 1, keys), or None."""
+    """Return the bias of a call, (B or 1, H or 1, queries or 1, keys), or None."""
     mask = rules.mask if isinstance(rules.mask, Tensor) and rules.mask.dtype in FLOATS else None
     if mask is None or rules.bias is None:
         return rules.bias if mask is None else mask
@@ -148,7 +148,7 @@ def added_numbers(rules: CallRules) -> Tensor | None:
 
 
 def shifted(rules: CallRules, spans: Spans) -> Spans:
-    """Return spans of a call's keys as spans of all keys; an empty row stays 0, 0."""
+    """Return spans of a call's keys as spans of all keys; a fully masked row stays 0, 0."""
     filled = (spans.stops > spans.starts).int()
     return Spans((spans.starts + rules.first) * filled, (spans.stops + rules.first) * filled)
 
@@ -172,10 +172,10 @@ def stack_cells(
     """Write the cells of several calls into one tensor.
 
     Args:
-        calls: one after the other, in the order of queries.
+        calls: in the order of queries.
         cells: of each call, (B or 1, H or 1, queries or 1, keys), or None.
-        keys: how many there are in all.
-        fill: where a call has no cells.
+        keys: the number of all keys.
+        fill: the value where a call has no cells.
         device: of the result.
 
     Returns:

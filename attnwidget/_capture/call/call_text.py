@@ -1,4 +1,4 @@
-"""What stands at the positions of attention, of one call and of a record as it grows: ids, padding, image patches."""
+"""The text at the positions of a call, and of a record as it grows: ids, padding, image patches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-UNKNOWN = -1  # in the place of an id
+UNKNOWN = -1  # in place of an id
 
 
 class PatchGrid(NamedTuple):
-    """The patches of an image among the positions of a tower, after some tokens of the model's own.
+    """The patches of an image among the positions of a tower, after some tokens of the model.
 
     Attributes:
         rows, columns: of patches.
-        before: the names of the model's own tokens.
-        block: the side of the squares of patches that stand one after the other, each row by row, as where a model
-            joins them later on; 1: all patches stand row by row; 0: their order is not known.
-        picture: which of the images and frames of a call of the tower it is; None where they are not told apart.
+        before: the names of the model's tokens before the patches.
+        block: patches come in squares of this side, each square row by row, because the model joins them later; 1: all
+            patches come row by row; 0: their order is unknown.
+        picture: the number of the image or frame in a call of the tower; None if they are not separate.
     """
 
     rows: int
@@ -31,12 +31,12 @@ class PatchGrid(NamedTuple):
 
     @property
     def patches(self) -> int:
-        """How many patches there are."""
+        """The number of patches."""
         return self.rows * self.columns
 
     @property
     def length(self) -> int:
-        """How many positions there are."""
+        """The number of positions."""
         return self.patches + len(self.before)
 
 
@@ -46,9 +46,9 @@ class ImageTokens:
 
     Attributes:
         token: their id.
-        grids: rows and columns of each image, or frame, of the batch, in order; None where that is not known.
-        each: rows and columns that every image may have, where all are alike.
-        frames: of each video, how many frames it has; None: they are images.
+        grids: rows and columns of each image, or frame, of the batch, in order; None if unknown.
+        each: possible rows and columns of every image, if all are alike.
+        frames: the number of frames of each video; None: they are images.
     """
 
     token: int
@@ -58,7 +58,7 @@ class ImageTokens:
 
     @classmethod
     def of_entry(cls, entry: Mapping[str, Any]) -> ImageTokens:
-        """Return those of a file, as `asdict` has written them."""
+        """Return the image tokens in a file, as `asdict` has written them."""
         token, many, each, frames = (entry.get(name) for name in ("token", "grids", "each", "frames"))
         grids = None if many is None else tuple((int(h), int(w)) for h, w in many)
         counts = None if frames is None else tuple(map(int, frames))
@@ -67,11 +67,11 @@ class ImageTokens:
 
 @dataclass(eq=False)
 class Claim:
-    """Which towers a text may be of whose table is of none: of two it is of neither.
+    """The tower of a text whose table belongs to none: two towers that read it make it ambiguous.
 
     Attributes:
         path: of the first tower that may have read it.
-        is_of_several: whether another may as well.
+        is_of_several: whether another tower may have read it too.
     """
 
     path: str | None = None
@@ -85,10 +85,10 @@ class Claim:
 
 @dataclass
 class CallText:
-    """What stands at the positions of one call, as far as it is known."""
+    """The text at the positions of one call, if known."""
 
     ids: Tensor | None = None  # (B, Q)
-    real: Tensor | None = None  # (B, Q) bool, False where there is padding
+    real: Tensor | None = None  # (B, Q) bool, False for padding
     key_ids: Tensor | None = None  # (B, K), of a cross-attention
     key_real: Tensor | None = None  # (B, K)
     patches: PatchGrid | None = None
@@ -100,14 +100,14 @@ class CallText:
 
 
 class GrowingNumbers:
-    """Integers (B, positions) of the calls of a record, each call's part as it was given; layers share the parts."""
+    """Integers (B, positions) of the calls of a record, each call's part as given; layers share the parts."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[int, Tensor | None]] = []
         self.batches = 0
 
     def append(self, x: Tensor | None, batches: int, length: int) -> None:
-        """Append those of a call; None where they are not known."""
+        """Append the integers of a call; None if unknown."""
         self._parts.append((length, x))
         self.batches = batches
 
@@ -121,7 +121,7 @@ class GrowingNumbers:
             self._parts[-1] = left, None if x is None else x[:, :left]
 
     def take(self, rows: Tensor, ended: int = UNKNOWN) -> None:
-        """Take at each position the rows that `rows` (samples, positions) names; of -1, `ended` stands there."""
+        """Take at each position the rows that `rows` (samples, positions) names; -1 gives `ended`."""
         whole = self.joined()
         self.batches = len(rows)
         if whole is None:
@@ -131,26 +131,26 @@ class GrowingNumbers:
         self._parts = [(rows.shape[1], taken.masked_fill(rows < 0, ended))]
 
     def copy(self) -> GrowingNumbers:
-        """Return the same, to be continued apart."""
+        """Return a copy that continues separately."""
         other = GrowingNumbers()
         other._parts, other.batches = list(self._parts), self.batches
         return other
 
     def joined(self) -> Tensor | None:
-        """Return all of them, (B, positions) int64 on the CPU, `UNKNOWN` where they are not; None if none is known."""
+        """Return all, (B, positions) int64 on the CPU, with `UNKNOWN` for unknown ones; None if all are unknown."""
         if all(x is None for _, x in self._parts):
             return None
         device = next(x.device for _, x in self._parts if x is not None)
         unknown = torch.tensor(UNKNOWN, device=device)
         parts = [unknown.expand(self.batches, n) if x is None else x.to(torch.int64) for n, x in self._parts]
-        whole = torch.cat(parts, 1).cpu()  # at once: each part that leaves an accelerator waits for it
+        whole = torch.cat(parts, 1).cpu()  # in one copy: each copy from an accelerator waits for it
         self._parts = [(whole.shape[1], whole)]
         return whole
 
 
 @dataclass
 class RecordText:
-    """What stands at the positions of a record, as it grows."""
+    """The text at the positions of a record, as it grows."""
 
     _ids: GrowingNumbers = field(default_factory=GrowingNumbers)
     _real: GrowingNumbers = field(default_factory=GrowingNumbers)
@@ -160,13 +160,13 @@ class RecordText:
     key_patches: PatchGrid | None = None
     images: ImageTokens | None = None
     videos: ImageTokens | None = None
-    calls: list[int] = field(default_factory=list)  # how many queries each call had
-    claims: list[Claim] = field(default_factory=list)  # of the ids, if others may have read them
+    calls: list[int] = field(default_factory=list)  # the number of queries in each call
+    claims: list[Claim] = field(default_factory=list)  # of the ids, if other towers may have read them
     key_claim: Claim | None = None
 
     @classmethod
     def of(cls, text: CallText | None, batches: int, queries: int, *, cross: bool) -> RecordText:
-        """Return that of a record's first call."""
+        """Return the text of a record's first call."""
         found = cls()
         found.append(text, batches, queries)
         if text is not None:
@@ -177,7 +177,7 @@ class RecordText:
         return found
 
     def append(self, text: CallText | None, batches: int, queries: int) -> None:
-        """Append that of a call with so many queries."""
+        """Append the text of a call with so many queries."""
         text = text or CallText()
         self.calls.append(queries)
         self._ids.append(text.ids, batches, queries)
@@ -195,7 +195,7 @@ class RecordText:
         self._real.shorten(queries)
 
     def take(self, rows: Tensor) -> None:
-        """Take at each query the rows that `rows` (samples, queries) names; -1: the sample had ended there."""
+        """Take at each query the rows that `rows` (samples, queries) names; -1: the sample had ended."""
         if bool((rows < 0).any()) and self._real.joined() is None:
             self._real = GrowingNumbers()
             ones = torch.ones(self._ids.batches, rows.shape[1], dtype=torch.int64, device="cpu")
@@ -207,21 +207,21 @@ class RecordText:
         self._key_ids, self._key_real = (None if x is None else x.cpu()[first] for x in (self._key_ids, self._key_real))
 
     def copy(self) -> RecordText:
-        """Return the same, to be continued apart."""
+        """Return a copy that continues separately."""
         ids, real = self._ids.copy(), self._real.copy()
         return replace(self, _ids=ids, _real=real, calls=[*self.calls], claims=[*self.claims])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is known of each position, by name."""
+        """Return the tensors over positions, by name."""
         found = {"ids": self.ids, "real": self.real, "key_ids": self.key_ids, "key_real": self.key_real}
         return {name: x for name, x in found.items() if x is not None}
 
     def all_ids(self) -> list[Tensor]:
-        """Return all ids that are known, of queries and of keys."""
+        """Return all known ids, of queries and of keys."""
         return [x for x in (self.ids, self.key_ids) if x is not None]
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of images, as a file holds it: see `loaded`."""
+        """Return the facts about images, as a file holds them: see `loaded`."""
         found = {"patches": self.patches, "key_patches": self.key_patches}
         facts: dict[str, Any] = {name: list(grid) for name, grid in found.items() if grid is not None}
         facts |= {} if self.prompt is None else {"prompt": self.prompt}
@@ -230,7 +230,7 @@ class RecordText:
 
     @classmethod
     def loaded(cls, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], batches: int, queries: int) -> RecordText:
-        """Return that of a file.
+        """Return the text from a file.
 
         Args:
             entry: the names of `tensors()`, and `facts()`.
@@ -252,10 +252,10 @@ class RecordText:
 
     @property
     def prompt(self) -> int | None:
-        """How many queries came before the first that was generated; None where the calls do not tell.
+        """The number of queries before the first generated token; None if the calls do not show it.
 
-        A text is generated token by token, after one call or several with its prompt. Where several tokens are read at
-        once later on, they may as well be another question.
+        A text is generated token by token, after one or several calls with its prompt. Several tokens that are read at
+        once later may be another question.
         """
         generated = next((i for i, count in enumerate(self.calls) if count == 1), 0)
         only_single = all(count == 1 for count in self.calls[generated:])
@@ -263,12 +263,12 @@ class RecordText:
 
     @property
     def ids(self) -> Tensor | None:
-        """The ids of the queries, (B, Q) int64 on the CPU; `UNKNOWN` where one is not known, None where none is."""
+        """The ids of the queries, (B, Q) int64 on the CPU; `UNKNOWN` for an unknown one, None if all are unknown."""
         return None if any(one.is_of_several for one in self.claims) else self._ids.joined()
 
     @property
     def real(self) -> Tensor | None:
-        """Which queries are no padding, (B, Q) bool on the CPU; None where that is not known."""
+        """Whether each query is not padding, (B, Q) bool on the CPU; None if unknown."""
         found = self._real.joined()
         return None if found is None else found != 0
 
@@ -280,12 +280,12 @@ class RecordText:
 
     @property
     def key_real(self) -> Tensor | None:
-        """Which keys of a cross-attention are no padding, (B, K)."""
+        """Whether each key of a cross-attention is not padding, (B, K)."""
         return None if self._key_real is None else self._key_real.cpu() != 0
 
 
 def _grid(entry: Any) -> PatchGrid | None:
-    """Return that of a file: a list, in which earlier versions left out the last two."""
+    """Return a text's list from a file; earlier versions left out the last two entries."""
     if entry is None:
         return None
     rows, columns, before, *more = entry

@@ -1,6 +1,6 @@
 """FlexAttention's masks and score functions as functions of index tensors, as the engine calls them.
 
-FlexAttention calls them for one cell at a time, under vmap, and they may use what only works so: here too they are.
+FlexAttention calls them for one cell at a time, under vmap, and they may use operations that need vmap: so does this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def per_cell(function: Callable[..., Any], *arguments: Any) -> Tensor:
-    """Return a function of numbers for each cell of arguments that broadcast, a tensor of their common shape."""
+    """Return a function of numbers as one of tensors: arguments broadcast, and each cell is computed under vmap."""
     device = next(x.device for x in arguments if isinstance(x, Tensor) and x.ndim)
     tensors = [torch.as_tensor(x, device=device) for x in arguments]
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
@@ -26,7 +26,7 @@ def per_cell(function: Callable[..., Any], *arguments: Any) -> Tensor:
 
 @contextlib.contextmanager
 def _indexing() -> Iterator[None]:
-    """Let a function index tensors by numbers under vmap, for which torch 2.5 has a mode; later versions can do it."""
+    """Let a function index tensors by numbers under vmap: torch 2.5 needs a mode for this, later versions do not."""
     mode = getattr(sys.modules.get("torch._higher_order_ops.flex_attention"), "TransformGetItemToIndex", None)
     if mode is None:
         yield
@@ -50,9 +50,9 @@ class MaskMod:
     """A mask function of FlexAttention within the blocks of its block mask: mask_mod(b, h, q_idx, kv_idx) -> bool.
 
     Args:
-        function: mask_mod; None where it allows all.
+        function: mask_mod; None if it allows all.
         partial: blocks in which the function decides, bool (B or 1, H or 1, block rows, block columns).
-        full: blocks in which all is allowed, the same shape, or None.
+        full: fully allowed blocks, the same shape, or None.
         block_size: queries and keys of a block.
     """
 
@@ -60,7 +60,7 @@ class MaskMod:
         self, function: Callable[..., Any] | None, partial: Tensor, full: Tensor | None, block_size: tuple[int, int]
     ) -> None:
         self.function, self._partial, self._full, self._block_size = function, partial, full, block_size
-        self.sizes = tuple(partial.shape[:2])  # for how many samples and heads it differs
+        self.sizes = tuple(partial.shape[:2])  # the samples and heads that differ
         self.__name__ = getattr(function, "__name__", "mask_mod")
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Tensor:
@@ -85,7 +85,7 @@ def read_block_mask(mask: Any) -> MaskMod | None:
 
 
 def read_tuple(mask: Sequence[Any]) -> MaskMod | None:
-    """Return as a function the tuple, ending with block sizes and mask_mod, in which FlexAttention hands a mask on."""
+    """Return FlexAttention's mask tuple, which ends with block sizes and mask_mod, as a function."""
     tensors = [x for x in mask if x is None or isinstance(x, Tensor)]
     *_, rows, columns, function = mask
     return read_blocks(tensors[:4], (rows, columns), function)

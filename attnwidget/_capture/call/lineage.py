@@ -1,4 +1,4 @@
-"""Lineage: from which row of which call of the model the samples of a record come, also where beams change places."""
+"""Lineage: the row and the call that each sample of a record comes from, even if beams change places."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ENDED = -1  # in place of a row: the sample had ended before that call
 
 @dataclass(eq=False)
 class ModelCall:
-    """One call of the model, or of a part of it that was called alone."""
+    """One call of the model, or of a part of it that was called directly."""
 
     number: int  # counted from 0, over all calls in the block
     part: str = ""  # the name of the part; "" for the model itself
-    inputs: Any = None  # what was kept of the arguments
+    inputs: Any = None  # the kept arguments
     facts: Any = None  # what it has shown beside its attention, `carried.outputs.CallFacts`
 
 
@@ -29,8 +29,8 @@ class RecordedCall:
 
     Attributes:
         step: the call.
-        queries: how many, from its first on.
-        rows: of each sample of the record, its row in the batch of the call; `ENDED` (-1) if it had ended before.
+        queries: the number of queries, from its first.
+        rows: for each sample of the record, its row in the batch of the call; `ENDED` (-1) if it had ended before.
     """
 
     step: ModelCall
@@ -43,32 +43,32 @@ class ChosenRows:
     """The rows of a call's batch that are samples of the result, in their order, or `ENDED`."""
 
     rows: list[int]
-    batch: int  # rows that the call had
+    batch: int  # the number of rows in the call
 
 
 class Lineage:
-    """The calls that a record is made of, in parts, and how the rows of each part continue those of the one before.
+    """The calls of a record in parts, and how each part's rows continue the part before.
 
-    A part is one call, or all calls so far that were put in order.
+    A part is one call, or all earlier calls after they were put in order.
 
     Args:
         step: the first call.
-        samples: how many rows it has.
+        samples: its number of rows.
         queries: of the record.
     """
 
     def __init__(self, step: ModelCall, samples: int, queries: int) -> None:
         self._samples = samples
         self._parts = [[RecordedCall(step, queries, list(range(samples)))]]
-        self._orders: list[list[int] | None] = [None]  # of each row, the row of the part before; None: the same
+        self._orders: list[list[int] | None] = [None]  # for each row, its row in the part before; None: the same
 
     def append(self, step: ModelCall, queries: int, order: Sequence[int]) -> None:
-        """Append a call, of whose row b the row before was `order[b]`."""
+        """Append a call; its row b continues row `order[b]`."""
         self._parts.append([RecordedCall(step, queries, list(range(self._samples)))])
         self._orders.append(None if is_unchanged(order) else list(order))
 
     def append_call(self, call: RecordedCall) -> None:
-        """Append a call in which every row stays in its place."""
+        """Append a call in which every row keeps its place."""
         self._parts.append([call])
         self._orders.append(None)
 
@@ -84,19 +84,19 @@ class Lineage:
                 self._orders.pop()
 
     def copy(self) -> Lineage:
-        """Return the same, to be continued apart."""
+        """Return a copy that continues separately."""
         other = copy.copy(self)
         vars(other).update(_parts=[list(part) for part in self._parts], _orders=list(self._orders))
         return other
 
     def merge(self, rows: Sequence[Sequence[int]]) -> None:
-        """Make one part of all, whose samples had these rows in each part."""
+        """Merge all parts into one; its samples had these rows in each part."""
         self._samples = len(rows[-1])
         self._parts, self._orders = [self.calls(rows)], [None]
 
     @property
     def in_place(self) -> bool:
-        """Return whether every sample has one row in all calls."""
+        """Return whether every sample has the same row in all calls."""
         return all(order is None for order in self._orders)
 
     @property
@@ -111,15 +111,15 @@ class Lineage:
 
     @property
     def sizes(self) -> list[int]:
-        """Return how many queries each part has."""
+        """Return the number of queries in each part."""
         return [sum(call.queries for call in part) for part in self._parts]
 
     def rows(self, chosen: Mapping[int, ChosenRows] | None = None) -> list[list[int]]:
-        """Return of each part the rows of each sample.
+        """Return the rows of each sample in each part.
 
         Args:
-            chosen: of a call, by its number, the rows that are samples of the result. Of calls before those, rows are
-                followed back; without it, from the rows of the last call.
+            chosen: by call number, the rows that are samples of the result. In earlier calls the rows are followed
+                back. None: follow the rows of the last call.
         """
         last = None if chosen is None else chosen.get(self.last.number)
         if chosen is None or last is None or last.batch != self._samples:
@@ -135,7 +135,7 @@ class Lineage:
         return found[::-1]
 
     def calls(self, rows: Sequence[Sequence[int]]) -> list[RecordedCall]:
-        """Return all calls, where `rows` has of each part the rows of each sample."""
+        """Return all calls; `rows` has the rows of each sample in each part."""
         return [
             RecordedCall(call.step, call.queries, [row if row == ENDED else call.rows[row] for row in own])
             for part, own in zip(self._parts, rows, strict=True)
@@ -144,12 +144,12 @@ class Lineage:
 
 
 def is_unchanged(order: Sequence[int]) -> bool:
-    """Return whether all samples stay in their places."""
+    """Return whether all samples keep their places."""
     return list(order) == list(range(len(order)))
 
 
 def take_rows(x: Tensor, rows: Tensor) -> Tensor:
-    """Return of x (B, heads, positions, size) at each position the rows that `rows` (samples, positions) names."""
+    """Return the rows that `rows` (samples, positions) names at each position of x (B, heads, positions, size)."""
     heads_last = x.transpose(1, 2)
     positions = torch.arange(x.shape[2], device=x.device)
     return heads_last[rows.to(x.device), positions].transpose(1, 2)

@@ -1,4 +1,4 @@
-"""How many bytes a capture may keep: the limit, a warning before it is reached, and what is told of calls beyond it."""
+"""How many bytes a capture may keep: the limit, a warning before it is reached, and a report of calls beyond it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-SHARE = 0.5  # of the memory that is free when the first tensor is kept
+SHARE = 0.5  # of the free memory when the first tensor is kept
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 BINARY_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SIZE = re.compile(r"\s*([\d_,]*\.?\d+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -22,21 +22,21 @@ KEEP_LESS = (
 
 
 class OverLimit(Exception):
-    """A call that is not kept, for the capture holds as much as it may."""
+    """A call that is not kept, because the capture is full."""
 
 
 class KeptBytes(Protocol):
-    """What takes memory."""
+    """An object that takes memory."""
 
     @property
     def nbytes(self) -> int: ...
 
 
 def read_limit(limit: Any) -> int | None:
-    """Return a number of bytes, given as such or as "2GB" or "512 MiB"; None for None.
+    """Return a number of bytes, given as a number or as "2GB" or "512 MiB"; None for None.
 
     Raises:
-        TypeError, ValueError: something else.
+        TypeError, ValueError: it has another form.
 
     >>> read_limit("2GB"), read_limit("1.5 MiB"), read_limit(4096)
     (2000000000, 1572864, 4096)
@@ -46,14 +46,14 @@ def read_limit(limit: Any) -> int | None:
     if isinstance(limit, str):
         found = SIZE.fullmatch(limit)
         if found is None:
-            raise ValueError(f"limit is {limit!r}: give bytes, or such as '2GB' or '512 MiB'")
+            raise ValueError(f"limit is {limit!r}: give bytes, or a string such as '2GB' or '512 MiB'")
         number, unit, binary = found.groups()
         factor = (BINARY_UNITS if binary and unit else UNITS)[unit.lower()]
         limit = float(number.replace("_", "").replace(",", "")) * factor
     if isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise TypeError(f"limit is {limit!r}: give bytes, or such as '2GB' or '512 MiB'")
+        raise TypeError(f"limit is {limit!r}: give bytes, or a string such as '2GB' or '512 MiB'")
     if not 1 <= limit < float("inf"):
-        raise ValueError(f"limit is {limit}: give 1 byte or more, or None for a share of the memory that is free")
+        raise ValueError(f"limit is {limit}: give 1 byte or more, or None for a share of the free memory")
     return int(limit)
 
 
@@ -71,7 +71,7 @@ def as_size(count: float) -> str:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return how many bytes are free on a device; None where that is not known."""
+    """Return the free bytes of a device; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
@@ -84,7 +84,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _free_elsewhere() -> int | None:
-    """Return the free memory where there is no /proc, as psutil tells it, which Jupyter's kernel brings."""
+    """Return the free memory of a system without /proc, from psutil, which Jupyter's kernel installs."""
     try:
         import psutil
     except ImportError:
@@ -93,10 +93,10 @@ def _free_elsewhere() -> int | None:
 
 
 class MemoryLimit:
-    """Counts the bytes that a capture keeps; warns once when half of them are, and tells when there is no more room.
+    """Counts the bytes that a capture keeps; warns once when half of the limit is used, and reports when it is full.
 
     Args:
-        limit: bytes; None: half of the memory that is free where the first tensor is kept.
+        limit: bytes; None: half of the free memory when the first tensor is kept.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -106,7 +106,7 @@ class MemoryLimit:
         self._measured, self._warned = limit is not None, False
 
     def has_room(self, needed: int, device: torch.device) -> bool:
-        """Return whether so many bytes more may be kept; once they may not, nothing more is."""
+        """Return whether so many more bytes may be kept; after the first no, the answer stays no."""
         if not self._measured:
             free, self._measured = free_bytes(device), True
             self._limit = None if free is None else int(SHARE * free)
@@ -116,10 +116,10 @@ class MemoryLimit:
         return False
 
     def take(self, count: int, device: torch.device) -> bool:
-        """Count bytes that are to be kept, if there is room for them; return whether there is."""
+        """Count bytes to be kept, if there is room; return whether there is."""
         kept, limit = self.kept + count, self._limit
         if self._measured and not self.reached and (limit is None or 2 * kept <= limit):
-            self.kept = kept  # of which there is nothing to tell
+            self.kept = kept  # nothing to report
             return True
         there = self.has_room(count, device)
         if there:
@@ -127,22 +127,22 @@ class MemoryLimit:
         return there
 
     def add(self, count: int) -> None:
-        """Count bytes that are kept; those that are dropped are negative."""
+        """Count kept bytes; dropped bytes are negative."""
         self.kept += count
         if self._limit is not None and not self._warned and 2 * self.kept > self._limit:
             self._warned = True
-            with contextlib.suppress(UserWarning):  # where warnings are errors: the model goes on all the same
+            with contextlib.suppress(UserWarning):  # if warnings are errors, the model still goes on
                 warnings.warn(f"the capture holds {as_size(self.kept)}, half of {self}: {KEEP_LESS}", stacklevel=2)
 
     def recount(self, kept: Iterable[KeptBytes]) -> None:
-        """Count anew what is kept after some was dropped: there may be room again."""
+        """Count the kept bytes again after some were dropped: there may be room again."""
         self.kept = sum(one.nbytes for one in kept)
         self.reached = False
 
     def reason(self, calls: int) -> str:
-        """Return why calls were not kept; `calls` is how many of a module."""
+        """Return why calls were not kept; `calls` is their number in a module."""
         which = "this call was" if calls == 1 else f"{calls} calls were"
-        return f"{which} not kept, for {self} was reached: {KEEP_LESS}"
+        return f"{which} not kept, because {self} was reached: {KEEP_LESS}"
 
     def __str__(self) -> str:
         of = "" if self._given is not None else ", half of the memory that was free"

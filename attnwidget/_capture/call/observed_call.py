@@ -1,4 +1,4 @@
-"""One attention call as it was observed, whose tensors are still the model's."""
+"""One observed attention call; its tensors are not copied."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ProcessHeads:
 
 @dataclass
 class ObservedCall:
-    """One attention call as it was observed: the model's own tensors."""
+    """One observed attention call, with the model's own tensors."""
 
     q: Tensor  # (B, H, Q, D)
     k: Tensor  # (B, G, K, D)
@@ -51,21 +51,21 @@ class ObservedCall:
     mask: Any = None  # (B or 1, H or 1, Q or 1, K) bool or floats to add, or a function
     bias: Any = None  # the same, floats, or a function of the score
     is_causal: bool = False  # key ≤ query from the upper left
-    cross: bool | None = None  # None: not known
-    inputs: tuple[Tensor, Tensor] | None = None  # what q and k were projected from; None: not known
-    cached: bool = False  # of a decoder: k may be a buffer that is longer than the text
-    dropout: bool = False  # some of the weights were set to 0 before they met v
+    cross: bool | None = None  # None: unknown
+    inputs: tuple[Tensor, Tensor] | None = None  # the sources of q and k before their projections; None: unknown
+    cached: bool = False  # of a decoder: k may be a buffer longer than the text
+    dropout: bool = False  # some weights were set to 0 before they met v
     sinks: Tensor | None = None  # (H,) learned sink logits
-    grown: GrownKeys | None = None  # what is known of its keys from the cache that they are in
-    text: CallText | None = None  # what stands at its positions, as far as it is known
-    after: int = 0  # how many keys stand after those of its queries, as the module tells
-    heads: ProcessHeads | None = None  # where other processes have the model's other heads
+    grown: GrownKeys | None = None  # the cache's report on its keys
+    text: CallText | None = None  # the text at its positions, if known
+    after: int = 0  # the number of keys after those of its queries, as the module reports
+    heads: ProcessHeads | None = None  # if other processes have the model's other heads
 
     def numbers_of(self, kept: Sequence[int] | None) -> Sequence[int] | None:
-        """Return the numbers in the model of the heads that are kept of this call; None where those are all.
+        """Return the numbers of the kept heads in the model; None if all are kept.
 
         Args:
-            kept: which, counted in this process; None for all.
+            kept: the kept heads, counted in this process; None for all.
         """
         if self.heads is None:
             return kept

@@ -1,8 +1,8 @@
-"""Where the queries of a self-attention stand among its keys, if those are more: after the keys of a cache, or before.
+"""Where a self-attention's queries are among its keys, if there are more keys: after cached keys, or before others.
 
-A cache, a memory or a prefix comes first, so that the queries are the last of the keys. `nn.MultiheadAttention` puts
-a learned key and one of zeros after those of its text, other models summaries of it. What tells them apart is the
-cache, the module, or a causal mask; else the places are not known.
+A cache, a memory or a prefix comes first, so the queries are the last keys. `nn.MultiheadAttention` adds a learned key
+and a key of zeros after those of its text; other models add summaries. The cache, the module, or a causal mask shows
+which it is; otherwise the places are unknown.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from torch import nn
 from ...attention import Attention
 from .observed_call import ObservedCall
 
-ROWS = 64  # queries that are asked where they may attend to, at most
+ROWS = 64  # the most queries whose allowed keys are looked at
 
 
 def keys_after(module: nn.Module | None) -> int:
-    """Return how many keys a module puts after those of the positions that it is given."""
+    """Return the number of keys that a module adds after those of its input positions."""
     if not isinstance(module, nn.MultiheadAttention):
         return 0
     return (module.bias_k is not None) + bool(module.add_zero_attn)
 
 
 def keys_before(call: ObservedCall, mask: Any) -> int | None:
-    """Return how many keys of a self-attention stand before that of its first query; None where that is not known.
+    """Return the number of keys before the first query's own key; None if unknown.
 
     Args:
-        call: that has more keys than queries.
+        call: with more keys than queries.
         mask: of the call, as it is kept.
     """
     (_, _, Q, _), K = call.q.shape, call.k.shape[2]
@@ -56,7 +56,7 @@ def keys_before(call: ObservedCall, mask: Any) -> int | None:
 
 
 def _with_rules_of_their_own(att: Attention) -> Iterator[tuple[int, int]]:
-    """Iterate over samples and heads, but for those that are known to be allowed the same cells as an earlier one."""
+    """Iterate over samples and heads, without those known to have the same allowed cells as an earlier one."""
     rules = att.rules
     same = not rules.by_score and all(rule.shared for rule in rules.rules)
     return product(range(1 if same else att.shape.B), range(1 if rules.same_for_heads else att.shape.H))

@@ -1,4 +1,4 @@
-"""Parts of a call: masks and biases of some of its heads or queries, and the key heads that those heads use."""
+"""Slices of a call: masks and biases of some heads or queries, and the key heads that these heads use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADS, QUERIES = 1, 2  # axes
 
 
 def take_part(x: Tensor, axis: int, which: Sequence[int]) -> Tensor:
-    """Return x at some places of an axis: a view where these follow one another, else a copy."""
+    """Return x at some places of an axis: a view if the places are consecutive, else a copy."""
     if len(which) and list(which) == list(range(which[0], which[-1] + 1)):
         return x.narrow(axis, which[0], len(which))
     return x.index_select(axis, torch.tensor(which, dtype=torch.int64, device=x.device))
@@ -47,7 +47,7 @@ def _part(x: Tensor, axis: int, which: Sequence[int]) -> Tensor:
 
 
 class _Part:
-    """A function of indices, of which heads or queries are counted anew."""
+    """A function of indices whose heads or queries are counted anew."""
 
     def __init__(self, function: Callable[..., Any], axis: int, which: Sequence[int]) -> None:
         self.function, self._axis, self._which = function, axis, list(which)
@@ -69,7 +69,7 @@ class PartOfMask(_Part):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """For how many samples and heads it differs."""
+        """The samples and heads that differ."""
         B, H = getattr(self.function, "sizes", (1, 1))
         return B, len(self._which) if self._axis == HEADS and H > 1 else H
 
@@ -85,11 +85,11 @@ class PartOfScore(_Part):
 
 
 def key_heads(heads: Sequence[int], share: int) -> list[int]:
-    """Return the key heads that some query heads use, so that as many query heads in a row use each.
+    """Return the key heads that some query heads use; equally many consecutive query heads must use each.
 
     Args:
         heads: of the queries, ascending.
-        share: how many of them one key head is for.
+        share: the number of query heads for one key head.
 
     >>> key_heads([0, 1, 4, 5], share=4), key_heads([0, 1, 4], share=4)
     ([0, 1], [0, 0, 1])

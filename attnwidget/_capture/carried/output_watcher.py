@@ -555,7 +555,7 @@ class OutputWatcher:
     def _unembedding(self, product: LinearMap, before: float) -> Unembedding:
         """Return the unembedding after the final norm, whose output was multiplied by `before`."""
         names = {} if self._model is None else {p.data_ptr(): name for name, p in self._model.named_parameters()}
-        name = names.get(product.weight.data_ptr(), "a tensor that is no parameter")
+        name = names.get(product.weight.data_ptr(), "a tensor that is not a parameter")
         factor = before * product.factor
         nearest = round(factor)  # c · tanh(x / c) divides and multiplies by the same number
         factor = float(nearest) if math.isclose(factor, nearest, rel_tol=4 * sys.float_info.epsilon) else factor

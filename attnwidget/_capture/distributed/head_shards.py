@@ -1,4 +1,4 @@
-"""Which heads of a model one of several processes has: tensor parallel layers split their projections by heads."""
+"""Find the heads of one process in a model: tensor parallel layers split their projections by heads."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch import nn
 from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
 from ..modules.self_or_cross import QUERY
 
-WAY_ON = (
-    "split its projections as torch's ColwiseParallel does, by whole heads, or capture the model in one process, "
-    "where all heads are"
+ADVICE = (
+    "split its projections by whole heads, as torch's ColwiseParallel does, or capture the model in one process with "
+    "all heads"
 )
 
 
 def process_of() -> tuple[int, int] | None:
-    """Return the number of this process and how many there are; None where there is one alone."""
+    """Return the number of this process and how many there are; None if there is only one."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     return dist.get_rank(), dist.get_world_size()
 
 
 def named_by_process(path: Any, process: tuple[int, int] | None) -> Any:
-    """Return a path with the number of this process in the place of {rank}.
+    """Return a path with the number of this process for {rank}.
 
     Raises:
-        ValueError: {rank} is to be replaced, and there are no processes.
+        ValueError: the path has {rank}, and there is only one process.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if "{rank}" not in str(text):
@@ -43,14 +43,14 @@ def named_by_process(path: Any, process: tuple[int, int] | None) -> Any:
 
 
 def heads_of_process(module: nn.Module | None, call: ObservedCall) -> ProcessHeads | None:
-    """Return which heads of a module a call has, if its projections are split over processes; None: it has all.
+    """Return the heads of a call in its module, if its projections are split over processes; None: all heads.
 
     Args:
         module: that calls, or the one around it.
-        call: as it was observed in this process.
+        call: as observed in this process.
 
     Raises:
-        Unreadable: they are split, and which of the model's heads these are is not known.
+        Unreadable: they are split, and its heads in the model are not known.
     """
     if module is None or not dist.is_available() or not dist.is_initialized():
         return None
@@ -68,14 +68,14 @@ def heads_of_process(module: nn.Module | None, call: ObservedCall) -> ProcessHea
         sizes = " and ".join(str(size) for size, _ in sorted(splits))
         raise Unreadable(
             f"its projections are split over {sizes} processes, and this one has {H} head{'s' * (H > 1)} {known}, "
-            f"so that which of the model's heads it has is not known: {WAY_ON}"
+            f"so its heads in the model are not known: {ADVICE}"
         )
     return ProcessHeads(place * H, H, total)
 
 
 def _splits(module: nn.Module) -> Iterator[tuple[int, int]]:
-    """Yield over how many processes the rows of each parameter are split, and which part this one has."""
-    from torch.distributed.tensor import DTensor, Shard  # imported here, for it takes half a second
+    """Yield, for each parameter, over how many processes its rows are split, and the number of this one's part."""
+    from torch.distributed.tensor import DTensor, Shard  # imported here because it takes half a second
 
     for parameter in module.parameters():
         if isinstance(parameter, DTensor):
@@ -86,7 +86,7 @@ def _splits(module: nn.Module) -> Iterator[tuple[int, int]]:
 
 
 def _rows_of_queries(module: nn.Module, D: int) -> int | None:
-    """Return how many heads the projection of the queries has in all processes together."""
+    """Return the number of query heads in all processes together."""
     for name, child in module.named_children():
         weight: Any = getattr(child, "weight", None)
         if QUERY.match(name) and getattr(weight, "ndim", 0) == 2 and hasattr(weight, "placements"):
@@ -100,10 +100,10 @@ def _of_config(module: nn.Module) -> int | None:
 
 
 def _refuse_fewer(module: nn.Module, H: int) -> None:
-    """Refuse a call that has just the share of the model's heads that each of all processes would have."""
+    """Raise for a call with exactly the share of the model's heads that each process would have."""
     total, size = _of_config(module), dist.get_world_size()
     if size > 1 and total == H * size:
         raise Unreadable(
-            f"it has {H} of the {total} heads that its config names, in one of {size} processes: which of them is not "
-            f"known, for its parameters are not split by torch: {WAY_ON}"
+            f"it has {H} of the {total} heads that its config names, in one of {size} processes. Its heads in the "
+            f"model are not known, because torch did not split its parameters: {ADVICE}"
         )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from reprlib import repr as short  # what is untrusted may be long or deep
+from reprlib import repr as short  # untrusted values may be long or deep
 from typing import Any, NamedTuple
 
 import torch
@@ -31,16 +31,16 @@ from ..text.stacks import TextedRecord
 
 VERSION = 1
 HEADER = "attnwidget"
-READ_BYTES = 64 << 20  # of a file that is read whole; a longer one is mapped into memory
+READ_BYTES = 64 << 20  # a file up to this size is read whole; a longer one is mapped into memory
 EXAMPLE = "run.safetensors"
 ADVICE = "give a file that Capture.save wrote"
 SCALAR_RULES = ("is_causal", "scale", "softcap")
-# What reading raises where a file does not hold what it should: anything but a lack of memory or an interrupt.
+# Errors of reading a file with wrong contents: any but a lack of memory or an interrupt.
 WRONG_CONTENT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class OtherFileError(ValueError):
-    """A file that is well, but not one to read here."""
+    """A valid file that cannot be read here."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,17 @@ class LoadedRecord:
 
 
 class LoadedCapture(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
     forwards: list[dict[str, LoadedRecord]]
     skipped: dict[str, str]
     tokenizer: SavedWords | str | None = None
     towers: tuple[str, ...] = ()
-    process: tuple[int, int] | None = None  # of how many processes it is which, the number first; None: of one alone
+    process: tuple[int, int] | None = None  # its number, and how many there are; None: a single process
 
 
 def tensors_of(att: Attention) -> dict[str, Tensor]:
-    """Return all tensors that an attention holds, by name, such as "q" or "mask.starts"."""
+    """Return all tensors of an attention by name, such as "q" or "mask.starts"."""
     if isinstance(att, ReducedAttention):
         return att.source.tensors()
     found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v), ("sinks", att.sinks)) if x is not None}
@@ -87,7 +87,7 @@ def save(
     tokenizer: Any = None,
     towers: Sequence[str] = (),
 ) -> None:
-    """Write all records, the calls that were skipped, and what stands at the positions: see `Capture.save`."""
+    """Write all records, the skipped calls, and the text at the positions: see `Capture.save`."""
     table = _TensorTable()
     entries = [[_entry_of(name, record, table) for name, record in records.items()] for records in forwards]
     texts = [x for records in forwards for record in records.values() for x in record.text.all_ids()]
@@ -101,8 +101,8 @@ def save(
 
 
 def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
-    """Write a safetensors file, its tensors aligned as torch's own are, so that last bits come out alike."""
-    with files.replacing(files.writable(path, EXAMPLE)) as file:  # what is there may be mapped, by this very capture
+    """Write a safetensors file with tensors aligned as torch's own, so that kernels give the same last bits."""
+    with files.replacing(files.writable(path, EXAMPLE)) as file:  # this very capture may have mapped the old file
         write_tensors(file, tensors, {HEADER: metadata})
 
 
@@ -123,7 +123,7 @@ class _TensorTable:
         return self._names[key]
 
     def add_alike(self, x: Tensor) -> str:
-        """Return the name of a small tensor in the file, where one of the same numbers may be already."""
+        """Return the name of a small tensor in the file; one with the same numbers is reused."""
         same = next((name for name in self._small if _are_equal(self.tensors[name], x)), None)
         if same is None:
             same = self.add(x)
@@ -185,7 +185,7 @@ def _bias_entry(bias: Any, name: str, table: _TensorTable) -> str | None:
         return None if bias is None else table.add(bias)
     raise ValueError(
         f"the score_mod of {name!r} is a function, and a file holds no code: have the model add its numbers "
-        "to the scores as a float mask, or record the others only, with layers="
+        "to the scores as a float mask, or leave it out with layers="
     )
 
 
@@ -193,7 +193,7 @@ def _bias_entry(bias: Any, name: str, table: _TensorTable) -> str | None:
 
 
 def load(path: str | Path) -> LoadedCapture:
-    """Read all that a file holds: see `Capture.load`."""
+    """Read a whole file: see `Capture.load`."""
     found = files.as_path(path, EXAMPLE)
     if not found.is_file():
         what = "a directory" if found.is_dir() else "not a file" if found.exists() else "not there"
@@ -216,14 +216,14 @@ def load(path: str | Path) -> LoadedCapture:
 
 
 def _map(path: Path) -> tuple[str | None, dict[str, Tensor]]:
-    """Return the header and the tensors of a long file, which are read as they are looked at."""
+    """Return the header and the tensors of a long file; the tensors are read when needed."""
     with safe_open(path, framework="pt") as file:
         header = (file.metadata() or {}).get(HEADER)
         return header, {} if header is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def _read(path: Path) -> tuple[str | None, dict[str, Tensor]]:
-    """Return the same of a file that may be cut or written over afterwards: nothing of it is looked at again."""
+    """Return the same from a file that may be cut or overwritten later: it is read now."""
     raw = path.read_bytes()
     parts: dict[str, Any] = dict(deserialize(raw))  # type: ignore[no-untyped-call]
     size = int.from_bytes(raw[:8], "little")
@@ -233,7 +233,7 @@ def _read(path: Path) -> tuple[str | None, dict[str, Tensor]]:
 
 
 def _tensor_of(part: Mapping[str, Any]) -> Tensor:
-    """Return one tensor, in memory that torch has aligned."""
+    """Return one tensor, in memory aligned by torch."""
     dtype = {name: dtype for dtype, name in DTYPES.items()}[part["dtype"]]
     if not part["data"]:
         return torch.empty(part["shape"], dtype=dtype, device="cpu")
@@ -247,7 +247,7 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
     metadata = json.loads(header)
     if metadata["version"] != VERSION:
         version = short(metadata["version"])
-        raise OtherFileError(f"{path} is of version {version}, and this attnwidget reads {VERSION}: update it")
+        raise OtherFileError(f"{path} has version {version}, and this attnwidget reads version {VERSION}: update it")
     return dict(metadata)
 
 
@@ -283,7 +283,7 @@ def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attentio
 
 
 def _tokenizer_of(entry: Any) -> SavedWords | str | None:
-    """Return the words that a file has for its ids; the tokenizer's name where it has none."""
+    """Return the file's words for its ids, or the tokenizer's name if it has no words."""
     if not isinstance(entry, dict):
         return None
     name = entry["name"] if isinstance(entry.get("name"), str) else None

@@ -1,4 +1,4 @@
-"""Captures of several processes, each with a part of a model, laid together: by layer, by head and by position."""
+"""Merge the captures of several processes, each with a part of a model: by layer, by head and by position."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from . import capture_file
 from .capture_file import LoadedCapture, LoadedRecord
 
 HEADS, QUERIES = 1, 2  # axes
-ROWS_AT_ONCE = 256  # of a mask that is read
-ONE_BY_ONE = "load each file by itself"
+ROWS_AT_ONCE = 256  # of a mask
+ONE_BY_ONE = "load each file alone"
 
 
 def load_files(pattern: str | Path) -> LoadedCapture:
-    """Read one file, or all that a pattern names as one capture: see `Capture.load`."""
+    """Read one file, or all files that match a pattern as one capture: see `Capture.load`."""
     text = str(pattern)
     if not glob.has_magic(text) or Path(text).exists():
         return capture_file.load(pattern)
@@ -40,16 +40,16 @@ def load_files(pattern: str | Path) -> LoadedCapture:
 
 
 def _by_numbers(path: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts run-10 after run-9."""
+    """Return a sort key that puts run-10 after run-9."""
     groups = itertools.groupby(path, str.isdecimal)
     return [(is_number, int(found) if is_number else 0, found) for is_number, of in groups for found in ["".join(of)]]
 
 
 def join(parts: Mapping[str, LoadedCapture]) -> LoadedCapture:
-    """Return one capture of the files of several processes, by their names.
+    """Return one capture from the files of several processes, by file name.
 
     Raises:
-        ValueError: a part is missing or there twice, or they are not of the same run; it names the files.
+        ValueError: a part is missing or there twice, or the files are not of one run; it names the files.
     """
     parts = _in_order(parts)
     counts = {name: len(part.forwards) for name, part in parts.items()}
@@ -72,20 +72,22 @@ def join(parts: Mapping[str, LoadedCapture]) -> LoadedCapture:
 
 
 def _size(parts: Mapping[str, LoadedCapture]) -> int:
-    """Return of how many processes the files say that they are; 0 where they do not."""
+    """Return how many processes the files report; 0 if they do not."""
     return next((part.process[1] for part in parts.values() if part.process is not None), 0)
 
 
 def _in_order(parts: Mapping[str, LoadedCapture]) -> dict[str, LoadedCapture]:
-    """Return the parts by the numbers of their processes, where they tell them; one missing or doubled is refused."""
+    """Return the parts by process number, if the files report it; raise if one is missing or doubled."""
     if not _size(parts):
         return dict(parts)
     silent = next((name for name, part in parts.items() if part.process is None), None)
     if silent is not None:
-        raise ValueError(f"{silent} is of one process alone, and other files are of several: give those of one run")
+        raise ValueError(
+            f"{silent} is from a single process, and other files are of several: give the files of one run"
+        )
     sizes = {part.process[1]: name for name, part in parts.items() if part.process is not None}
     if len(sizes) > 1:
-        told = " and ".join(f"{name} is of {size} processes" for size, name in sizes.items())
+        told = " and ".join(f"{name} is one of {size} processes" for size, name in sizes.items())
         raise ValueError(f"{told}: give the files of one run")
     ranks: dict[int, str] = {}
     for name, part in parts.items():
@@ -101,7 +103,7 @@ def _in_order(parts: Mapping[str, LoadedCapture]) -> dict[str, LoadedCapture]:
 
 
 def _joined(parts: Mapping[str, Mapping[str, LoadedRecord]], *, all_there: bool) -> dict[str, LoadedRecord]:
-    """Return one forward pass of those of several files."""
+    """Return one forward pass from the same pass in several files."""
     found: dict[str, dict[str, LoadedRecord]] = {}
     for file, records in parts.items():
         for name, record in records.items():
@@ -110,11 +112,11 @@ def _joined(parts: Mapping[str, Mapping[str, LoadedRecord]], *, all_there: bool)
 
 
 def _one_of(name: str, records: Mapping[str, LoadedRecord], *, all_there: bool) -> LoadedRecord:
-    """Return one record of those that several files have of a layer, each with other heads or other queries.
+    """Return one record from a layer's records in several files, each with other heads or other queries.
 
     Args:
         name: of the layer.
-        records: by the names of the files.
+        records: by file name.
         all_there: whether these are known to be all files.
     """
     file, *others = sorted(records, key=lambda one: _first_numbers(records[one].attention.part))
@@ -141,13 +143,13 @@ def _first_numbers(part: Part | None) -> tuple[int, int]:
 
 def _refuse_another_run(one: LoadedRecord, other: LoadedRecord) -> None:
     if one.cross != other.cross:
-        raise ValueError(f"are not of one run, for one is cross-attention: {ONE_BY_ONE}")
+        raise ValueError(f"are not of one run, because one is cross-attention: {ONE_BY_ONE}")
     if isinstance(one.attention, ReducedAttention) or isinstance(other.attention, ReducedAttention):
-        raise ValueError(f"hold pictures without q and k, which are not laid together: {ONE_BY_ONE}")
+        raise ValueError(f"hold pictures without q and k, which cannot be merged: {ONE_BY_ONE}")
 
 
 def _laid_together(joined: Attention, part: Part, other: Attention) -> tuple[Attention, Part]:
-    """Return two attentions as one, and which part of the model's call it is."""
+    """Return two attentions as one, and its part of the model's call."""
     theirs = other.part or Part()
     if part.heads != theirs.heads and part.queries == theirs.queries:
         numbers = _both("head", part.heads, theirs.heads)
@@ -156,15 +158,15 @@ def _laid_together(joined: Attention, part: Part, other: Attention) -> tuple[Att
         numbers = _both("query", part.queries, theirs.queries)
         return _along(QUERIES, joined, other), part._replace(queries=numbers)
     raise ValueError(
-        "have the same heads and the same queries: of processes that each run the whole model on samples of their own, "
+        "have the same heads and the same queries: if processes each run the whole model on samples of their own, "
         + ONE_BY_ONE
     )
 
 
 def _both(what: str, ours: tuple[int, ...] | None, theirs: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the numbers of both, which follow one another."""
+    """Return the numbers of both, concatenated."""
     if ours is None or theirs is None:
-        raise ValueError(f"have each {what} of one twice, for the other has all: {ONE_BY_ONE}")
+        raise ValueError(f"have each {what} of one twice, because the other has all: {ONE_BY_ONE}")
     doubled = sorted(set(ours) & set(theirs))
     if doubled:
         raise ValueError(f"both have {what} {doubled[0]}: {ONE_BY_ONE}")
@@ -183,7 +185,7 @@ def _along(axis: int, a: Attention, b: Attention) -> Attention:
 
 
 def _refuse_unlike(axis: int, a: Attention, b: Attention) -> None:
-    """Refuse attentions that are not two parts of one."""
+    """Raise if two attentions are not two parts of one."""
     kept = [
         name for name in ("B", "Q", "K", "D", "Dv", "H", "G") if name not in ({"H", "G"} if axis == HEADS else {"Q"})
     ]
@@ -196,21 +198,21 @@ def _refuse_unlike(axis: int, a: Attention, b: Attention) -> None:
     if a.shape.H * b.shape.G != b.shape.H * a.shape.G:
         unlike.append("heads in a group")
     if unlike:
-        raise ValueError(f"differ in {', '.join(unlike)}, so that they are not parts of one: give the files of one run")
+        raise ValueError(f"differ in {', '.join(unlike)}, so they are not parts of one: give the files of one run")
 
 
 def _tensors(axis: int, a: Attention, b: Attention) -> list[Any]:
     if axis == HEADS:
         return [None if x is None else torch.cat([x, _need(y)], 1) for x, y in ((a.q, b.q), (a.k, b.k), (a.v, b.v))]
     if a.is_causal or a.window is not None:
-        raise ValueError(f"have other queries, and rules that count these from the first: {ONE_BY_ONE}")
+        raise ValueError(f"have other queries, and rules that count queries from the first: {ONE_BY_ONE}")
     if not torch.equal(_need(a.k), _need(b.k)):
         raise ValueError(f"have other queries, and keys that differ: {ONE_BY_ONE}")
     return [torch.cat([_need(a.q), _need(b.q)], 2), a.k, a.v]
 
 
 def _need(x: Tensor | None) -> Tensor:
-    assert x is not None  # as was checked before
+    assert x is not None  # checked before
     return x
 
 
@@ -227,7 +229,7 @@ def _rule(name: str, axis: int, a: Attention, b: Attention) -> Any:
         )
         return simplify(spans, a.shape.B, sum(sizes), a.shape.K)
     if type(one) is not type(other):
-        raise ValueError(f"have a {name} each in a way of its own: {ONE_BY_ONE}")
+        raise ValueError(f"have a {name} in different forms: {ONE_BY_ONE}")
     sizes = [(x.shape.H, x.shape.Q)[axis - HEADS] for x in (a, b)]
     if isinstance(one, Spans):
         return Spans(*(_cat(axis, x, y, sizes) for x, y in ((one.starts, other.starts), (one.stops, other.stops))))
@@ -237,7 +239,7 @@ def _rule(name: str, axis: int, a: Attention, b: Attention) -> Any:
     same = mine.keys() == theirs.keys() and all(_are_equal(x, theirs[key]) for key, x in mine.items())
     if axis == HEADS and repr(one) == repr(other) and same:
         return one
-    raise ValueError(f"have a {name} that cannot be laid together: {ONE_BY_ONE}")
+    raise ValueError(f"have a {name} that cannot be merged: {ONE_BY_ONE}")
 
 
 def _spans_of(att: Attention, mask: Any) -> Spans:
@@ -253,20 +255,20 @@ def _spans_of(att: Attention, mask: Any) -> Spans:
         none = torch.zeros(1, 1, 1, dtype=torch.int32, device=att.device)
         return Spans(none, none + K)
     if not isinstance(mask, Mask) or not mask.shared:
-        raise ValueError(f"have a mask that cannot be laid together: {ONE_BY_ONE}")
+        raise ValueError(f"have a mask that cannot be merged: {ONE_BY_ONE}")
     zero = torch.zeros((), dtype=torch.int64, device=att.device)
     keys = torch.arange(K, device=att.device)
     found = []
     for rows in torch.arange(Q, device=att.device).split(ROWS_AT_ONCE):
         spans = as_spans(mask(zero, zero, rows[:, None], keys).expand(1, 1, len(rows), K))
         if spans is None:
-            raise ValueError(f"have a mask that cannot be laid together: {ONE_BY_ONE}")
+            raise ValueError(f"have a mask that cannot be merged: {ONE_BY_ONE}")
         found.append([ends.expand(1, 1, len(rows)) for ends in (spans.starts, spans.stops)])
     return Spans(*(torch.cat(ends, 2) for ends in zip(*found, strict=True)))
 
 
 def _cat(axis: int, x: Tensor, y: Tensor, sizes: Iterable[int]) -> Tensor:
-    """Return rules of both along an axis; one that is the same for all stays so."""
+    """Return the rules of both along an axis; a rule that is the same for all stays so."""
     if x.shape[axis] == y.shape[axis] == 1 and _are_equal(x, y):
         return x
     others = [max(m, n) for m, n in zip(x.shape, y.shape, strict=True)]

@@ -1,1 +1,1 @@
-"""Hooks that see a model's attention calls, from torch, transformers and modules of one's own."""
+"""Hooks that see a model's attention calls, in torch, transformers and custom modules."""

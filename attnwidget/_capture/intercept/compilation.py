@@ -1,4 +1,4 @@
-"""Have compiled models run as they are written, for what is compiled cannot be seen; FlexAttention stays compiled."""
+"""Run compiled models uncompiled, because compiled code cannot be seen; FlexAttention stays compiled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 EVAL_FRAME = "torch._dynamo.eval_frame"
-SETTER = "_maybe_set_eval_frame"  # by which torch 2.5 has frames compiled, or not
+SETTER = "_maybe_set_eval_frame"  # with which torch 2.5 turns the compilation of frames on and off
 
 
 def without_compilation() -> contextlib.AbstractContextManager[Any]:
-    """Run what was compiled as it is written, inside the block."""
+    """Run compiled code uncompiled, inside the block."""
     return torch.compiler.set_stance("force_eager") if _has_stances() else _frames_of_2_5(compiled=False)
 
 
@@ -29,7 +29,7 @@ def _has_stances() -> bool:
 
 @contextlib.contextmanager
 def _frames_of_2_5(*, compiled: bool) -> Iterator[None]:
-    """Have torch 2.5 compile the frames that it is asked to, or none."""
+    """Turn torch 2.5's compilation of frames on or off."""
     module = importlib.import_module(EVAL_FRAME)
     before = getattr(module, SETTER)
     own = getattr(before, "own", before)

@@ -1,7 +1,7 @@
-"""Switch torch's short cuts for inference off, and keep what else they do to a model's output.
+"""Switch off torch's fast paths for inference, and keep their other effects on a model's output.
 
-`nn.MultiheadAttention` and `nn.TransformerEncoder` have a fast path around torch's own functions. Given padding, that
-of an encoder leaves padded places out, and puts zeros there before its last norm.
+`nn.MultiheadAttention` and `nn.TransformerEncoder` have a fast path around torch's own functions. Given padding, the
+encoder's fast path leaves padded places out, and puts zeros there before its last norm.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 @contextlib.contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Have torch's own modules call its functions inside the block, and write the zeros that they would write."""
+    """Make torch's own modules call its functions inside the block, and write the zeros of their fast path."""
     was_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     forward = nn.TransformerEncoder.forward
@@ -32,7 +32,7 @@ def without_fast_path() -> Iterator[None]:
 
 
 def _writing_zeros(forward: Any) -> Any:
-    """Return the forward of an encoder that writes zeros at padded places where its fast path would."""
+    """Return the forward of an encoder that writes zeros at padded places when its fast path would."""
 
     @functools.wraps(forward)
     def writing_zeros(self: nn.TransformerEncoder, src: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -49,7 +49,7 @@ def _writing_zeros(forward: Any) -> Any:
 
 
 def _leaves_padding_out(encoder: nn.TransformerEncoder, src: Tensor, padding: Tensor) -> bool:
-    """Return whether the fast path of an encoder would take its inputs: what its forward asks, in the same order."""
+    """Return whether the fast path of an encoder would take its inputs: the tests of its forward, in the same order."""
     first = encoder.layers[0]
     if not getattr(encoder, "use_nested_tensor", False) or first.training or src.dim() != 3 or src.is_nested:
         return False

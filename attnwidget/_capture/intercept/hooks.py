@@ -1,7 +1,6 @@
 """Hooks into torch and transformers that report attention calls while a capture is open.
 
-No model is changed. What is switched in torch and transformers while a capture is open is put back when the last one
-ends.
+No model is changed. Changes to torch and transformers are undone when the last capture closes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from .transformers_calls import InterfaceWrapper, SearchWrapper
 
 OPAQUE_NAMES = re.compile(r"attention|attn|sdpa", re.IGNORECASE)
 OPAQUE = (
-    "it calls {}, whose arguments are not read: use torch.nn.functional.scaled_dot_product_attention, or give the "
+    "it calls {}, whose arguments cannot be read: use torch.nn.functional.scaled_dot_product_attention, or give the "
     "weights, if it returns them, to AttentionWidget.from_weights"
 )
 
@@ -47,32 +46,32 @@ REPORTING_ERRORS = TypeError, ValueError, IndexError, RuntimeError
 
 
 class Listener(Protocol):
-    """An open capture or intervention, which hooks report calls to."""
+    """An open capture or intervention, to which hooks report calls."""
 
     def name_of(self, module: nn.Module) -> str | None:
-        """Return the name under which calls of a module are recorded; None if it is not of the model."""
+        """Return the name under which calls of a module are recorded; None if it does not belong to the model."""
 
     def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | OutputEdit | None:
-        """Record a call if it is wanted; only then it is read.
+        """Record a call if it is wanted; only then is it read.
 
         Args:
-            name: of the module; None for that of the module that calls.
+            name: of the module; None: the calling module's.
             read: returns the call.
 
         Returns:
-            A function to be called with the output (B, H, Q, Dv), or what is to be written into it; None if the call is
+            A function to call with the output (B, H, Q, Dv), or an edit to write into the output; None if the call is
             not recorded.
         """
 
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
     ) -> OutputCallback | OutputEdit | None:
-        """Record a call of transformers' attention interface, as `record_call` does any.
+        """Record a call of transformers' attention interface, as `record_call` does for any call.
 
         Args:
             name: of the module.
             module: that calls.
-            implementation: the name under which transformers knows the function.
+            implementation: the function's name in transformers.
             arguments: of the function, after the module.
             settings: its keywords.
         """
@@ -86,22 +85,22 @@ class Listener(Protocol):
         """Return the module that calls."""
 
     def head_count(self) -> int | None:
-        """Return how many heads the calling module says it has."""
+        """Return the number of heads that the calling module reports."""
 
     def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
-        """Return what matches calls of a model that generates; None if it is not recorded."""
+        """Return the matcher of a model that generates; None if it is not recorded."""
 
 
 class _ThreadState(threading.local):
-    """Attention functions that a thread is inside of."""
+    """The attention functions that are running in a thread."""
 
-    depth = 0  # of reported functions: the functions that those call are not reported again
+    depth = 0  # of nested reported functions: what they call is not reported again
     heads = 0  # of `F.multi_head_attention_forward`; 0 outside of it
-    inputs: tuple[Tensor, Tensor] | None = None  # its query and key, as it was given them
-    weights: tuple[Tensor, Tensor] | None = None  # its weights, and as interventions have edited them
+    inputs: tuple[Tensor, Tensor] | None = None  # its query and key arguments
+    weights: tuple[Tensor, Tensor] | None = None  # its weights, before and after edits by interventions
 
     def forget(self) -> None:
-        """Be outside of all of them."""
+        """Leave all of them."""
         self.depth = self.heads = 0
         self.inputs = self.weights = None
 
@@ -113,7 +112,7 @@ _undo = contextlib.ExitStack()
 
 
 def add_listener(listener: Listener) -> None:
-    """Report transformers' attention calls to a capture; have torch take no short cuts around its own functions."""
+    """Report transformers' attention calls to a capture; switch off torch's fast paths."""
     global _undo
     with _lock:
         if not _listeners:
@@ -136,16 +135,16 @@ def remove_listener(listener: Listener) -> None:
 
 
 def forget_interrupted() -> None:
-    """Forget the attention functions that this thread was inside of, where no model runs in it: one was interrupted.
+    """Forget the attention functions of this thread if no model runs in it: one was interrupted.
 
-    An interrupt may come in the very line that leaves such a function; what the thread calls after it would then be
-    taken for a part of that function, and not be reported.
+    An interrupt may come in the line that leaves such a function. The thread's later calls would then seem to be a
+    part of that function, and would not be reported.
     """
     _thread.forget()
 
 
 def any_listener(fits: Callable[[Listener], bool]) -> bool:
-    """Return whether a function is true of any open capture or intervention."""
+    """Return whether a predicate is true of any open capture or intervention."""
     return any(fits(one) for one in list(_listeners))
 
 
@@ -205,7 +204,7 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
 
 
 def _is_taken_by(callback: Any, result: Any) -> bool:
-    """Report what a call of transformers' interface returned, if it repeats another: without gradients or dropout."""
+    """Report the result of a call of transformers' interface, if it repeats another: without gradients or dropout."""
     if type(callback) is not NotedCall:
         return False
     try:
@@ -222,7 +221,7 @@ def _with_edits(
     keywords: dict[str, Any],
     callbacks: Sequence[Any],
 ) -> Any:
-    """Report the output of a call of transformers' interface; return it with what interventions write into it."""
+    """Report the output of a call of transformers' interface; return it with the edits of interventions."""
     seen, edits = None, [one for one in callbacks if isinstance(one, OutputEdit)]
     query = _query_of(arguments, keywords)
     heads = query.shape[1]
@@ -247,7 +246,7 @@ def _with_edits(
 
 
 def _query_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Tensor:
-    """Return q of a call of transformers' interface, which some models give by its name."""
+    """Return q of a call of transformers' interface; some models pass it by name."""
     found: Tensor = arguments[0] if arguments else keywords["query"]
     return found
 
@@ -260,10 +259,10 @@ def _heads_first(output: Tensor, heads: int) -> Tensor:
 def _seen_output(
     function: Callable[..., Any], result: Any, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    """Return the output of a call of transformers' interface as it is verified, or what shows it despite dropout.
+    """Return the output of a call of transformers' interface for verification, also if there is dropout.
 
-    The functions that models define themselves return their weights after dropout. Any other is called once more
-    without dropout: what it does beside its arguments, such as a mask of its own, can only be seen so.
+    The functions that models define themselves return their weights after dropout. Any other function is called once
+    more without dropout: only its output shows effects outside its arguments, such as its own mask.
     """
     query = _query_of(arguments, keywords)
     output, weights = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
@@ -283,12 +282,12 @@ def _dropout_of(module: Any, keywords: dict[str, Any]) -> float:
 
 
 def _reporting_errors() -> contextlib.AbstractContextManager[None]:
-    """Let the model go on where its output cannot be read: it then counts as not verified."""
+    """Let the model go on if its output cannot be read: the output then counts as not verified."""
     return contextlib.suppress(*REPORTING_ERRORS)
 
 
 def _output_of(callback: OutputCallback | OutputEdit, output: Any, seen: Any, view: Callable[[Tensor], Tensor]) -> Any:
-    """Report the output of a call; return it with what an intervention writes into it: see `with_edit`."""
+    """Report the output of a call; return it with an intervention's edit: see `with_edit`."""
     if isinstance(callback, OutputEdit):
         return with_edit(output, callback, seen, view, keep=len(_listeners) > 1)
     with _reporting_errors():
@@ -306,11 +305,11 @@ def _report_output(output: Any, *callbacks: OutputCallback | None) -> None:
 
 
 def _keep_gradient(output: Any, to_heads: Callable[[Tensor], Tensor], *callbacks: OutputCallback | None) -> None:
-    """Have those that ask for it keep the gradient of an output, as it is in the model's graph.
+    """Keep the gradient of an output in the model's graph, for the callbacks that ask for it.
 
     Args:
-        output: the very tensor that the model goes on with.
-        to_heads: makes (B, H, Q, Dv) of one of its shape.
+        output: the tensor with which the model goes on.
+        to_heads: returns a tensor of the output's shape as (B, H, Q, Dv).
         callbacks: of the call.
     """
     for callback in callbacks:
@@ -321,7 +320,7 @@ def _keep_gradient(output: Any, to_heads: Callable[[Tensor], Tensor], *callbacks
 
 @contextlib.contextmanager
 def _compiled_flex_attention() -> Iterator[None]:
-    """Leave FlexAttention compiled, for that is what fuses it, and suspend the watchers of captures meanwhile."""
+    """Leave FlexAttention compiled, because only compiled code is fused, and suspend the watchers of captures."""
     with contextlib.ExitStack() as stack:
         while isinstance(mode := torch.overrides._get_current_function_mode(), WatchingMode):
             stack.enter_context(mode.suspended())
@@ -330,7 +329,7 @@ def _compiled_flex_attention() -> Iterator[None]:
 
 
 class _DropoutSwitchedOff(TorchFunctionMode):
-    """Makes torch's functions drop nothing."""
+    """Makes torch's functions drop no weights."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -346,7 +345,7 @@ class _DropoutSwitchedOff(TorchFunctionMode):
 
 @contextlib.contextmanager
 def without_dropout(device: torch.device) -> Iterator[None]:
-    """Switch dropout off, and put the state of the random numbers back afterwards."""
+    """Switch dropout off, and restore the state of the random numbers afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []), _DropoutSwitchedOff():
         yield
 
@@ -371,17 +370,17 @@ class FunctionWatcher(WatchingMode):
     """Reports calls of torch's attention functions in the thread that entered it."""
 
     exited = False
-    rests = False  # whether it watches no more until `resume`
+    rests = False  # whether watching is paused until `resume`
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
         self._listener = listener
-        self._scaled: tuple[Tensor, Tensor, float] | None = None  # (x · factor, x, factor), the last that was computed
+        self._scaled: tuple[Tensor, Tensor, float] | None = None  # (x · factor, x, factor), the last one computed
         self._without_values: ObservedCall | None = None  # a call whose v is not known yet
-        self._opaque: dict[Any, bool] = {}  # whether each function that was called may be attention
+        self._opaque: dict[Any, bool] = {}  # whether each called function may be attention
         self._dropped = 0.0  # the share of its weights that dropout set to 0
-        self._result: Any = None  # of the function that is traced
-        self._refused: EditRefused | None = None  # why an edit of attention that was traced cannot be made
+        self._result: Any = None  # of the traced function
+        self._refused: EditRefused | None = None  # why an edit of traced attention cannot be made
         self._tracer = ScoreTracer(self)
         self.report_unreadable, self.caller = listener.report_unreadable, listener.caller
         self.head_count = listener.head_count
@@ -424,7 +423,7 @@ class FunctionWatcher(WatchingMode):
         return result
 
     def _is_opaque(self, func: Any) -> bool:
-        """Return whether a function, by its name, computes attention in a way that cannot be seen."""
+        """Return whether a function, by its name, computes attention that cannot be seen."""
         found = self._opaque.get(func)
         if found is None:
             name = str(getattr(func, "__name__", "") if isinstance(func, FunctionType | BuiltinFunctionType) else func)
@@ -432,7 +431,7 @@ class FunctionWatcher(WatchingMode):
         return found
 
     def exit_early(self) -> None:
-        """Stop watching for good, if this is the last mode that was entered, but for one that follows outputs."""
+        """Stop watching for good, if only a mode that follows outputs was entered later."""
         if self.exited:
             return
         with interrupts_put_off():
@@ -445,7 +444,7 @@ class FunctionWatcher(WatchingMode):
                     self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def rest(self) -> bool:
-        """Stop watching until `resume`, if no scores or weights are followed, and no mode but ours was entered later.
+        """Pause watching until `resume`, if no scores or weights are followed, and only our modes were entered later.
 
         Returns:
             Whether it did.
@@ -459,29 +458,29 @@ class FunctionWatcher(WatchingMode):
         return self.rests
 
     def resume(self) -> None:
-        """Go on watching after `rest`."""
+        """Resume watching after `rest`."""
         if self.rests:
             with interrupts_put_off(), _without_mode_above():
                 self.rests = False
                 self.__enter__()  # type: ignore[no-untyped-call]
 
     def finish(self) -> None:
-        """Report what was begun and not completed."""
+        """Report attention that was begun and not completed."""
         self._tracer.finish()
 
     def record_traced(
         self, read: Callable[[], ObservedCall], seen: Tensor | DroppedWeights, written: Tensor | None
     ) -> None:
-        """Record a call that a module has written out, and verify it by its output: see `traced_tensors.Reports`."""
+        """Record attention that a module has written out, and verify it by its output: see `traced_tensors.Reports`."""
         try:
             self._tell(self._listener.record_call(None, read), self._result, seen, written)
         except EditRefused as refused:
-            self._refused = refused  # raised when the tracer, which lets a model go on, has ended
+            self._refused = refused  # raised after the tracer, which lets a model go on
 
     def _tell(
         self, callback: Any, output: Tensor, seen: Any, written: Tensor | None, weights: Tensor | None = None
     ) -> None:
-        """Report the output of a product; write into it what an intervention has to write."""
+        """Report the output of a product, and write an intervention's edit into it."""
         if callback is None:
             return
         with torch._C.DisableTorchFunction():
@@ -515,11 +514,11 @@ class FunctionWatcher(WatchingMode):
         with torch._C.DisableTorchFunction():
             return (_output_of(callback, result[0], result[0], lambda x: x), *result[1:])
 
-    # `F.multi_head_attention_forward` calls SDPA, or multiplies by itself where weights are asked for. Torch suspends
-    # the mode that has seen it, so its body is run with the mode entered again.
+    # `F.multi_head_attention_forward` calls SDPA, or multiplies itself if weights are requested. Torch suspends
+    # the mode that has seen it, so its body runs with the mode entered again.
 
     def _multi_head(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if any(kind is not Tensor for kind in types):  # somebody's own kind of tensor
+        if any(kind is not Tensor for kind in types):  # a custom kind of tensor
             return func(*args, **kwargs)
         query, key, _, _, heads = (*args, *[None] * 5)[:5]
         outer = _thread.heads, _thread.inputs
@@ -551,7 +550,7 @@ class FunctionWatcher(WatchingMode):
         self._tell(callback, result, output, _split_heads(result), weights)
 
     def _view(self, result: Any, x: Tensor, *_: Any) -> Tensor | None:
-        """Return the weights that are returned beside the output as they were edited."""
+        """Return the edited weights that are returned beside the output."""
         if _thread.weights is None or x is not _thread.weights[0]:
             return None
         return _thread.weights[1].view(result.shape)
@@ -578,7 +577,7 @@ def _without_mode_above() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _multi_head_body() -> Callable[..., Any]:
-    """Return a copy of `F.multi_head_attention_forward` that does not ask whether a mode wants to see it."""
+    """Return a copy of `F.multi_head_attention_forward` without the check for modes."""
     function = F.multi_head_attention_forward
     namespace = {**vars(F), "has_torch_function": lambda tensors: False}
     body = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
@@ -604,7 +603,7 @@ def _rows_without_dropout(
     is_causal: bool = False,
     **others: Any,
 ) -> RowsOfOutput:
-    """Return some rows of what `F.scaled_dot_product_attention` gives for these arguments without dropout."""
+    """Return some rows of the output of `F.scaled_dot_product_attention` for these arguments, without dropout."""
     rows = torch.tensor(sampled_rows(query.shape[-2]), device=query.device)
     if is_causal:
         attn_mask = torch.arange(key.shape[-2], device=query.device) <= rows[:, None]
@@ -627,7 +626,7 @@ def read_sdpa(
     enable_gqa: bool = False,
     inputs: tuple[Tensor, Tensor] | None = None,
 ) -> ObservedCall:
-    """Read a call of `F.scaled_dot_product_attention`, whose arguments these are; all but `inputs`.
+    """Read a call of `F.scaled_dot_product_attention` from its arguments; all but `inputs`.
 
     Args:
         query: (…, Q, D), of 2 axes or more; those before the last two broadcast.
@@ -638,14 +637,14 @@ def read_sdpa(
         is_causal: as torch takes it.
         scale: as torch takes it.
         enable_gqa: as torch takes it.
-        inputs: what q and k were projected from; None where that is not known.
+        inputs: the sources of q and k; None if unknown.
 
     Raises:
         Unreadable: nested tensors.
     """
     q, k, v = (_with_four_axes(x) for x in (query, key, value))
     mask = attn_mask
-    bias = sys.modules.get("torch.nn.attention.bias")  # imported here, it would take a second
+    bias = sys.modules.get("torch.nn.attention.bias")  # importing it here would take a second
     if bias is not None and isinstance(attn_mask, bias.CausalBias):
         lower = attn_mask.variant == bias.CausalVariant.LOWER_RIGHT
         mask = causal_lower_right(q.shape[2], k.shape[2]) if lower else None
@@ -661,7 +660,7 @@ def read_sdpa(
 
 
 def _with_four_axes(x: Tensor) -> Tensor:
-    """Return x as (B, H, positions, size): of 3 axes the first is B, of 5 and more all but the last three are."""
+    """Return x as (B, H, positions, size): with 3 axes the first is B; with 5 or more B is all but the last three."""
     if x.is_nested:
         raise Unreadable("it has nested tensors: give a padded batch")
     if x.ndim == 4:
@@ -683,7 +682,7 @@ def read_flex(
         score_mod: a function of the score, or None.
         block_mask: a tuple, as `read_tuple` takes it.
         scale: of the scores.
-        others: what only kernels need.
+        others: arguments for kernels only.
         named: the same.
     """
     flex = sys.modules.get("torch.nn.attention.flex_attention")

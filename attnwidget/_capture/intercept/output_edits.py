@@ -1,4 +1,4 @@
-"""Outputs of attention calls into which interventions write: as they were, and with what was written."""
+"""Outputs of attention calls with the edits of interventions: before and after."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 class EditRefused(ValueError):
-    """An edit that cannot be made; the message says why, and what to do."""
+    """An edit that is impossible; the message says why, and what to do."""
 
 
-class OutputEdit(abc.ABC):  # not a protocol, for which each call of a model would be asked slowly
-    """What an intervention writes into the output of one call."""
+class OutputEdit(abc.ABC):  # not a protocol, which is slow to check for each call of a model
+    """An intervention's edit of the output of one call."""
 
     @abc.abstractmethod
     def write(
@@ -26,11 +26,10 @@ class OutputEdit(abc.ABC):  # not a protocol, for which each call of a model wou
         """Write it.
 
         Args:
-            kernel: the output as the call gave it, in the forms that `verification.sample_output` takes; None if it was
-                not seen.
-            output: the same, (B, H, Q, Dv), a view of what the model goes on with.
-            earlier: what interventions that were opened before have written into it.
-            weights: (B, H, Q, K), which are returned beside the output, to be edited too; None where there are none.
+            kernel: the output of the call, in a form that `verification.sample_output` takes; None if it was not seen.
+            output: the same, (B, H, Q, Dv), a view of the tensor with which the model goes on.
+            earlier: the edits of interventions that were opened before.
+            weights: (B, H, Q, K), returned beside the output, to be edited too; None if there are none.
 
         Raises:
             EditRefused: it cannot be made.
@@ -39,17 +38,17 @@ class OutputEdit(abc.ABC):  # not a protocol, for which each call of a model wou
 
 @dataclass(frozen=True)
 class Edited:
-    """How an output came about into which something was written."""
+    """An edited output and its history."""
 
     kernel: Any
     edits: tuple[OutputEdit, ...]
 
 
-_edited: Any = WeakIdKeyDictionary()  # by the tensor that the model goes on with
+_edited: Any = WeakIdKeyDictionary()  # by the tensor with which the model goes on
 
 
 def kernel_output(output: Any, seen: Any) -> Any:
-    """Return the output of a call as its kernel gave it, where something was written into it; else what was seen."""
+    """Return the kernel's own output of a call, if the output was edited; else the given one."""
     found = _edited.get(output) if isinstance(output, Tensor) and _edited else None
     return seen if found is None else found.kernel
 
@@ -67,11 +66,11 @@ def with_edit(
 
     Args:
         output: as the model has it.
-        edit: what to write.
-        seen: the same as `OutputEdit.write` takes it, if nothing was written into it before.
+        edit: to write.
+        seen: the same as `OutputEdit.write` takes it, if the output was not edited before.
         view: returns a tensor like `output` as (B, H, Q, Dv).
         weights: as `OutputEdit.write` takes them.
-        keep: whether others will ask for the output as it was.
+        keep: whether others will need the unedited output.
     """
     found = _edited.get(output) or Edited(seen, ())
     copied = output.clone()
@@ -80,8 +79,8 @@ def with_edit(
     written = view(copied)
     if not _shares_memory(written, copied):
         raise EditRefused(
-            f"its output of shape {tuple(output.shape)} does not lie in memory as heads, so that nothing can be "
-            "written into it: leave this layer out"
+            f"its output of shape {tuple(output.shape)} is not laid out by heads in memory, so it cannot be "
+            "edited: leave this layer out"
         )
     edit.write(found.kernel, written, found.edits, weights)
     if keep:
@@ -98,15 +97,15 @@ def edit_in_place(
     *,
     keep: bool,
 ) -> None:
-    """Write an edit into a call's output, a fresh result of a product.
+    """Write an edit into a call's output, a new result of a product.
 
     Args:
         output: as the model has it.
-        edit: what to write.
+        edit: to write.
         seen: as `with_edit` takes it.
         written: a view of the output as (B, H, Q, Dv); None if it is only a part of one, or has no such view.
         weights: as `OutputEdit.write` takes them.
-        keep: whether others will ask for the output as it was.
+        keep: whether others will need the unedited output.
     """
     found = _edited.get(output) or Edited(seen, ())
     if written is None or not _shares_memory(written, output):

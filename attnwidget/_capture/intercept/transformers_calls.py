@@ -1,7 +1,6 @@
-"""Read what transformers' models pass to their attention function as q, k, v and rules.
+"""Read the arguments of transformers' attention functions as q, k, v and rules.
 
-Which rules are in force depends on the implementation: each takes the mask in its own form, and without one is causal
-or not.
+The rules depend on the implementation: each takes the mask in its own form, and without a mask is causal or not.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from ..call.cache_growth import grown_keys
 from ..call.flex_attention import is_block_mask, read_block_mask
 from ..call.observed_call import EAGER, ObservedCall, Unreadable
 
-PAGED = "cache", "read_index"  # of the interface, where its keys are those of several texts, in pages of a cache
-CACHES = "cache", "past_key_values"  # under which a model is given its cache: of transformers 5.24 on, and of before
+PAGED = "cache", "read_index"  # keywords of a paged cache, which mixes the keys of several texts
+CACHES = "cache", "past_key_values"  # keywords of a model's cache: in transformers 5.24 and later, and before
 EAGER_FUNCTION = "eager_attention_forward"  # in the module of a model's own code
 
 
 def cache_of(keywords: Mapping[str, Any]) -> Any:
-    """Return the cache that a model is given among its keywords; None where there is none."""
+    """Return the cache among a model's keywords; None if there is none."""
     return next((keywords[name] for name in CACHES if keywords.get(name) is not None), None)
 
 
@@ -46,10 +45,10 @@ def read_call(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> ObservedCall:
-    """Read one call of an attention function of transformers, whose arguments these are after the first two.
+    """Read one call of an attention function of transformers; the arguments after the first two are the call's.
 
     Args:
-        implementation: the name under which transformers knows the function: "eager", "sdpa", …
+        implementation: the function's name in transformers: "eager", "sdpa", …
         module: that calls.
         query: (B, H, Q, D).
         key: (B, G, K, D).
@@ -57,10 +56,10 @@ def read_call(
         attention_mask: in the form of the implementation, or None.
         scaling: the scale of the scores; None: 1/√D.
         softcap: of the scores.
-        is_causal: None: as the module says.
+        is_causal: None: the module's own.
         sliding_window: of FlashAttention.
         position_bias: added to the scores, (B or 1, H or 1, Q, K).
-        others: the rest, of which learned sinks are read, and paged caches cannot be.
+        others: the rest; learned sinks are read from it, and a paged cache is refused.
 
     Raises:
         Unreadable: a call that does more than q, k, v and rules express.
@@ -93,7 +92,7 @@ def read_call(
     if attention_mask is not None and attention_mask.shape[3] == key.shape[2]:
         call.mask = attention_mask  # the same object in all layers
     if kind not in ("eager", "flex_attention") and attention_mask is None and causal and query.shape[2] > 1:
-        # As SDPA is called: causal from the upper left, so that keys beyond the last query are not seen.
+        # SDPA is causal from the upper left, so keys beyond the last query are not seen.
         call.is_causal, Q = True, query.shape[2]
         call.k, call.v = (key, value) if key.shape[2] == Q else (key[:, :, :Q], value[:, :, :Q])
         call.bias = None if position_bias is None else position_bias[:, :, :, :Q]
@@ -130,7 +129,7 @@ def _flash(
 ) -> ObservedCall:
     """Add FlashAttention's rules: causal from the lower right, a window, padding (B, K) with 1 for real keys."""
     if others.get("cu_seq_lens_q") is not None:
-        raise Unreadable("it reads packed sequences: give them one by one, or as a padded batch")
+        raise Unreadable("it reads packed sequences: give them one at a time, or as a padded batch")
     Q, K, device = call.q.shape[2], call.k.shape[2], call.q.device
     rows = torch.arange(Q, device=device, dtype=torch.int32)[None, None] + (K - Q)
     starts = torch.zeros_like(rows)
@@ -143,14 +142,14 @@ def _flash(
         if real is None:
             raise Unreadable("its padding mask has holes: give a batch that is padded at one end")
         starts, stops = torch.maximum(starts, real.starts), torch.minimum(stops, real.stops)
-        if Q == K:  # FlashAttention leaves padding out, as queries too
+        if Q == K:  # FlashAttention leaves padding out of the queries too
             is_real = (rows >= real.starts) & (rows < real.stops)
             starts, stops = starts * is_real, stops * is_real
     call.mask = Spans(starts, torch.maximum(stops, starts))
     return call
 
 
-# Where transformers looks up its attention functions.
+# The functions that transformers looks up.
 
 Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
@@ -158,16 +157,16 @@ Wrap = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 class InterfaceWrapper:
     """Wraps the attention functions that transformers looks up for each call, until it is removed.
 
-    Before transformers 5.1 models did not ask for eager attention, but took the function in their own module: with
-    these versions it is wrapped in each module that is loaded.
+    Before transformers 5.1 models did not look up eager attention, but used the function in their own module: with
+    these versions it is wrapped in each loaded module.
 
     Args:
-        wrap: takes the implementation's name and the function, and returns the function to call in its place.
+        wrap: takes the implementation's name and the function, and returns the function to call instead.
     """
 
     def __init__(self, wrap: Wrap) -> None:
         interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
-        self._own: list[tuple[Any, str, Any]] = []  # where what was wrapped is, its name, and itself
+        self._own: list[tuple[Any, str, Any]] = []  # module, name and original of each wrapped function
         for name in ("get_interface", "__getitem__"):
             found = getattr(interface, name, None)
             if found is not None:
@@ -192,8 +191,8 @@ class InterfaceWrapper:
 
 
 def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
-    wrapped: dict[tuple[Any, int], tuple[Any, Any]] = {}  # of each function that was found, what is given in its place
-    latest: dict[Any, tuple[Any, Any]] = {}  # the same of the last, by its name: models look it up for each call
+    wrapped: dict[tuple[Any, int], tuple[Any, Any]] = {}  # for each function found, its replacement
+    latest: dict[Any, tuple[Any, Any]] = {}  # the last of them by name: models look it up for each call
 
     @functools.wraps(look_up)
     def looked_up(self: Any, implementation: Any, *default: Any, **named: Any) -> Any:
@@ -201,7 +200,7 @@ def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., A
         known = latest.get(implementation)
         if known is None or known[0] is not found:
             known = (found, found) if hasattr(found, "reports_calls") else wrapped.get((implementation, id(found)))
-            if known is None:  # else it is of a look-up within this one, or known
+            if known is None:  # otherwise it belongs to a look-up within this one, or is known
                 known = wrapped[implementation, id(found)] = found, wrap(implementation, found)
             latest[implementation] = known
         return known[1]
@@ -209,17 +208,17 @@ def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., A
     return looked_up
 
 
-# How transformers searches for a text.
+# Searches of transformers.
 
 Following = Callable[[nn.Module], contextlib.AbstractContextManager[Any]]
 
 
 class SearchWrapper:
-    """Wraps the ways in which transformers' models search for a text, until it is removed.
+    """Wraps the searches of transformers' models, until it is removed.
 
     Args:
-        follow_beams: returns for a model a context with a list of `BeamSearch`, in which it searches with beams.
-        follow_rejections: returns for a model a context with a list of `RecordMatcher`, in which it rejects tokens.
+        follow_beams: returns a context with a list of `BeamSearch` for a model that searches with beams.
+        follow_rejections: returns a context with a list of `RecordMatcher` for a model that rejects tokens.
     """
 
     def __init__(self, follow_beams: Following, follow_rejections: Following) -> None:
@@ -239,12 +238,12 @@ class SearchWrapper:
 
 
 def length_of_cache(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int | None:
-    """Return how many positions the cache holds that a model is called with; None without one that tells it."""
+    """Return the number of positions in the cache of a model's call; None if no cache reports it."""
     placed = (one for one in arguments if callable(getattr(one, "get_seq_length", None)))
     cache = next((one for one in (cache_of(keywords), *placed) if one is not None), None)
     try:
         return int(cache.get_seq_length())  # type: ignore[union-attr]
-    except Exception:  # there is none, or one of a kind that is not known here
+    except Exception:  # there is none, or one of an unknown kind
         return None
 
 
@@ -264,7 +263,7 @@ def _wrapped_assistance(search: Callable[..., Any], follow: Following) -> Callab
 
 
 def _read_by(result: Any, input_ids: Tensor, keywords: Mapping[str, Any]) -> int:
-    """Return how many positions a search has read when it ends: all but the last token that it has written."""
+    """Return the number of positions that a search has read when it ends: all but the last token that it wrote."""
     written = getattr(result, "sequences", result).shape[1] - input_ids.shape[1]
     embedded = keywords.get("inputs_embeds")
     return int((input_ids if embedded is None else embedded).shape[1] + written - 1)
@@ -291,7 +290,7 @@ def _wrapped_beam_search(search: Callable[..., Any], follow: Following) -> Calla
 
 
 def _with_beam_indices(config: Any) -> Any:
-    """Return settings by which a search tells the beams that it has taken, and nothing else that was not asked for."""
+    """Return settings with which a search returns its beams, and nothing else that was not requested."""
     told = copy.copy(config)
     if not config.return_dict_in_generate:
         told.output_scores = told.output_logits = told.output_attentions = told.output_hidden_states = False

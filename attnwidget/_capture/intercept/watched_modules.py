@@ -1,7 +1,7 @@
-"""Parts of a model that leave attention to transformers' interface: while one runs, torch's functions rest unwatched.
+"""Parts of a model that leave attention to transformers' interface: while one runs, watching torch's functions pauses.
 
-A model of a class of one's own, around a model of transformers, is watched as a whole, for its class may call torch's
-attention itself. Once the layers inside have turned out to call the interface, only what is outside of them is asked.
+A custom model around a model of transformers is watched as a whole, because its class may call torch's attention
+itself. After the layers inside have called the interface, only the code outside them is watched.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from .watching import WatchedModules
 
 LEAST = 8  # modules in a part that is worth two more hooks
 INTERRUPTED = (
-    "it was interrupted, and the block went on: attention that a part of it has computed since then, called alone, was "
-    "not watched: capture that in a block of its own"
+    "it was interrupted, and the block went on. Attention that a part of it has computed since then, called directly, "
+    "was not watched: capture that in a block of its own"
 )
 
 
 class Watcher(Protocol):
     """Watches torch's functions in the thread that entered it."""
 
-    rests: bool  # whether it does not watch for a time
+    rests: bool  # whether watching is paused
 
     def rest(self) -> bool:
-        """Stop watching for a time; return whether it did."""
+        """Pause watching; return whether it did."""
 
     def resume(self) -> None:
-        """Go on watching."""
+        """Resume watching."""
 
 
 class UnwatchedParts:
-    """Has a watcher rest while certain parts of a model run, in the thread that made this.
+    """Pauses a watcher while certain parts of a model run, in the thread that created this.
 
     Args:
         watcher: of torch's functions.
@@ -46,12 +46,12 @@ class UnwatchedParts:
     def __init__(self, watcher: Watcher, model: nn.Module) -> None:
         self._watcher, self._model = watcher, model
         self._thread = threading.get_ident()
-        self._hooks: dict[int, list[Callable[[], None]]] = {}  # what takes those of a part off
-        self._states: dict[int, tuple[list[nn.Module], list[object]]] = {}  # of a part, its modules and what they run
-        self._resting: nn.Module | None = None  # the part that runs
+        self._hooks: dict[int, list[Callable[[], None]]] = {}  # functions that remove the hooks of a part
+        self._states: dict[int, tuple[list[nn.Module], list[object]]] = {}  # a part's modules and their code
+        self._resting: nn.Module | None = None  # the running part
 
     def find(self, watched: WatchedModules) -> None:
-        """Put hooks on the parts in which no module is left that may have to be watched, if there is news of any.
+        """Put hooks on the parts in which no module may need to be watched, if there is news of any.
 
         Args:
             watched: the modules of the model.
@@ -79,7 +79,7 @@ class UnwatchedParts:
             self._take_off(key)
 
     def begin_anew(self) -> None:
-        """Watch again, also where a part was interrupted so that its hooks have not run."""
+        """Resume watching, even if a part was interrupted and its hooks have not run."""
         if (self._watcher.rests or self._resting is not None) and threading.get_ident() == self._thread:
             self._resting = None
             self._watcher.resume()
@@ -91,8 +91,8 @@ class UnwatchedParts:
 
     def _begin(self, part: nn.Module) -> None:
         if self._resting is not None:
-            return  # a part within one that runs
-        known = self._states.get(id(part))  # None of a copy of a part
+            return  # a part within a running part
+        known = self._states.get(id(part))  # None for a copy of a part
         if known is not None and _state(known[0]) == known[1] and self._watcher.rest():
             self._resting = part
 
@@ -102,7 +102,7 @@ class UnwatchedParts:
 
 
 def _state(inside: list[nn.Module]) -> list[object]:
-    """Return what modules run: their children, their classes' functions, and forward functions of their own."""
+    """Return the code that modules run: their children, their classes' functions, and their own forward functions."""
     own = [vars(module) for module in inside]
     found: list[object] = [child for one in own for child in one["_modules"].values()]
     found += [one.get("forward") for one in own]
@@ -110,13 +110,13 @@ def _state(inside: list[nn.Module]) -> list[object]:
 
 
 def _parts(module: nn.Module, watched: WatchedModules) -> Iterator[nn.Module]:
-    """Yield the largest parts of a module in which none is left to be watched, and those within that may run alone."""
+    """Yield the largest parts of a module without a watched module, and those within that may run separately."""
     inside = modules(module)
     if len(inside) < LEAST or isinstance(module, torch.jit.ScriptModule):
         return
     if not any(watched.is_left(one) for one in inside):
         yield module
         if isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential):
-            return  # of layers, each of which is a small part of a pass
+            return  # a layer is a small part of a pass
     for child in module.children():
         yield from _parts(child, watched)

@@ -1,8 +1,8 @@
-"""Which modules of a model may call torch's attention functions themselves, for which these are watched.
+"""Find the modules of a model that may call torch's attention functions themselves; for these torch is watched.
 
-To watch asks of each function that a model calls whether it is attention, which costs some microseconds. Models of
-transformers leave their attention to its interface, which reports each call: for them nothing is watched, or, where the
-code of a class could write attention out too, until its modules have turned out to call the interface.
+Watching costs some microseconds for each function that a model calls. Models of transformers leave attention to its
+interface, which reports each call. For them nothing is watched; or, if the code of a class could also write attention
+out, only until its modules have called the interface.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ OWN = __package__.rpartition(".")[0] + "."
 KNOWN_PACKAGES = ("torch.", "transformers.", "sentence_transformers.")  # whose classes are searched for these calls:
 ATTENTION_FUNCTIONS = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
 NOT_FOLLOWED = (
-    "it did not call transformers' attention interface, as another layer of its class did, so that torch's functions "
-    "were not watched for it: capture it once more, for now every layer of this class is watched until it has called"
+    "it did not call transformers' attention interface, as another layer of its class did, so torch's functions "
+    "were not watched for it: capture again. From now on every layer of this class is watched until it has called"
 )
 
 
 class WatchedModules:
-    """The modules for which torch's functions are watched, until it is known that they call transformers' interface.
+    """The modules for which torch's functions are watched, until they have called transformers' interface.
 
-    Modules of one class with the same settings go the same way: where one has called the interface, the others are
-    taken to. `missed` tells of one that then has not; in later captures modules of its class count one by one.
+    Modules of one class with the same settings count as alike: after one has called the interface, the others are
+    expected to. `missed` reports one that then has not; in later captures the modules of its class count separately.
 
     Args:
-        model: whose modules are looked at; None: of all that is called.
+        model: to look through; None: count every call.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -44,15 +44,15 @@ class WatchedModules:
         self._has_news = False
 
     def __bool__(self) -> bool:
-        """Return whether there are any of which it is not known."""
+        """Return whether there are undecided modules."""
         return bool(self._left)
 
     def is_left(self, module: nn.Module) -> bool:
-        """Return whether it is not known of a module that it leaves its attention to the interface."""
+        """Return whether it is undecided that a module leaves its attention to the interface."""
         return self._kinds.get(id(module)) in self._left
 
     def called_interface(self, module: nn.Module) -> bool:
-        """Note that a module has called transformers' interface; return whether that is news of its kind."""
+        """Note that a module has called transformers' interface; return whether its kind is new."""
         if id(module) in self.called:
             return False
         kind = self._kinds.get(id(module))
@@ -65,12 +65,12 @@ class WatchedModules:
         return is_news
 
     def has_news(self) -> bool:
-        """Return whether any kind has turned out to call the interface since this was asked last."""
+        """Return whether any kind has called the interface for the first time since the last question."""
         found, self._has_news = self._has_news, False
         return found
 
     def missed(self, ran: Collection[int]) -> list[int]:
-        """Return which modules, by identity, have run without having been watched, though they may have had to be.
+        """Return the modules, by identity, that have run unwatched though they may have needed it.
 
         Args:
             ran: modules that have run.
@@ -82,11 +82,13 @@ class WatchedModules:
         return found
 
 
-_of_several_ways: weakref.WeakSet[type] = weakref.WeakSet()  # classes of which only some modules call the interface
+_of_several_ways: weakref.WeakSet[type] = (
+    weakref.WeakSet()
+)  # some modules of these classes call the interface, others do not
 
 
 def _kind_of(module: nn.Module) -> Hashable:
-    """Return what modules have in common that go the same way: a class and its settings; of others their identity."""
+    """Return the kind of a module: a class and its settings; for others their identity."""
     kind = type(module)
     if not kind.__module__.startswith(KNOWN_PACKAGES) or kind in _of_several_ways or _has_forward_of_its_own(module):
         return id(module)
@@ -102,7 +104,7 @@ def modules_to_watch(model: nn.Module) -> list[nn.Module]:
 
 
 def _has_forward_of_its_own(module: nn.Module) -> bool:
-    """Return whether the forward of one module was replaced, other than by what moves models between devices."""
+    """Return whether the forward of one module was replaced, except to move it between devices."""
     forward = vars(module).get("forward")
     if forward is None:
         return False

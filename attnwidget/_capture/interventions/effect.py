@@ -49,7 +49,7 @@ def effect(
         the ten tokens that change most.
 
     Raises:
-        TypeError, ValueError, IndexError: `intervene` refuses the edits; the target is no token, or is several tokens
+        TypeError, ValueError, IndexError: `intervene` refuses the edits; the target is not one token
             (the error lists them); the position or sample does not exist; the model is in training mode.
 
     Ablation by attention knock-out: Geva et al. 2023, "Dissecting Recall of Factual Associations", §5.

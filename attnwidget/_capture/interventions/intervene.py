@@ -311,6 +311,6 @@ def _missing_place(edit: HeadEdit, rule: EditRule, editor: Editor) -> str | None
             last = max(end for end, _ in ends) - 1
             given = f"{rule.key!r}: {places.what} has {missing[0]}"
             if isinstance(missing[0], slice):
-                return f"{given}, which is none of the positions 0 to {last}"
+                return f"{given}, which is not one of the positions 0 to {last}"
             return f"{given}, but there are positions 0 to {last}"
     return None

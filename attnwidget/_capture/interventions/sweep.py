@@ -234,7 +234,7 @@ def _read_layers(given: Any, count: int) -> list[int]:
     """Return the numbers of layers without duplicates.
 
     Raises:
-        TypeError, ValueError, IndexError: these are not numbers, are none at all, or name a missing layer.
+        TypeError, ValueError, IndexError: these are not numbers, are empty, or name a missing layer.
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"layers is {told(given)}: give numbers of layers, such as [0, 1]")

@@ -96,7 +96,7 @@ def refuse_positions_first(call: RepeatableCall, sizes: Collection[tuple[int, in
 
 
 def vocabulary_sizes(model: nn.Module) -> set[int]:
-    """Return possible vocabulary sizes: the config's, or row counts of embeddings that are no embedding's width."""
+    """Return possible vocabulary sizes: the config's, or row counts of embeddings that are not an embedding's width."""
     config = getattr(model, "config", None)
     for one in (config, getattr(config, "text_config", None)):
         if isinstance(size := getattr(one, "vocab_size", None), int):

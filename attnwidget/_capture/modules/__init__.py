@@ -1,1 +1,1 @@
-"""What a model's modules tell: their order, towers, coverage and advice."""
+"""The structure of a model: module order, towers, coverage and advice."""

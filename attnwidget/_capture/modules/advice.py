@@ -1,4 +1,4 @@
-"""What to do where a capture cannot show a model's attention: the way on, in the words of the library at hand."""
+"""What to do if a capture cannot show a model's attention, in the words of the model's library."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..call.observed_call import EAGER
 from ..tracing.traced_tensors import USE_RETURNED_WEIGHTS
 
 RETURNED_WEIGHTS = (
-    "give its weights to AttentionWidget.from_weights, or its q, k and v to AttentionWidget, where its code has them"
+    "give its weights to AttentionWidget.from_weights, or its q, k and v to AttentionWidget, if its code has them"
 )
 OTHER_THREAD = (
-    "some of it was called in another thread than that of the block, in which alone torch's functions are watched: "
-    "call it in the thread that entered the block, or enter a capture of its own in each thread"
+    "some of it was called in another thread than the block's, and torch's functions are watched only there: "
+    "call it in the thread that entered the block, or enter another capture in each thread"
 )
 WRAPPED = (
     "it runs under torch.vmap or another transform of torch.func, where tensors have no numbers to keep: call the "
@@ -49,7 +49,7 @@ BY_LIBRARY = {
         "AttentionWidget.from_weights(weights.unbind(1))"
     ),
 }
-# What is no module of torch, by the package that its class is of: why, and the way on.
+# Objects that are not modules of torch, by the package of their class: the reason and the advice.
 NO_MODULES = {
     "onnx": "ONNX runs outside of torch: capture the PyTorch model that it was exported from",
     "onnxruntime": "ONNX runs outside of torch: capture the PyTorch model that it was exported from",
@@ -66,10 +66,10 @@ NO_MODULES = {
 
 
 def way_on(modules: Iterable[nn.Module]) -> str:
-    """Return what to do where a module's attention cannot be shown.
+    """Return what to do if a module's attention cannot be shown.
 
     Args:
-        modules: that module, and those around it; the first of a known library decides.
+        modules: the module, and those around it; the first of a known library decides.
     """
     for module in modules:
         for kind in type(module).__mro__:
@@ -80,7 +80,7 @@ def way_on(modules: Iterable[nn.Module]) -> str:
 
 
 def with_way_on(why: str, modules: Iterable[nn.Module]) -> str:
-    """Return a reason with the way on for these modules in the place of one for any model."""
+    """Return the reason and advice for these modules instead of the general ones."""
     modules = list(modules)
     if any(isinstance(module, torch.fx.GraphModule) for module in modules):
         return f"{why.partition(': ')[0]}: {PYTHON_MODEL}"
@@ -91,13 +91,13 @@ def with_way_on(why: str, modules: Iterable[nn.Module]) -> str:
 
 
 def why_no_model(given: Any) -> str | None:
-    """Return why an object that is no module cannot be captured, and the way on; None if nothing is known of it."""
+    """Return why an object that is not a module cannot be captured, with advice; None if it is unknown."""
     kind = type(given).__module__
     return next((why for name, why in NO_MODULES.items() if f"{kind}.".startswith(f"{name}.")), None)
 
 
 def way_on_unseen(model: nn.Module | None) -> str:
-    """Return what to do where nothing was seen of a model, or, without one, of any."""
+    """Return what to do if nothing was seen of a model; of any model if there is none."""
     if isinstance(model, torch.jit.ScriptModule | torch.fx.GraphModule):
         return f"nothing can be seen inside a graph: {PYTHON_MODEL}"
     if model is not None:
@@ -106,7 +106,7 @@ def way_on_unseen(model: nn.Module | None) -> str:
 
 
 def under_transform() -> bool:
-    """Return whether a transform of `torch.func` is running this, such as vmap, whose tensors may not outlive it."""
+    """Return whether a transform of `torch.func`, such as vmap, is running: its tensors may not outlive it."""
     return _innermost is not None and _innermost() is not None
 
 

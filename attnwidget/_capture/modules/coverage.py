@@ -1,4 +1,4 @@
-"""Which modules compute attention by their names, and which of them ran without a call that was seen."""
+"""Which modules compute attention, by their names, and which of them ran without a call that was seen."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .module_walk import has_children, named_modules
 
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 ATTENTION = re.compile(r"att|.*att(n|ention)s?|mha|mhsa|mhca|gqa|mqa")
-# What is near attention, and is none, by the last word of a class.
+# Modules near attention that are not attention, by the last word of their class.
 OTHER_THINGS = {
     "act", "adapter", "adapt", "bias", "cache", "config", "dense", "drop", "dropout", "embed", "embedding", "ff", "ffn",
     "gate", "hc", "hook", "in", "input", "layerscale", "linear", "ln", "mask", "mlp", "norm", "out", "output", "pos",
     "proj", "projection", "rope", "rotary", "scale", "scores", "softmax", "weights",
 }  # fmt: skip
-SCRIPTED = "it is compiled by torch.jit, inside which nothing can be seen: capture the Python model that it was made of"
+SCRIPTED = "torch.jit compiled it, and nothing can be seen inside: capture the Python model that it was made from"
 UNSEEN = (
-    "it ran, and no softmax of a product of q and k was seen to meet v in it (it may be linear attention, or call a "
-    f"kernel that is not known): {USE_RETURNED_WEIGHTS}"
+    "it ran, but no softmax of a product of q and k met v in it (it may be linear attention, or call an "
+    f"unknown kernel): {USE_RETURNED_WEIGHTS}"
 )
 
 
 class AttentionModules:
-    """The modules of a model that compute attention by their names, and which of them have run.
+    """The modules of a model that compute attention, by their names, and which of them have run.
 
     Args:
         model: the model.
@@ -51,7 +51,7 @@ class AttentionModules:
         scripted = [one for one in self._candidates.values() if _is_scripted(one)]
         self._handles = {}
         with contextlib.ExitStack() as stack:
-            if scripted:  # these take no hooks of their own
+            if scripted:  # these take no hooks
                 stack.callback(register_module_forward_pre_hook(self._note).remove)
             stack.callback(self._remove_all)
             for key, module in self._candidates.items():
@@ -71,7 +71,7 @@ class AttentionModules:
             handle.remove()
 
     def unseen(self, seen: Collection[str]) -> dict[str, str]:
-        """Return the names of those that ran while no call of theirs was seen, each with the reason.
+        """Return the names of modules that ran without a call that was seen, each with the reason.
 
         Args:
             seen: the names of modules whose calls were recorded or refused.
@@ -91,7 +91,7 @@ class AttentionModules:
 
 
 def _may_attend(name: str, module: nn.Module) -> bool:
-    """Return whether a module computes attention by the name of its class or by its own, or by its scripted code."""
+    """Return whether the name of a module or its class, or its scripted code, says that it computes attention."""
     kind = type(module)
     if kind is nn.MultiheadAttention:
         return True
@@ -106,7 +106,7 @@ def _may_attend(name: str, module: nn.Module) -> bool:
     is_named = bool(words) and ATTENTION.fullmatch(words[-1]) is not None  # attn, self_attn; not attn_norm
     if not is_named or not has_children(module):
         return False
-    return sum(x.ndim > 1 for x in module.parameters()) > 1  # of q, k, v and output; an adapter has one matrix
+    return sum(x.ndim > 1 for x in module.parameters()) > 1  # q, k, v and output; an adapter has one matrix
 
 
 @functools.lru_cache(1024)

@@ -1,4 +1,4 @@
-"""The modules of a model as one list: torch's own `named_modules` hands each name up through all levels above it."""
+"""The modules of a model as one list: torch's own `named_modules` passes each name up through all levels above it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import nn
 
 
 class _Walked(threading.local):
-    model: nn.Module | None = None  # whose modules stay the same for the time being
+    model: nn.Module | None = None  # whose modules do not change for now
     found: list[tuple[str, nn.Module]] | None = None
-    have_one_name = False  # whether each of them has one name
+    have_one_name = False  # whether each module has one name
 
 
 _walked = _Walked()
@@ -21,7 +21,7 @@ _walked = _Walked()
 
 @contextlib.contextmanager
 def walked_once(model: nn.Module | None) -> Iterator[None]:
-    """Go through the modules of a model once inside the block, in this thread: they must stay the same in it."""
+    """Walk through the modules of a model once for the block, in this thread: they must not change in it."""
     outer = _walked.model, _walked.found
     _walked.model, _walked.found = model, None
     try:
@@ -45,7 +45,7 @@ def named_modules(model: nn.Module, *, each_once: bool = True) -> list[tuple[str
 
 
 def _walk(model: nn.Module, *, each_once: bool) -> tuple[list[tuple[str, nn.Module]], bool]:
-    """Return all modules with their names, and whether none was met again under another name."""
+    """Return all modules with their names, and whether each has only one name."""
     have_one_name = True
     found: list[tuple[str, nn.Module]] = []
     seen: set[int] = set()
@@ -72,18 +72,18 @@ def modules(model: nn.Module) -> list[nn.Module]:
 
 
 def has_children(module: nn.Module) -> bool:
-    """Return whether a module holds others: torch's own `children` takes four times as long."""
+    """Return whether a module holds others; torch's own `children` takes four times as long."""
     children = module._modules  # noqa: SLF001
     return bool(children) and any(child is not None for child in children.values())
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of a module itself, by name: torch's own `named_parameters` takes ten times as long."""
+    """Return a module's own parameters by name; torch's own `named_parameters` takes ten times as long."""
     return {name: x for name, x in module._parameters.items() if x is not None}  # noqa: SLF001
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return where a model takes its inputs: the device of its first parameter, but for those that are offloaded.
+    """Return the device of a model's inputs: of its first parameter that is not offloaded.
 
     >>> device_of(nn.Linear(2, 2, device="meta"))
     device(type='cpu')

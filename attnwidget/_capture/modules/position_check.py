@@ -1,4 +1,4 @@
-"""Whether the queries and keys of a call are the positions that its module was given, in their order."""
+"""Whether the queries and keys of a call are the positions of its module's input, in the same order."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ..tracing.traced_tensors import USE_RETURNED_WEIGHTS
 from .self_or_cross import Invocation
 
 CHANNELS = (
-    "it attends over channels, not over positions: each of its queries and keys is a channel of all positions. To show "
-    "it, record its weights yourself and give them to AttentionWidget.from_weights, with names of channels as tokens"
+    "it attends over channels, not over positions: each query and key is a channel of all positions. To show "
+    "it, record its weights yourself and give them to AttentionWidget.from_weights, with channel names as tokens"
 )
 PIECES = (
-    "it chooses or sorts its queries and keys, or takes them in blocks, so that they are not the text's positions: "
+    "it chooses or sorts its queries and keys, or takes them in blocks, so they are not the text's positions: "
     f"{USE_RETURNED_WEIGHTS}"
 )
 ALWAYS_IN_PIECES = re.compile(r"ProbSparse|ProbAttention|BlockSparse|Routing|Sinkhorn")
-MAY_BE_IN_PIECES = re.compile(r"LSH|LocalSelfAttention")  # of a short text, they attend to all of it
+MAY_BE_IN_PIECES = re.compile(r"LSH|LocalSelfAttention")  # with a short text, they attend to all of it
 
 
 def why_not_positions(call: ObservedCall, running: Invocation | None) -> str | None:
-    """Return why the queries and keys of a call are not positions; None where they are, as far as is known.
+    """Return why the queries and keys of a call are not positions; None if they are, as far as is known.
 
     Args:
-        call: as it was read.
+        call: as read.
         running: the call of the module that makes it.
     """
     if running is None:
@@ -54,10 +54,10 @@ def _takes_pieces(kind: str) -> tuple[bool, bool]:
 
 
 def _are_channels(call: ObservedCall, positions: int, channels: int) -> bool:
-    """Return whether the products of q and k are sums over positions, of so many, whose channels are queries."""
+    """Return whether the products of q and k are sums over so many positions, with channels as queries."""
     _, H, Q, D = call.q.shape
     if call.k.shape[2] != Q or positions != D or channels != H * Q:
         return False
     if positions != Q or call.v is None:
         return positions != Q
-    return call.v.stride(-2) == 1 < call.v.stride(-1)  # as many of both: channels lie side by side in memory
+    return call.v.stride(-2) == 1 < call.v.stride(-1)  # as many of both: channels are contiguous in memory

@@ -1,4 +1,4 @@
-"""Which layers and heads a capture keeps: numbers, slices, names, globs and regexes, settled as layers are seen."""
+"""Which layers and heads a capture keeps: numbers, slices, names, globs and regexes, resolved as layers are seen."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
 from ..call.rule_slices import HEADS, key_heads, part_of_rule, take_part
 
 Layer = Numbers | str | re.Pattern[str]
-Heads = Numbers | dict[int | str | re.Pattern[str], Numbers]  # of all layers, or by the number or name of layers
+Heads = Numbers | dict[int | str | re.Pattern[str], Numbers]  # for all layers, or by layer number or name
 ADVICE = (
     "give numbers, slices, names of modules or dotted parts of them, globs such as 'encoder.*', or compiled regexes"
 )
 
 
 def read_layers(given: Any) -> tuple[Layer, ...] | None:
-    """Return what a user gives as `layers`, checked; None for all.
+    """Return a user's `layers`, checked; None for all.
 
     Raises:
-        TypeError: something else than layers.
-        ValueError: nothing is chosen.
+        TypeError: it does not name layers.
+        ValueError: it is empty.
     """
     if given is None:
         return None
@@ -44,7 +44,7 @@ def _read_one(one: Any) -> Layer:
 
 
 class MissingLayer(NamedTuple):
-    """A layer that was asked for, and is not there."""
+    """A layer that was asked for and does not exist."""
 
     layer: str  # as given
     advice: str  # the nearest name, or nothing
@@ -54,9 +54,9 @@ class MissingLayer(NamedTuple):
 class LayerSelection:
     """The layers to keep, and which of them were found.
 
-    Layers are numbered as they are first seen, self- and cross-attention apart, as `cap.attention` and `cap.cross`
-    count them. How many there are is known when a forward pass has ended, so that of numbers from the end all that may
-    be among them are kept until then.
+    Layers are numbered as they are first seen, self- and cross-attention separately, as `cap.attention` and `cap.cross`
+    count them. Their number is known only after a forward pass. Until then, all layers that a negative number may mean
+    are kept.
 
     Args:
         layers: as `read_layers` returns them.
@@ -68,20 +68,20 @@ class LayerSelection:
 
     @property
     def is_open(self) -> bool:
-        """Whether a layer that is kept may turn out not to be among them."""
+        """Whether a kept layer may turn out not to be wanted."""
         return any(isinstance(one, Numbers) and one.is_open for one in self._layers or ())
 
     def number_of(self, name: str, cross: bool) -> int:
-        """Return the number of a layer, which it gets when it is first seen."""
+        """Return the number of a layer, assigned when it is first seen."""
         return self._numbers[cross].setdefault(name, len(self._numbers[cross]))
 
     def may_hold(self, name: str, cross: bool) -> bool:
-        """Number a layer, and return whether it may be among those to keep."""
+        """Number a layer, and return whether it may be wanted."""
         number, count = self.number_of(name, cross), len(self._numbers[cross])
         return self._layers is None or any(_is_of(one, name, number, count) for one in self._layers)
 
     def holds(self, name: str, cross: bool) -> bool:
-        """Return whether a layer is among those to keep, now that all have been seen."""
+        """Return whether a layer is wanted, now that all have been seen."""
         if self._layers is None:
             return True
         numbers = self._numbers[cross]
@@ -92,12 +92,12 @@ class LayerSelection:
         )
 
     def wants(self, name: str) -> bool:
-        """Return whether a layer is chosen by its name; one whose number is not known may be by that."""
+        """Return whether a layer's name chooses it; a layer without a number yet may be chosen by number."""
         chosen = [one for one in self._layers or () if not isinstance(one, Numbers)]
         return self._layers is None or any(matches_name(one, name) for one in chosen)
 
     def unknown_name(self, names: Iterable[str]) -> tuple[str, str] | None:
-        """Return a name that no module has, as given, and what to say of it; None if there is none.
+        """Return a given name that no module has, with advice; None if there is none.
 
         Args:
             names: of all modules.
@@ -108,7 +108,7 @@ class LayerSelection:
         """Return a layer that was not found; None if all were.
 
         Args:
-            layers: which are looked for; None: those to keep.
+            layers: to look for; None: those to keep.
         """
         seen = [name for numbers in self._numbers.values() for name in numbers]
         count = max(map(len, self._numbers.values()))
@@ -124,12 +124,12 @@ class LayerSelection:
 
 
 def shown(one: str | re.Pattern[str]) -> str:
-    """Return a name as a user gave it."""
+    """Return a name as the user gave it."""
     return repr(one.pattern) if isinstance(one, re.Pattern) else repr(one)
 
 
 def _unknown_name(layers: Iterable[Layer], names: Sequence[str]) -> tuple[str, str] | None:
-    """Return a name that no module has, as given, and what to say of it; None if there is none."""
+    """Return a given name that no module has, with advice; None if there is none."""
     for one in layers:
         if isinstance(one, Numbers):
             continue
@@ -144,21 +144,21 @@ def _is_of(one: Layer, name: str, number: int, count: int) -> bool:
 
 
 def nearest_name(one: str | re.Pattern[str], names: Iterable[str]) -> str:
-    """Return "did you mean …? else " where a name, or a part of one, is close to what was given; else nothing."""
+    """Return "did you mean …? else " if a name, or a part of one, is close to the given name; else nothing."""
     if isinstance(one, re.Pattern) or is_glob(one):
         return ""
     return nearest(one, list(dict.fromkeys(part for name in names for part in (name, *name.split(".")))))
 
 
-# Which heads of each layer.
+# The heads of each layer.
 
 
 class HeadSelection:
     """The heads to keep of each layer.
 
     Args:
-        heads: as `read_heads` returns them; a layer that a mapping does not name keeps all.
-        number_of: returns the number of a layer that was seen, by its name and whether it is cross-attention.
+        heads: as `read_heads` returns them; a layer that is not in the mapping keeps all.
+        number_of: returns the number of a seen layer from its name and whether it is cross-attention.
     """
 
     def __init__(self, heads: Heads | None, number_of: Callable[[str, bool], int]) -> None:
@@ -166,7 +166,7 @@ class HeadSelection:
 
     @property
     def _layers(self) -> list[Layer]:
-        """The layers that a mapping names."""
+        """The layers in the mapping."""
         named = self._heads if isinstance(self._heads, dict) else {}
         return [Numbers(layer, "heads") if isinstance(layer, int) else layer for layer in named]
 
@@ -175,7 +175,7 @@ class HeadSelection:
         return _unknown_name(self._layers, list(names))
 
     def not_among(self, names: Collection[str]) -> list[Layer]:
-        """Return the layers that a mapping names, but for those that are among some names."""
+        """Return the layers in the mapping whose names are not among some names."""
         return [
             one
             for one in self._layers
@@ -183,10 +183,10 @@ class HeadSelection:
         ]
 
     def of(self, name: str, call: ObservedCall) -> list[int] | None:
-        """Return which heads of a call are kept; None for all.
+        """Return the heads of a call to keep; None for all.
 
         Raises:
-            Unreadable: it has not all of those that are asked for.
+            Unreadable: it lacks some of them.
         """
         wanted = self._of_layer(name, bool(call.cross))
         if wanted is None:
@@ -200,7 +200,7 @@ class HeadSelection:
             )
         found = [head - here.first for head in found if head in here.numbers]
         if not found:
-            raise Unreadable(f"heads={wanted!r} are those of other processes: it has {here.describe()}")
+            raise Unreadable(f"heads={wanted!r} belong to other processes: this one has {here.describe()}")
         return None if len(found) == here.count else found
 
     def _of_layer(self, name: str, cross: bool) -> Numbers | None:
@@ -216,7 +216,7 @@ class HeadSelection:
 
 
 def with_heads(call: ObservedCall, heads: Sequence[int]) -> ObservedCall:
-    """Return a call of some of its heads, and of the key heads that these use."""
+    """Return a call with some of its heads, and the key heads that these use."""
     groups = key_heads(heads, call.q.shape[1] // call.k.shape[1])
     return replace(
         call,
@@ -230,10 +230,10 @@ def with_heads(call: ObservedCall, heads: Sequence[int]) -> ObservedCall:
 
 
 def read_heads(given: Any) -> Heads | None:
-    """Return what a user gives as `heads`, checked; None for all.
+    """Return a user's `heads`, checked; None for all.
 
     Raises:
-        TypeError, ValueError: something else than heads, or none.
+        TypeError, ValueError: it does not name heads, or is empty.
     """
     if not isinstance(given, Mapping):
         return None if given is None else Numbers(given, "heads")
@@ -244,7 +244,7 @@ def read_heads(given: Any) -> Heads | None:
             raise TypeError(f"heads has the layer {layer!r}: give a number, or the name of a module or a part of it")
         if isinstance(layer, int) and layer < 0:
             raise ValueError(
-                f"heads has the layer {layer}, but how many there are is known only when the model has run: count it "
-                "from 0, or give its name"
+                f"heads has the layer {layer}, but the number of layers is known only after the model has run: count "
+                "it from 0, or give its name"
             )
     return {layer: Numbers(heads, f"heads[{layer!r}]") for layer, heads in given.items()}

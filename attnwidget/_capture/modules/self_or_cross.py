@@ -1,21 +1,21 @@
-"""Provenance: whether q and k of an attention come from the same tensor (self-attention) or from two (cross-attention).
+"""Decide whether q and k come from the same tensor (self-attention) or from two (cross-attention).
 
-Names of modules do not tell, nor do equal lengths. While a capture is open, hooks note which tensors each module
-receives, and, where those are several, which of them each of its projections is given. Storages are compared, not
-objects: a transposed view of x is x. The evidence, in this order:
+Names of modules do not show it, nor do equal lengths. While a capture is open, hooks note which tensors each module
+receives and, if there are several, which of them each of its projections receives. Storages are compared, not objects:
+a transposed view of x is x. The evidence, in this order:
 
-1. what the user says: `capture(model, cross=…)`;
-2. what the call says of itself: `is_cross_attention` of a module of transformers;
-3. the tensors that q and k were projected from, followed back through projections, norms and convolutions of the module
-   that calls: the same one, or two; a query that is a parameter of the module attends across;
-4. where the module was given q and k ready-made, the same question asked of the module that called it, and so on;
-5. a module that was given one tensor only makes q and k of that;
-6. of several tensors: the inputs of the projections whose names begin as those of queries and of keys do; if a
-   projection of keys is there and has not run, the keys are those of another text, kept from an earlier call;
-7. at last the lengths: as many keys as queries, causal, or growing with a cache is self-attention, all else is not.
+1. the user: `capture(model, cross=…)`;
+2. the call: `is_cross_attention` of a module of transformers;
+3. the tensors that q and k were projected from, followed back through projections, norms and convolutions of the
+   calling module: the same one, or two; a query that is a parameter of the module attends across;
+4. if the module was given q and k ready-made, the same question for the module that called it, and so on;
+5. a module that was given only one tensor makes q and k from it;
+6. of several tensors: the inputs of the projections whose names begin like those of queries and of keys; if a
+   projection of keys exists and has not run, the keys belong to another text, kept from an earlier call;
+7. the lengths: as many keys as queries, causal, or growing with a cache is self-attention, everything else is not.
 
-Hooks stay on modules that compute attention; from others they are removed after the first forward pass. While one
-thread generates a text, whose layers are known, those of the layers rest.
+Hooks stay on modules that compute attention; they leave the others after the first forward pass. While one thread
+generates a text with known layers, the hooks of the layers are off.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ CrossLike: TypeAlias = "bool | str | re.Pattern[str] | Iterable[str | re.Pattern
 NOT_A_SOURCE = re.compile(r"mask|bias|pos|rotary|rope|freq|rel_|relative|alibi|residual|past|cache|^cos$|^sin$", re.I)
 QUERY = re.compile(r"^(to_?|w_?|c_|in_)?q(uery|ueries)?(_|$|\d|proj|lin)", re.IGNORECASE)
 KEY = re.compile(r"^(to_?|w_?|c_|in_)?k(ey|eys|v)?(_|$|\d|proj|lin|value)", re.IGNORECASE)
-PARAMETER = -1  # in place of the number of a source: a parameter of the module itself
-LEVELS = 4  # of modules within one another that are asked
-PARTS = 8  # modules in a child that is followed, at most
+PARAMETER = -1  # in place of a source's number: a parameter of the module itself
+LEVELS = 4  # of nested modules that are examined
+PARTS = 8  # the most modules in a child that is followed
 
 
 class ToldCross:
-    """What the user says of which modules are cross-attention.
+    """The user's word on which modules are cross-attention.
 
     Args:
-        given: True or False, of all modules; names, dotted parts, globs or compiled regular expressions of those that
-            are; or a mapping of such to True or False. None: nothing.
+        given: True or False, for all modules; names, dotted parts, globs or compiled regular expressions of modules
+            that are; or a mapping of these to True or False. None: nothing.
 
     Raises:
-        TypeError: anything else.
+        TypeError: it has another form.
     """
 
     def __init__(self, given: Any = None) -> None:
@@ -80,12 +80,12 @@ class ToldCross:
         self.names: dict[str | re.Pattern[str], bool] = dict(names)
 
     def of(self, name: str) -> bool | None:
-        """Return whether a module is cross-attention; None where nothing is said of it. The last word counts."""
+        """Return whether a module is cross-attention; None if nothing is given for it. The last match counts."""
         told = [told for wanted, told in self.names.items() if wanted == "*" or matches_name(wanted, name)]
         return told[-1] if told else None
 
     def unknown_name(self, names: Iterable[str]) -> str | None:
-        """Return a name, as given, that no module has; None if there is none."""
+        """Return a given name that no module has; None if there is none."""
         names = list(names)
         for wanted in self.names:
             if wanted != "*" and not any(matches_name(wanted, name) for name in names):
@@ -94,14 +94,14 @@ class ToldCross:
 
 
 class Span(NamedTuple):
-    """Where the numbers of a tensor are."""
+    """The memory of a tensor."""
 
     storage: int
     start: int
     stop: int
 
     def is_of(self, other: Span) -> bool:
-        """Return whether one of the two is a view of the other, or of what holds both."""
+        """Return whether one is a view of the other, or both are views of a third."""
         if self.storage != other.storage:
             return False
         inner, outer = sorted((self, other), key=lambda span: span.stop - span.start)
@@ -109,20 +109,20 @@ class Span(NamedTuple):
 
 
 def span_of(x: Any) -> Span | None:
-    """Return where the numbers of a tensor are; None if it is no tensor, or a kind of its own."""
+    """Return the memory of a tensor; None if it is not a tensor, or of a special kind."""
     if not isinstance(x, Tensor) or not x.numel():
         return None
     try:
         start = int(x.storage_offset())
         stop = start + 1 + sum((n - 1) * int(step) for n, step in zip(x.shape, x.stride(), strict=True))
         return Span(x.untyped_storage()._cdata, start, stop)
-    except (RuntimeError, NotImplementedError):  # of no storage, as in vmap
+    except (RuntimeError, NotImplementedError):  # without storage, as in vmap
         return None
 
 
 @dataclass
 class Origin:
-    """A tensor that a module was given, from which it may make q or k."""
+    """A tensor that a module was given, and may make q or k from."""
 
     name: str
     span: Span
@@ -131,7 +131,7 @@ class Origin:
 
 @dataclass
 class Made:
-    """What a child of a module made of a source."""
+    """The output of a module's child for a source."""
 
     name: str
     source: int
@@ -140,13 +140,13 @@ class Made:
 
 @dataclass
 class Invocation:
-    """One call of a module that is running.
+    """One running call of a module.
 
     Attributes:
         module: that is called.
-        args: what it was given.
-        kwargs: the same, by name.
-        made: what its projections and norms have made of that so far.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        made: the outputs of its projections and norms so far.
         ran: names of its children that have run, if they are watched.
     """
 
@@ -158,18 +158,18 @@ class Invocation:
 
     @functools.cached_property
     def origins(self) -> list[Origin]:
-        """Return the tensors that q and k may be made of, each once; most calls are never asked for them."""
-        with torch._C.DisableTorchFunction():  # a mode that watches is told of each question to a tensor, which costs
+        """Return the tensors that q and k may be made from, each once; most calls never need them."""
+        with torch._C.DisableTorchFunction():  # a watching mode would see each question to a tensor, which is slow
             return _origins(self.module, self.args, self.kwargs)
 
     @property
     def positions(self) -> int | None:
-        """Return how many positions the module was given, where its first tensor has three axes; else None."""
+        """Return the number of input positions, if the module's first tensor has three axes; else None."""
         shape = self.origins[0].shape if self.origins else ()
         return shape[-2] if len(shape) == 3 else None
 
     def source_of(self, span: Span | None) -> int | None:
-        """Return the number of the source that a tensor is, or was made of; None if that is not known."""
+        """Return the number of the source that a tensor is, or was made from; None if unknown."""
         if span is None:
             return None
         for one in reversed(self.made):
@@ -192,7 +192,7 @@ class _Running(threading.local):
 
 
 class Provenance:
-    """Follows what the modules of a model are given while they run, by hooks."""
+    """Follows the inputs of a model's modules while they run, by hooks."""
 
     def __init__(self) -> None:
         self._running = _Running()
@@ -203,7 +203,7 @@ class Provenance:
         self._asked: set[int] = set()
         self._resting: dict[str, nn.Module] = {}  # by name
         self._may_rest = True
-        self._lock = threading.Lock()  # of hooks, which several threads that run the model find together
+        self._lock = threading.Lock()  # of hooks, which several threads with this model find together
 
     @contextlib.contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -221,20 +221,20 @@ class Provenance:
                 kept.clear()
 
     def _watch(self, module: nn.Module) -> None:
-        # Functions, and not methods, for a model may be copied with its hooks.
-        hooks = self._hooks[id(module)] = []  # there before the first is put on: an interrupt may come at any line
+        # Functions, not methods, because a model may be copied with its hooks.
+        hooks = self._hooks[id(module)] = []  # registered before the first hook: an interrupt may come at any line
         hooks.append(module.register_forward_pre_hook(_calling(self._enter), with_kwargs=True))
         hooks.append(module.register_forward_hook(lambda module, *_: self._leave(module), always_call=True))
 
     def rest(self, name: str, module: nn.Module) -> None:
-        """Watch a module no more until `wake`: its calls go on as those before, so that nothing is asked of it."""
+        """Stop watching a module until `wake`: its calls repeat earlier ones, so nothing is asked about it."""
         if not self._may_rest or id(module) not in self._hooks:
             return
         running = self._running.invocations
         with self._lock:
             inner = any(id(one) in self._hooks for one in modules(module) if one is not module)
             if inner or not self._may_rest or not running or running[-1].module is not module:
-                return  # one that holds others may be running when it is to be watched again
+                return  # a module with children may be running when it is to be watched again
             running.pop()
             for hook in self._hooks[id(module)]:
                 hook.remove()
@@ -243,10 +243,10 @@ class Provenance:
             self._resting[name] = module
 
     def wake(self, *, for_good: bool = False) -> None:
-        """Watch the modules again that rest.
+        """Watch the resting modules again.
 
         Args:
-            for_good: from now on none rests, as where several threads run the model.
+            for_good: none rests from now on, because several threads run the model.
         """
         if not self._resting and not for_good:
             return
@@ -257,14 +257,14 @@ class Provenance:
             self._resting.clear()
 
     def rests(self, name: str) -> bool:
-        """Return whether a module is not watched though it may compute attention."""
+        """Return whether a module is not watched, though it may compute attention."""
         return name in self._resting
 
     def forward_ended(self) -> set[int]:
         """Stop watching modules that have run and compute no attention; return all that have run, by identity.
 
-        Those that are running in another thread stay watched until that has asked of them, or has ended. Where the
-        model has failed, all do: torch iterates over its hooks then.
+        Modules that another thread is running stay watched until it has asked about them, or has ended. If the model
+        has failed, all stay watched: torch iterates over its hooks then.
         """
         with self._lock:
             entered = self._entered.pop(threading.get_ident(), set())
@@ -273,11 +273,11 @@ class Provenance:
             for key in entered.difference(self._asked, *list(self._entered.values())):
                 for hook in self._hooks.get(key, ()):
                     hook.remove()
-                self._hooks.pop(key, None)  # last: what an interrupt leaves is found when the block ends
+                self._hooks.pop(key, None)  # last: the end of the block finds hooks that an interrupt leaves
         return entered
 
     def forget_running(self) -> None:
-        """Forget the calls that were running in this thread: an interrupt has ended them."""
+        """Forget the running calls of this thread: an interrupt has ended them."""
         self._running.invocations.clear()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -286,7 +286,7 @@ class Provenance:
         key = id(module)
         self._entered[threading.get_ident()].add(key)
         if key in self._followed or key not in self._hooks:
-            return  # or a copy of a module that is watched
+            return  # or a copy of a watched module
         needs = self._needs_following.get(key)
         if needs is None:
             needs = self._needs_following[key] = _needs_following(module)
@@ -294,7 +294,7 @@ class Provenance:
             self._follow(module)
 
     def _follow(self, module: nn.Module) -> None:
-        """Watch the children of a module; a second thread goes on only when all of them are watched."""
+        """Watch the children of a module; a second thread waits until all of them are watched."""
         key = id(module)
         with self._lock:
             if key in self._followed or key not in self._hooks:
@@ -305,7 +305,7 @@ class Provenance:
 
     def _leave(self, module: nn.Module) -> None:
         invocations = self._running.invocations
-        if any(one.module is module for one in invocations):  # not one that was watched when it was running already
+        if any(one.module is module for one in invocations):  # not a module that was running before it was watched
             while invocations.pop().module is not module:
                 pass
 
@@ -324,19 +324,19 @@ class Provenance:
         return note
 
     def innermost(self) -> Invocation | None:
-        """Return the call that is running of the innermost module that is watched, which stays so."""
+        """Return the running call of the innermost watched module, which stays watched."""
         if not self._running.invocations:
             return None
         self._asked.add(id(self._running.invocations[-1].module))
         return self._running.invocations[-1]
 
     def is_cross(self, q: Tensor, k: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> bool | None:
-        """Return whether q and k come from two tensors, by steps 3 to 6 of the evidence; None where it decides nothing.
+        """Return whether q and k come from two tensors, by steps 3 to 6 of the evidence; None if undecided.
 
         Args:
             q: of a call that a watched module makes now.
             k: of the same call.
-            inputs: what q and k were projected from, where the calling function says it.
+            inputs: the sources of q and k, if the calling function gives them.
         """
         query, key = (span_of(x) for x in inputs or (q, k))
         if query is not None and key is not None and inputs is not None and query.is_of(key):
@@ -354,9 +354,9 @@ class Provenance:
 
 
 def _calling(enter: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that never raises: a model goes on whatever is asked of its arguments.
+    """Return a hook that never raises, so that the model goes on.
 
-    In another thread it may be called without keywords, where it is just being removed.
+    Another thread may call it without keywords while it is being removed.
     """
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -369,13 +369,13 @@ def _calling(enter: Callable[..., None]) -> Callable[..., None]:
 
 
 def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool) -> bool | tuple[Span, Span] | None:
-    """Return whether q and k come from two origins of a module; or the two that it was given ready-made; or None.
+    """Return whether q and k come from two sources of a module; or the two that it was given ready-made; or None.
 
     Args:
         one: the call of the module.
-        query: where q is, or what it was projected from.
-        key: the same of k.
-        is_made: whether these were made by projections.
+        query: the memory of q, or of the tensor that it was projected from.
+        key: the same for k.
+        is_made: whether projections made these.
     """
     origins = one.origins
     own = one.given(query), one.given(key)
@@ -403,7 +403,7 @@ def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool)
 
 
 def _may_have_several(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether there are tensors among arguments beside the first, but for those that no q is made of."""
+    """Return whether there are tensors beside the first argument, without those that q is never made from."""
     others = [x for x in args[1:] if isinstance(x, Tensor)]
     named = [name for name, x in kwargs.items() if isinstance(x, Tensor) and not _is_no_source(name)]
     return bool(others) or len(named) > (0 if args else 1)
@@ -415,7 +415,7 @@ def _is_no_source(name: str) -> bool:
 
 
 def _origins(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Origin]:
-    """Return the tensors among arguments that q and k may be made of, each once."""
+    """Return the tensors among arguments that q and k may be made from, each once."""
     found: list[Origin] = []
     for name, x in (*zip(_argument_names(type(module)), args, strict=False), *kwargs.items()):
         if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point() or _is_no_source(name):
@@ -442,7 +442,7 @@ def _argument_names(kind: type) -> list[str]:
 
 
 def _may_compute_attention(module: nn.Module) -> bool:
-    """Return whether a module may call an attention function, or the module that does."""
+    """Return whether a module may call an attention function, or a module that does."""
     if isinstance(module, nn.ModuleList | nn.ModuleDict | torch.jit.ScriptModule):
         return False  # nothing calls the first two, and the last takes no hooks
     if has_children(module):
@@ -458,9 +458,9 @@ def _is_named_cross(module: nn.Module) -> bool:
 
 
 def _needs_following(module: nn.Module) -> bool:
-    """Return whether the children of a module are to be watched though it is given one tensor only.
+    """Return whether to watch the children of a module though it is given only one tensor.
 
-    q may be a parameter of it, it may feed torch's own attention, or its keys may be those of an earlier call.
+    q may be a parameter of it, it may feed torch's own attention, or its keys may come from an earlier call.
     """
     if _is_named_cross(module):
         return True
@@ -469,7 +469,7 @@ def _needs_following(module: nn.Module) -> bool:
 
 
 def _light_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the projections, norms and convolutions of a module, those in lists too, by name."""
+    """Yield the projections, norms and convolutions of a module, with those in lists, by name."""
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             yield from ((f"{name}.{inner}", one) for inner, one in _light_children(child))

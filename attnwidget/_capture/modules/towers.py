@@ -1,10 +1,10 @@
-"""The towers of a model, by the names of its modules: the parts that have positions of their own.
+"""The towers of a model: its parts with positions of their own, found by module names.
 
-An encoder and a decoder are two, a vision model and a language model as well. The layers of a tower are in one list, so
-its path is what stands before the first number of their names that counts layers: "model.encoder" of
-"model.encoder.layers.0.self_attn". Lists beside one another, as those of a U-Net, are one tower, unless a word between
-them or in their own names tells otherwise (`APART`), as in "encoder_layers" beside "decoder_layers". What lies nearer
-to one tower than to all others, as its embeddings, is of its territory.
+An encoder and a decoder are two towers; so are a vision model and a language model. The layers of a tower are in one
+list, so its path is the part of their names before the first layer number: "model.encoder" for
+"model.encoder.layers.0.self_attn". Sibling lists, as in a U-Net, are one tower, unless a word between them or in their
+names separates them (`APART`), as in "encoder_layers" beside "decoder_layers". Modules nearer to one tower than to all
+others, such as its embeddings, belong to its territory.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ APART = re.compile(
     r"|q_?former|tower|src|tgt)",
     re.IGNORECASE,
 )
-LIST = re.compile(r"(?<=[^._])_?(layers?|blocks?|list|stack)$", re.IGNORECASE)  # what a list of layers is called
+LIST = re.compile(r"(?<=[^._])_?(layers?|blocks?|list|stack)$", re.IGNORECASE)  # names of lists of layers
 ATTENTION = re.compile(r"att(n|ention)", re.IGNORECASE)
-CALL_NUMBER = re.compile(r" #\d+$")  # of a module's second call in a forward pass, and so on
-ONLY = "model"  # the name of a tower that has none
+CALL_NUMBER = re.compile(r" #\d+$")  # of a module's later calls in a forward pass
+ONLY = "model"  # the name of a single tower
 
 
 class Towers:
     """The towers of a model.
 
     Args:
-        names: of modules that compute attention, with dots; those of calls may end with " #2".
+        names: of modules that compute attention, with dots; names of calls may end with " #2".
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -42,20 +42,20 @@ class Towers:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The names of modules from which these were made."""
+        """The names of the modules that define the towers."""
         return tuple(self._given)
 
     @classmethod
     def of_model(cls, model: nn.Module, names: dict[int, str], others: Iterable[str] = ()) -> Towers:
-        """Return the towers of a model, also those that did not run.
+        """Return the towers of a model, with those that did not run.
 
         Args:
-            model: whose modules are looked at.
+            model: to look through.
             names: of its modules, by identity.
             others: names of more modules that compute attention.
         """
         every = modules(model)
-        of_torch = {kind for kind in set(map(type, every)) if _is_of_torch(kind)}  # of which there are many modules
+        of_torch = {kind for kind in set(map(type, every)) if _is_of_torch(kind)}  # there are many such modules
         left = (module for module in every if type(module) not in of_torch)
         found = {names[id(module)]: module for module in left if _may_be_attention(names, module)}
         holding = {name.rpartition(".")[0] for name in found}
@@ -66,12 +66,12 @@ class Towers:
         return CALL_NUMBER.sub("", name) in self._given
 
     def given_inside(self, name: str) -> str | None:
-        """Return one of these modules that is a part of another, and so of the same tower; None if none is."""
+        """Return one of these modules that is a part of another, and so in the same tower; None if there is none."""
         return self._inside.get(CALL_NUMBER.sub("", name))
 
     @cached_property
     def _inside(self) -> dict[str, str]:
-        """A given module by the name of each that holds it directly and is named as an attention."""
+        """A given module by the name of each module that holds it directly and has the name of an attention."""
         found: dict[str, str] = {}
         for name in self._given:
             outer, _, last = name.rpartition(".")
@@ -80,7 +80,7 @@ class Towers:
         return {outer: name for outer, name in found.items() if outer not in self._given}
 
     def with_name(self, name: str) -> Towers:
-        """Return these with one more module that computes attention."""
+        """Return the towers with one more module that computes attention."""
         return Towers([*self._given, name])
 
     @cached_property
@@ -96,7 +96,7 @@ class Towers:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The name of each tower, by its path: "encoder" of "model.encoder"."""
+        """The name of each tower, by its path: "encoder" for "model.encoder"."""
         paths = [LIST.sub("", path).split(".") if path else [] for path in self.paths]
         if len(paths) == 1:
             named = [part for part in paths[0] if not part.isdigit()]
@@ -122,7 +122,7 @@ class Towers:
         return found
 
     def path_of(self, name: str) -> str | None:
-        """Return the path of the tower that a module belongs to; None where it belongs to none, or to all alike."""
+        """Return the path of a module's tower; None if it belongs to none, or to all alike."""
         name = CALL_NUMBER.sub("", name)
         if name in self._paths:
             return self._paths[name]
@@ -132,7 +132,7 @@ class Towers:
         return None if self._found[name] == "\0" else self._found[name]
 
     def name_of(self, name: str) -> str:
-        """Return the name of the tower that a module belongs to."""
+        """Return the name of a module's tower."""
         path = self.path_of(name)
         return ONLY if path is None else self.names[path]
 
@@ -147,19 +147,19 @@ def _may_be_attention(names: dict[int, str], module: nn.Module) -> bool:
 
 
 def _is_of_torch(kind: type) -> bool:
-    """Return whether a class is one of torch's own that compute no attention."""
+    """Return whether a class is torch's own and computes no attention."""
     return kind.__module__.startswith("torch.nn") and kind is not nn.MultiheadAttention
 
 
 def _paths_of(names: list[str]) -> dict[str, str]:
-    """Return the path of what holds each module's list of layers; of a module in no list that of what holds it."""
+    """Return the path of the holder of each module's list of layers; for a module in no list, of its own holder."""
     split = {name: name.split(".") for name in names}
     numbers: dict[tuple[str, ...], set[str]] = {}
     for parts in split.values():
         for i, part in enumerate(parts):
             if part.isdigit():
                 numbers.setdefault(tuple(parts[:i]), set()).add(part)
-    lists = {}  # of each module in a list the path of that
+    lists = {}  # for each module in a list, the path of the list
     paths = {}
     for name, parts in split.items():
         at = [i for i, part in enumerate(parts) if part.isdigit()]
@@ -172,8 +172,8 @@ def _paths_of(names: list[str]) -> dict[str, str]:
 
 
 def _told_apart(lists: set[str]) -> set[str]:
-    """Return the paths of lists of layers that words of their own names tell from others beside them."""
-    beside: dict[str, dict[str, str]] = {}  # by what holds them, the word of each; "" where there is none
+    """Return the paths of lists of layers that words in their names separate from sibling lists."""
+    beside: dict[str, dict[str, str]] = {}  # by holder, the word of each list; "" if it has none
     for path in lists:
         holding, _, own = path.rpartition(".")
         found = APART.search(own)
@@ -182,7 +182,7 @@ def _told_apart(lists: set[str]) -> set[str]:
 
 
 def _merge(paths: dict[str, str]) -> dict[str, str]:
-    """Return paths in which those are one that no word tells apart: one below another, or one in no list beside one."""
+    """Merge paths that no word separates: one below another, or one in no list beside one."""
     there = list(dict.fromkeys(paths.values()))
     lists = {path for name, path in paths.items() if any(part.isdigit() for part in name.split("."))}
     into: dict[str, str] = {}
@@ -199,7 +199,7 @@ def _merge(paths: dict[str, str]) -> dict[str, str]:
 
 
 def _nearest(path: str, others: list[str]) -> str | None:
-    """Return the path that has the most in common with one, where no word tells them apart; None where several have."""
+    """Return the path that shares most with a path, if no word separates them; None if several do."""
     parts = path.split(".") if path else []
     common = {other: _shared([parts, other.split(".") if other else []]) for other in others}
     most = max(common.values(), default=0)
@@ -218,6 +218,6 @@ def _is_in(path: str, root: str) -> bool:
 
 
 def _shared(paths: list[list[str]]) -> int:
-    """Return how many parts all paths begin with."""
+    """Return the number of parts with which all paths begin."""
     columns = list(zip(*paths, strict=False))
     return next((i for i, parts in enumerate(columns) if len(set(parts)) > 1), len(columns))

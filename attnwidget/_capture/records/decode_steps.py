@@ -1,9 +1,9 @@
-"""Calls of one step of a text that is generated, which are alike in all layers: settled for the first, taken by others.
+"""Decode steps, which are alike in all layers: the first layer's call is read, and the others repeat it.
 
-Where one layer has taken one new token, by the cache's own word after those of the step before, the next layers do the
-same: with the same mask and settings, the same tensors' shapes, and records that are as long. For these nothing is read
-or decided again: their tensors are copied, and joined to their records when those are asked for, or when there are
-many. A call that is unlike in any of this is read as any other.
+If the cache reports that one layer has added one new token since the last step, the next layers do the same: same
+mask, same settings, same shapes, records of the same length. For these layers nothing is read or decided again. Their
+tensors are copied, and joined to their records when the records are used or there are many of them. A call that
+differs in any of this is read like any other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..call.call_rules import CallRules, KeptMask
 from ..call.call_text import CallText
 from ..call.lineage import ModelCall, RecordedCall
 
-# Keywords of transformers' interface of which `transformers.read_call` makes a call; all others it leaves alone.
+# Keywords of transformers' interface that `transformers.read_call` reads; it ignores all others.
 READ = (
     "scaling", "softcap", "is_causal", "sliding_window", "position_bias", "dropout", "cache", "read_index",
     "s_aux", "sinks", "cu_seq_lens_q",
@@ -31,28 +31,28 @@ NOT_COMPARED = RuntimeError, TypeError, ValueError  # of tensors of more numbers
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RepeatedStep:
-    """What the calls of one step have in common.
+    """The properties that the calls of one step share.
 
     Attributes:
         implementation: of transformers.
-        mask: the very object that was given.
+        mask: the object that was given.
         settings: the other keywords.
-        shapes: of q, k and v as they were given.
+        shapes: of q, k and v as given.
         kinds: their types and devices.
-        first: where its keys begin among all of the record.
-        keys: how many keys are filled, the new one too.
-        queries: how many queries the records had before.
+        first: where its keys begin in the record.
+        keys: the number of filled keys, with the new one.
+        queries: the number of queries that the records had before.
         scale: of the scores.
         softcap: of the scaled scores.
         rules: of the call.
-        recorded: the call of the model that it is a part of.
-        kept: what the records of q, k and v have in common, as `GrowingTensor.kind` tells it.
+        recorded: the model's call that it belongs to.
+        kept: the kind of the kept q, k and v, see `GrowingTensor.kind`.
         device: the kind of the device.
-        nbytes: how many bytes the new positions of q, k and v take.
+        nbytes: the bytes of the new positions of q, k and v.
         in_one: whether these can be copied into one tensor.
         keeps_values: whether v is kept.
         cuts: whether the cache has a window, so that a key may be seen for the last time.
-        row: what the mask was, if that of the next token is the same with one more key.
+        row: the mask, if the next token's mask is the same with one more key.
     """
 
     implementation: Any
@@ -76,7 +76,7 @@ class RepeatedStep:
     row: Tensor | None = None
 
     def is_like(self, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]) -> bool:
-        """Return whether a call of transformers' interface is alike, as far as its arguments tell."""
+        """Return whether a call of transformers' interface is alike, judged by its arguments."""
         if len(arguments) != 4 or arguments[3] is not self.mask or implementation != self.implementation:
             return False
         q, k, v, _ = arguments
@@ -100,11 +100,11 @@ class RepeatedStep:
         mask_of: Callable[[Tensor], KeptMask],
         step: ModelCall,
     ) -> RepeatedStep | None:
-        """Return the step of the same layer one token later, should its cache say so; None if it may be another.
+        """Return the same layer's step one token later, if the cache reports one; None if it may be another.
 
         Args:
             implementation, arguments, settings: of the layer's call, as `is_like` takes them.
-            grown: what the cache tells of its keys.
+            grown: the cache's report on its keys.
             mask_of: returns a mask in its smallest form.
             step: the call of the model.
         """
@@ -134,14 +134,14 @@ class RepeatedStep:
     def _next_mask(
         self, mask: Any, mask_of: Callable[[Tensor], KeptMask], room: int, keys: int, first: int
     ) -> tuple[Spans | None, Tensor | None] | None:
-        """Return the mask of the next token in its smallest form, and `row`; None if it does not go up to its key.
+        """Return the mask of the next token in its smallest form, and `row`; None if it does not reach its own key.
 
         Args:
             mask: that was given.
             mask_of: as `next_one` takes it.
-            room: how many keys were given.
-            keys: how many of them are filled.
-            first: where they begin among all of the record.
+            room: the number of given keys.
+            keys: the number of filled keys.
+            first: where they begin in the record.
         """
         if not isinstance(mask, Tensor):
             return (None, None) if mask is None and room == keys else None
@@ -154,7 +154,7 @@ class RepeatedStep:
         return kept, _row_of(mask, kept, keys)
 
     def _with_one_more(self, mask: Tensor, keys: int) -> Spans | None:
-        """Return a mask in its smallest form, if it is that of the token before with one more key in every row."""
+        """Return a mask in its smallest form, if it is the previous token's mask with one more key in every row."""
         row, before = self.row, self.rules.mask
         if row is None or not isinstance(before, Spans) or row.shape != mask.shape or row.dtype is not mask.dtype:
             return None
@@ -163,14 +163,14 @@ class RepeatedStep:
 
 
 def _row_of(mask: Tensor, kept: Spans, keys: int) -> Tensor | None:
-    """Return a copy of a mask of one query, if each of its rows ends with the last key that is filled; else None."""
+    """Return a copy of a mask of one query, if each of its rows ends with the last filled key; else None."""
     if mask.dtype is not torch.bool or mask.shape[2] != 1:
         return None
     return mask.clone() if bool((kept.stops == keys).all()) else None
 
 
 def _is_plain(device: str) -> bool:
-    """Return whether torch computes on a device without gradients, inference mode and autocast."""
+    """Return whether torch computes on a device without gradients, inference mode or autocast."""
     return not (torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(device))
 
 
@@ -180,7 +180,7 @@ def kinds_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
 
 
 def _are_same(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Return whether settings have the same names and values; tensors that are not the very same are not compared."""
+    """Return whether settings have the same names and values; different tensor objects count as different."""
     if settings is others:
         return True
     try:
@@ -190,20 +190,20 @@ def _are_same(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
 
 
 def _are_read_alike(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Return whether two calls' settings are read as the same, whatever else is among them, such as positions."""
+    """Return whether two calls' settings are read alike; other keywords, such as positions, do not count."""
     return _are_same(*({name: x for name in READ if (x := one.get(name)) is not None} for one in (settings, others)))
 
 
 class NotedCall:
-    """One layer's call of a step, with copies of the new positions of its q, k and v, and of its output.
+    """One layer's call in a step, with copies of the new positions of its q, k and v, and of its output.
 
     Args:
-        step: what it has in common with that of other layers.
-        text: what stands at its position.
-        given: q, k and v, the latter two with all keys.
+        step: shared with the other layers.
+        text: at its position.
+        given: q, k and v, k and v with all keys.
 
     Attributes:
-        verify: where v is not kept, what takes the output, to be verified by q, k and v as they are now.
+        verify: if v is not kept, takes the output and verifies it with the present q, k and v.
     """
 
     __slots__ = ("copies", "has_output", "output", "step", "text", "verify")
@@ -226,13 +226,13 @@ class NotedCall:
         self.copies = (torch.cat(parts, 1),) if step.in_one else tuple(x.clone() for x in parts)
 
     def __call__(self, output: Any) -> None:
-        """Keep a copy of the output; one that has not the shape (B, H, 1, Dv) counts as not seen."""
+        """Keep a copy of the output; an output of another shape than (B, H, 1, Dv) counts as not seen."""
         (B, H, _, _), _, (_, _, _, size) = self.step.shapes
         if isinstance(output, Tensor) and output.shape == (B, H, 1, size):
             self._keep(output)
 
     def take_result(self, result: Any) -> bool:
-        """Keep a copy of the output in what transformers' interface returned; False if that is of another form."""
+        """Keep a copy of the output that transformers' interface returned; False if it has another form."""
         output = result[0] if type(result) is tuple and len(result) == 2 else result
         (B, H, _, _), _, (_, _, _, size) = self.step.shapes
         if type(output) is not Tensor or output.shape != (B, 1, H, size):
@@ -249,14 +249,14 @@ class NotedCall:
         if self.verify is None:
             self.output, self.has_output = output.clone(memory_format=torch.contiguous_format), True
         else:
-            verify, self.verify = self.verify, None  # with which q, k and v are no longer held
+            verify, self.verify = self.verify, None  # it holds q, k and v
             self.has_output = verify(output)
 
     @staticmethod
     def joined(calls: Sequence[NotedCall]) -> list[Tensor]:
-        """Return the new positions of q, k, v, where it is kept, and the first keys of calls of one layer.
+        """Return the new positions of q, k, v (if kept), and the first keys, of calls of one layer.
 
-        Each is (B, heads, calls, size); the latter are there where the cache has a window.
+        Each is (B, heads, calls, size); the first keys exist if the cache has a window.
         """
         together = [torch.cat(own, 2) for own in zip(*(one.copies for one in calls), strict=True)]
         if len(together) > 1:

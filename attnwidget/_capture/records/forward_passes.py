@@ -1,4 +1,4 @@
-"""Match each call with its record: tell forward passes apart, and join those that continue one another."""
+"""Find the record of each call: separate forward passes, and join those that continue one another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .kept_tensors import TensorKeeper
 from .record import Continuation, OutputCallback, Record
 
 LATER = (
-    "its later calls do not continue the first, whose keys they do not have, so only that is kept: capture the whole "
+    "its later calls do not have the keys of the first, so only the first call is kept: capture the whole "
     "text in one forward pass, without a cache"
 )
 
@@ -57,18 +57,18 @@ def as_autocast(call: ObservedCall) -> ObservedCall:
 
 
 BY_LAST_STEP = (
-    "samples changed their places while a text was generated, in a search that is not followed (groups of beams, a "
-    "custom_generate, a cache that was reordered by hand): samples are the sequences of the last step, each with its "
-    "own tokens in cap.tokens, and may be others, or in another order, than those that were returned. To see these, "
-    "search by num_beams alone, or capture one forward pass over what was returned"
+    "samples changed places while a text was generated, in a search that is not followed (groups of beams, a "
+    "custom_generate, a cache that was reordered by hand). Samples are the sequences of the last step, each with its "
+    "own tokens in cap.tokens; they may differ from the returned sequences, or have another order. To see the returned "
+    "sequences, search by num_beams alone, or capture one forward pass over them"
 )
 BY_SIZE = (
     "the number of samples changed while a text was generated, as in contrastive search, which tries several tokens as "
-    "samples: the calls of each size are forward passes of their own. To see the text that was returned, capture one "
-    "forward pass over it"
+    "samples. The calls of each size are separate forward passes. To see the returned text, capture one forward pass "
+    "over it"
 )
 BY_LENGTH = (
-    "capture() without a model does not see what q and k are made of, so that their lengths have decided whether {} is "
+    "capture() without a model does not see where q and k come from. Their lengths decided whether {} is "
     "self-attention (as many keys as queries) or cross-attention: give the model, capture(model), or say which is "
     "cross-attention, capture(cross=…)"
 )
@@ -78,9 +78,9 @@ class ForwardRecords(dict[str, Record]):
     """The records of a forward pass, or of several that continue one another, by module name.
 
     Attributes:
-        number: which of the forward passes it is, those among them that are not kept.
+        number: among all forward passes, with those that are not kept.
         has_whole: whether the model itself was called for it, not only parts of it.
-        base: of a branch, the records that it left, and after which the names that continue it are added.
+        base: for a branch, the records that it left; names that continue are added after them.
     """
 
     def __init__(self, number: int, base: ForwardRecords | None = None, left: ModelCall | None = None) -> None:
@@ -88,7 +88,7 @@ class ForwardRecords(dict[str, Record]):
         self.number = number
         self.has_whole: bool = base is not None and base.has_whole
         self.base = base
-        if base is not None:  # what the branch has in common with it to the end: an encoder
+        if base is not None:  # the branch shares it to the end: an encoder
             self.update((name, record) for name, record in base.items() if record.last_step is not left)
 
 
@@ -98,13 +98,13 @@ class ForwardPass:
 
     Attributes:
         step: the call of the model.
-        calls: how often each name has called.
-        records: where its calls go; None before the first.
+        calls: the number of calls of each name.
+        records: that take its calls; None before the first call.
         how: how it continues an earlier one; None if it does not.
-        is_fresh: whether a self-attention that is not recorded was seen without a past; None: none was seen.
-        repeated: calls of its layers that the next ones may repeat.
-        seen: by module, queries and keys of its calls; where there are several processes.
-        depth: how many calls of the model, and parts of it, are running within one another.
+        is_fresh: whether an unrecorded self-attention was seen without past keys; None: none was seen.
+        repeated: calls of its layers that the next layers may repeat.
+        seen: by module, queries and keys of its calls, if there are several processes.
+        depth: the number of nested running calls of the model and its parts.
     """
 
     step: ModelCall
@@ -118,26 +118,24 @@ class ForwardPass:
 
 
 class _ThreadPasses(threading.local):
-    """What one thread runs."""
+    """The state of one thread."""
 
     forward: ForwardPass | None = None
-    last: ForwardRecords | None = None  # where its last call went
-    added: Record | None = None  # that its last call was added to
-    rejects = 0  # how many searches that try tokens and reject some are running
-    search: list[list[int]] | None = None  # of each token of a beam search, the numbers of the calls that gave it
+    last: ForwardRecords | None = None  # took the last call
+    added: Record | None = None  # took the last call
+    rejects = 0  # running searches that try tokens and reject some
+    search: list[list[int]] | None = None  # in a beam search, the numbers of the calls for each token
     opening: str | None = None  # the layer whose call was noted first in a step
 
     def __init__(self) -> None:
-        self.kinds: dict[
-            str, RepeatedStep
-        ] = {}  # the calls that were noted in a step before others like them, by layer
+        self.kinds: dict[str, RepeatedStep] = {}  # by layer, the calls that were noted first in a step
 
 
 class BeamSearch:
-    """A beam search that is running: which rows of the model's calls are the sequences that it returns.
+    """A running beam search: it knows which rows of the model's calls belong to the returned sequences.
 
     Args:
-        calls: of each token that was searched for, the numbers of the calls that gave it; added to as they begin.
+        calls: the numbers of the calls for each token; added to as they begin.
     """
 
     def __init__(self, calls: list[list[int]]) -> None:
@@ -145,15 +143,15 @@ class BeamSearch:
         self.chosen: dict[int, ChosenRows] = {}
 
     def next_token(self) -> None:
-        """Note that the model has been called for one more token."""
+        """Note that the model was called for one more token."""
         self._calls.append([])
 
     def returned(self, rows: Tensor, batch: int) -> None:
-        """Note what the search has returned.
+        """Note the rows that the search has returned.
 
         Args:
-            rows: (sequences, tokens), of each token the row of the batch that gave it; -1 where a sequence had ended.
-            batch: how many rows the calls had.
+            rows: (sequences, tokens), the batch row of each token; -1 after a sequence has ended.
+            batch: the number of rows in the calls.
         """
         ended = [ENDED] * len(rows)
         found = rows.T.tolist()
@@ -168,7 +166,7 @@ class RecordMatcher:
     Attributes:
         forwards: the records of each forward pass, or of several that continue one another.
         begun: whether the model's forward has been called.
-        remarks: what is to be told of the records in the end.
+        remarks: to report about the records at the end.
     """
 
     def __init__(
@@ -185,21 +183,21 @@ class RecordMatcher:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
         self.remarks: dict[str, None] = {}
-        self.by_length: dict[str, None] = {}  # names of modules whose kind of attention their lengths have decided
+        self.by_length: dict[str, None] = {}  # modules whose kind of attention was decided by lengths
         self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
         self._last, self._every, self._new_record = last, every, new_record
         self._on_new_text = on_new_text  # called in a forward pass that continues no other
-        self._count = 0  # of forward passes, those that are not kept too
+        self._count = 0  # of all forward passes, with those that are not kept
         self._lock = threading.RLock()
         self._thread = _ThreadPasses()
         self._step_count = itertools.count()
-        self._chosen: dict[int, ChosenRows] = {}  # of a step, by its number, the rows that a search has returned
+        self._chosen: dict[int, ChosenRows] = {}  # by step number, the rows that a search has returned
 
     def begin(self, inputs: Any = None, part: str = "") -> None:
-        """Begin a forward pass in this thread: the model is called, or a part of it is called alone.
+        """Begin a forward pass in this thread: the model, or a part of it, is called.
 
         Args:
-            inputs: what is kept of the arguments.
+            inputs: the kept arguments.
             part: the name of the part; "" for the model itself.
         """
         self.begun = self.begun or not part
@@ -211,7 +209,7 @@ class RecordMatcher:
             self._thread.forward.depth += 1
 
     def end(self) -> None:
-        """End the forward pass, also where it has failed."""
+        """End the forward pass, even if it failed."""
         forward = self._thread.forward
         if forward is None or forward.depth > 1:
             if forward is not None:
@@ -224,28 +222,28 @@ class RecordMatcher:
             self._keeper.forget_masks()
 
     def end_interrupted(self) -> None:
-        """End a forward pass whose model is no longer running, for an interrupt ended it and torch ran no hooks."""
+        """End the forward pass of a model that no longer runs: an interrupt ended it, and torch ran no hooks."""
         if self._thread.forward is not None:
             self._thread.forward.depth = 1
             self.end()
 
     @property
     def running_step(self) -> ModelCall | None:
-        """Return the call of the model that is running in this thread."""
+        """Return the running call of the model in this thread."""
         return None if self._thread.forward is None else self._thread.forward.step
 
     def has_opened(self, name: str) -> bool:
-        """Return whether a step of a text began with the call of this module in this thread."""
+        """Return whether a decode step began with this module's call in this thread."""
         return self._thread.opening == name
 
     @property
     def last_added(self) -> Record | None:
-        """Return the record to which the last call of this thread was added."""
+        """Return the record that took the last call of this thread."""
         return self._thread.added
 
     @contextlib.contextmanager
     def rejecting(self) -> Iterator[None]:
-        """Take what is left out of a cache inside the block as tokens that were tried and rejected."""
+        """Treat positions that leave a cache inside the block as tokens that were tried and rejected."""
         self._thread.rejects += 1
         try:
             yield
@@ -253,7 +251,7 @@ class RecordMatcher:
             self._thread.rejects -= 1
 
     def reject_beyond(self, length: int) -> None:
-        """Drop what the last call of this thread has put into a cache that holds no more than so many positions."""
+        """Drop the last call of this thread from a record whose cache now holds at most so many positions."""
         with self._lock:
             records = [] if self._thread.last is None else list(self._thread.last.values())
             own = [record for record in records if not record.cross and len(record.call_rules) > 1]
@@ -265,7 +263,7 @@ class RecordMatcher:
 
     @contextlib.contextmanager
     def searching(self) -> Iterator[BeamSearch]:
-        """Follow a beam search that is run inside the block, in this thread."""
+        """Follow a beam search that runs inside the block, in this thread."""
         outer, self._thread.search = self._thread.search, [[]]
         search = BeamSearch(self._thread.search)
         try:
@@ -276,7 +274,7 @@ class RecordMatcher:
             self._chosen.update(search.chosen)
 
     def settle(self) -> None:
-        """Put the rows of all records in order, and verify their outputs, now that all is recorded."""
+        """Put the rows of all records in order and verify their outputs, after the block."""
         every = [record for records in self.forwards for record in records.values()]
         for record in every:
             record.settle(self._chosen)
@@ -289,16 +287,16 @@ class RecordMatcher:
 
         Args:
             name: of the module.
-            read: returns the call; what it raises is raised.
+            read: returns the call; its errors pass through.
 
         Returns:
             A function that takes the call's output; None if the call is not recorded.
         """
         if in_backward():
-            return None  # a checkpoint computes again what was recorded before
+            return None  # a checkpoint computes a recorded call again
         with self._lock:
             forward = self._thread.forward
-            if forward is None:  # a module called alone is a pass of its own
+            if forward is None:  # a module that is called alone is its own pass
                 self._keeper.forget_masks()
                 forward = ForwardPass(ModelCall(next(self._step_count), name))
             forward.calls[name] += 1
@@ -329,14 +327,14 @@ class RecordMatcher:
             record = self._thread.added = self._place(forward, forward.records, name, part, heads, given)
             self._thread.last = forward.records
             first = record.queries - call.q.shape[2]
-            grown = call.grown  # the cache's word: its keys stay as they are until the model's call has ended
+            grown = call.grown  # as the cache reports: its keys do not change until the model's call has ended
             in_step = forward is self._thread.forward and forward.how is not None and forward.calls[module] == 1
             in_step = in_step and grown is not None and not grown.cuts and self._keeper.device is None
             in_step = in_step and not record.keeps_outputs
             return record.output_callback(call, first, in_step=in_step)
 
     def _refuse_keys_in_turn(self, forward: ForwardPass, module: str, call: ObservedCall) -> None:
-        """Refuse all calls of a module that has the same queries for one part of the keys after the other."""
+        """Refuse all calls of a module that attends with the same queries to one part of the keys after the other."""
         try:
             refuse_keys_in_turn(call, forward.seen.setdefault(module, []))
         except Unreadable:
@@ -346,7 +344,7 @@ class RecordMatcher:
             raise
 
     def note_step(self, name: str, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]) -> None:
-        """Note what was settled for a call of transformers' interface that was recorded just now: see `repeat`."""
+        """Note how the last recorded call of transformers' interface was read: see `repeat`."""
         forward = self._thread.forward
         if forward is None or forward.records is None or forward.how is None or forward.calls[name] != 1:
             return
@@ -359,7 +357,7 @@ class RecordMatcher:
             self._note(forward, name, found)
 
     def _note(self, forward: ForwardPass, name: str, step: RepeatedStep) -> None:
-        """Note a call that others in this pass may repeat, and that one token later of its own layer."""
+        """Note a call that later layers, or the same layer one token later, may repeat."""
         if not forward.repeated:
             if self._thread.opening != name:
                 self._thread.kinds.clear()
@@ -375,18 +373,18 @@ class RecordMatcher:
         settings: Mapping[str, Any],
         text_of: TextOf | None,
     ) -> OutputCallback | None:
-        """Record a call of transformers' interface that is like that of an earlier layer in this step; None if not.
+        """Record a call of transformers' interface that repeats an earlier layer's call in this step; None if not.
 
-        The first layer's call is one like that of the step before, if the cache says that it has one new token.
+        The first layer's call repeats the last step, if the cache reports one new token.
 
         Args:
             name: of the module.
-            implementation, arguments, settings: with which the interface was called, after the module.
-            text_of: returns what stands at the positions of a module's call, as `TextWatcher.text_of` does.
+            implementation, arguments, settings: of the interface's call, after the module.
+            text_of: returns the text at the positions of a module's call, as `TextWatcher.text_of` does.
         """
         thread = self._thread
         forward = thread.forward
-        if forward is None or name in forward.calls or _current_graph() != -1:  # the last as `in_backward`
+        if forward is None or name in forward.calls or _current_graph() != -1:  # in a backward pass
             return None
         opens = forward.records is None
         records = thread.last if opens else forward.records
@@ -412,7 +410,7 @@ class RecordMatcher:
             self._note(forward, name, step)
         forward.calls[name] = 1
         thread.added = record
-        samples, room = step.shapes[0][0], step.shapes[1][2]  # to ask tensors for them takes longer
+        samples, room = step.shapes[0][0], step.shapes[1][2]  # to ask the tensors is slower
         text = None if text_of is None else text_of(name, samples, 1, room)
         return record.repeat(step, text, (q, k, v), grown)
 
@@ -424,7 +422,7 @@ class RecordMatcher:
         arguments: Sequence[Any],
         settings: Mapping[str, Any],
     ) -> RepeatedStep | None:
-        """Return the call that a layer noted in the step before, one token later; None if it is no such layer."""
+        """Return the call that a layer noted in the last step, one token later; None if this is not such a layer."""
         before = self._thread.kinds.get(name)
         if before is None or (not forward.repeated and self._thread.opening != name) or len(arguments) != 4:
             return None
@@ -432,12 +430,12 @@ class RecordMatcher:
         return before.next_one(implementation, arguments, settings, grown, self._keeper.mask, forward.step)
 
     def _records_of(self, forward: ForwardPass, name: str, call: ObservedCall) -> ForwardRecords:
-        """Return where the calls of a forward pass go, by the first of them; settle how it continues an earlier one."""
+        """Return the records of a forward pass by its first call; settle how it continues an earlier one."""
         last = self._thread.last
-        is_of_step = call.cross and forward.is_fresh is not False  # whose keys are those of any text from this source
+        is_of_step = call.cross and forward.is_fresh is not False  # any text from this source has its keys
         try:
             found = None if is_of_step else self._continued(name, call, last)
-        except Unreadable:  # it would continue what is not kept, and so does the rest of this pass
+        except Unreadable:  # it would continue a call that is not kept, and so does the rest of this pass
             forward.is_fresh = False
             raise
         if found is not None:
@@ -454,7 +452,7 @@ class RecordMatcher:
     def _continued(
         self, name: str, call: ObservedCall, last: ForwardRecords | None
     ) -> tuple[ForwardRecords, Continuation] | None:
-        """Return what a call continues, and how: at its end, or else from an earlier place; None if nothing."""
+        """Return the records that a call continues, and how: at their end, else from an earlier position; or None."""
         if not call.cross and call.k.shape[2] <= call.q.shape[2]:
             return None
         others = [records for records in reversed(self.forwards) if records is not last and not call.cross]
@@ -474,7 +472,7 @@ class RecordMatcher:
         heads: list[int] | None,
         given: int,
     ) -> Record:
-        """Record a call, of all heads or of some, which was given so many keys, and return its record."""
+        """Record a call, with all heads or some, that was given so many keys; return its record."""
         record = _record_of(records, name)
         how = None if record is None or forward.how is None else record.continued_by(call, forward.how)
         if record is not None and how is None and forward.how is not None:
@@ -502,7 +500,7 @@ class RecordMatcher:
         return record
 
     def _begin_records(self, base: ForwardRecords | None = None, left: ModelCall | None = None) -> ForwardRecords:
-        """Begin the records of another forward pass, and drop those that are not to be kept."""
+        """Begin the records of another forward pass, and drop those that are not kept."""
         for record in () if self._thread.last is None else self._thread.last.values():
             record.confirm_keys()
         records = ForwardRecords(self._count, base, left)
@@ -512,7 +510,7 @@ class RecordMatcher:
         return records
 
     def drop_unwanted(self, running: ForwardRecords | None = None) -> None:
-        """Drop the forward passes that are not to be kept, but for the one that is running."""
+        """Drop the forward passes that are not kept, but not the running one."""
         if self._last is None and self._every is None:
             return
         wanted = [one for one in self.forwards if one.number % (self._every or 1) == 0]
@@ -521,7 +519,7 @@ class RecordMatcher:
         self._keeper.memory.recount(record for records in self.forwards for record in records.values())
 
     def remove_faulty(self) -> dict[str, str]:
-        """Remove the records that cannot be shown, and return their names, each with the reason."""
+        """Remove the records that cannot be shown, and return their names with the reasons."""
         reasons = {}
         for records in self.forwards:
             faults = {name: why for name, record in records.items() if (why := record.fault()) is not None}
@@ -532,7 +530,7 @@ class RecordMatcher:
         return reasons
 
     def _resolve(self, module: str, call: ObservedCall, record: Record | None) -> None:
-        """Settle where the text in a cache ends, and, where nothing else has told it, whether it is cross-attention."""
+        """Settle where the text in a cache ends, and whether it is cross-attention if that is still unknown."""
         Q, K = call.q.shape[2], call.k.shape[2]
         mask = self._keeper.mask(call.mask) if K > Q and isinstance(call.mask, Tensor | Spans) else None
         if not keep_what_is_filled(call, mask, continues=record is not None):
@@ -540,15 +538,15 @@ class RecordMatcher:
 
 
 def keep_what_is_filled(call: ObservedCall, mask: Any, *, continues: bool) -> bool:
-    """Settle whether a call is cross-attention, where nothing told it, and leave out keys that are not filled yet.
+    """Settle whether a call is cross-attention if that is unknown, and leave out keys that are not filled yet.
 
     Args:
         call: the call, which is changed.
-        mask: its mask in its smallest form, where it has more keys than queries; else None.
+        mask: its mask in its smallest form, if it has more keys than queries; else None.
         continues: whether it may continue an earlier one.
 
     Returns:
-        Whether its kind was told by more than its lengths.
+        Whether more than its lengths decided its kind.
     """
     Q, K = call.q.shape[2], call.k.shape[2]
     used, grows = mask.reach if isinstance(mask, Spans) else (0, False)
@@ -567,7 +565,7 @@ def keep_what_is_filled(call: ObservedCall, mask: Any, *, continues: bool) -> bo
 def _first_like(
     steps: Sequence[RepeatedStep], implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
 ) -> RepeatedStep | None:
-    """Return the first of some steps that a call of transformers' interface is like; None if none is."""
+    """Return the first step that a call of transformers' interface repeats; None if there is none."""
     for one in steps:
         if one.is_like(implementation, arguments, settings):
             return one
@@ -575,6 +573,6 @@ def _first_like(
 
 
 def _record_of(records: ForwardRecords, name: str) -> Record | None:
-    """Return a record by its name, also of what a branch has left and not yet continued."""
+    """Return a record by its name, also one that a branch has left and not yet continued."""
     found = records.get(name)
     return found if found is not None or records.base is None else records.base.get(name)

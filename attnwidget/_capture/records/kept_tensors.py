@@ -1,4 +1,4 @@
-"""What is kept of tensors, and how: on which device, in which type, of which queries, growing as a text does."""
+"""Kept tensors: their device, type and queries; they grow with the text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..call.memory_limit import MemoryLimit
 from ..call.observed_call import ObservedCall, Unreadable
 from ..call.rule_slices import take_part
 
-APPENDED = 64  # calls whose tensors are kept apart before they are joined
-SLACK = 64  # queries that are kept beyond those that are wanted: some may be taken away again, as by an assistant
+APPENDED = 64  # calls whose tensors are kept separately before they are joined
+SLACK = 64  # queries kept beyond the wanted ones: some may be taken back, as by an assistant
 
 
 @dataclass
 class TensorKeeper:
-    """How tensors are kept: where, in which type, copied or not, of which queries; masks that layers share once."""
+    """How tensors are kept: where, in which type, copied or not, which queries; masks that layers share once."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
@@ -37,16 +37,16 @@ class TensorKeeper:
     _joined: tuple[list[Any], list[CallRules], CallRules] | None = None
 
     def size_of(self, call: ObservedCall, positions: int | None = None) -> int:
-        """Return how many bytes q, k and v of a call take as they are kept; `positions`: of so many new ones alone."""
+        """Return the bytes of a call's q, k and v as they are kept; `positions`: of only so many new positions."""
         given = [call.k, call.v if self.values else None, call.q if self.queries is None else None]
-        return self.size_of_positions(given, positions)  # of some queries, which they are is not known yet
+        return self.size_of_positions(given, positions)  # some queries are wanted, but not yet known which
 
     def size_of_positions(self, given: Sequence[Any], positions: int | None = None) -> int:
-        """Return how many bytes tensors (B, heads, positions, size) take as they are kept, None for those that are not.
+        """Return the bytes of tensors (B, heads, positions, size) as they are kept; None for tensors not kept.
 
         Args:
             given: the tensors.
-            positions: of so many of them; None: of all.
+            positions: count only so many; None: all.
         """
         count = 0
         for x in given:
@@ -57,7 +57,7 @@ class TensorKeeper:
         return count
 
     def tensor(self, x: Tensor) -> Tensor:
-        """Return x as it is kept: a contiguous copy; x itself if not `clone`, unless that keeps more memory alive."""
+        """Return x as it is kept: a contiguous copy; or x itself if not `clone` and no more memory stays alive."""
         x = x.detach() if x.requires_grad else x
         clone = self.clone or x.untyped_storage().nbytes() > x.numel() * x.element_size()
         if not clone:
@@ -65,16 +65,16 @@ class TensorKeeper:
         return x.to(self.device or x.device, self.dtype or x.dtype, copy=True, memory_format=torch.contiguous_format)
 
     def growing(self, x: Tensor) -> GrowingTensor:
-        """Return x as `tensor` keeps it, to grow."""
+        """Return x as `tensor` keeps it, ready to grow."""
         kept = self.tensor(x)
         return GrowingTensor(kept, is_copy=kept.data_ptr() != x.data_ptr())
 
     def parameter(self, x: Tensor) -> Tensor:
-        """Return a parameter of the model as it is kept: in its own type, for it is small."""
+        """Return a parameter of the model as it is kept: in its own type, because it is small."""
         return x.detach().to(self.device or x.device, copy=self.clone)
 
     def converted(self, x: Tensor) -> Tensor:
-        """Return x on the device and in the type of kept tensors, to be compared with them or copied to them."""
+        """Return x on the device and in the type of kept tensors, to compare it with them or copy it to them."""
         return x if self.device is None and self.dtype is None else x.to(self.device or x.device, self.dtype or x.dtype)
 
     def mask(self, mask: Any) -> KeptMask:
@@ -94,7 +94,7 @@ class TensorKeeper:
 
     def _smallest_form(self, mask: Tensor) -> Spans | Tensor:
         for axis, step in enumerate(mask.stride()):
-            mask = mask.narrow(axis, 0, 1) if step == 0 and axis < 3 else mask  # expanded: one holds all
+            mask = mask.narrow(axis, 0, 1) if step == 0 and axis < 3 else mask  # expanded: one row holds all
         blocked = mask <= torch.finfo(mask.dtype).min if mask.dtype in FLOATS else None
         allowed = mask if blocked is None else ~blocked
         plain = blocked is None or bool((blocked | (mask == 0)).all())
@@ -117,7 +117,7 @@ class TensorKeeper:
 
 
 def bytes_of_mask(mask: Any) -> int:
-    """Return how many bytes a mask or bias takes; 0 of a function."""
+    """Return the bytes of a mask or bias; 0 for a function."""
     if isinstance(mask, Spans):
         return mask.starts.nbytes + mask.stops.nbytes
     return mask.nbytes if isinstance(mask, Tensor) else 0
@@ -126,15 +126,15 @@ def bytes_of_mask(mask: Any) -> int:
 class GrowingTensor:
     """A tensor (B, heads, positions, size) that grows along its positions, in a larger buffer until it is trimmed.
 
-    What is appended is copied at once, and joined to the rest where that is asked for, or when there is much of it.
+    Appended positions are copied at once, and joined to the others when needed or when there are many.
     """
 
     def __init__(self, x: Tensor, *, is_copy: bool) -> None:
         self._buffer, self._is_copy = x, is_copy
-        self._joined = self.length = x.shape[2]  # how many positions of the buffer are filled, and how many there are
+        self._joined = self.length = x.shape[2]  # filled positions of the buffer, and all positions
         self._appended: list[Tensor] = []
         self._position_bytes = x.shape[0] * x.shape[1] * x.shape[3] * x.element_size()
-        self.kind = x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device  # which stay
+        self.kind = x.shape[0], x.shape[1], x.shape[3], x.dtype, x.device  # constant
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -144,16 +144,16 @@ class GrowingTensor:
 
     @property
     def nbytes(self) -> int:
-        """Return how many bytes its positions take."""
+        """Return the bytes of its positions."""
         return self.length * self._position_bytes
 
     @property
     def device(self) -> torch.device:
-        """Return where it is."""
+        """Return its device."""
         return self._buffer.device
 
     def copy(self) -> GrowingTensor:
-        """Return the same, to grow apart."""
+        """Return a copy that grows separately."""
         return GrowingTensor(self.view().clone(), is_copy=True)
 
     def view(self, start: int = 0) -> Tensor:
@@ -162,7 +162,7 @@ class GrowingTensor:
         return whole if not start and self.length == whole.shape[2] else whole.narrow(2, start, self.length - start)
 
     def version(self) -> int | None:
-        """Return how often the model's own tensor was changed in place; None for a copy, or where torch counts none."""
+        """Return the number of in-place changes of the model's own tensor; None: a copy, or torch does not count."""
         return None if self._is_copy or self._buffer.is_inference() else self._buffer._version
 
     def append(self, x: Tensor) -> None:
@@ -177,7 +177,7 @@ class GrowingTensor:
             self._whole()
 
     def _whole(self) -> Tensor:
-        """Return the buffer, with all that was appended."""
+        """Return the buffer, with all appended positions."""
         if not self._appended:
             return self._buffer
         if self.length > self._buffer.shape[2] or not self._is_copy:
@@ -196,18 +196,18 @@ class GrowingTensor:
         self._joined = self.length = self.length - by
 
     def take(self, rows: Tensor) -> GrowingTensor:
-        """Return of each position the rows that `rows` (samples, positions) names."""
+        """Return the rows that `rows` (samples, positions) names for each position."""
         return GrowingTensor(take_rows(self.view(), rows), is_copy=True)
 
     def keep(self, positions: Sequence[int]) -> None:
-        """Keep some positions alone, ascending."""
+        """Keep only some positions, ascending."""
         self._buffer = take_part(self.view(), 2, positions).clone(memory_format=torch.contiguous_format)
         self._is_copy, self._joined = True, len(positions)
         self.length = self._joined
 
     def trim(self) -> Tensor:
-        """Return all positions in memory of just that size, which later growth leaves alone."""
-        if self._appended and self.length != self._joined:  # joined in memory of the right size at once
+        """Return all positions in memory of exactly their size, which later growth does not touch."""
+        if self._appended and self.length != self._joined:  # joined at once in memory of the right size
             self._buffer = torch.cat([self._buffer.narrow(2, 0, self._joined), *self._appended], 2)
             self._is_copy, self._joined, self._appended = True, self.length, []
         elif self._buffer.shape[2] > self.length:
@@ -216,17 +216,16 @@ class GrowingTensor:
 
 
 class KeptQueries:
-    """Which queries of a record are kept, while it is not known yet how many it will have.
+    """The kept queries of a record while their final number is unknown.
 
-    Those that may be among them are kept; where they are counted from the end, those that the record has grown past
-    are dropped a few at a time.
+    Queries that may be wanted are kept. If they are counted from the end, outgrown queries are dropped a few at a time.
 
     Args:
-        wanted: which queries, of all.
+        wanted: the wanted queries, among all.
 
     Attributes:
-        positions: of the queries that are kept, among all.
-        count: how many queries there are.
+        positions: of the kept queries, among all.
+        count: the number of queries so far.
     """
 
     def __init__(self, wanted: Numbers) -> None:
@@ -235,28 +234,28 @@ class KeptQueries:
         self.count = 0
 
     def add(self, queries: int) -> list[int]:
-        """Count the queries of a call, and return those of them that may be kept."""
+        """Count the queries of a call, and return those that may be kept."""
         first, self.count = self.count, self.count + queries
         rows = self.wanted.may_hold_of(first, self.count)
         self.positions += [first + i for i in rows]
         return rows
 
     def remove(self, queries: int) -> int:
-        """Take the last queries away again, and return how many of them were kept."""
+        """Take the last queries back, and return how many of them were kept."""
         self.count -= queries
         left = [position for position in self.positions if position < self.count]
         removed, self.positions = len(self.positions) - len(left), left
         return removed
 
     def passed(self) -> int:
-        """Return how many of the first ones are kept that cannot be among them any more, if these are many."""
+        """Return how many of the first kept queries are certainly not wanted, if these are many."""
         least = max(0, self.count - SLACK)
         held = (i for i, position in enumerate(self.positions) if self.wanted.may_hold(position, least))
         count = next(held, len(self.positions))
         return count if count >= max(SLACK, (len(self.positions) - count) // 4) else 0
 
     def chosen(self) -> list[int]:
-        """Return the places, among those that are kept, of the queries that are wanted in the end.
+        """Return the places, among the kept queries, of the queries that are wanted in the end.
 
         Raises:
             Unreadable: there are none, or some are not kept any more.
@@ -264,10 +263,10 @@ class KeptQueries:
         wanted = set(self.wanted.of(self.count))
         found = [i for i, position in enumerate(self.positions) if position in wanted]
         if not wanted:
-            raise Unreadable(f"queries={self.wanted!r} are none of its {self.count:,} queries: ask for others")
+            raise Unreadable(f"queries={self.wanted!r} names none of its {self.count:,} queries: ask for others")
         if len(found) < len(wanted):
             raise Unreadable(
-                f"more than {SLACK} of its tokens were taken back, and queries={self.wanted!r} reaches before what is "
-                "kept: ask for more queries"
+                f"more than {SLACK} of its tokens were taken back, and queries={self.wanted!r} needs queries that were "
+                "dropped: ask for more queries"
             )
         return found

@@ -32,16 +32,16 @@ from .kept_tensors import TensorKeeper
 from .record import CONTRADICTED, UNVERIFIED, ComparedOutput, Continuation, OutputCallback, Record, compare_output
 
 GROWS = (
-    "only its first call is kept: keep='overview' drops the keys that a later call would go on with; capture the whole "
+    "only its first call is kept: keep='overview' drops the keys that a later call needs; capture the whole "
     "text in one forward pass, model(text), or with keep='tensors'"
 )
 
 
 class ReducedAttention(Attention):
-    """An attention of which overviews, log-normalizers and metrics were kept; of a short text all weights.
+    """An attention of kept overviews, log-normalizers and metrics; a short text keeps all weights.
 
-    What can be asked: `overview` and all pictures in whole bins, `metrics`, `log_normalizer`, and which cells are
-    allowed; whatever needs q, k or v raises `OnlyOverviewError`, which says so.
+    Available: `overview` and all pictures in whole bins, `metrics`, `log_normalizer`, and which cells are allowed.
+    Everything that needs q, k or v raises `OnlyOverviewError`, which says so.
     """
 
     source: KeptLevels
@@ -67,17 +67,17 @@ class ReducedAttention(Attention):
     def what_if(self, changes: Mapping[str, Any]) -> Attention:
         """Raise `OnlyOverviewError` for any change."""
         if changes:
-            raise self.source.refusal("what it would be under other rules is")
+            raise self.source.refusal("attention under other rules is")
         return self
 
 
 def reduced(att: Attention, device: torch.device | None, ids: Tensor | None = None) -> ReducedAttention:
-    """Compute of an attention what is kept of it.
+    """Reduce an attention.
 
     Args:
         att: of q and k.
-        device: where to keep it; None: where q is.
-        ids: of each position its token, (B, K), where that is known.
+        device: where to keep the results; None: where q is.
+        ids: the token of each position, (B, K), if known.
     """
     B, H, _, Q, K, *_ = att.shape
     bins = (bin_width(Q), bin_width(K))
@@ -95,11 +95,11 @@ def reduced(att: Attention, device: torch.device | None, ids: Tensor | None = No
     return reduced_attention(levels, (Q, K), att.options.mask, att.is_causal)
 
 
-CELLS_OF_A_TASK = 1 << 28  # whoever does it, so that sums come out alike
+CELLS_OF_A_TASK = 1 << 28  # always the same, so that sums are too
 
 
 def reducing_tasks(att: Attention, name: str, ids: Tensor | None) -> list[Task]:
-    """Return the tasks of which `reduced_by_tasks` makes what is kept of an attention."""
+    """Return the tasks whose results `reduced_by_tasks` merges."""
     bins = bin_width(att.shape.Q), bin_width(att.shape.K)
     how: dict[str, Any] = {"name": name, "bins": bins, "with_normalizers": True}
     found: list[Task] = []
@@ -110,7 +110,7 @@ def reducing_tasks(att: Attention, name: str, ids: Tensor | None) -> list[Task]:
 
 
 def reduced_by_tasks(att: Attention, tasks: Sequence[Task], found: Sequence[SampledPart]) -> ReducedAttention:
-    """Return what is kept of an attention, from what its tasks came to."""
+    """Return a reduced attention from the results of its tasks."""
     B, H, _, Q, K, *_ = att.shape
     bins = bin_width(Q), bin_width(K)
     rows, columns = -(-Q // bins[0]), -(-K // bins[1])
@@ -122,7 +122,7 @@ def reduced_by_tasks(att: Attention, tasks: Sequence[Task], found: Sequence[Samp
         at = slice(queries.start // bins[0], -(-queries.stop // bins[0]))
         of = slice(heads.start, heads.stop)
         values[batch, of, at], allowed[batch, of, at] = one.values.cpu(), one.allowed.cpu()
-        assert one.normalizers is not None  # as was asked
+        assert one.normalizers is not None  # as requested
         normalizers[batch, of, queries.start : queries.stop] = one.normalizers.cpu()
         means[batch].add_sums(heads, one.sums, one.counts)
     sums, counts = (torch.stack(parts) for parts in zip(*(one.state for one in means), strict=True))
@@ -139,7 +139,7 @@ def _place(task: Task) -> tuple[int, range, range]:
 
 
 def _shared(allowed: Tensor) -> Tensor:
-    """Return which bins are allowed, (B, H, rows, columns), with one sample or head where all have the same."""
+    """Return whether each bin is allowed, (B, H, rows, columns), with one sample or head if all are the same."""
     for axis in (0, 1):
         one = allowed.narrow(axis, 0, 1)
         allowed = one.clone() if torch.equal(one.expand_as(allowed), allowed) else allowed
@@ -147,13 +147,13 @@ def _shared(allowed: Tensor) -> Tensor:
 
 
 def reduced_attention(levels: KeptLevels, sizes: tuple[int, int], mask: Any, is_causal: bool) -> ReducedAttention:
-    """Return the attention of what was kept.
+    """Return the attention from what was kept.
 
     Args:
-        levels: what was kept.
+        levels: the kept overviews.
         sizes: Q and K.
-        mask: of the attention; kept where it is small.
-        is_causal: whether it is.
+        mask: of the attention; kept if it is small.
+        is_causal: whether the attention is causal.
     """
     options = AttentionOptions(mask=mask if isinstance(mask, Mask) else None, is_causal=is_causal)
     if levels.is_whole:
@@ -163,7 +163,7 @@ def reduced_attention(levels: KeptLevels, sizes: tuple[int, int], mask: Any, is_
 
 
 class ReducedRecord(Record):
-    """One attention call of a model, reduced: it holds none of the tensors of a `Record`, and nothing continues it."""
+    """One reduced attention call of a model: it holds none of a `Record`'s tensors, and no call continues it."""
 
     def __init__(
         self, name: str, call: ObservedCall, keeper: TensorKeeper, step: ModelCall, heads: Sequence[int] | None = None
@@ -172,12 +172,12 @@ class ReducedRecord(Record):
         self._step, self._compared = step, None
         (B, _, Q, _), K = call.q.shape, call.k.shape[2]
         self.text = RecordText.of(call.text, B, Q, cross=self.cross)
-        self._last_key = call.k[:, :, -1].clone()  # (B, G, D), by which a call that would go on is known
+        self._last_key = call.k[:, :, -1].clone()  # (B, G, D), to recognize a call that would continue
         mask: Any = keeper.mask(call.mask)
         mask = simplify(mask, B, Q, K) if isinstance(mask, Spans) else mask
         how: dict[str, Any] = {name: getattr(call, name) for name in ("is_causal", "scale", "softcap", "sinks", "bias")}
         numbers = call.numbers_of(heads)
-        with torch._C.DisableTorchFunction():  # what is computed here is none of the model's steps
+        with torch._C.DisableTorchFunction():  # these computations are not steps of the model
             before = keys_before(call, mask) if K > Q and not self.cross else None
             att = Attention(call.q, call.k, mask=mask, **how).as_part(numbers, None, before, self.cross)
             ids = None if call.text is None or self.cross else call.text.ids
@@ -188,41 +188,41 @@ class ReducedRecord(Record):
 
     @staticmethod
     def needed(call: ObservedCall, keeper: TensorKeeper, how: Continuation | None) -> int:
-        """Return how many bytes a call will take, at most."""
+        """Return the most bytes that a call will take."""
         (B, H, Q, _), K = call.q.shape, call.k.shape[2]
         return B * H * (-(-Q // bin_width(Q)) * -(-K // bin_width(K)) * 5 + 4 * Q)
 
     @property
     def attention(self) -> ReducedAttention:
-        """Return what is kept of the attention."""
+        """Return the kept parts of the attention."""
         return self._reduced
 
     @property
     def queries(self) -> int:
-        """Return how many queries its call had."""
+        """Return the number of queries of its call."""
         return self._reduced.shape.Q
 
     @property
     def last_step(self) -> ModelCall:
-        """Return the model's call that it had."""
+        """Return its call of the model."""
         return self._step
 
     @property
     def size(self) -> int:
-        """Return how many bytes it takes."""
+        """Return its bytes."""
         return sum(x.nbytes for x in self.tensors().values())
 
     @property
     def nbytes(self) -> int:
-        """Return how many bytes it takes."""
+        """Return its bytes."""
         return self.size
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is kept."""
+        """Return the kept parts."""
         return self._reduced.source.tensors()
 
     def continued_by(self, call: ObservedCall, wanted: Continuation | None = None) -> None:
-        """Raise Unreadable for a call that goes on with this one's keys, which are not there any more."""
+        """Raise Unreadable for a call that continues this one, because its keys were dropped."""
         K, own = call.k.shape[2], self._reduced.shape.K
         past = K if self.cross else K - call.q.shape[2]
         if past < own or call.k.shape[1:2] + call.k.shape[3:] != self._last_key.shape[1:]:
@@ -232,7 +232,7 @@ class ReducedRecord(Record):
             raise Unreadable(GROWS)
 
     def continued_earlier(self, call: ObservedCall) -> None:
-        """Return None: no keys are there."""
+        """Return None: there are no keys."""
 
     def extend(self, call: ObservedCall, how: Continuation, step: ModelCall) -> NoReturn:
         """Raise Unreadable: nothing continues this."""
@@ -263,7 +263,7 @@ class ReducedRecord(Record):
         """Do nothing: all queries are in it."""
 
     def output_callback(self, call: ObservedCall, first: int, *, in_step: bool = False) -> OutputCallback:
-        """Return what takes the output of the call."""
+        """Return a function that takes the output of the call."""
         return functools.partial(self.add_output, call, first)
 
     def add_output(self, call: ObservedCall, first: int, output: Any, *, in_step: bool = False) -> None:
@@ -271,7 +271,7 @@ class ReducedRecord(Record):
         self._compared = compare_output(call, output)
 
     def fault(self) -> str | None:
-        """Return why this record cannot be shown: it does not give the output of its call; None if it does."""
+        """Return why this record cannot be shown, such as a contradicted output; None if it can."""
         if self._compared is None:
             return UNVERIFIED
         return CONTRADICTED if bool(self._compared.differs) else None
@@ -281,7 +281,7 @@ class ReducedRecord(Record):
 
 
 def entry_of(att: ReducedAttention, add: Callable[[Tensor], str]) -> dict[str, Any]:
-    """Return what `attention_from` makes the attention of again, as JSON; `add` puts a tensor into the file."""
+    """Return JSON from which `attention_from` restores the attention; `add` puts a tensor into the file."""
     kept, mask = att.source, att.options.mask
     tensors = {name: add(x) for name, x in kept.tensors().items()}
     told = mask_to_json(mask, add) if isinstance(mask, Mask) else None
@@ -290,7 +290,7 @@ def entry_of(att: ReducedAttention, add: Callable[[Tensor], str]) -> dict[str, A
 
 
 def attention_from(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ReducedAttention:
-    """Return the attention of which `entry_of` returned an entry."""
+    """Return the attention that `entry_of` described."""
     parts = [tensors[entry[name]] for name in ("values", "allowed", "log_normalizers")]
     found = [_with_all_metrics(tensors[entry[name]], entry["metrics"]) for name in ("metric_sums", "metric_counts")]
     rows, columns = entry["bins"]
@@ -302,7 +302,7 @@ def attention_from(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> R
 
 
 def _with_all_metrics(x: Tensor, names: Sequence[str]) -> Tensor:
-    """Return numbers by metric, (B, metrics, H), in today's order; 0 for those that the file does not have."""
+    """Return numbers by metric, (B, metrics, H), in today's order; 0 for metrics that the file lacks."""
     found = x.new_zeros(len(x), len(MEASURED), x.shape[2])
     for i, name in enumerate(names):
         if name in MEASURED:

@@ -1,4 +1,4 @@
-"""Records: what a capture keeps of each attention of a model, growing while the model generates."""
+"""Records: the attention that a capture keeps for each module, growing while the model generates."""
 
 from __future__ import annotations
 
@@ -37,21 +37,20 @@ from ..verify.verification import (
 from .decode_steps import NotedCall, RepeatedStep, kinds_of
 from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
 
-CONTRADICTED = f"its output is not what its q, k, v, mask and scale come to, so it does more than they tell: {EAGER}"
+CONTRADICTED = f"its q, k, v, mask and scale do not give its output, so the model does more than they show: {EAGER}"
 UNVERIFIED = (
-    "its output was not seen, or has not the shape (batch, heads, queries, size) of its q and v, so that it could not "
+    "its output was not seen, or does not have the shape (batch, heads, queries, size) of its q and v, so it could not "
     f"be verified: {EAGER}"
 )
 CHANGED_IN_PLACE = (
-    "its {} changed in place after the call, and clone=False keeps the model's own: capture with clone=True"
+    "its {} changed in place after the call, and clone=False keeps the model's own tensors: capture with clone=True"
 )
 KEYS_CHANGED = (
-    "keys in its cache were changed between two calls in a way that torch does not count, as through .data: change "
+    "keys in its cache changed between two calls in a way that torch does not count, such as .data: change "
     "them by operations of torch, or capture the whole text in one forward pass, without a cache"
 )
 TOO_COARSE = (
-    "its scores are so large that {} changes its weights to twice or half of what they are, or worse: capture it "
-    "without dtype="
+    "its scores are so large that {} makes its weights twice or half as large, or worse: capture it without dtype="
 )
 
 
@@ -59,8 +58,8 @@ T = TypeVar("T")
 OutputCallback = Callable[[Any], None]  # takes the output (B, H, Q, Dv) of a call that was recorded
 
 
-# Keys (B, G, length or more, D) of a call that were not compared with those that are kept, how often they had been
-# changed in place, and how many of them are filled.
+# Keys (B, G, length or more, D) of a call that were not compared with the kept ones, their number of changes in place,
+# and the number of filled keys.
 UncomparedKeys = tuple[Tensor, int, int]
 
 
@@ -68,12 +67,12 @@ UncomparedKeys = tuple[Tensor, int, int]
 class Continuation:
     """How a call continues a record."""
 
-    order: list[int]  # of each sample of the call, the sample of the record that it continues
-    dropped: int = 0  # positions of the record, from its end, that it does not continue
+    order: list[int]  # for each sample of the call, the sample of the record that it continues
+    dropped: int = 0  # positions at the end of the record that it does not continue
 
 
 class Joined(Generic[T]):
-    """An attribute of a record, to which calls that were only noted are joined before it is used."""
+    """An attribute of a record; calls that were only noted are joined before it is used."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -97,9 +96,9 @@ class Joined(Generic[T]):
 
 
 class Record:
-    """One attention of a model over all calls that continue one another: the prompt, then each new token.
+    """One attention module over all calls that continue one another: the prompt, then each new token.
 
-    Rows stay as the calls had them, whichever beam continues which: `settle` puts them in order when all is recorded.
+    Rows stay as the calls had them, whatever beams do; `settle` puts them in order after the block.
     """
 
     q, k, v = Joined[GrowingTensor](), Joined[GrowingTensor](), Joined["GrowingTensor | None"]()
@@ -112,7 +111,7 @@ class Record:
         self, name: str, call: ObservedCall, keeper: TensorKeeper, step: ModelCall, heads: Sequence[int] | None = None
     ) -> None:
         self.name, self.cross, self._keeper = name, bool(call.cross), keeper
-        self._noted: list[NotedCall] = []  # calls that are not joined to the rest yet
+        self._noted: list[NotedCall] = []  # calls that are not joined yet
         self._heads, self._queries = heads, None if keeper.queries is None else KeptQueries(keeper.queries)
         self._head_numbers = call.numbers_of(heads)
         self.scale, self.softcap = call.scale, call.softcap
@@ -128,34 +127,34 @@ class Record:
         self.text = RecordText.of(call.text, *call.q.shape[::2], cross=self.cross)
         self.calls: list[RecordedCall] = []
         self._lineage = Lineage(step, *call.q.shape[::2])
-        self._key_rows: Tensor | None = None  # (B, K): of the running samples, in which row each key is; None: its own
-        self._samples: list[tuple[int, OutputSample]] = []  # the query at which a call begins, some of its output
+        self._key_rows: Tensor | None = None  # (B, K): the row of each key of the running samples; None: its own
+        self._samples: list[tuple[int, OutputSample]] = []  # a call's first query, some of its output
         self._checks: list[OutputCheck] = []  # of outputs that are verified later, with those of other layers
-        self._differences: list[Tensor] = []  # of each call that was verified, whether its output is another
+        self._differences: list[Tensor] = []  # for each verified call, whether its output differs
         self._rearranged = False  # whether rows of the calls have changed places
         self._is_too_coarse = False  # whether the type in which it is kept changes its weights
         self._outputs = KeptOutputs()
-        # Whether outputs of calls with one new token are kept until the end, to be verified there.
+        # Whether outputs of calls with one new token are kept until the end and verified there.
         self.keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
-        self._repeats = _keeps_all(keeper) and heads is None  # whether its calls may be like those of other layers
+        self._repeats = _keeps_all(keeper) and heads is None  # whether its calls may repeat those of other layers
         self._versions = self._count_changes()
         self._changed: dict[str, None] = {}  # names of tensors that the model changed after the call
-        self._grown = _what_is_known_of_keys(call)  # in the last call, by which those that continue them are known
-        self._is_confirmed = False  # whether keys that were known to continue others were compared once
+        self._grown = _cache_state(call)  # of the last call; calls that continue it are recognized by this
+        self._is_confirmed = False  # whether keys were compared once after the cache reported their growth
         self._unconfirmed: UncomparedKeys | None = None  # the last ones
         self._lost_keys = False  # whether they turned out to be others
         self._attention: Attention | None = None
-        self.target: int | None = None  # the token of its logits; None: the one that was most likely next
+        self.target: int | None = None  # the token of its logits; None: the most likely next token
         self._carried: tuple[Attention, tuple[int | None, ...], Attention] | None = None
 
     @staticmethod
     def needed(call: ObservedCall, keeper: TensorKeeper, how: Continuation | None) -> int:
-        """Return how many bytes a call will take."""
+        """Return the bytes that a call will take."""
         return keeper.size_of(call, None if how is None else call.q.shape[2])
 
     @property
     def queries(self) -> int:
-        """Return how many queries its calls had, those that are not kept too."""
+        """Return the number of queries in its calls, with those that are not kept."""
         return self.q.length if self._queries is None else self._queries.count
 
     def _add_rules(self, call: ObservedCall, first: int, rows: Sequence[int] | None) -> None:
@@ -172,24 +171,24 @@ class Record:
 
     @property
     def last_step(self) -> ModelCall:
-        """Return the model's call that it had last."""
+        """Return its last call of the model."""
         return self._noted[-1].step.recorded.step if self._noted else self._lineage.last
 
     @property
     def size(self) -> int:
-        """Return how many bytes q, k and v take."""
+        """Return the bytes of q, k and v."""
         return self.q.nbytes + self.k.nbytes + (0 if self.v is None else self.v.nbytes)
 
     @property
     def nbytes(self) -> int:
-        """Return how many bytes it takes; a mask that layers share is counted by each."""
+        """Return its bytes; a mask that layers share counts in each."""
         return self.size + sum(bytes_of_mask(one) for rules in self.call_rules for one in (rules.mask, rules.bias))
 
     def continued_by(self, call: ObservedCall, wanted: Continuation | None = None) -> Continuation | None:
         """Return how a call continues this record; None if it does not.
 
-        A decoder's keys are those of before and new ones, a cross-attention's are the same; beams change places; tokens
-        that were tried and rejected leave the cache again.
+        A decoder's call has the earlier keys and new ones, a cross-attention's the same keys. Beams change places;
+        rejected tokens leave the cache again.
 
         Args:
             call: the call.
@@ -212,13 +211,13 @@ class Record:
         return None if order is None else Continuation(order, dropped)
 
     def continues_but_for_samples(self, call: ObservedCall) -> bool:
-        """Return whether a call has as many keys before its own as this record has, of another number of samples."""
+        """Return whether a call has as many earlier keys as this record, but another number of samples."""
         (B, G, K, D), Q = call.k.shape, call.q.shape[2]
         kept = self.k.shape
         return not self.cross and kept[0] != B and (kept[1], K - Q, kept[3]) == (G, self.k.length, D) and Q < K
 
     def _holds_first_keys_of(self, call: ObservedCall) -> bool:
-        """Return whether the cache has put new keys after those of the last call, and done nothing else to them."""
+        """Return whether the cache only appended new keys since the last call."""
         last, now = self._grown, call.grown
         if not isinstance(last, GrownKeys):
             return last is not None and last.are(call.k)
@@ -227,9 +226,9 @@ class Record:
         return now.kept == call.k.shape[2] - call.q.shape[2]
 
     def confirm_keys(self) -> None:
-        """Compare the keys that were last with those that are kept, where the cache alone has told that they continue.
+        """Compare the last keys with the kept ones, if only the cache's report said that they continue.
 
-        Torch counts no change that is made past it, as through `.data`.
+        Torch does not count every change, such as one through `.data`.
         """
         last, self._unconfirmed = self._unconfirmed, None
         if last is None or last[0]._version != last[1]:
@@ -240,7 +239,7 @@ class Record:
         self._lost_keys |= not torch.equal(kept, self._keeper.converted(keys.narrow(2, 0, length)))
 
     def continued_earlier(self, call: ObservedCall) -> Continuation | None:
-        """Return how a call continues this record from a place before its end; None if it does not."""
+        """Return how a call continues this record from a position before its end; None if it does not."""
         (B, G, K, D), (_, H, Q, _) = call.k.shape, call.q.shape
         past, total = K - Q, self.k.length
         if self.cross or past <= 0 or (*self.k.shape[:2], self.k.shape[3], self.q.shape[1]) != (B, G, D, H):
@@ -253,7 +252,7 @@ class Record:
         return None
 
     def _running_keys(self, start: int, stop: int) -> Tensor:
-        """Return keys as the samples that run now have them."""
+        """Return keys in the order of the samples that run now."""
         keys = self.k.view(start).narrow(2, 0, stop - start)
         return keys if self._key_rows is None else take_rows(keys, self._key_rows[:, start:stop])
 
@@ -265,10 +264,10 @@ class Record:
         K, new = call.k.shape[2], call.q.shape[2]
         past = K if self.cross else K - new
         first = self.k.length - past
-        is_cut = call.grown is not None and call.grown.cuts  # for which all keys were compared just now
+        is_cut = call.grown is not None and call.grown.cuts  # then all keys were compared just now
         is_uncompared = self._is_confirmed and not is_cut and self._holds_first_keys_of(call)
         self._unconfirmed = (call.k, call.k._version, K) if is_uncompared else None
-        self._grown = _what_is_known_of_keys(call)
+        self._grown = _cache_state(call)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         self.q.append(self._keeper.converted(call.q if rows is None else take_part(call.q, QUERIES, rows)))
         if not self.cross:
@@ -288,10 +287,10 @@ class Record:
     def repeated_step(
         self, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
     ) -> RepeatedStep | None:
-        """Return the last call as one that other layers may repeat; None if they may not.
+        """Return the last call for other layers to repeat; None if they may not.
 
         Args:
-            implementation, arguments, settings: with which transformers' interface was called.
+            implementation, arguments, settings: of the call of transformers' interface.
         """
         last = self._grown
         if not self._can_repeat or not isinstance(last, GrownKeys) or last.before is None or len(arguments) != 4:
@@ -319,16 +318,16 @@ class Record:
         return plain and self._key_rows is None and self._is_confirmed
 
     def repeating(self, step: RepeatedStep, keys: Tensor) -> GrownKeys | None:
-        """Return what the cache tells of a call's keys, if the call continues this record as another layer's its own.
+        """Return the cache's report on a call's keys, if the call continues this record as another layer's call did.
 
         Args:
-            step: that of the other layer.
-            keys: of the call, which is like it as far as its arguments tell.
+            step: of the other layer.
+            keys: of the call, whose arguments are like the step's.
         """
         last, now = self._grown, grown_keys(keys)
         if now is None or not isinstance(last, GrownKeys) or now.before != last.number or not self._can_repeat:
             return None
-        own = vars(self)  # which does not join what is noted
+        own = vars(self)  # without joining the noted calls
         q, k, v, noted = own["q"], own["k"], own["v"], len(self._noted)
         continues = (
             now.length == step.keys
@@ -344,12 +343,12 @@ class Record:
     def repeat(
         self, step: RepeatedStep, text: CallText | None, given: Sequence[Tensor], grown: GrownKeys
     ) -> OutputCallback:
-        """Note a call that is like that of another layer; return what takes its output.
+        """Note a call that repeats another layer's; return a function that takes its output.
 
         Args:
-            step: which it repeats.
-            text: what stands at its position.
-            given: q, k and v, the latter two with all keys.
+            step: that it repeats.
+            text: at its position.
+            given: q, k and v, k and v with all keys.
             grown: as `repeating` returned it.
         """
         if len(self._noted) >= AT_ONCE:
@@ -364,12 +363,12 @@ class Record:
         return call
 
     def check_later(self, step: RepeatedStep, q: Tensor, k: Tensor, v: Tensor, output: Tensor) -> bool:
-        """Have the output of a call whose values are not kept verified with those of other layers; False if it cannot.
+        """Queue the output of a call without kept values, to be verified with other layers; False if it cannot be.
 
         Args:
             step: of the call.
             q: (B, H, 1, D), a copy.
-            k, v: with all keys, as the model has them, which change no more before the model's call has ended.
+            k, v: the model's own, with all keys; they do not change before the model's call has ended.
             output: (B, H, 1, Dv).
         """
         sample = sample_output(output, q, k, v, [0])
@@ -379,7 +378,7 @@ class Record:
         return True
 
     def join_noted(self) -> None:
-        """Join the calls that were only noted so far."""
+        """Join the calls that were only noted."""
         if not self._noted:
             return
         noted, self._noted = self._noted, []
@@ -403,7 +402,7 @@ class Record:
             self._verify_outputs()
 
     def _drop_passed(self) -> None:
-        """Drop the first queries that cannot be among those that are wanted any more."""
+        """Drop the first queries that are certainly not wanted."""
         passed = 0 if self._queries is None else self._queries.passed()
         if not passed or self._queries is None:
             return
@@ -416,10 +415,10 @@ class Record:
             self.call_rules[0] = rules_of_queries(first, range(passed, first.queries), self.k.device)
 
     def keep_queries(self) -> None:
-        """Keep the queries alone that are wanted in the end, now that it is known how many there are.
+        """Keep only the wanted queries, now that their number is known.
 
         Raises:
-            Unreadable: they are not there.
+            Unreadable: they do not exist.
         """
         if self._queries is None:
             return
@@ -433,7 +432,7 @@ class Record:
         self._attention = None
 
     def _follow(self, order: list[int], new: int) -> None:
-        """Note in which rows the keys of the running samples are, when they have changed places and grow."""
+        """Note the rows of the running samples' keys, after they changed places and grew."""
         rows, B = self._key_rows, len(order)
         if rows is None and not is_unchanged(order):
             rows = torch.arange(B, device=self.k.device)[:, None].expand(B, self.k.length)
@@ -442,7 +441,7 @@ class Record:
             self._key_rows = torch.cat([rows[order], own], 1)
 
     def branch(self, dropped: int) -> Record:
-        """Return a record of all but the last positions, which goes on apart from this one."""
+        """Return a record of all but the last positions, which continues separately."""
         self.join_noted()
         self._verify_checks()
         other = copy.copy(self)
@@ -459,10 +458,10 @@ class Record:
         return other
 
     def settle(self, chosen: Mapping[int, ChosenRows] | None = None) -> None:
-        """Put the rows of all calls in order, such that each sample is one text.
+        """Put the rows of all calls in order, so that each sample is one text.
 
         Args:
-            chosen: as `Lineage.rows` takes it; without it samples are those that ran last.
+            chosen: as `Lineage.rows` takes it; None: samples are those that ran last.
         """
         self.confirm_keys()
         self._drop_unfinished()
@@ -496,7 +495,7 @@ class Record:
         self._lineage.merge(rows)
 
     def _drop_unfinished(self) -> None:
-        """Drop the last call if it has given no output, as where the model was interrupted in it."""
+        """Drop the last call if it gave no output, because the model was interrupted in it."""
         expected = self._outputs.expected
         if expected[:-1] or not expected or not expected[0]:
             return
@@ -505,13 +504,13 @@ class Record:
             self.shorten(by)
 
     def output_callback(self, call: ObservedCall, first: int, *, in_step: bool = False) -> OutputCallback:
-        """Return what takes the output of a call, by which it is verified: at once, or with others if it has one query.
+        """Return a function that takes a call's output and verifies it: at once, or with others if it has one query.
 
         Args:
             call: the call.
             first: the query of the record at which it begins.
-            in_step: whether a call of the model is running whose end verifies what waits for other layers, and until
-                which the keys and values of this one stay as they are.
+            in_step: whether a call of the model is running. Its end verifies the queued outputs, and until then the
+                keys and values of this call do not change.
         """
         self._outputs.expect(first)
         if not first or call.q.shape[2] > 1 or call.dropout:
@@ -527,7 +526,7 @@ class Record:
             self._verify_outputs()
 
     def take_checks(self) -> list[OutputCheck]:
-        """Return what is to be compared of outputs that are not verified yet, and keep it no longer."""
+        """Return the outputs that are not verified yet, and forget them."""
         checks, self._checks = self._checks, []
         found = self._outputs.pop()
         if found is None or self.v is None:
@@ -545,22 +544,22 @@ class Record:
         return OutputCheck(rows, rules, self.scale, self.softcap, self.sinks, self._differences)
 
     def pop_checks(self) -> list[OutputCheck]:
-        """Return what waits to be verified with other layers, and keep it no longer."""
+        """Return the checks that are queued to run with other layers, and forget them."""
         checks, self._checks = self._checks, []
         return checks
 
     def _verify_checks(self) -> None:
-        """Verify what waits for other layers."""
+        """Run the queued checks."""
         with torch.no_grad():
             verify(self.pop_checks())
 
     def _verify_outputs(self) -> None:
-        """Verify calls by the outputs that were kept of them, against what is kept of q, k, v and their rules."""
+        """Verify calls by their kept outputs, against the kept q, k, v and their rules."""
         with torch.no_grad():
             verify(self.take_checks())
 
     def add_output(self, call: ObservedCall, first: int, output: Any, *, in_step: bool = False) -> None:
-        """Verify a call by some rows of its output, before anything of it can change; if all of it is kept, later on.
+        """Verify a call by some rows of its output before anything changes; or later, if the whole output is kept.
 
         Args:
             call: the call.
@@ -586,37 +585,37 @@ class Record:
             self._samples.append((first, sample))
 
     def _verify_later(self, kept: ObservedCall, output: Any) -> OutputSample | None:
-        """Keep some rows of the output of a short call, to be verified with those of other layers; None if it is not.
+        """Keep some rows of a short call's output, to be verified with other layers; None if they are not.
 
         Args:
-            kept: the first call, with copies of q, k and v, which no one else changes.
+            kept: the first call, with private copies of q, k and v.
             output: of the call.
         """
         if kept.v is None or not isinstance(output, Tensor) or max(kept.k.numel(), kept.v.numel()) > WAITING:
             return None
         sample = sample_output(output, kept.q, kept.k, kept.v)
         if sample is not None:
-            rows = rows_to_compare(replace(sample), kept.q, kept.k, kept.v)  # for samples follow reordered beams
+            rows = rows_to_compare(replace(sample), kept.q, kept.k, kept.v)  # samples follow reordered beams
             self._checks.append(self._check(rows, self.call_rules[0]))
         return sample
 
     def _verify_with_step(self, call: ObservedCall, output: Any) -> OutputSample | None:
-        """Have a call of one query verified with those of other layers when the model's call ends; None if it is not.
+        """Queue a call of one query, to be verified with other layers after the model's call; None if it cannot be.
 
         Args:
-            call: the call, whose keys and values are the model's own.
+            call: the call; its keys and values are the model's own.
             output: of the call.
         """
         if call.v is None or not isinstance(output, Tensor) or isinstance(call.bias, Tensor):
             return None  # a bias of many layers would be held
         sample = sample_output(output, call.q, call.k, call.v)
         if sample is not None:
-            rules = self._rules_of(call, 0)  # whose mask layers share, by which their outputs are computed together
+            rules = self._rules_of(call, 0)  # layers share the mask; their outputs are computed together by it
             self._checks.append(self._check(rows_to_compare(sample, call.q, call.k, call.v), rules))
         return sample
 
     def _as_kept(self, call: ObservedCall) -> ObservedCall:
-        """Return a first call with what is kept of it, where that is all: it lies side by side, and is read faster."""
+        """Return a first call with the kept tensors, if they are the whole call: contiguous, so faster to read."""
         keeper, v = self._keeper, self.v
         as_it_is = keeper.clone and keeper.device is None and keeper.dtype is None
         whole = self._heads is None and self._queries is None and len(self.call_rules) == 1
@@ -625,13 +624,13 @@ class Record:
         return replace(call, q=self.q.view(), k=self.k.view(), v=v.view())
 
     def fault(self) -> str | None:
-        """Return why this record cannot be shown: it does not give the outputs of its calls; None if it does."""
+        """Return why this record cannot be shown, such as a contradicted output; None if it can."""
         self._verify_outputs()
         if self._outputs.expected:
             return UNVERIFIED
         if self._lost_keys:
             return KEYS_CHANGED
-        if changed := [*self._changed, *self._changed_in_place()]:  # so that its outputs may be other ones too
+        if changed := [*self._changed, *self._changed_in_place()]:  # its outputs may have changed too
             return CHANGED_IN_PLACE.format(" and ".join(changed))
         if any(map(bool, self._differences)) or self._kept_is_contradicted():
             return CONTRADICTED
@@ -641,7 +640,7 @@ class Record:
         return {"q": self.q, "k": self.k} | ({} if self.v is None else {"v": self.v})
 
     def _count_changes(self) -> dict[str, int]:
-        """Return how often each of the model's own tensors that are kept was changed in place, where torch counts."""
+        """Return the number of changes in place of each kept tensor of the model, as torch counts them."""
         if self._keeper.clone:
             return {}
         counts = {name: kept.version() for name, kept in self._kept().items()}
@@ -653,7 +652,7 @@ class Record:
         return [name for name, count in self._versions.items() if now.get(name, count) != count]
 
     def _kept_is_contradicted(self) -> bool:
-        """Return whether what was joined of several calls, or not copied, gives another output; drops the samples."""
+        """Return whether joined or uncopied calls give another output; drops the samples."""
         samples, self._samples = self._samples, []
         if self.v is None or (self._keeper.clone and not self._rearranged):
             return False
@@ -676,7 +675,7 @@ class Record:
         if not by:
             return
         self._grown = self._unconfirmed = None
-        self._verify_checks()  # before the memory that they read is written to again
+        self._verify_checks()  # before the memory that they read is overwritten
         self._lineage.shorten(by)
         for kept in () if self.cross else (self.k, self.v):
             if kept is not None:
@@ -695,14 +694,14 @@ class Record:
 
     @property
     def positions(self) -> list[int] | None:
-        """Return the queries that are kept, among all; None where all are."""
+        """Return the kept queries among all; None if all are kept."""
         if self._queries is None or len(self._queries.positions) == self._queries.count:
             return None
         return self._queries.positions
 
     @property
     def _keys_before(self) -> int | None:
-        """How many keys came before the first query, as of an earlier turn; None: none, or it is not known."""
+        """The number of keys before the first query, as of an earlier turn; None: zero, or unknown."""
         more = self.k.length - self.queries
         if self.cross or more < 0:
             return None
@@ -713,7 +712,7 @@ class Record:
         return {name: kept.trim() for name, kept in self._kept().items()}
 
     def _joined_rules(self) -> CallRules:
-        """Return the rules of all calls as those of one, from now on kept so."""
+        """Return the rules of all calls as one, and keep them so."""
         if len(self.call_rules) > 1:
             self._verify_outputs()
             self._lineage.merge(self._lineage.rows())
@@ -749,7 +748,7 @@ class Record:
         return self._carrying(self._attention)
 
     def _carrying(self, att: Attention) -> Attention:
-        """Return its attention with what the weights carry, made again where a gradient has come meanwhile."""
+        """Return its attention with the carried parts, made again if a gradient has arrived."""
         known = (self.target, *(id(one) for call in self.calls for one in gradients_of(call, self.name)))
         if self._carried is None or self._carried[:2] != (att, known):
             found = carry(att, self.name, self.calls, self._heads, self.positions, lambda: self.text.real)
@@ -761,18 +760,18 @@ class Record:
 
 @dataclass
 class ComparedOutput:
-    """Some rows of a call's output, and whether they are other than its q, k, v and rules come to."""
+    """Some rows of a call's output, and whether they differ from softmax(q, k, v, rules)."""
 
     sample: OutputSample
     differs: Tensor  # (), bool
 
 
 def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
-    """Compare a call's output, as `verification.sample_output` takes it, with its q, k, v and rules; None if it cannot.
+    """Compare a call's output, as `verification.sample_output` takes it, with q, k, v and rules; None if it cannot.
 
     Args:
         call: the call.
-        output: what it gave.
+        output: of the call.
     """
     sample = None if call.v is None else sample_output(output, call.q, call.k, call.v)
     if sample is None or call.v is None:
@@ -784,21 +783,21 @@ def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
 
 
 def _keeps_all(keeper: TensorKeeper) -> bool:
-    """Return whether all that is kept is whole, as it is; the model's own of a first call are copied when it grows."""
+    """Return whether all positions are kept unchanged; the model's own first tensors are copied when they grow."""
     return keeper.device is None and keeper.dtype is None and keeper.queries is None
 
 
-def _what_is_known_of_keys(call: ObservedCall) -> GrownKeys | SeenKeys | None:
-    """Return what is known of a call's keys: of cross-attention the tensor, of others what their cache has done."""
+def _cache_state(call: ObservedCall) -> GrownKeys | SeenKeys | None:
+    """Return the state of a call's keys: for cross-attention the tensor, otherwise the cache's report."""
     if call.cross:
         return None if call.k.is_inference() else SeenKeys(weakref.ref(call.k), call.k._version)
     return call.grown if call.grown is not None and call.grown.length == call.k.shape[2] else None
 
 
 def _order_of(before: Tensor, now: Tensor, wanted: list[int] | None) -> list[int] | None:
-    """Return of each sample the one of before with the same keys (B, G, K, D), itself if it has; None: not all have.
+    """Return each sample's earlier sample with the same keys (B, G, K, D), itself if possible; None: not all have one.
 
-    `wanted` is taken where it fits: samples may be alike here and not in another layer.
+    `wanted` is used if it fits: samples may be alike in this layer and not in another.
     """
     B = len(now)
     for order in (wanted, list(range(B))):

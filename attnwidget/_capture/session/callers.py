@@ -1,4 +1,4 @@
-"""Whose calls those are that hooks report: which module of a model calls, and whether it attends across."""
+"""The callers of attention functions: which module of a model calls, and whether it attends across."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ..modules.self_or_cross import Invocation, Provenance, ToldCross
 from ..tracing.traced_tensors import Caller
 
 NOT_WATCHED = (
-    "it was called in another way than while the text before it was generated, so that what its q and k are made of "
-    "was not seen: call it in a capture of its own, or say whether it is cross-attention, capture(cross=…)"
+    "it was called in another way than while the text before it was generated, so the sources of its q and k "
+    "were not seen: call it in a capture of its own, or say whether it is cross-attention, capture(cross=…)"
 )
 CALL = nn.Module._call_impl.__code__  # noqa: SLF001 - of each call of a module: torch has no public name for it
 HEAD_COUNT_NAMES = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead")
 
 
 class ModelCalls:
-    """Knows which module of a model calls an attention function, as far as hooks and the stack tell it.
+    """Knows which module of a model calls an attention function, from hooks and the stack.
 
     Args:
-        model: the module whose calls are asked for, or None for all calls in this thread.
-        told: which modules are cross-attention, as the user says it.
+        model: whose calls to record, or None for all calls in this thread.
+        told: the user's word on which modules are cross-attention.
     """
 
     def __init__(self, model: nn.Module | None, told: ToldCross) -> None:
@@ -46,11 +46,11 @@ class ModelCalls:
         self._watched = WatchedModules(None)
 
     def knows(self, module: nn.Module | None) -> bool:
-        """Return whether a module is one of the model's."""
+        """Return whether a module belongs to the model."""
         return id(module) in self._names
 
     def name_of(self, module: nn.Module) -> str | None:
-        """Return the name under which calls of a module are recorded; None if it is not of the model."""
+        """Return the name under which calls of a module are recorded; None if it does not belong to the model."""
         if self.model is None:
             return self._name_of_innermost(self._modules())
         key, watched = id(module), self._watched
@@ -66,7 +66,7 @@ class ModelCalls:
         return Caller(name, bool(modules) and "att" in f"{name} {type(modules[0]).__name__}".lower())
 
     def head_count(self) -> int | None:
-        """Return how many heads the calling module says it has."""
+        """Return the number of heads that the calling module reports."""
         for module in self._modules()[:1]:
             for name in HEAD_COUNT_NAMES:
                 if isinstance(found := getattr(module, name, None), int):
@@ -92,7 +92,7 @@ class ModelCalls:
         return self._roots[id(root)][1].get(id(modules[0]), type(modules[0]).__name__)
 
     def _is_cross(self, name: str, call: ObservedCall) -> bool | None:
-        """Return whether a module's call is cross-attention; None where no evidence of `provenance` decides it."""
+        """Return whether a module's call is cross-attention; None if no evidence of `Provenance` decides it."""
         told = self._told.of(name)
         if told is not None or call.cross is not None:
             return call.cross if told is None else told
@@ -103,7 +103,7 @@ class ModelCalls:
         return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
 
     def _running(self, name: str) -> Invocation | None:
-        """Return the call that is running of a module, or of the one around it; None if those are not watched."""
+        """Return the running call of a module, or of the one around it; None if they are not watched."""
         if self._provenance.rests(name):
             return None
         running = self._provenance.innermost()
@@ -114,10 +114,10 @@ class ModelCalls:
 
 
 def module_of(model: Any) -> nn.Module | None:
-    """Return the module that a user gives, or that what they give holds; None for None, and for a function.
+    """Return the module in a user's argument; None for None, and for a function.
 
     Raises:
-        TypeError: something else.
+        TypeError: there is none.
     """
     if model is None or isinstance(model, nn.Module):
         return model
@@ -125,7 +125,7 @@ def module_of(model: Any) -> nn.Module | None:
     if isinstance(inner, nn.Module):
         return inner
     if isinstance(model, type):
-        raise TypeError(f"model is the class {model.__name__}: give a model of it, as it is called in the block")
+        raise TypeError(f"model is the class {model.__name__}: give an instance, the one that is called in the block")
     why = why_no_model(model)
     if why is not None:
         raise TypeError(f"model is {kind_of(model)}: {why}")
@@ -134,11 +134,11 @@ def module_of(model: Any) -> nn.Module | None:
     raise TypeError(f"model is {kind_of(model)}: give an nn.Module, or None for all calls in the block")
 
 
-# Names of modules, and of who calls.
+# Names of modules and callers.
 
 
 def parts_of(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the parts of a model that may be called alone, such as its encoder, by name; layers in a list are none."""
+    """Yield the parts of a model that may be called directly, such as its encoder, by name; no layers of a list."""
     for name, part in model.named_children():
         if isinstance(part, nn.ModuleList | nn.ModuleDict | nn.Sequential | torch.jit.ScriptModule):
             continue
@@ -156,7 +156,7 @@ def module_names(model: nn.Module) -> dict[int, str]:
 
 
 def modules_on_stack(frame: FrameType | None) -> Iterator[nn.Module]:
-    """Yield the modules in whose methods a frame is, the innermost first."""
+    """Yield the modules whose methods are running, the innermost first."""
     while frame is not None:
         names = frame.f_code.co_varnames
         if names and names[0] == "self":
@@ -167,7 +167,7 @@ def modules_on_stack(frame: FrameType | None) -> Iterator[nn.Module]:
 
 
 def calls_running(modules: Collection[int]) -> int:
-    """Return how many calls of modules, given by identity, are running within one another in this thread."""
+    """Return how many nested calls of modules, given by identity, are running in this thread."""
     frame, count = sys._getframe(1).f_back, 0
     while frame is not None:
         count += frame.f_code is CALL and id(frame.f_locals.get("self")) in modules
@@ -176,7 +176,7 @@ def calls_running(modules: Collection[int]) -> int:
 
 
 def calling_function() -> str:
-    """Return the name of the innermost function that is being run outside of torch and of this package."""
+    """Return the name of the innermost running function outside torch and this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -189,7 +189,7 @@ def calling_function() -> str:
 
 @contextlib.contextmanager
 def forward_hooks(model: nn.Module, begins: Callable[[], None], ends: Callable[[], None]) -> Iterator[None]:
-    """Call `begins` and `ends` where the model's forward passes do."""
+    """Call `begins` and `ends` with each of the model's forward passes."""
     with contextlib.ExitStack() as stack:
         stack.callback(model.register_forward_pre_hook(lambda *_: begins(), prepend=True).remove)
         stack.callback(model.register_forward_hook(lambda *_: ends(), always_call=True).remove)

@@ -1,4 +1,4 @@
-"""What a capture is asked to record and to keep: the arguments of `capture`, checked once."""
+"""What a capture records and keeps: the arguments of `capture`, checked once."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class CaptureOptions:
     """The arguments of `capture`, beside the model, as `read_options` has checked them.
 
     Attributes:
-        layers: which layers to record; None: all.
-        queries: which queries of each record to keep; None: all.
-        heads: which heads to keep, of all layers or by layer; None: all.
-        cross: what is said of which modules are cross-attention.
-        keep: "tensors", or "overview", what is computed of them at once.
+        layers: to record; None: all.
+        queries: of each record to keep; None: all.
+        heads: to keep, for all layers or by layer; None: all.
+        cross: the user's word on which modules are cross-attention.
+        keep: "tensors", or "overview" to reduce them at once.
         values: whether to keep v.
-        gradients: whether to keep the gradients of the outputs of heads.
+        gradients: whether to keep the gradients of the heads' outputs.
         clone: whether to copy tensors.
         device: where to keep tensors; None: where they are.
-        dtype: the type to keep them in; None: as they are.
-        last: how many forward passes to keep, the last ones; None: all.
-        every: which forward passes to keep, each n-th; None: all.
-        limit: bytes to keep at most; None: a share of the memory that is free.
-        strict: whether what cannot be shown is refused when the block ends; else a warning tells it.
-        tokenizer: that has words for the ids that the model reads, or its name; None: they stay ids.
+        dtype: the type in which to keep them; None: as they are.
+        last: how many of the last forward passes to keep; None: all.
+        every: keep each n-th forward pass; None: all.
+        limit: the most bytes to keep; None: a share of the free memory.
+        strict: whether to raise at the end of the block for attention that cannot be shown; else only warn.
+        tokenizer: spells the ids that the model reads, or its name; None: they stay ids.
     """
 
     layers: tuple[Layer, ...] | None = None
@@ -79,7 +79,7 @@ def read_options(
         raise TypeError(f"dtype is {dtype!r}: give torch.float16, bfloat16, float32 or float64, or None")
     as_choice(keep, get_args(Keep), "keep")
     if keep == "overview" and queries is not None:
-        raise ValueError("keep is 'overview', which is of all queries: leave queries= out, or give keep='tensors'")
+        raise ValueError("keep='overview' needs all queries: leave queries= out, or give keep='tensors'")
     return CaptureOptions(
         layers=read_layers(layers),
         queries=None if queries is None else Numbers(queries, "queries"),
@@ -101,7 +101,7 @@ def read_options(
 
 def _read_gradients(gradients: Any, keep: str, values: Any) -> bool:
     if not isinstance(gradients, bool):
-        raise TypeError(f"gradients is {gradients!r}: give True to keep those of the outputs of heads, or False")
+        raise TypeError(f"gradients is {gradients!r}: give True to keep the gradients of the heads' outputs, or False")
     if gradients and (keep != "tensors" or not values):
         given = "values=False" if keep == "tensors" else "keep='overview'"
         raise ValueError(f"gradients are kept beside q, k and v: leave {given} out")
@@ -113,12 +113,12 @@ def _read_device(device: Any) -> torch.device | None:
         return None if device is None else torch.empty(0, device=device).device
     except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
         raise ValueError(
-            f"device is {device!r}, which this torch does not have: give one that it has, as 'cpu' or 'cuda:0', or None"
+            f"device is {device!r}, which this torch does not have: give one that it has, such as 'cpu', or None"
         ) from error
 
 
 def read_tokenizer(tokenizer: Any) -> Any:
-    """Return a tokenizer, or its name; raise TypeError for anything that has no words for ids."""
+    """Return a tokenizer, or its name; raise TypeError if it cannot spell ids."""
     if tokenizer is not None and not isinstance(tokenizer, str):
         spell([], tokenizer, "ids")
     return tokenizer

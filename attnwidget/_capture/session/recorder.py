@@ -45,9 +45,9 @@ class Recorder(ModelCalls):
     """The records of one capture, and the hooks that fill them while its block is open.
 
     Attributes:
-        model: the module whose calls are recorded, or None for all calls in this thread.
+        model: whose calls are recorded, or None for all calls in this thread.
         matcher: the records so far.
-        skipped: calls that cannot be shown: by the module's name, the reason.
+        skipped: calls that cannot be shown: the reason by module name.
     """
 
     def __init__(self, model: Any, options: CaptureOptions) -> None:
@@ -64,7 +64,7 @@ class Recorder(ModelCalls):
         how = options.last, options.every, kept_as, self._provenance.wake
         self.matcher = RecordMatcher(keeper, self._is_selected, self._heads.of, self._is_cross, *how)
         self.skipped: dict[str, str] = {}
-        self._unreadable: dict[str, str] = {}  # as `skipped`, but other calls of the same module may be readable
+        self._unreadable: dict[str, str] = {}  # like `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
         self._called: set[str] = set()  # names of modules whose calls were seen
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
@@ -73,15 +73,15 @@ class Recorder(ModelCalls):
         self._outputs = OutputWatcher(
             gradients=options.gradients, memory=self._memory, device=options.device, dtype=options.dtype
         )
-        self.texts: TextWatcher | None = None  # reads what the model reads
+        self.texts: TextWatcher | None = None  # reads the model's text
         self._begins: set[int] = set()  # the model and its parts, by identity, whose calls begin a forward pass
         self._parts: UnwatchedParts | None = None  # of the model, that need not be watched
-        self._thread: int | None = None  # in which it watches
+        self._thread: int | None = None  # the watched thread
         self._ran_elsewhere = False  # whether the model was called in another thread
 
     @property
     def open_blocks(self) -> int:
-        """How many blocks, within one another, are recording."""
+        """The number of nested open blocks."""
         return len(self._open)
 
     def begin(self) -> None:
@@ -129,12 +129,12 @@ class Recorder(ModelCalls):
         self._parts = None
 
     def _refuse_unknown_names(self, model: nn.Module) -> None:
-        """Refuse a layer's name that no module has, before the model has run, which may take long."""
+        """Refuse a layer's name that no module has, before the model runs, which may take long."""
         layers, heads = (one.unknown_name(self._names.values()) for one in (self._layers, self._heads))
         cross = self._options.cross.unknown_name(self._names.values())
         if cross is not None:
             raise ValueError(
-                f"no module of {type(model).__name__} is {cross}, as cross names it: give names that "
+                f"cross names {cross}, and no module of {type(model).__name__} has that name: give names that "
                 "model.named_modules() lists, or parts of them"
             )
         for found, told in ((layers, ""), (heads, ", as heads names it")):
@@ -167,7 +167,7 @@ class Recorder(ModelCalls):
             self._outputs.begin(step.facts)
 
     def _begin(self, part: str = "") -> None:
-        """Begin a forward pass; forget one that an interrupt has ended, for which torch has run no hooks."""
+        """Begin a forward pass; end one that was interrupted, because torch ran no hooks for it."""
         if self.matcher.running_step is not None and calls_running(self._begins) == 1:
             self._forget_interrupted()
         self.matcher.begin(part=part)
@@ -187,14 +187,14 @@ class Recorder(ModelCalls):
             self._outputs.end()
         for key in self._watched.missed(self._provenance.forward_ended()):
             self.report_unreadable(NOT_FOLLOWED, Caller(self._names[key], is_attention=True))
-        if self._watcher is not None and not self._watched:  # where another mode was above it when that turned out
+        if self._watcher is not None and not self._watched:  # another mode was above it when that turned out
             self._watcher.exit_early()
         elif self._parts is not None and self.matcher.running_step is None:
             self._parts.find(self._watched)
 
     def stop(self) -> None:
         """Stop recording: take all hooks off the model, when the outermost block ends."""
-        self._outputs.end()  # where the model was interrupted, which runs no hooks
+        self._outputs.end()  # if the model was interrupted, no hook has done this
         if self._parts is not None and self._parts.is_interrupted and sys.exc_info()[0] is None:
             self.skipped.setdefault(type(self.model).__name__, INTERRUPTED)
         self._open.pop().close()
@@ -223,7 +223,7 @@ class Recorder(ModelCalls):
             self._tell_remarks()
 
     def _tell_remarks(self) -> None:
-        """Warn of what is shown in another way than one may expect."""
+        """Warn about results that differ from what a user may expect."""
         remarks, self.matcher.remarks = [*self.matcher.remarks], {}
         by_length, self.matcher.by_length = [*self.matcher.by_length], {}
         if self.model is None and by_length and self.matcher.forwards:
@@ -232,11 +232,11 @@ class Recorder(ModelCalls):
         if self.texts is not None and self.matcher.forwards:
             remarks += self.texts.pop_remarks()
         for remark in remarks:
-            with contextlib.suppress(UserWarning):  # where warnings are errors: what was recorded is there all the same
+            with contextlib.suppress(UserWarning):  # if warnings are errors, the recorded calls are still there
                 warnings.warn(remark, stacklevel=4)
 
     def _advise(self) -> None:
-        """Give each reason the way on for the library of its module."""
+        """Give each reason the advice for its module's library."""
         if not self.skipped:
             return
         roots = [self.model] if self.model is not None else self._outermost()
@@ -251,30 +251,30 @@ class Recorder(ModelCalls):
             self.skipped[name] = with_way_on(why, [*(by_name[one] for one in around if one in by_name), *roots])
 
     def _outermost(self) -> list[nn.Module]:
-        """Return the outermost modules that have called, where no model was given."""
+        """Return the outermost modules that have called, if no model was given."""
         return [root for root, _ in self._roots.values()]
 
     def _settle_queries(self) -> None:
-        """Keep of each record the queries alone that are wanted; one that has none of them is skipped."""
+        """Keep only the wanted queries of each record; a record without any is skipped."""
         if self._options.queries is None:
             return
         for records in self.matcher.forwards:
             for name, record in list(records.items()):
                 try:
                     record.keep_queries()
-                except (Unreadable, ValueError) as error:  # the latter of rules that cannot be joined
+                except (Unreadable, ValueError) as error:  # ValueError: its rules cannot be joined
                     self.skipped[name] = str(error)
                     del records[name]
         self.matcher.forwards[:] = [records for records in self.matcher.forwards if records]
 
     def _unseen(self, seen: Collection[str]) -> dict[str, str]:
-        """Return modules that compute attention by their names, and of which nothing was seen, with the reason."""
+        """Return modules that compute attention by their names and had no call that was seen, with the reason."""
         if self._attention_modules is None:
             return {}
         return {name: why for name, why in self._attention_modules.unseen(seen).items() if self._layers.wants(name)}
 
     def check(self) -> None:
-        """Refuse where there is nothing to show, with what to try: see `_refuse`."""
+        """Refuse if there is nothing to show, with advice: see `_refuse`."""
         if self._open:
             return
         missing, of_heads = self._layers.missing(), self._layers.missing(self._heads.not_among(self.skipped))
@@ -298,8 +298,8 @@ class Recorder(ModelCalls):
         elif self.model is not None and not self.matcher.begun:
             self._refuse(
                 kind,
-                f"no attention call was seen in {kind}, whose forward was not called in the block: run the model "
-                "inside it, the very object that capture was given",
+                f"no attention call was seen in {kind}, because its forward was not called in the block: run the model "
+                "inside it, the same object that capture was given",
             )
         else:
             self._refuse(kind, f"no attention call was seen{self._where()}: {way_on_unseen(self.model)}")
@@ -311,7 +311,7 @@ class Recorder(ModelCalls):
         inside = f", whose {' and '.join(list(kinds)[:3])} may compute it without a function of torch" if kinds else ""
         return f" in {type(self.model).__name__}{inside}"
 
-    # What `hooks.Listener` promises.
+    # The methods of `hooks.Listener`.
 
     def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | None:
         """Record a call if it is wanted; a call that cannot be read is skipped, and the model goes on."""
@@ -338,13 +338,13 @@ class Recorder(ModelCalls):
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
     ) -> OutputCallback | None:
-        """Record a call of transformers' attention interface, as `record_call` does any."""
+        """Record a call of transformers' attention interface, as `record_call` does for any call."""
         if not under_transform():
             text_of = None if self.texts is None else self.texts.text_of
             with torch._C.DisableTorchFunction():
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
             if found is not None:
-                if not self.matcher.has_opened(name):  # the first stays watched: it tells of a new text
+                if not self.matcher.has_opened(name):  # the first stays watched, because it begins a new text
                     self._provenance.rest(name, module)
                 return found if self._goes_as_before(name) else self._followed(found)
         read = functools.partial(read_call, implementation, module, *arguments, **settings)
@@ -354,7 +354,7 @@ class Recorder(ModelCalls):
         return callback
 
     def _followed(self, callback: OutputCallback) -> OutputCallback:
-        """Return what takes the output of the call that was added last, and follows it too."""
+        """Return a function that takes the output of the last added call, and follows it too."""
         record = self.matcher.last_added
         if record is None or not self._follows_outputs:
             return callback
@@ -363,14 +363,14 @@ class Recorder(ModelCalls):
         return self._outputs.follow(record.name, step.facts, callback)
 
     def _goes_as_before(self, name: str) -> bool:
-        """Return whether the output of a call that repeats another's step need not be followed."""
+        """Return whether the output of a repeated call need not be followed."""
         if not self._follows_outputs:
             return True
         step = self.matcher.running_step
         return step is not None and self._outputs.goes_as_before(name, step.facts)
 
     def _read_with_text(self, name: str, read: Callable[[], ObservedCall]) -> ObservedCall:
-        """Read a call, and what stands at its positions."""
+        """Read a call, and the text at its positions."""
         call = read()
         running = self._running(name)
         refuse_spread_positions(call, running)
@@ -398,11 +398,11 @@ class Recorder(ModelCalls):
             self._unreadable.setdefault(caller.name, why)
 
     def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
-        """Return what matches calls of a model that generates; None if it is not recorded."""
+        """Return the matcher of a model that generates; None if it is not recorded."""
         return self.matcher if self.model is None or id(model) in self._names else None
 
     def _is_selected(self, name: str, cross: bool) -> bool:
-        """Return whether a layer may be among those to keep; drop those that cannot be any more."""
+        """Return whether a layer may be wanted; drop those that are certainly not."""
         held = self._layers.may_hold(name, cross)
         if self._layers.is_open:
             self._drop_layers(self._layers.may_hold)
@@ -415,7 +415,7 @@ class Recorder(ModelCalls):
 
 
 def _without_gradients() -> contextlib.AbstractContextManager[Any]:
-    """Switch gradients off, and inference mode, for what is kept may be used outside of it."""
+    """Switch off gradients and inference mode, because kept tensors may be used outside of them."""
     if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return _no_grad_no_inference()
     return contextlib.nullcontext()
@@ -428,8 +428,8 @@ def _no_grad_no_inference() -> Iterator[None]:
 
 
 def _tokenizer_of(model: Any) -> Any:
-    """Return the tokenizer that comes with a pipeline or a model of sentences; None where there is none."""
+    """Return the tokenizer of a pipeline or of a sentence model; None if there is none."""
     try:
         return read_tokenizer(getattr(model, "tokenizer", None))
-    except Exception:  # something else of that name
+    except Exception:  # another attribute of that name
         return None

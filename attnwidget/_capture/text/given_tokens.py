@@ -1,4 +1,4 @@
-"""Tokens that a user gives for a capture, held against what the model read: whose they are, and whether they can be."""
+"""Check the tokens that a user gives for a capture against the text that the model read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .labels import PADDING, Labels, can_spell, ids_of
 from .stacks import NamedStack, Side, first_key_of
 
 PAD_NAMES = ("pad", "|pad|", "|padding|", "|endofpad|")
-MARKS = "Ġ▁Ċ#· \n\t"  # what a tokenizer or a user puts around a word
+MARKS = "Ġ▁Ċ#· \n\t"  # that a tokenizer or a user puts around a word
 
 Sample = list[Any]  # strings or ids
 
@@ -34,20 +34,20 @@ class StackTokens(NamedTuple):
 
 
 class TokensOfStacks(Mapping[str, StackTokens]):
-    """The tokens of each stack: those that are given for one of them, for the others what is known, when asked for.
+    """The tokens of each stack: given for one stack, found for the others when needed.
 
     Args:
         stacks: by name.
-        shown: the stack that the given tokens are for, if they fit none better.
+        shown: the stack of the given tokens, if they do not fit another better.
         tokens: as `AttentionWidget` takes them; None: none are given.
         key_tokens: the same for keys.
-        tokenizer: whose ids they are, or None.
+        tokenizer: of the ids, or None.
 
     Attributes:
-        given_for: the name of the stack that the tokens are of.
+        given_for: the name of the stack that the tokens belong to.
 
     Raises:
-        ValueError: they contradict what the model read.
+        ValueError: they contradict the text that the model read.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TokensOfStacks(Mapping[str, StackTokens]):
         stack = self._stacks[name]
         found = self._placed[name] if name in self._placed else _known(stack)
         if stack.cross and found.tokens is not None and found.key_tokens is None:
-            # Where there are as many keys as queries, a widget would give them the queries' tokens.
+            # If there are as many keys as queries, a widget would give them the queries' tokens.
             return found._replace(key_tokens=[f"{i:,}" for i in range(stack.keys.length)])
         return found
 
@@ -80,7 +80,7 @@ class TokensOfStacks(Mapping[str, StackTokens]):
         return len(self._stacks)
 
     def _label_the_same(self) -> None:
-        """Give the tokens also to stacks of the same tower, and to those that have read the same ids."""
+        """Give the tokens also to stacks of the same tower, and to those that read the same ids."""
         own = self._stacks[self.given_for]
         for other, stack in self._stacks.items():
             if other == self.given_for or stack.is_labeled or stack.queries.length != own.queries.length:
@@ -90,7 +90,7 @@ class TokensOfStacks(Mapping[str, StackTokens]):
                 self._placed[other] = StackTokens(self._placed[self.given_for].tokens, keys)
 
     def _tell_what_has_none(self) -> None:
-        """Say that stacks of the same length show positions: the tokens may be those of another text."""
+        """Warn that stacks of the same length show positions: the tokens may belong to another text."""
         name, length = self.given_for, self._stacks[self.given_for].queries.length
         alike = [
             other
@@ -101,20 +101,20 @@ class TokensOfStacks(Mapping[str, StackTokens]):
         if alike:
             others = f"{alike[0]!r}" + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
             _warn(
-                f"tokens label {name!r}; {others}, as long, may have read another text and shows positions: give its "
-                f"tokens with stack={alike[0]!r}, or capture(model, tokenizer=…), which knows them"
+                f"tokens label {name!r}; {others}, as long, may have read another text and shows positions. Give its "
+                f"tokens with stack={alike[0]!r}, or use capture(model, tokenizer=…), which knows them"
             )
 
 
 def _are_same(side: Side, other: Side) -> bool:
-    """Return whether two have read the same ids, as two forward passes of the same text."""
+    """Return whether two stacks read the same ids, as in two forward passes over the same text."""
     return side.ids is not None and other.ids is not None and torch.equal(side.ids, other.ids)
 
 
 def _placed(
     stack: NamedStack, samples: list[Sample] | None, tokens: Any, key_tokens: Any, tokenizer: Any
 ) -> StackTokens:
-    """Return the tokens of the stack that they are given for."""
+    """Return the tokens of their stack."""
     known = _known(stack)
     found = StackTokens(
         known.tokens if tokens is None else tokens, known.key_tokens if key_tokens is None else key_tokens
@@ -133,12 +133,12 @@ def _known(stack: NamedStack) -> StackTokens:
 
 
 def _as_one(labels: Labels | None) -> Any:
-    """Return labels as one list where they are the same list for all samples."""
+    """Return labels as one list if all samples have the same list."""
     return labels[0] if labels and all(one is labels[0] for one in labels) else labels
 
 
 def _as_samples(tokens: Any, tokenizer: Any) -> list[Sample] | None:
-    """Return a list of strings or ids for each sample, one if there is one for all; None where they are neither."""
+    """Return a list of strings or ids for each sample, one if all share it; None if they are neither."""
     if isinstance(tokens, Mapping) and "input_ids" in tokens and can_spell(tokenizer):
         tokens = tokens["input_ids"]
     tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
@@ -155,7 +155,7 @@ def _are_ids(samples: Sequence[Sample]) -> bool:
 
 
 def _whose(stacks: Mapping[str, NamedStack], shown: str, samples: list[Sample], tokenizer: Any) -> str:
-    """Return the stack that the tokens are of: the shown one, unless they are what another one read."""
+    """Return the stack of the tokens: the shown one, unless another stack read them."""
     first = stacks[shown]
     rivals = {
         name: one
@@ -177,12 +177,12 @@ def _fits(stack: NamedStack, samples: list[Sample]) -> bool:
 
 
 def _counts(side: Side) -> list[int] | None:
-    """Return how many positions of each sample are no padding; None where that is not known."""
+    """Return the number of positions of each sample without padding; None if unknown."""
     return None if side.real is None else [int(n) for n in side.real.sum(1)]
 
 
 def _known_words(stack: NamedStack, samples: list[Sample], tokenizer: Any) -> list[Sample] | None:
-    """Return what a stack has read, as ids or as words, whichever is given; None where that is not known."""
+    """Return the text that a stack read, as ids or as words, as the tokens were given; None if unknown."""
     ids = ids_of(stack.queries.ids)
     if ids is None or _are_ids(samples):
         return None if ids is None else [list(one) for one in ids]
@@ -204,13 +204,13 @@ def _bare(token: Any) -> Any:
     return token.strip(MARKS).lower() if isinstance(token, str) else token
 
 
-# Held against one stack.
+# Checks against one stack.
 
 
 def _place(
     stack: NamedStack, samples: list[Sample], tokenizer: Any, keys: StackTokens | None, given: Any
 ) -> StackTokens:
-    """Return the tokens of a stack; `given` as they are where nothing is to be changed."""
+    """Return the tokens of a stack; `given` itself if nothing changes."""
     side = stack.queries
     if side.rows is not None and (found := _of_kept_rows(stack, samples, tokenizer, keys)) is not None:
         return found
@@ -231,7 +231,7 @@ def _place(
 def _of_kept_rows(
     stack: NamedStack, samples: list[Sample], tokenizer: Any, keys: StackTokens | None
 ) -> StackTokens | None:
-    """Return the tokens of the queries that are kept, of those of all; None where they are not of all."""
+    """Return the tokens of the kept queries from the tokens of all; None if they are not the tokens of all."""
     side, rows = stack.queries, stack.queries.rows or ()
     length = min(map(len, samples))
     if length == side.length or length <= rows[-1]:
@@ -248,21 +248,21 @@ def _of_kept_rows(
 
 
 def _without_last(samples: list[Sample], length: int, name: str) -> list[Sample] | None:
-    """Return tokens without the last one that generate() wrote, and say so; None where they have none too many."""
+    """Return tokens without the last one that generate() wrote, with a warning; None if there is not one too many."""
     if {len(sample) for sample in samples} != {length + 1}:
         return None
     _warn(
-        f"{name} has {length + 1} tokens but the model read {length}: what generate() writes last is never read, so "
-        f"it has no row, and the first {length} are shown"
+        f"{name} has {length + 1} tokens but the model read {length}: the last token that generate() writes is never "
+        f"read, so it has no row, and the first {length} are shown"
     )
     return [sample[:length] for sample in samples]
 
 
 def _held_against(side: Side, samples: list[Sample], tokenizer: Any, name: str) -> Any:
-    """Return tokens as they are shown, where they are to be changed; None where they are not.
+    """Return tokens as they are shown, if they change; None if they do not.
 
     Raises:
-        ValueError: they contradict what the model read.
+        ValueError: they contradict the text that the model read.
     """
     cut = None if side.rows is not None else _without_last(samples, side.length, name)
     changed, samples = cut is not None, cut or samples
@@ -291,7 +291,7 @@ def _warn_of_one_list(side: Side, name: str) -> None:
 
 
 def _with_padding(side: Side, samples: list[Sample], name: str) -> list[Sample]:
-    """Return tokens without padding at the positions where there is none."""
+    """Spread tokens without padding over the positions that are not padding."""
     assert side.real is not None
     counts = _counts(side)
     given = [len(sample) for sample in samples]
@@ -303,7 +303,7 @@ def _with_padding(side: Side, samples: list[Sample], name: str) -> list[Sample]:
         )
         raise ValueError(
             f"{name} has {given} tokens but the samples that the model read have {counts} without padding{order}: give "
-            "them as they were read, or capture(model, tokenizer=…), which knows them"
+            "them in the order that the model read, or use capture(model, tokenizer=…), which knows them"
         )
     placed = []
     for sample, real in zip(samples, side.real.tolist(), strict=True):
@@ -313,7 +313,7 @@ def _with_padding(side: Side, samples: list[Sample], name: str) -> list[Sample]:
 
 
 def _check_padding(side: Side, samples: list[Sample], tokenizer: Any, name: str) -> None:
-    """Refuse tokens whose padding is not where the model's is, as of sentences that were sorted."""
+    """Raise for tokens whose padding is not where the model's is, as after sorting sentences."""
     if side.real is None:
         return
     pad = getattr(tokenizer, "pad_token", None) if can_spell(tokenizer) else None
@@ -333,7 +333,7 @@ def _is_pad(token: str) -> bool:
 
 
 def _check_order(side: Side, samples: list[Sample], tokenizer: Any, name: str) -> None:
-    """Refuse ids that the model did not read, and the words of other samples."""
+    """Raise for ids that the model did not read, and for the words of other samples."""
     known: list[Sample] | None = None
     if _are_ids(samples):
         known = [list(one) for one in ids_of(side.ids) or ()] or None
@@ -348,8 +348,8 @@ def _check_order(side: Side, samples: list[Sample], tokenizer: Any, name: str) -
         others = [c for c in range(len(known)) if c != b and _same_where(sample, known[c], real)]
         if others:
             raise ValueError(
-                f"{name}[{b}] is what sample {others[0]} has read: the samples are in another order; give them as they "
-                "were read, or leave them out, because the capture knows them"
+                f"{name}[{b}] is the text of sample {others[0]}: the samples are in another order. Give them in the "
+                "model's order, or leave them out, because the capture knows them"
             )
         if _are_ids(samples):
             i = next(i for i in range(side.length) if real[i] and known[b][i] not in (None, sample[i]))
@@ -360,13 +360,13 @@ def _check_order(side: Side, samples: list[Sample], tokenizer: Any, name: str) -
 
 
 def _same_where(given: Sample, known: Sample, real: Sequence[bool]) -> bool:
-    """Return whether tokens are those that are known, where there is no padding."""
+    """Return whether tokens equal the known ones, except in padding."""
     pairs = zip(given, known, real, strict=True)
     return all(not there or b is None or _bare(a) == _bare(b) for a, b, there in pairs)
 
 
 def _warn(message: str) -> None:
-    """Warn of a line of the user's: the first that is not of this package."""
+    """Warn at a line of the user: the first outside this package."""
     package, level, frame = __name__.partition(".")[0], 0, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == package:
         frame, level = frame.f_back, level + 1

@@ -18,19 +18,19 @@ Labels = list[list[str]]
 
 
 class SavedWords:
-    """What a file knows of a tokenizer: its name, and the words for the ids that were read.
+    """The saved parts of a tokenizer: its name, and its words for the ids that were read.
 
     Args:
         name: of the tokenizer.
         words: by id.
-        spelling: how its vocabulary is written, see `tokenizers.spelling_of`.
+        spelling: how the vocabulary is written, see `tokenizers.spelling_of`.
     """
 
     def __init__(self, name: str | None, words: Mapping[int, str], spelling: str | None = None) -> None:
         self.name_or_path, self.words, self.spelling = name, dict(words), spelling
 
     def convert_ids_to_tokens(self, one: int) -> str | None:
-        """Return the word for an id; None where the file has none."""
+        """Return the word for an id; None if the file has none."""
         return self.words.get(one)
 
     def __repr__(self) -> str:
@@ -38,18 +38,18 @@ class SavedWords:
 
 
 def can_spell(tokenizer: Any) -> bool:
-    """Return whether there is a tokenizer, not its name alone."""
+    """Return whether this is a tokenizer, not only its name."""
     return tokenizer is not None and not isinstance(tokenizer, str)
 
 
 def name_of_tokenizer(tokenizer: Any) -> str | None:
-    """Return the name under which a tokenizer is written into a file; None where it has none."""
+    """Return the tokenizer's name for a file; None if it has none."""
     name = tokenizer if isinstance(tokenizer, str) else getattr(tokenizer, "name_or_path", None)
     return name if isinstance(name, str) and name else None
 
 
 def saved_words(tokenizer: Any, texts: Sequence[Tensor]) -> dict[str, Any]:
-    """Return what is written of a tokenizer into a file: its name, and its words for the ids in some texts."""
+    """Return the parts of a tokenizer to save: its name, and its words for the ids in some texts."""
     entry: dict[str, Any] = {"name": name_of_tokenizer(tokenizer)}
     if not can_spell(tokenizer):
         return entry
@@ -57,13 +57,13 @@ def saved_words(tokenizer: Any, texts: Sequence[Tensor]) -> dict[str, Any]:
     spelling = spelling_of(tokenizer)
     try:
         words = spell(ids, tokenizer, "ids")
-    except (TypeError, ValueError):  # of another model: the ids are kept all the same
+    except (TypeError, ValueError):  # of another model: the ids are kept anyway
         return entry
     return entry | {"spelling": spelling, "words": {str(one): word for one, word in zip(ids, words, strict=True)}}
 
 
 def ids_of(ids: Tensor | None) -> Ids | None:
-    """Return ids (B, n) as lists, None in the place of one that is not known."""
+    """Return ids (B, n) as lists, with None for an unknown id."""
     if ids is None:
         return None
     return [[None if one == UNKNOWN else int(one) for one in sample] for sample in ids.tolist()]
@@ -80,14 +80,14 @@ def labels_of(
 
     Args:
         ids: (B, n).
-        real: (B, n), False where there is padding; None: nowhere.
-        tokenizer: that has words for them.
-        images: which of them stand for patches of images, and of videos.
-        rows: which of all positions these are; None: all.
+        real: (B, n), False for padding; None: no padding.
+        tokenizer: spells the ids.
+        images: the ids that stand for patches of images and videos.
+        rows: the positions shown, among all; None: all.
 
     Returns:
-        The tokenizer's own words; "[PAD]" where there is padding, the row and column of a patch, and the position's
-        number where an id is not known.
+        The tokenizer's words; "[PAD]" for padding, the row and column of a patch, and the position's number for an
+        unknown id.
 
     Raises:
         ValueError: the tokenizer has no word for one of the ids.
@@ -107,7 +107,7 @@ def labels_of(
 
 
 def patch_labels(patches: PatchGrid) -> list[str]:
-    """Return a label for each position of a tower that sees an image, whose order of patches is known."""
+    """Return a label for each position of a tower that sees an image with a known order of patches."""
     return [*patches.before, *(f"row {row}, {column}" for row, column in _places(patches))]
 
 
@@ -121,7 +121,7 @@ def _places(patches: PatchGrid) -> Iterator[tuple[int, int]]:
 
 
 def grid_of(ids: Tensor, images: ImageTokens | None) -> tuple[tuple[int, int], int] | None:
-    """Return rows and columns, and the first position, of the only image, where it is alike in all samples."""
+    """Return rows, columns and the first position of the only image, if all samples have it in the same place."""
     found = {tuple(runs) for runs in _image_runs(ids, images)}
     if len(found) != 1 or len(runs := next(iter(found))) != 1:
         return None
@@ -149,12 +149,12 @@ def image_labels(ids: Tensor, images: Sequence[ImageTokens]) -> list[dict[int, s
 
 
 def _pictures(tokens: ImageTokens, past: int, count: int) -> list[str]:
-    """Return what the pictures of a sample are called, before the names of their patches.
+    """Return the names of a sample's pictures, to stand before the names of their patches.
 
     Args:
         tokens: of images or videos.
-        past: how many pictures earlier samples have.
-        count: how many the sample has.
+        past: the number of pictures in earlier samples.
+        count: the number of pictures in the sample.
     """
     if tokens.frames is None:
         return [f"image {n}, " if count > 1 else "" for n in range(count)]
@@ -165,7 +165,7 @@ def _pictures(tokens: ImageTokens, past: int, count: int) -> list[str]:
 
 
 def _image_runs(ids: Tensor, images: ImageTokens | None) -> Iterator[list[tuple[int, tuple[int, int] | None]]]:
-    """Yield for each sample the first position of each image, with its grid; None where that is not known."""
+    """Yield for each sample the first position of each image, with its grid; None if unknown."""
     if images is None:
         return
     left = list(images.grids) if images.grids is not None else None
@@ -175,7 +175,7 @@ def _image_runs(ids: Tensor, images: ImageTokens | None) -> Iterator[list[tuple[
         for start, length in _runs(sample, images.token):
             grids = _grids_of_run(length, left, images.each) if known else None
             if grids is None:
-                known = left is None  # of a list that does not fit, what follows is not known either
+                known = left is None  # after a list that does not fit, nothing is known
                 runs.append((start, None))
             else:
                 for grid in grids:
@@ -187,7 +187,7 @@ def _image_runs(ids: Tensor, images: ImageTokens | None) -> Iterator[list[tuple[
 def _grids_of_run(
     length: int, left: list[tuple[int, int]] | None, each: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]] | None:
-    """Return the grids of the images that make a run of image tokens; None where they do not come to its length."""
+    """Return the grids of the images in a run of image tokens; None if their sizes do not add up to its length."""
     if left is None:
         return next(([grid] for grid in each if grid[0] * grid[1] == length), None)
     found = []

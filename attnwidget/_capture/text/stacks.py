@@ -1,4 +1,4 @@
-"""Named stacks: what a forward pass holds, tower by tower, each with the labels of its own positions."""
+"""Named stacks: the attention of a forward pass, tower by tower, each with the labels of its positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CROSS = "cross-attention"
 
 
 class TextedRecord(Protocol):
-    """A record, recorded or loaded, with what stands at its positions."""
+    """A record, recorded or loaded, with the text at its positions."""
 
     @property
     def cross(self) -> bool: ...
@@ -37,17 +37,17 @@ class TextedRecord(Protocol):
 
 @dataclass(frozen=True)
 class Side:
-    """What stands at the queries, or at the keys, of a stack.
+    """The text at the queries, or at the keys, of a stack.
 
     Attributes:
-        batches: how many samples there are.
-        length: how many positions are shown.
-        ids: (B, length); None where none is known.
-        real: (B, length), False where there is padding; None where that is not known.
+        batches: the number of samples.
+        length: the number of positions shown.
+        ids: (B, length); None if unknown.
+        real: (B, length), False for padding; None if unknown.
         text: of a record of the stack.
         key: whether these are keys of another tower.
-        rows: where only some queries are kept, which they are.
-        total: how many queries there were.
+        rows: the kept queries, if only some are kept.
+        total: the number of all queries.
     """
 
     batches: int
@@ -61,19 +61,19 @@ class Side:
 
     @property
     def patches(self) -> PatchGrid | None:
-        """The patches of an image, where they and the tokens before them are all positions."""
+        """The patches of an image, if they and the tokens before them are all positions."""
         found = self.text.key_patches if self.key else self.text.patches
         fits = self.ids is None and found is not None and found.block > 0 and found.length == self.total
         return found if fits else None
 
     @property
     def _images(self) -> list[ImageTokens]:
-        """Which ids stand for patches of images and of videos."""
+        """The ids that stand for patches of images and of videos."""
         of_text = () if self.key else (self.text.images, self.text.videos)
         return [one for one in of_text if one is not None]
 
     def labels(self, tokenizer: Any) -> Labels | None:
-        """Return a label for each position of each sample; None where nothing is known, or no tokenizer is there."""
+        """Return a label for each position of each sample; None if the text is unknown or there is no tokenizer."""
         found: Labels | None = None
         if self.ids is not None and can_spell(tokenizer):
             found = labels_of(self.ids, self.real, tokenizer, self._images, self.rows)
@@ -85,13 +85,13 @@ class Side:
         return found
 
     def tokens(self, tokenizer: Any) -> Labels | Ids | None:
-        """Return labels; where no tokenizer is there, ids."""
+        """Return labels, or ids if there is no tokenizer."""
         if self.ids is not None and not can_spell(tokenizer):
             return ids_of(self.ids)
         return self.labels(tokenizer)
 
     def as_words(self, tokenizer: Any) -> Labels | None:
-        """Return a string for each position, the same for the same id, for what compares tokens."""
+        """Return a string for each position, the same for the same id, to compare tokens by."""
         if self.ids is None or can_spell(tokenizer):
             return None if self.ids is None else self.labels(tokenizer)
         ids = ids_of(self.ids) or []
@@ -103,7 +103,7 @@ class Side:
         return words
 
     def grid(self) -> tuple[tuple[int, int], int] | None:
-        """Return rows and columns of the only image, and the position of its first patch; None where there is none."""
+        """Return rows and columns of the only image, and the position of its first patch; None if there is none."""
         if self.rows is not None:
             return None
         if self.ids is not None:
@@ -115,18 +115,18 @@ class Side:
 
 @dataclass(frozen=True)
 class NamedStack:
-    """A tower's self-attention, or its cross-attention, of a forward pass.
+    """The self-attention of a tower, or its cross-attention, in a forward pass.
 
     Attributes:
-        name: under which it is chosen, such as "decoder, cross-attention".
+        name: by which it is chosen, such as "decoder, cross-attention".
         label: the same within its forward pass.
         attention: its layers.
-        queries: what stands at its queries.
-        keys: what stands at its keys.
+        queries: the text at its queries.
+        keys: the text at its keys.
         tower: the name of its tower, such as "decoder".
         cross: whether it is cross-attention.
         forward: the number of its forward pass.
-        tokenizer: that has words for its ids, or None.
+        tokenizer: spells its ids, or None.
     """
 
     name: str
@@ -146,26 +146,26 @@ class NamedStack:
 
     @property
     def tokens(self) -> Labels | None:
-        """The label of each query, of each sample; None where nothing is known of them."""
+        """The label of each query, of each sample; None if unknown."""
         return self.queries.labels(self.tokenizer)
 
     @property
     def key_tokens(self) -> Labels | None:
-        """The label of each key, of each sample; None where nothing is known of them."""
+        """The label of each key, of each sample; None if unknown."""
         return self.keys.labels(self.tokenizer)
 
     @property
     def is_labeled(self) -> bool:
-        """Whether anything is known of its queries that can be shown."""
+        """Whether its queries have labels."""
         side = self.queries
         return (side.ids is not None and can_spell(self.tokenizer)) or side.patches is not None or side.rows is not None
 
     def segments(self, source: Any = None, batch: int = 0, unit: str = "tokens") -> Segments:
-        """Return the named parts of what stands at its keys, of one sample: see `Forward.segments`.
+        """Return the named parts of the text at its keys, for one sample: see `Forward.segments`.
 
         Raises:
             IndexError: there is no such sample.
-            TypeError, ValueError: as `attnwidget.segments`; or no source, and prompt and answer are not told apart.
+            TypeError, ValueError: as in `attnwidget.segments`; or no source, and prompt and answer are not known.
         """
         side = self.keys
         at = as_index(batch, side.batches, "batch", "batches")
@@ -185,19 +185,17 @@ class NamedStack:
     def _prompt_and_answer(self) -> dict[str, tuple[int, int]]:
         prompt, before = self.queries.text.prompt, first_key_of(self)
         if self.cross:
-            raise ValueError(
-                'the keys are those of another text, without an answer: give a source, such as "sentences"'
-            )
+            raise ValueError('the keys belong to another text, without an answer: give a source, such as "sentences"')
         if prompt is None or before is None:
             raise ValueError(
-                "what was generated is not told apart from its prompt, for the model did not read first the one and "
-                'then each token of the other: give the messages, spans, or "sentences"'
+                "prompt and answer are not known, because the model did not read the prompt first and then "
+                'each token of the answer: give the messages, spans, or "sentences"'
             )
         start = before + prompt
         return {"prompt": (0, start), "answer": (start, before + sum(self.queries.text.calls))}
 
     def grids(self) -> dict[str, Any]:
-        """Return the keywords of a widget that tell where an image's patches are."""
+        """Return the keywords of a widget for an image's patches."""
         for name, side in (("query", self.queries), ("key", self.keys)):
             found = side.grid()
             if found is not None:
@@ -207,7 +205,7 @@ class NamedStack:
 
 
 def first_key_of(stack: NamedStack) -> int | None:
-    """Return at which key the first query of a stack's text stands, after those of an earlier call; None: not known."""
+    """Return the key at the first query of a stack's text, after the keys of an earlier call; None if unknown."""
     att = next(iter(stack.records.values())).attention
     own = att.own_keys(range(1))
     first = 0 if att.part is None or att.part.queries is None else att.part.queries[0]
@@ -220,9 +218,9 @@ def named_stacks(
     """Return the stacks of a forward pass by name, in the order in which their towers ran, each self then cross.
 
     Args:
-        records: of the forward pass, by the name of the module.
+        records: of the forward pass, by module name.
         towers: of the model.
-        tokenizer: that has words for ids, or None.
+        tokenizer: spells ids, or None.
         forward: the number of the forward pass.
     """
     groups: dict[tuple[str, int, bool], dict[str, TextedRecord]] = {}
@@ -252,7 +250,7 @@ def _name(tower: str, which: int, cross: bool, *, only: bool, one_tower: bool) -
 
 
 def _which(groups: Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]], tower: str, record: TextedRecord) -> int:
-    """Return which of a tower's texts, or images, a record is of: a tower may read several in one forward pass."""
+    """Return which of a tower's texts or images a record has: a tower may read several in one forward pass."""
     patches = record.text.patches
     if patches is not None and patches.picture is not None:
         return patches.picture
@@ -265,7 +263,7 @@ def _which(groups: Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]], t
 
 
 def _may_join(one: TextedRecord, first: TextedRecord) -> bool:
-    """Return whether a record may join a stack, which has the labels of its first: none is another's, none is lost."""
+    """Return whether a record may join a stack, which has the labels of its first record: no label is wrong or lost."""
     for axis, mine, theirs in (("Q", one.text.ids, first.text.ids), ("K", one.text.key_ids, first.text.key_ids)):
         if mine is None:
             alike = getattr(one.attention.shape, axis) == getattr(first.attention.shape, axis)
@@ -278,13 +276,13 @@ def _may_join(one: TextedRecord, first: TextedRecord) -> bool:
 
 
 def _begin_alike(ids: Tensor, others: Tensor) -> bool:
-    """Return whether ids are the same, but that there are fewer, as of a layer whose last calls were not kept."""
+    """Return whether ids are the same, or a beginning of them, as in a layer whose last calls were not kept."""
     n = min(ids.shape[1], others.shape[1])
     return len(ids) != len(others) or torch.equal(ids[:, :n], others[:, :n])
 
 
 def _sides(record: TextedRecord) -> tuple[Side, Side]:
-    """Return what stands at the queries and at the keys of a record."""
+    """Return the text at the queries and at the keys of a record."""
     att, text = record.attention, record.text
     B, Q, K = att.shape.B, att.shape.Q, att.shape.K
     rows = None if att.part is None else att.part.queries
@@ -305,7 +303,7 @@ def _sides(record: TextedRecord) -> tuple[Side, Side]:
 
 
 def _among_unknown(ids: Tensor | None, before: int, length: int) -> Tensor | None:
-    """Return ids (B, n) among so many, after some that are not known, as those of a cache."""
+    """Return ids (B, n) among so many, after unknown ones, such as those of a cache."""
     if ids is None or before + ids.shape[1] > length:
         return None
     found = ids.new_full((ids.shape[0], length), UNKNOWN)
@@ -314,13 +312,13 @@ def _among_unknown(ids: Tensor | None, before: int, length: int) -> Tensor | Non
 
 
 def find_stack(stacks: Mapping[str, NamedStack], name: str, towers: Towers, *, cross: bool = False) -> NamedStack:
-    """Return a stack by its name, or by that of its tower.
+    """Return a stack by its name, or by the name of its tower.
 
     Args:
         stacks: by name.
-        name: of a stack; of a tower, or a dotted part of its path, for its self-attention.
+        name: of a stack; or of a tower, or a dotted part of its path, for its self-attention.
         towers: of the model.
-        cross: whether the cross-attention of a tower is meant.
+        cross: whether to return the cross-attention of a tower.
 
     Raises:
         KeyError: there is no such stack.
@@ -343,7 +341,7 @@ def find_stack(stacks: Mapping[str, NamedStack], name: str, towers: Towers, *, c
 
 
 def inputs_of(stacks: Mapping[str, NamedStack]) -> dict[str, Tensor]:
-    """Return ids and masks by the names of transformers' arguments; those of a decoder apart from its encoder's."""
+    """Return ids and masks by the names of transformers' arguments, a decoder's apart from its encoder's."""
     attended = {one.tower for one in stacks.values() if one.cross}
     found: dict[str, Tensor] = {}
     for one in stacks.values():

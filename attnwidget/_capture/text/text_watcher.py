@@ -1,18 +1,17 @@
-"""What stands at the positions of attention: ids, padding and image patches, read from the model's own calls.
+"""The text at the positions of attention: ids, padding and image patches, read from the model's own calls.
 
-The ground are the lookups of ids in the tables of embeddings, for they are what the model read whatever its arguments
-are called, also where `generate` calls an encoder by itself, a model shifts its labels, or a library sorts its
-sentences. Each lookup belongs to a tower: that in which it was called, else that whose table it is, else that which
-the table's name tells (`src_embed`). It labels attention of its tower with as many queries as it has ids, in the same
-forward pass, and no other: where two lookups fit and differ, or the model was given features of as many positions as
-well, positions stay without names. Tables of positions and of kinds of tokens are left out, and those with far fewer
-rows than another: of models of transformers only `get_input_embeddings()` is watched, of others what has ids that the
-model was called with comes first. A model that looks nothing up, but is called with ids and has one tower, is labeled
-by those.
+The source is the lookups of ids in embedding tables. They are the text whatever the arguments are called, even if
+`generate` calls an encoder separately, a model shifts its labels, or a library sorts its sentences. Each lookup belongs
+to a tower: the tower that made it, else the owner of the table, else the tower in the table's name (`src_embed`). It
+labels attention of its tower with as many queries as it has ids, in the same forward pass only. If two lookups fit and
+differ, or the model was given features of as many positions, positions have no names. Tables of positions and of kinds
+of tokens are left out, and so are tables with far fewer rows than another. Of models of transformers only
+`get_input_embeddings()` is watched; of other models, ids that the model was called with come first. A model that
+looks nothing up, but is called with ids and has one tower, is labeled by those ids.
 
-Which ids are padding is what the tower's own `attention_mask` says. A grid of patches is the shape of what a
-convolution gives whose steps are as wide as its kernel; of models with tokens for images it is what their arguments say
-(`image_grid_thw`), or their config.
+Its `attention_mask` says which ids are padding. A grid of patches is the shape of a convolution's output, if
+its steps are as wide as its kernel; models with image tokens report it in their arguments (`image_grid_thw`) or in
+their config.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from ..modules.module_walk import modules, named_modules, own_parameters
 from ..modules.towers import ATTENTION, Towers
 
 NOT_TEXT = re.compile(r"pos|wpe|type|segment|relative|bias|bucket|time|step|class_emb|label|distance", re.IGNORECASE)
-NO_IDS = re.compile(rf"mask|{NOT_TEXT.pattern}", re.IGNORECASE)  # arguments of integers that are no text
-NO_FEATURES = re.compile(  # arguments of floating point that have no positions of their own in a self-attention
+NO_IDS = re.compile(rf"mask|{NOT_TEXT.pattern}", re.IGNORECASE)  # integer arguments that are not a text
+NO_FEATURES = re.compile(  # floating-point arguments that have no positions in a self-attention
     r"mask|bias|pos|rotary|rope|freq|encoder|memory|context|cross|past|label|state", re.IGNORECASE
 )
-FEW = 16  # a table with so many times fewer rows than another is of features beside words
+FEW = 16  # a table with so many times fewer rows than another holds features, not words
 TABLE = re.compile(r"embed", re.IGNORECASE)
 NO_TEXT = re.compile(r"vis|image|img|pixel|video|audio|speech", re.IGNORECASE)  # towers that read no ids
 SIDES = (
@@ -57,10 +56,10 @@ OTHER_TOKENS = {
 VIDEO_TOKENS = "video_token_id", "video_token_index"
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id")
 GRIDS = ("image_grid_thw", "video_grid_thw")  # arguments of models
-FINGERPRINT = 8  # numbers of an encoder's output by which it is known again
+FINGERPRINT = 8  # numbers of an encoder's output that identify it
 SQUARE = (
-    "the positions of {} have no names: it is given positions before samples (batch_first=False), and here as many "
-    "samples as positions ({}), so that which of the two is which cannot be told. Name the positions yourself, "
+    "the positions of {} have no names: its input has positions before samples (batch_first=False), and here as many "
+    "samples as positions ({}), so the two axes cannot be told apart. Name the positions yourself, "
     "cap.widget(tokens=[[...], ...]) with a list for each sample, or capture one sample more or less"
 )
 
@@ -70,10 +69,10 @@ class Lookup(NamedTuple):
 
     Attributes:
         ids: (B, n).
-        rank: how well they are known to be the text's: the larger, the better.
+        rank: how likely they are the text: the larger, the likelier.
         table: the name of the table.
-        claim: which tower it is of, where its table is of none.
-        is_row: whether they came as (n,), which is one sample, or a number for each.
+        claim: the tower of the lookup, if its table belongs to none.
+        is_row: whether they came as (n,), which is one sample, or one number for each sample.
     """
 
     ids: Tensor
@@ -83,19 +82,19 @@ class Lookup(NamedTuple):
     is_row: bool = False
 
     def fitting(self, batches: int, length: int) -> Tensor | None:
-        """Return the ids for so many samples and positions; None where they do not fit."""
+        """Return the ids for so many samples and positions; None if they do not fit."""
         return None if self.is_row and batches > 1 else _fitting(self.ids, batches, length)
 
 
 @dataclass
 class Pictures:
-    """Images and frames of videos that a tower is told to see, each by itself: the calls of a layer are of one each.
+    """The images and video frames that a tower is about to see: each call of a layer is for one of them.
 
     Attributes:
         sizes: rows and columns of the patches of each, in order.
-        block: as `PatchGrid` has it.
-        first: how many the tower has seen before, in the same forward pass.
-        calls: how many calls of each module there were; None once one of another size was met.
+        block: as in `PatchGrid`.
+        first: the number of pictures that the tower has seen before, in the same forward pass.
+        calls: the number of calls of each module; None after a call of another size.
     """
 
     sizes: list[tuple[int, int]]
@@ -104,7 +103,7 @@ class Pictures:
     calls: dict[str, int | None] = field(default_factory=dict)
 
     def next_of(self, name: str, samples: int, queries: int, keys: int) -> PatchGrid | None:
-        """Return the one that a module's next call is of; None where the call has not its size."""
+        """Return the picture of a module's next call; None if the call does not have its size."""
         count = self.calls.get(name, 0)
         if count is None:
             return None
@@ -118,53 +117,53 @@ class Pictures:
 
 @dataclass
 class TowerText:
-    """What a tower is reading."""
+    """The text that a tower is reading."""
 
     lookups: list[Lookup] = field(default_factory=list)
     used: bool = False  # whether attention of the tower has run since
     mask: Tensor | None = None  # (B, n)
     grid: tuple[int, int] | None = None
-    pictures: Pictures | None = None  # that it was told to see, one after the other
-    output: Tensor | None = None  # some of the numbers that it gave, (B, FINGERPRINT)
-    read: dict[int, Lookup | None] = field(default_factory=dict)  # in this forward pass, by how many positions
-    last: list[Lookup] = field(default_factory=list)  # what it read last, kept for cross-attention of later passes
+    pictures: Pictures | None = None  # that it is about to see, in order
+    output: Tensor | None = None  # some numbers of its output, (B, FINGERPRINT)
+    read: dict[int, Lookup | None] = field(default_factory=dict)  # in this forward pass, by the number of positions
+    last: list[Lookup] = field(default_factory=list)  # its last lookups, kept for cross-attention of later passes
     last_mask: Tensor | None = None
     last_grid: tuple[int, int] | None = None
 
     def begin(self) -> None:
-        """Forget what was read in an earlier forward pass."""
+        """Forget the text of an earlier forward pass."""
         self.lookups, self.used, self.mask, self.grid, self.pictures = [], False, None, None, None
         self.read = {}
 
     def forget_source(self) -> None:
-        """Forget also what later forward passes could attend to."""
+        """Forget also the text that later forward passes could attend to."""
         self.last, self.last_mask, self.last_grid = [], None, None
 
 
 class ThreadText(threading.local):
-    """What a model is reading in a thread: several may run it at once, each with a text of its own."""
+    """The text that a model is reading in one thread: several threads may run it, each with its own text."""
 
     def __init__(self) -> None:
         self.texts: dict[str, TowerText] = {}  # by the path of the tower
         self.of_no_tower: list[Lookup] = []
-        self.arguments: list[Tensor] = []  # of integers, that the model was called with, but for masks and the like
-        self.features: set[tuple[int, int]] = set()  # samples and positions of arguments of floating point
-        self.is_of_text_alone = True  # whether the model was called with no pictures, sounds or features
+        self.arguments: list[Tensor] = []  # integer arguments of the model, without masks and the like
+        self.features: set[tuple[int, int]] = set()  # samples and positions of floating-point arguments
+        self.is_of_text_alone = True  # whether the model was called without pictures, sounds or features
         self.images: ImageTokens | None = None
         self.videos: ImageTokens | None = None
-        self.has_told_grids = False  # the call that runs, of its images or videos
-        self.encoded: weakref.ref[Tensor] | None = None  # what was given as the output of an encoder
-        self.known: dict[tuple[Any, ...], CallText] = {}  # since something was read last
+        self.has_told_grids = False  # whether the running call has reported the grids of its images or videos
+        self.encoded: weakref.ref[Tensor] | None = None  # that was given as the output of an encoder
+        self.known: dict[tuple[Any, ...], CallText] = {}  # since the last lookup
         self.running = 0
 
 
 class TextWatcher:
-    """Watches what a model reads while a capture is open; it changes nothing, and none of its errors reaches the model.
+    """Watches the text that a model reads while a capture is open; it changes nothing, and its errors stay inside.
 
     Args:
         model: that is captured.
         names: of its modules, by identity.
-        modules_on_stack: yields the modules in whose methods a frame is, the innermost first.
+        modules_on_stack: yields the modules whose methods are running, the innermost first.
     """
 
     def __init__(
@@ -176,12 +175,12 @@ class TextWatcher:
         self.model, self._names, self._modules_on_stack = model, names, modules_on_stack
         self.towers = Towers.of_model(model, names)
         self._own_tokens: dict[str, tuple[str, ...]] = {}
-        self._paths: dict[str, str] = {}  # of the tower of each module that has called
-        self._unnamed: dict[str, int] = {}  # modules whose positions may be their samples, with how many there are
+        self._paths: dict[str, str] = {}  # the tower of each module that has called
+        self._unnamed: dict[str, int] = {}  # modules whose axes are ambiguous, with their size
         self._now = ThreadText()
 
     def text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
-        """Return what stands at the positions of a module's call; None where nothing is known of it.
+        """Return the text at the positions of a module's call; None if unknown.
 
         Args:
             name: of the module.
@@ -195,11 +194,11 @@ class TextWatcher:
             return found
         try:
             return self._text_of(name, batches, queries, keys)
-        except Exception:  # nothing that is read here may keep the model from running
+        except Exception:  # reading here must not stop the model
             return None
 
     def _leave_unnamed(self, name: str, batches: int, queries: int, keys: int) -> None:
-        """Note that positions stay without names, for ids of (samples, positions) and the other way would fit as well.
+        """Note that positions have no names, because ids of (samples, positions) would fit the other way too.
 
         Args:
             name, batches, queries, keys: as `text_of` takes them.
@@ -210,7 +209,7 @@ class TextWatcher:
                 self._unnamed.setdefault(name, queries)
 
     def pop_remarks(self) -> list[str]:
-        """Return why positions have no names though the model has read a text, and forget it."""
+        """Return why positions have no names though the model read a text, and forget it."""
         unnamed, self._unnamed = [*self._unnamed.items()], {}
         if not unnamed:
             return []
@@ -218,7 +217,7 @@ class TextWatcher:
         return [SQUARE.format(f"{name!r}{f' and {others} more' if others else ''}", count)]
 
     def _is_positions_first(self, name: str) -> bool:
-        """Return whether a module is given (positions, samples, size)."""
+        """Return whether a module's input is (positions, samples, size)."""
         modules = (module for module in self.model.modules() if self._names.get(id(module)) == name)
         found = next(modules, None)
         return isinstance(found, nn.MultiheadAttention) and not found.batch_first
@@ -235,7 +234,7 @@ class TextWatcher:
         if own is None:
             own = now.texts[path] = TowerText()
         own.used = True
-        if own.pictures is not None:  # each call is of one: layers share nothing
+        if own.pictures is not None:  # each call is for one picture: layers share nothing
             patches = own.pictures.next_of(name, batches, queries, keys)
             return (
                 self._read_positions(path, own, batches, queries, keys)
@@ -249,7 +248,7 @@ class TextWatcher:
         return found
 
     def _add_to_towers(self, name: str) -> None:
-        """Add a module that computes attention: by it the towers may be others, and what is read of any of them."""
+        """Add a module that computes attention: the towers, and their texts, may change."""
         self.towers = self.towers.with_name(name)
         self._paths.clear()
         for path in [path for path in self._now.texts if path not in self.towers.paths]:
@@ -270,18 +269,18 @@ class TextWatcher:
         return text
 
     def _add_source(self, text: CallText, path: str, batches: int, queries: int, keys: int) -> None:
-        """Add what stands at the keys, should they be another tower's."""
+        """Add the text at the keys, if they belong to another tower."""
         ids: list[tuple[Lookup, Tensor | None]] = []
         patches: set[PatchGrid] = set()
         for other in self.towers.paths:
             theirs = self._now.texts.get(other) if other != path or keys != queries else None
             lookup = None if theirs is None else self._source_of(other, theirs, keys)
             if theirs is not None and lookup is not None and lookup.fitting(batches, keys) is not None:
-                if not any(lookup.ids is known.ids for known, _ in ids):  # one outside of all towers may be of each
+                if not any(lookup.ids is known.ids for known, _ in ids):  # a lookup outside all towers may fit each
                     ids.append((lookup, theirs.last_mask))
             elif theirs is not None and (grid := self._patches(other, theirs.last_grid, keys)) is not None:
                 patches.add(grid)
-        if len(ids) + len(patches) != 1:  # of a text and an image, equally long, none can be told to be the source
+        if len(ids) + len(patches) != 1:  # a text and an image of the same length cannot be told apart as the source
             return
         if patches:
             text.key_patches = patches.pop()
@@ -291,36 +290,36 @@ class TextWatcher:
         text.key_real = None if mask is None else _fitting(mask, batches, keys)
 
     def _source_of(self, path: str, theirs: TowerText, length: int) -> Lookup | None:
-        """Return what a tower has read that others attend to: in this forward pass if it has run, else before."""
+        """Return the lookups of a tower that others attend to: in this forward pass if it has run, else earlier."""
         if length in theirs.read:
             return theirs.read[length]
         return None if theirs.read else self._lookup_of(path, theirs.last, length)
 
     def _lookup_of(self, path: str, own: list[Lookup], length: int) -> Lookup | None:
-        """Return what a tower reads at so many positions: of its own lookups, or else of those outside of all."""
+        """Return a tower's text at so many positions: from its own lookups, or else from those outside all towers."""
         found = _only_text(own, length) if own else self._lookup_of_no_tower(path, length)
         if found is None or not self._may_be_of_another(path, found, own):
             return found
         return None if tuple(found.ids.shape) in self._now.features else found
 
     def _may_be_of_another(self, path: str, lookup: Lookup, own: list[Lookup]) -> bool:
-        """Return whether what a tower reads may be something else, as long, that the model was called with: a picture.
+        """Return whether the tower may read something else of the same length that the model was given: a picture.
 
         Args:
             path: of the tower.
-            lookup: what it reads, as it seems.
-            own: its own lookups, in the tables that are of no other tower.
+            lookup: its likely text.
+            own: its own lookups, in tables that belong to no other tower.
         """
         is_shared = len(self.towers.paths) == 1 or not own
         return is_shared and not self._now.is_of_text_alone and not self._is_named_as(lookup, path)
 
     def _is_named_as(self, lookup: Lookup, path: str) -> bool:
-        """Return whether a table has the name of a tower: `src_embed` of an encoder."""
+        """Return whether a table has the name of a tower, such as `src_embed` for an encoder."""
         name = self.towers.names[path]
         return any(of_tower.search(name) and of_table.search(lookup.table) for of_table, of_tower in SIDES)
 
     def _lookup_of_no_tower(self, path: str, length: int) -> Lookup | None:
-        """Return the one lookup outside of all towers that can be a tower's."""
+        """Return the one lookup outside all towers that can belong to a tower."""
         name = self.towers.names[path]
         if NO_TEXT.search(name):
             return None
@@ -344,7 +343,7 @@ class TextWatcher:
         return None
 
     def _tokens_before(self, path: str) -> tuple[str, ...]:
-        """Return the names of a tower's own tokens, which stand before its patches."""
+        """Return the names of a tower's own tokens, which come before its patches."""
         if path not in self._own_tokens:
             self._own_tokens[path] = self._find_tokens_before(path)
         return self._own_tokens[path]
@@ -362,7 +361,7 @@ class TextWatcher:
                     found[label] = tuple(f"[REG {i}]" for i in range(count)) if label == "[REG]" else (label,)
         return tuple(token for label in ("[CLS]", "[DIST]", "[REG]") for token in found.get(label, ()))
 
-    # Hooks: each of them only reads.
+    # Hooks: they only read.
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -384,7 +383,7 @@ class TextWatcher:
             yield
 
     def _watched(self) -> Iterator[tuple[nn.Module, Callable[..., None], bool]]:
-        """Yield the modules whose calls are read, with what reads them, and whether after the call."""
+        """Yield the modules whose calls are read, with the reader, and whether it runs after the call."""
         homes = _homes(self.model, self.towers)
         for module, rank in _tables(self.model, self._names).items():
             yield module, functools.partial(self._looked_up, rank=rank, home=homes.get(id(module))), False
@@ -434,14 +433,14 @@ class TextWatcher:
                 text.lookups = [Lookup(ids.detach().clone(), (-1, 0), "", Claim())]
 
     def forget_running(self) -> None:
-        """Forget the calls that were running in this thread: an interrupt has ended them."""
+        """Forget the running calls of this thread: an interrupt has ended them."""
         self._now.running = 0
 
     def _end(self, *_: Any) -> None:
         self._now.running = max(0, self._now.running - 1)
 
     def _is_known(self, encoded: Any) -> None:
-        """Forget what encoders have read, if a forward pass is given what none of them has given."""
+        """Forget what encoders read, if a forward pass is given an output that none of them gave."""
         hidden = encoded[0] if isinstance(encoded, list | tuple) else getattr(encoded, "last_hidden_state", None)
         if not isinstance(hidden, Tensor) or (self._now.encoded is not None and self._now.encoded() is hidden):
             return
@@ -456,19 +455,19 @@ class TextWatcher:
     ) -> None:
         self._now.known.clear()
         text = self._now.texts.setdefault(path, TowerText())
-        if outermost and not self._now.running:  # called by itself, as by `generate`
+        if outermost and not self._now.running:  # called directly, as by `generate`
             text.begin()
         if NO_TEXT.search(self.towers.names[path]) and not (self._now.running and self._now.has_told_grids):
-            self._read_images(named, *args)  # else those that it sees may be of a video
+            self._read_images(named, *args)  # otherwise its images may belong to a video
         if NO_TEXT.search(self.towers.names[path]) and outermost:
             text.pictures = self._pictures(text.pictures, [*named.values(), *args])
         self._read_mask(text, named)
 
     def _pictures(self, seen: Pictures | None, given: list[Any]) -> Pictures | None:
-        """Return the images and frames that a tower is told to see; None where it is not told.
+        """Return the images and frames that a tower is about to see; None if unknown.
 
         Args:
-            seen: those of its call before, in the same forward pass.
+            seen: those of its earlier calls in the same forward pass.
             given: its arguments.
         """
         sizes = next((x for x in given if _are_grids(x)), None)
@@ -520,21 +519,21 @@ class TextWatcher:
         known = text.lookups
         if text.used:
             if any(one.rank[0] > lookup.rank[0] for one in known):
-                return  # as of positions, which a layer may look up by itself
+                return  # such as positions, which a layer may look up itself
             known, text.used = [], False
         text.lookups = text.last = [*known, lookup]
         if text.mask is None:
             text.last_mask = None
 
     def _rank(self, ids: Tensor, rank: tuple[int, int]) -> tuple[int, int]:
-        """Rank a lookup in a table of no known kind: what the model was called with first, numbers in a row last."""
+        """Rank a lookup in a table of unknown kind: the model's arguments first, consecutive numbers last."""
         given = any(x.shape == ids.shape and x.data_ptr() == ids.data_ptr() for x in self._now.arguments)
         given = given or any(x.shape == ids.shape and torch.equal(x, ids) for x in self._now.arguments)
         in_a_row = ids.shape[1] > 1 and bool((ids[:, 1:] - ids[:, :-1] == 1).all())
         return int(given) - int(in_a_row), rank[1]
 
     def _path_of_caller(self, home: str | None) -> str | None:
-        """Return the tower in which a table is being called, else the one that it is of."""
+        """Return the tower in which a table is being called, else its owner."""
         for module in self._modules_on_stack(sys._getframe(3)):
             name = self._names.get(id(module))
             path = None if name is None or isinstance(module, nn.Embedding) else self.towers.path_of(name)
@@ -545,11 +544,11 @@ class TextWatcher:
         return home
 
     def _read_images(self, named: dict[str, Any], *more: Any) -> None:
-        """Note which token stands for images, and their grids, as arguments or the config tell.
+        """Note the token that stands for images, and their grids, from arguments or the config.
 
         Args:
             named: arguments of the model, or of a tower.
-            more: arguments without names, of a tower that takes the grids by position.
+            more: positional arguments, of a tower that takes the grids by position.
         """
         config = getattr(self.model, "config", None)
         vision = getattr(config, "vision_config", None)
@@ -569,12 +568,12 @@ class TextWatcher:
 
 
 def _token(config: Any, names: tuple[str, ...]) -> int | None:
-    """Return the id that a config tells under one of some names."""
+    """Return the id that a config has under one of some names."""
     return next((found for name in names if isinstance(found := getattr(config, name, None), int)), None)
 
 
 def _merged(sizes: Any, merge: int) -> tuple[tuple[int, int], ...]:
-    """Return rows and columns of the tokens of each image and frame, of which each stands for merge × merge patches."""
+    """Return rows and columns of the tokens of each image and frame; each token covers merge × merge patches."""
     return tuple((int(h) // merge, int(w) // merge) for t, h, w in sizes.tolist() for _ in range(int(t)))
 
 
@@ -584,7 +583,7 @@ def _are_grids(x: Any) -> bool:
 
 
 def _grids_of_config(config: Any, vision: Any) -> tuple[tuple[int, int], ...]:
-    """Return the grids that an image may have, where the config says how many tokens it has and that it is not cut."""
+    """Return the possible grids of an image, if the config says how many tokens it has and that it is not cut."""
     if getattr(config, "image_grid_pinpoints", None) is not None:
         return ()
     counts = [getattr(config, name, None) for name in ("mm_tokens_per_image", "image_seq_length")]
@@ -596,7 +595,7 @@ def _grids_of_config(config: Any, vision: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _quiet(reads: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that gives nothing back, and keeps its errors from the model."""
+    """Return a hook that returns nothing, and keeps its errors from the model."""
 
     def hook(*args: Any) -> None:
         try:
@@ -612,13 +611,13 @@ def _are_ids(x: Tensor) -> bool:
 
 
 def _fitting(x: Tensor, batches: int, length: int, *, last: bool = False) -> Tensor | None:
-    """Return x (B, n) for so many samples, each repeated where there are more; None where it does not fit.
+    """Return x (B, n) for so many samples, repeated if there are more; None if it does not fit.
 
     Args:
         x: ids or a mask.
-        batches: how many samples there are.
-        length: how many positions.
-        last: whether the last of more positions will do.
+        batches: the number of samples.
+        length: the number of positions.
+        last: whether the last of more positions are accepted.
     """
     B, n = x.shape
     if n != length and not (last and n > length):
@@ -637,13 +636,13 @@ def _fingerprint(hidden: Any) -> Tensor | None:
 
 
 def _is_of(sample: Tensor, output: Tensor) -> bool:
-    """Return whether the fingerprint of what is given is that of what a tower gave, its samples repeated or not."""
+    """Return whether given numbers have the fingerprint of a tower's output, with samples repeated or not."""
     times, rest = divmod(len(sample), len(output))
     return not rest and torch.equal(sample, output.to(sample.device).repeat_interleave(times, 0))
 
 
 def _only_text(lookups: Iterable[Lookup], length: int) -> Lookup | None:
-    """Return the lookup that is of a text of so many positions; None where there is none, or several that differ."""
+    """Return the lookup of a text with so many positions; None if there is none, or several that differ."""
     fitting = [one for one in lookups if one.ids.shape[-1] == length]
     best = max((one.rank for one in fitting), default=(0, 0))
     fitting = [one for one in fitting if one.rank[0] == best[0] and one.rank[1] * FEW >= best[1]]
@@ -652,7 +651,7 @@ def _only_text(lookups: Iterable[Lookup], length: int) -> Lookup | None:
 
 
 def _arguments(model: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
-    """Return the tensors that a model was called with, by name; "" where that is not known."""
+    """Return the tensors that a model was called with, by name; "" if the name is unknown."""
     names: list[str] = []
     if any(isinstance(x, Tensor) for x in args):
         with contextlib.suppress(TypeError, ValueError):
@@ -664,7 +663,7 @@ def _arguments(model: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]
 
 
 def _is_table(module: nn.Module) -> bool:
-    """Return whether a module looks ids up in a table: torch's own, or one that is named so and has such a table."""
+    """Return whether a module looks ids up in a table: torch's own, or one with such a name and table."""
     if isinstance(module, torch.jit.ScriptModule):
         return False
     if isinstance(module, nn.Embedding):
@@ -681,11 +680,11 @@ def _is_named_table(kind: str) -> bool:
 
 
 def _tables(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, tuple[int, int]]:
-    """Return the tables that may have words, with their rank: 2 where transformers says so, else 0; and their size."""
+    """Return the tables that may hold words, with their size and rank: 2 if transformers names them, else 0."""
     known: dict[nn.Module, tuple[int, int]] = {}
-    inside: set[int] = set()  # modules of transformers, which tell their table
+    inside: set[int] = set()  # modules of transformers, which name their table
     every = modules(model)
-    kinds = set(map(type, every))  # of which there are few
+    kinds = set(map(type, every))  # only a few
     telling = {kind for kind in kinds if any(one.__name__ == "PreTrainedModel" for one in kind.__mro__)}
     for module in every:
         if type(module) not in telling:
@@ -694,7 +693,7 @@ def _tables(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, tuple[in
             table = module.get_input_embeddings()  # type: ignore[operator]
             if isinstance(table, nn.Module) and id(table) in names and _is_table(table):
                 known[table] = 2, _size(table)
-                if id(module) not in inside:  # else all that it holds is there already
+                if id(module) not in inside:  # otherwise all that it holds is known already
                     inside.update(map(id, modules(module)))
     for module in every:
         if id(module) not in inside and _is_table(module) and not NOT_TEXT.search(_last_name(names[id(module)])):
@@ -703,7 +702,7 @@ def _tables(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, tuple[in
 
 
 def _last_name(name: str) -> str:
-    """Return the last part of a name that is no number."""
+    """Return the last part of a name that is not a number."""
     return next((part for part in reversed(name.split(".")) if not part.isdigit()), "")
 
 
@@ -712,7 +711,7 @@ def _size(table: nn.Module) -> int:
 
 
 def _homes(model: nn.Module, towers: Towers) -> dict[int, str | None]:
-    """Return the tower of each table; None where it is used by several, or lies outside of all."""
+    """Return the tower of each table; None if several use it, or it lies outside all towers."""
     homes: dict[int, str | None] = {}
     for name, module in named_modules(model, each_once=False):
         if _is_table(module):
@@ -722,6 +721,6 @@ def _homes(model: nn.Module, towers: Towers) -> dict[int, str | None]:
 
 
 def _way(root: str, path: str) -> list[str]:
-    """Return the names of the modules from a territory's root to what holds the layers."""
+    """Return the names of the modules from a territory's root down to the holder of the layers."""
     parts, first = (path.split(".") if path else []), (len(root.split(".")) if root else 0)
     return [".".join(parts[:n]) for n in range(first, len(parts) + 1)]

@@ -1,4 +1,4 @@
-"""Samples of a padded batch by themselves: the same attention at a sample's own positions, without its padding."""
+"""Samples of a padded batch with padding removed: the same attention without the padded positions."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .stacks import NamedStack, Side
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LabelsOf = Callable[[str], tuple[Any, Any, Sequence[Segments] | None]]
 CAUSAL = Band(low=None, high=0)
-TITLE = "padding is left out: positions count from each sample's own first token"
+TITLE = "padding is removed: positions count from each sample's own first token"
 
 
 @dataclass(frozen=True)
-class OwnPositions:
-    """A sample of a stack, and its positions from the first to the last that is no padding.
+class UnpaddedSample:
+    """A sample of a stack, and its positions from the first to the last that is not padding.
 
     Attributes:
         stack: of the whole batch.
-        batch: which sample.
+        batch: the sample.
     """
 
     stack: NamedStack
@@ -43,12 +43,12 @@ class OwnPositions:
     @cached_property
     def queries(self) -> range:
         """The positions of its own queries among all."""
-        return own_positions(self.stack.queries, self.batch)
+        return unpadded_positions(self.stack.queries, self.batch)
 
     @cached_property
     def keys(self) -> range:
         """The positions of its own keys among all."""
-        return own_positions(self.stack.keys, self.batch)
+        return unpadded_positions(self.stack.keys, self.batch)
 
     def labeled(self, tokens: Any, key_tokens: Any, segments: Sequence[Segments] | None) -> LabeledStack:
         """Return it as a widget takes it.
@@ -70,7 +70,7 @@ class OwnPositions:
         )
 
     def of_list(self, labels: Any, where: range) -> Any:
-        """Return the labels of this sample at some positions, of labels of a batch."""
+        """Return this sample's labels at some positions, from the labels of a batch."""
         if labels is None:
             return None
         many = labels.tolist() if isinstance(labels, Tensor) else list(labels)
@@ -78,7 +78,7 @@ class OwnPositions:
         return [own[at] for at in where]
 
     def grids(self) -> dict[str, Any]:
-        """Return the keywords of a widget that tell where an image's patches are."""
+        """Return the keywords of a widget for an image's patches."""
         found = self.stack.grids()
         if not found:
             return {}
@@ -89,7 +89,7 @@ class OwnPositions:
 def has_padding(stacks: Iterable[NamedStack]) -> bool:
     """Return whether any sample is known to be shorter than its batch."""
     return any(
-        len(own_positions(side, batch)) < side.length
+        len(unpadded_positions(side, batch)) < side.length
         for stack in stacks
         for side in (stack.queries, stack.keys)
         for batch in range(side.batches)
@@ -99,10 +99,10 @@ def has_padding(stacks: Iterable[NamedStack]) -> bool:
 def by_sample(
     keys: Mapping[str, tuple[int, str]], stacks: Mapping[str, NamedStack], labels: LabelsOf
 ) -> dict[StackKey, Callable[[], LabeledStack]]:
-    """Return what makes each sample of some stacks by itself, by the forward pass and a name such as "sample 1".
+    """Return each sample of some stacks with padding removed, by forward pass and a name such as "sample 1".
 
     Args:
-        keys: of each stack its forward pass, and its name there.
+        keys: the forward pass of each stack, and its name there.
         stacks: by name.
         labels: returns the tokens, the keys' tokens and the segments of a stack, of the whole batch.
     """
@@ -110,25 +110,25 @@ def by_sample(
     for name, key in keys.items():
         stack = stacks[name]
         for batch in range(stack.queries.batches):
-            own = OwnPositions(stack, batch)
+            own = UnpaddedSample(stack, batch)
             found[sample_key(key, batch, stack)] = lambda own=own, name=name: own.labeled(*labels(name))  # type: ignore[misc]
     return found
 
 
 def sample_key(key: tuple[int, str], batch: int, stack: NamedStack) -> StackKey:
-    """Return under which forward pass and name a sample of a stack is shown: "decoder, sample 1"."""
+    """Return the forward pass and the name of a sample of a stack: "decoder, sample 1"."""
     own = f"sample {batch}" if stack.queries.batches > 1 else ""
     return StackKey(key[0], ", ".join(filter(None, (key[1], own))))
 
 
 def sample_named(name: str | None) -> tuple[str | None, int | None]:
-    """Return the stack and the sample that a name such as "decoder, sample 1" is of; None of what it does not say."""
+    """Return the stack and the sample in a name such as "decoder, sample 1"; None for a part that it lacks."""
     found = None if name is None else re.fullmatch(r"(?:(.*), )?sample (\d+)", name)
     return (name, None) if found is None else (found[1], int(found[2]))
 
 
-def own_positions(side: Side, batch: int) -> range:
-    """Return the positions of a sample from its first to its last that is no padding; all where none is known."""
+def unpadded_positions(side: Side, batch: int) -> range:
+    """Return the positions of a sample from its first to its last that is not padding; all if padding is unknown."""
     real = None if side.real is None else side.real[batch].nonzero().flatten()
     if real is None or not len(real):
         return range(side.length)
@@ -141,10 +141,10 @@ def part_of(att: Attention, batch: int, queries: range, keys: range) -> Attentio
     Args:
         att: of a whole batch.
         batch: the sample.
-        queries, keys: of it; what its queries attend to beyond these keys is not in it.
+        queries, keys: of the sample. Its queries must not attend to other keys.
 
     Raises:
-        ValueError: it has overviews alone, no q and k; or a query attends to a key that is left out.
+        ValueError: there are only overviews, no q and k; or a query attends to a key that is left out.
     """
     if att.q is None or att.k is None or only_overviews(att) is not None:
         raise ValueError(
@@ -152,7 +152,7 @@ def part_of(att: Attention, batch: int, queries: range, keys: range) -> Attentio
             "them with keep='tensors'"
         )
     mask, bias = _rules_of(att, batch, queries, keys)
-    is_causal = isinstance(mask, Band) and mask == CAUSAL  # a name that is known, and costs less
+    is_causal = isinstance(mask, Band) and mask == CAUSAL  # known by name, and cheaper
     q = att.q[batch : batch + 1, :, queries.start : queries.stop]
     k, v = (None if x is None else x[batch : batch + 1, :, keys.start : keys.stop] for x in (att.k, att.v))
     assert k is not None
@@ -188,7 +188,7 @@ def _rules_of(att: Attention, batch: int, queries: range, keys: range) -> tuple[
 
 
 def _heads_that_differ(att: Attention) -> range:
-    """Return the heads whose rules have to be asked: the first, where all are alike."""
+    """Return the heads to ask for their rules: only the first, if all are alike."""
     given = (att.options.mask, att.options.bias)
     alike = all(
         x is None
@@ -200,7 +200,7 @@ def _heads_that_differ(att: Attention) -> range:
 
 
 def _allowed(att: Attention, batch: int, head: int, queries: range, keys: range) -> Tensor:
-    """Return which cells of a sample's own positions are allowed, (queries, keys) bool.
+    """Return which cells of a sample's unpadded positions are allowed, (queries, keys) bool.
 
     Raises:
         ValueError: one of its queries may attend to a key that is left out.
@@ -210,13 +210,13 @@ def _allowed(att: Attention, batch: int, head: int, queries: range, keys: range)
     outside[keys.start : keys.stop] = False
     if bool((found & outside).any()):
         raise ValueError(
-            f"sample {batch} attends to its padding, so that its weights are others without it: leave out padding=False"
+            f"sample {batch} attends to its padding, so its weights would change without it: leave out padding=False"
         )
     return found[:, keys.start : keys.stop]
 
 
 def _cells(x: Tensor, batch: int, queries: range, keys: range) -> Tensor:
-    """Return what is added to the scores of a sample at some positions, (1, H or 1, queries or 1, keys or 1)."""
+    """Return the bias of a sample at some positions, (1, H or 1, queries or 1, keys or 1)."""
     whole = x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
     sample = whole if whole.shape[0] == 1 else whole[batch : batch + 1]
     rows = sample if sample.shape[2] == 1 else sample[:, :, queries.start : queries.stop]
@@ -236,7 +236,7 @@ class _ScorePart:
 
 
 def part_of_segments(segments: Segments, keys: range) -> Segments:
-    """Return the segments of some positions, counted from the first of them; those outside are left out."""
+    """Return the segments of some positions, counted from the first of them; others are left out."""
     entries = tuple(
         one._replace(start=max(one.start, keys.start) - keys.start, stop=min(one.stop, keys.stop) - keys.start)
         for one in segments.entries

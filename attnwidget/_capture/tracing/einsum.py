@@ -12,7 +12,7 @@ from .traced_scores import Sizes, TracedScores, TracedWeights
 
 
 def read_equation(equation: Any, operands: tuple[Any, ...]) -> tuple[list[tuple[str, Tensor]], str] | None:
-    """Return two tensors, each with the letters of its axes, and those of the result; None of another einsum."""
+    """Return two tensors, each with the letters of its axes, and the letters of the result; None for another einsum."""
     given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
     parts = str(equation).replace(" ", "").split("->")
     if len(parts) != 2 or len(given) != 2 or parts[0].count(",") != 1:
@@ -23,7 +23,7 @@ def read_equation(equation: Any, operands: tuple[Any, ...]) -> tuple[list[tuple[
 
 
 def _without_dots(one: str, two: str, out: str, given: list[Tensor]) -> tuple[str, str, str]:
-    """Return the three terms of an einsum with letters in place of "...", aligned at the right."""
+    """Return the three terms of an einsum with letters for "...", aligned at the right."""
     rest = [x.ndim - len(names.replace(".", "")) for x, names in zip(given, (one, two), strict=True) if "." in names]
     unused = [letter for letter in string.ascii_letters if letter not in f"{one}{two}{out}"]
     letters = "".join(unused[: max(rest, default=0)])
@@ -35,7 +35,7 @@ def _without_dots(one: str, two: str, out: str, given: list[Tensor]) -> tuple[st
 
 
 def scores_of(result: Tensor, out: str, one: tuple[str, Tensor], two: tuple[str, Tensor]) -> TracedScores | None:
-    """Return the scores that an einsum of q and k gives; the last letter of `out` that only one has are its keys."""
+    """Return the scores of an einsum of q and k; the last letter of `out` that only one of them has is the key axis."""
     alone = [name for name in out if (name in one[0]) != (name in two[0])]
     sums = [name for name in one[0] if name in two[0] and name not in out]
     if len(alone) < 2 or not sums or result.dtype not in FLOATS or len(set(out)) != len(out):
@@ -61,7 +61,7 @@ def scores_of(result: Tensor, out: str, one: tuple[str, Tensor], two: tuple[str,
 def values_of(
     known: TracedWeights, names: str, v: Tensor, others: str, result: Tensor, out: str
 ) -> tuple[Tensor, Tensor] | None:
-    """Return v (…, K, Dv) and the output (…, Q, Dv) of an einsum of weights and v; None of another einsum.
+    """Return v (…, K, Dv) and the output (…, Q, Dv) of an einsum of weights and v; None for another einsum.
 
     Args:
         known: the weights.

@@ -1,7 +1,7 @@
-"""Follow which axis of a tensor holds heads, from where features are split into heads to where q meets k.
+"""Follow which axis of a tensor holds heads, from the split of features into heads to the product of q and k.
 
 Models that write attention out merge samples and heads into one axis, some with the heads of a sample side by side
-(b · h), some with the samples of a head (h · b): only the way the axis came about tells which.
+(b · h), some with the samples of a head (h · b): only the history of the axis shows which.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class HeadsAxes:
         self._known: Any = WeakIdKeyDictionary()
 
     def of(self, x: Any) -> HeadsAxis | None:
-        """Return what is known of a tensor; None if nothing."""
+        """Return what is known about a tensor; None if nothing."""
         return self._known.get(x) if isinstance(x, Tensor) and self._known else None
 
     def trace(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take note of one call of a function of torch, and of its result."""
+        """Note one call of a function of torch, and its result."""
         step = HEADS_STEPS.get(func)
         if step is None or not args:
             return
@@ -50,7 +50,7 @@ class HeadsAxes:
                 if found is not None:
                     self._known[result] = found
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
-            return  # called in a way that is not known here
+            return  # called in an unknown way
 
     def _trace_parts(self, func: Any, parts: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         known = self.of(args[0])
@@ -63,13 +63,13 @@ class HeadsAxes:
 
 
 def order_of(func: Any, axes: int, others: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
-    """Return how a function reorders axes: of each axis of the result, which one of its argument it is."""
+    """Return how a function reorders axes: for each axis of the result, its number in the argument."""
     return tuple(
         size - 2 for size in func(torch.empty(tuple(range(2, axes + 2)), device="meta"), *others, **kwargs).shape
     )
 
 
-# What each function makes of an axis of heads; None: none, or it is not known.
+# The effect of each function on an axis of heads; None: it has none, or the effect is unknown.
 
 
 def _reshape(known: HeadsAxis | None, result: Tensor, x: Tensor, *_: Any) -> HeadsAxis | None:
@@ -86,7 +86,7 @@ def _reshape(known: HeadsAxis | None, result: Tensor, x: Tensor, *_: Any) -> Hea
 
 
 def _split(before: tuple[int, ...], after: tuple[int, ...]) -> HeadsAxis | None:
-    """Return the axis of heads where the last axis, of features, is split."""
+    """Return the axis of heads, if the last axis, of features, is split."""
     n = len(before)
     if n < 2 or before[-1] == after[-1]:
         return None
@@ -112,7 +112,7 @@ def _keep(known: HeadsAxis | None, result: Tensor, x: Any, *_: Any) -> HeadsAxis
 def _take(
     known: HeadsAxis | None, result: Tensor, x: Tensor, func: Any, others: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> HeadsAxis | None:
-    """Follow x[i], which leaves the first axis out."""
+    """Follow x[i], which drops the first axis."""
     if known is None or not others or type(others[0]) is not int or known.axis == 0:
         return None
     return replace(known, axis=known.axis - 1)
@@ -121,7 +121,7 @@ def _take(
 def _join(
     _: Any, result: Tensor, parts: Any, func: Any, others: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> HeadsAxis | None:
-    """Follow chunks of the features, one for each head, that are joined along another axis."""
+    """Follow chunks of the features, one for each head, that are concatenated along another axis."""
     axis = int(others[0] if others else kwargs.get("dim", 0))
     if not isinstance(parts, tuple | list) or len(parts) < 2 or not _are_chunks_of_features(parts):
         return None

@@ -1,6 +1,7 @@
-"""Operations on scores and weights: what each makes of a scale, a softcap, masks, biases and the order of axes.
+"""Operations on scores and weights: their effect on scale, softcap, masks, biases and the order of axes.
 
-Each method takes a function's result and its arguments, and returns what the result is; None if that is not followed.
+Each method takes a function's result and its arguments, and returns a description of the result; None if it is not
+followed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .traced_tensors import TracedTensors
 class ScoreOperations(TracedTensors):
     """Follows operations on scores and on weights."""
 
-    # What keeps all numbers, in the same shape or another.
+    # Operations that keep all numbers, in the same shape or another.
 
     def reshape(self, result: Tensor, x: Any, *_: Any, **__: Any) -> Traced | None:
         """Follow a change of sizes or of type that keeps the rows."""
@@ -95,7 +96,7 @@ class ScoreOperations(TracedTensors):
             return None
         return replace(known, sizes=tuple(part.shape), part=index[:-1])
 
-    # Then operations on scores and on weights.
+    # Operations on scores, then on weights.
 
     def dropout(
         self, result: Tensor, x: Any = None, p: float = 0.5, training: bool = True, *_: Any, **named: Any
@@ -124,7 +125,7 @@ class ScoreOperations(TracedTensors):
         return replace(known, factors=(*known.factors, known.given(factor)))
 
     def _masked_weights(self, known: TracedWeights, factor: Any, result: Tensor) -> TracedWeights | None:
-        """Follow weights times 0 and 1, which are those of masked scores once they are divided by their sums."""
+        """Follow weights times 0 and 1: after division by their sums they are weights of masked scores."""
         if not isinstance(factor, Tensor) or tuple(result.shape) != known.shape or known.part is not None:
             return None
         if self.of(factor) is not None or known.sizes != known.scores.sizes or known.order != known.scores.order:
@@ -161,7 +162,7 @@ class ScoreOperations(TracedTensors):
         if not isinstance(known, TracedScores) or tuple(result.shape) != known.shape:
             return None
         if not isinstance(other, Tensor) or other.numel() == 1:
-            return known  # the same number to all scores changes no weight
+            return known  # the same number added to all scores changes no weight
         return replace(known, added=(*known.added, known.given(other, factor)))
 
     def tanh(self, result: Tensor, x: Any) -> TracedScores | None:
@@ -172,7 +173,7 @@ class ScoreOperations(TracedTensors):
         return self._filled(self.of(x), mask, number_of(value), result)
 
     def _filled(self, known: Traced | None, mask: Tensor, number: float | None, result: Tensor) -> Traced | None:
-        """Follow a number in place of some scores, or of some weights."""
+        """Follow a number that replaces some scores, or some weights."""
         if number is None or known is None or isinstance(known, RowSums | Unfollowed):
             return None
         if tuple(result.shape) != known.shape:
@@ -228,7 +229,7 @@ def number_of(x: Any) -> float | None:
 
 
 def _onenumber_of(x: Any) -> float | None:
-    """Return the number that a tensor, or number, is everywhere; the largest that is given where all block."""
+    """Return the number that a tensor, or number, is everywhere; of blocking numbers the largest."""
     number = number_of(x)
     if number is not None or not isinstance(x, Tensor) or not x.numel():
         return number

@@ -1,4 +1,4 @@
-"""Parts of scores and weights: x[…], x.chunk(…), x.unbind(…) and their like, and weights that meet v part by part."""
+"""Parts of scores and weights, such as x[…], x.chunk(…) and x.unbind(…), and weights that meet v part by part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_all(index: Any) -> bool:
 def parts_of(
     func: Any, result: Any, x: Tensor, others: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[Tensor, Index]]:
-    """Yield each part of x that a function gives, with its index: slices and numbers, one for each axis."""
+    """Yield each part of x that a function returns, with its index: slices and numbers, one for each axis."""
     if func in GETITEMS:
         index = others[0] if isinstance(others[0], tuple) else (others[0],)
         if any(not isinstance(one, int | slice) and one is not Ellipsis and one is not None for one in index):
@@ -48,7 +48,7 @@ def parts_of(
 
 
 def marked(x: Tensor, index: Any) -> Tensor | None:
-    """Return where x[index] is, as a mask that broadcasts to x, of one sample and head if the index names none."""
+    """Return the place of x[index], as a mask that broadcasts to x, of one sample and head if the index names none."""
     entries = index if isinstance(index, tuple) else (index,)
     leading = 0
     for one in entries:
@@ -72,7 +72,7 @@ def marked(x: Tensor, index: Any) -> Tensor | None:
 def gather(
     known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor
 ) -> tuple[TracedWeights, Tensor, Tensor, Tensor] | None:
-    """Put a part of some weights, their values and output to those of before; return all once they are complete."""
+    """Add a part of some weights, its values and output, to the earlier parts; return all once they are complete."""
     softmax, sizes, part = known.softmax, known.scores.sizes, known.part
     assert part is not None
     if softmax.seen is None:

@@ -1,4 +1,4 @@
-"""A mode of torch that sees functions and leaves them as they are."""
+"""A mode of torch that sees functions and does not change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of scores and weights that a model writes out itself, and how it becomes q, k, v and rules."""
+"""Scores and weights that a model writes out itself, and how they become q, k, v and rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Index = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class AddedTensor:
-    """A tensor that was added to the scores, or masked or multiplied them, when they had these sizes."""
+    """A tensor that was added to, masked or multiplied scores of these sizes."""
 
     tensor: Tensor  # its last two axes are queries and keys, as in the sizes
     sizes: Sizes
@@ -29,20 +29,20 @@ class AddedTensor:
 
 @dataclass(frozen=True)
 class TracedScores:
-    """A tensor of scores: their q and k, and what was done to the product."""
+    """A tensor of scores: their q and k, and the operations on the product."""
 
     q: Tensor  # (…, Q, D)
     k: Tensor  # (…, K, D)
     dtype: torch.dtype  # of their product
     sizes: Sizes  # (…, Q, K)
-    order: Sizes | None = None  # of each axis of the tensor, which one of `sizes` it is; None: they are the same
+    order: Sizes | None = None  # for each axis of the tensor, its number in `sizes`; None: the same order
     four_axes: Sizes | None = None  # the sizes (B, H, Q, K), if it has had four axes
     scale: float = 1.0
     softcap: float | None = None
     added: tuple[AddedTensor, ...] = ()
-    blocked: tuple[AddedTensor, ...] = ()  # True where a key is blocked
-    factors: tuple[AddedTensor, ...] = ()  # 0 where a key is blocked, else 1
-    heads: HeadsAxis | None = None  # where the axis of heads is known
+    blocked: tuple[AddedTensor, ...] = ()  # True for a blocked key
+    factors: tuple[AddedTensor, ...] = ()  # 0 for a blocked key, else 1
+    heads: HeadsAxis | None = None  # the axis of heads, if known
 
     @property
     def shape(self) -> Sizes:
@@ -50,7 +50,7 @@ class TracedScores:
         return self.sizes if self.order is None else tuple(self.sizes[i] for i in self.order)
 
     def is_product(self) -> bool:
-        """Return whether nothing but a scale was applied to it yet."""
+        """Return whether only a scale was applied to it."""
         return not (self.added or self.blocked or self.factors or self.softcap)
 
     def given(self, x: Tensor, factor: float = 1.0) -> AddedTensor:
@@ -62,12 +62,12 @@ class TracedScores:
 
 @dataclass(eq=False)
 class SeenSoftmax:
-    """One softmax of scores that were followed, until its weights have met their values."""
+    """One softmax of followed scores, until its weights have met their values."""
 
-    caller: Any  # who computed it
-    why: str | None = None  # the first thing that was done to its weights and is not followed
+    caller: Any  # that computed it
+    why: str | None = None  # the first operation on its weights that is not followed
     parts: list[tuple[Index, Tensor, Tensor]] = field(default_factory=list)  # of weights, their values, their output
-    seen: Tensor | None = None  # which rows have met values, where they meet them part by part
+    seen: Tensor | None = None  # the rows that have met values, if they meet them part by part
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class TracedWeights:
     sizes: Sizes
     softmax: SeenSoftmax
     order: Sizes | None = None
-    is_normalized: bool = True  # each row adds up to 1
+    is_normalized: bool = True  # each row sums to 1
     dropout: float = 0.0  # the share that was set to 0
-    part: Index | None = None  # which part of the weights of these scores it is; None: all
+    part: Index | None = None  # the part of these scores' weights; None: all
 
     @property
     def shape(self) -> Sizes:
@@ -90,14 +90,14 @@ class TracedWeights:
 
 @dataclass(frozen=True)
 class RowSums:
-    """The sums of the rows of weights, which these may be divided by."""
+    """The sums of the rows of weights, to divide them by."""
 
     of: TracedWeights
 
 
 @dataclass(frozen=True)
 class Unfollowed:
-    """A tensor that was made of scores by something that is not followed."""
+    """A tensor made from scores by an operation that is not followed."""
 
     shape: Sizes
     why: str
@@ -112,7 +112,7 @@ def inverse(order: Sizes) -> Sizes:
 
 
 def with_sizes(known: TracedScores | TracedWeights, sizes: Sizes) -> TracedScores | TracedWeights:
-    """Return scores or weights that are seen in another shape, with the same rows."""
+    """Return scores or weights in another shape, with the same rows."""
     if isinstance(known, TracedWeights):
         return replace(known, sizes=sizes)
     return replace(known, sizes=sizes, four_axes=sizes if len(sizes) == 4 else known.four_axes)
@@ -126,7 +126,7 @@ def scaled(known: TracedScores, factor: float) -> TracedScores:
 
 
 def with_queries_last(known: TracedScores) -> TracedScores:
-    """Return the same scores with queries and keys in each other's place, as k · q."""
+    """Return the same scores with queries and keys exchanged, as k · q."""
     *batch, Q, K = known.sizes
     axes = known.order or tuple(range(len(known.sizes)))
     n = len(axes)
@@ -181,19 +181,19 @@ def part_of(known: TracedScores, index: Index) -> TracedScores | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which of the axes of scores before queries and keys is that of heads; all others are samples."""
+    """Which of the axes of scores before queries and keys holds heads; all others hold samples."""
 
-    batch: Sizes  # as many numbers as those axes have in all
+    batch: Sizes  # the sizes of these axes
     axis: int  # of `batch`
 
     @property
     def heads(self) -> int:
-        """Return how many heads there are."""
+        """Return the number of heads."""
         return self.batch[self.axis]
 
     @property
     def samples(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         return math.prod(self.batch) // max(1, self.heads)
 
     @property
@@ -202,18 +202,18 @@ class Layout:
         return math.prod(self.batch[self.axis + 1 :]) == 1
 
     def unmerge(self, x: Tensor) -> Tensor:
-        """Return x (…, rows, size), whose axes before the last two have `batch` in all, as (B, H, rows, size)."""
+        """Return x (…, rows, size), whose leading axes have the size of `batch`, as (B, H, rows, size)."""
         rows = x.shape[-2:]
         return x.reshape(*self.batch, *rows).movedim(self.axis, -3).reshape(self.samples, self.heads, *rows)
 
 
 def layout_of(scores: TracedScores, heads: HeadsAxis | None, head_count: int | None) -> Layout:
-    """Return how the axes of scores are samples and heads, without guessing: what cannot be told are samples.
+    """Return which axes of scores are samples and heads, without guessing: unknown axes are samples.
 
     Args:
-        scores: of two axes or more.
-        heads: where q, k or v have their heads, if it is known.
-        head_count: how many heads the module says it has.
+        scores: with two axes or more.
+        heads: the axis of heads of q, k or v, if known.
+        head_count: the number of heads that the module reports.
     """
     *batch, _, _ = scores.sizes
     n = math.prod(batch)
@@ -231,10 +231,10 @@ def layout_of(scores: TracedScores, heads: HeadsAxis | None, head_count: int | N
 
 
 def observed_call(known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCall:
-    """Return the call whose weights these are.
+    """Return the call that has these weights.
 
     Raises:
-        Unreadable: q, k and v do not fit together, or what was done to the scores is no mask and no bias.
+        Unreadable: q, k and v do not fit together, or an operation on the scores is neither a mask nor a bias.
     """
     scores, B, H = known.scores, layout.samples, layout.heads
     batch = torch.broadcast_shapes(scores.q.shape[:-2], scores.k.shape[:-2])
@@ -260,18 +260,18 @@ def _as_heads(x: Tensor, batch: Sizes, layout: Layout) -> Tensor:
 
 
 def _rules(scores: TracedScores, layout: Layout) -> tuple[Tensor | None, Tensor | None]:
-    """Return the mask and the bias, each (B or 1, H or 1, Q or 1, K) or None, that amount to all that was traced."""
+    """Return the mask and the bias, each (B or 1, H or 1, Q or 1, K) or None, equivalent to all operations."""
     blocked = [_as_four_axes(one, layout).bool() for one in scores.blocked]
     for one in scores.factors:
         factors = _as_four_axes(one, layout)
         if not bool(((factors == 0) | (factors == 1)).all()):
-            raise Unreadable("its scores are multiplied by a tensor, which is no scale and no mask")
+            raise Unreadable("its scores are multiplied by a tensor, which is neither a scale nor a mask")
         blocked.append(factors == 0)
     masks, biases = [], []
     for one in scores.added:
         x = _as_four_axes(one, layout)
         if x.shape[-1] == 1 and scores.sizes[-1] > 1:
-            continue  # the same number to all keys of a row changes no weight
+            continue  # the same number added to all keys of a row changes no weight
         if x.dtype not in FLOATS:
             x = x.to(scores.dtype)
         low = x <= BLOCKING

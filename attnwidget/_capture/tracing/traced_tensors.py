@@ -1,4 +1,4 @@
-"""Which living tensors of a model are scores and weights, and what is reported of them."""
+"""Which living tensors of a model are scores and weights, and the reports about them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ UNTRACED_SOFTMAX = (
     "its softmax is not of a product of q and k with a scale, a mask and a bias (it may be sparse): "
     f"{USE_RETURNED_WEIGHTS}"
 )
-BLOCKED_QUERIES = f"its queries and keys are taken in blocks, which are no places in the text: {USE_RETURNED_WEIGHTS}"
-CHANGED_SCORES = "its scores go through {}, which is no scale, mask or bias: " + USE_RETURNED_WEIGHTS
+BLOCKED_QUERIES = f"its queries and keys come in blocks, which are not places in the text: {USE_RETURNED_WEIGHTS}"
+CHANGED_SCORES = "its scores go through {}, which is not a scale, mask or bias: " + USE_RETURNED_WEIGHTS
 CHANGED_WEIGHTS = "its weights go through {} before they meet v: " + USE_RETURNED_WEIGHTS
 NO_VALUES = f"its weights were not seen to meet v, or only a part of them: {USE_RETURNED_WEIGHTS}"
-NOT_NORMALIZED = f"the rows of its weights do not add up to 1: {USE_RETURNED_WEIGHTS}"
+NOT_NORMALIZED = f"the rows of its weights do not sum to 1: {USE_RETURNED_WEIGHTS}"
 NO_SOFTMAX = (
-    "between its scores and v there is no softmax that can be followed (the last step that was seen is {}): "
+    "between its scores and v there is no softmax that can be followed (the last step seen is {}): "
     + USE_RETURNED_WEIGHTS
 )
-MIN_AXES = 3  # of what is taken for attention wherever it is computed
+MIN_AXES = 3  # of tensors that count as attention in any module
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Caller:
     """The module, or function, that calls a function of torch.
 
     Attributes:
-        name: under which its calls are recorded; None if it is not of the model.
-        is_attention: whether its name, or that of its class, says so.
+        name: under which its calls are recorded; None if it does not belong to the model.
+        is_attention: whether its name, or the name of its class, says so.
     """
 
     name: str | None
@@ -50,7 +50,7 @@ class Caller:
 
 
 class Reports(Protocol):
-    """Takes what a tracer finds."""
+    """Takes the calls that a tracer finds."""
 
     def record_traced(
         self, read: Callable[[], ObservedCall], seen: Tensor | DroppedWeights, written: Tensor | None
@@ -58,9 +58,9 @@ class Reports(Protocol):
         """Record a call.
 
         Args:
-            read: returns it.
-            seen: its output (B, H, Q, Dv), by which it is verified.
-            written: the result of the function that is traced as (B, H, Q, Dv); None if it is only a part of that.
+            read: returns the call.
+            seen: its output (B, H, Q, Dv), to verify it.
+            written: the result of the traced function as (B, H, Q, Dv); None if it is only a part of it.
         """
 
     def report_unreadable(
@@ -71,27 +71,27 @@ class Reports(Protocol):
         Args:
             why: the reason.
             caller: the module.
-            certain: it is attention; otherwise only a module that is named so computes it.
-            unused: these are weights of which nothing was made, as where another call gives the output.
+            certain: it is attention; otherwise it counts only in a module with such a name.
+            unused: nothing used these weights, because another call gives the output.
         """
 
     def caller(self) -> Caller:
         """Return the module that calls."""
 
     def head_count(self) -> int | None:
-        """Return how many heads the calling module says it has."""
+        """Return the number of heads that the calling module reports."""
 
 
 class TracedTensors:
-    """Knows which of a model's living tensors are scores or weights, or made of them."""
+    """Knows which of a model's living tensors are scores or weights, or made from them."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports, self._heads = reports, HeadsAxes()
-        self._traced: Any = WeakIdKeyDictionary()  # what is known of each tensor, and its version then
+        self._traced: Any = WeakIdKeyDictionary()  # the description of each tensor, and its version then
         self._waiting: dict[SeenSoftmax, None] = {}  # whose weights have not met their values yet
 
     def _follow_change(self, x: Tensor) -> bool:
-        """Note that a tensor was changed in place by the function that is traced; return whether it was not before."""
+        """Note that the traced function changed a tensor in place; return whether it was unchanged before."""
         entry = self._traced.get(x)
         if entry is None or _version(x) - entry[1] not in (0, 1):
             return False
@@ -107,7 +107,7 @@ class TracedTensors:
         return bool(self._traced) or bool(self._waiting)
 
     def of(self, x: Any) -> Traced | None:
-        """Return what is known of a tensor; None if it is neither scores nor weights nor made of them."""
+        """Return the description of a tensor; None if it is neither scores nor weights nor made from them."""
         found = self._traced.get(x) if isinstance(x, Tensor) and self._traced else None
         if found is None:
             return None
@@ -120,7 +120,7 @@ class TracedTensors:
         return Unfollowed(tuple(x.shape), "a change in place") if isinstance(known, TracedScores) else None
 
     def _lose(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that something was made of scores or weights that is not followed."""
+        """Note that something was made from scores or weights and is not followed."""
         if not isinstance(result, Tensor) or result.dtype not in FLOATS or result.ndim < 2:
             return
         name = getattr(func, "__name__", str(func))

@@ -1,7 +1,7 @@
-"""Attention that a model writes out itself, traced from the product of q and k to its softmax, and on to v.
+"""Trace attention that a model writes out itself, from the product of q and k to its softmax, and on to v.
 
-Operations on the scores in between are read as a scale, a softcap, a mask or a bias (`score_operations.py`). Where one
-of them cannot be read so, that is reported; where one is read wrongly, the output contradicts the record
+Operations on the scores in between are read as a scale, a softcap, a mask or a bias (`score_operations.py`). An
+operation that cannot be read so is reported; if one is read wrongly, the output contradicts the record
 (`verification.py`).
 """
 
@@ -50,7 +50,7 @@ class ScoreTracer(ScoreOperations):
     """Follows scores and weights, and reports a call where weights meet v."""
 
     def trace(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take note of one call of a function of torch, and of its result."""
+        """Note one call of a function of torch, and its result."""
         try:
             self._heads.trace(func, result, args, kwargs)
             step = STEPS.get(func)
@@ -60,7 +60,7 @@ class ScoreTracer(ScoreOperations):
             elif self._traced or step in STARTS:
                 self._take(step, func, result, args, kwargs)
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
-            return  # called in a way that is not known here: the model goes on
+            return  # called in an unknown way: the model goes on
 
     def _take(self, step: Step, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if step in TAKE_FUNCTION:
@@ -79,11 +79,11 @@ class ScoreTracer(ScoreOperations):
         if found is not None:
             self._note(result, found)
         elif self._traced:
-            self._traced.pop(result, None)  # a result in place: the tensor is no longer what it was
+            self._traced.pop(result, None)  # a result in place: the tensor has changed
             if step not in PRODUCTS:
                 self._lose(func, result, args, kwargs)
 
-    # Steps: what a function of torch makes of its arguments, as scores or weights; None if neither. First products.
+    # Steps: a function's result as scores or weights; None if it is neither. First products.
 
     def matmul(self, result: Tensor, x: Tensor, other: Tensor, **_: Any) -> TracedScores | None:
         one, two = self.of(x), self.of(other)
@@ -105,7 +105,7 @@ class ScoreTracer(ScoreOperations):
         return TracedScores(x, other.mT, result.dtype, tuple(result.shape), heads=heads)
 
     def _heads_of(self, result: Tensor, *tensors: Tensor) -> HeadsAxis | None:
-        """Return where the product of tensors has its heads, of which none may be repeated."""
+        """Return the heads axis of a product of tensors; no heads may be repeated."""
         for x in tensors:
             found = self._heads.of(x)
             if found is not None and found.axis < x.ndim - 2 and x.shape[found.axis] == result.shape[found.axis]:
@@ -155,7 +155,7 @@ class ScoreTracer(ScoreOperations):
                 return replace(scores, heads=replace(heads, axis=axes[place]))
         return scores
 
-    # Last the softmax, at once or step by step, and the values.
+    # Then the softmax, at once or step by step, and the values.
 
     def softmax(self, result: Tensor, x: Any = None, dim: Any = None, *_: Any, **named: Any) -> TracedWeights | None:
         known, dim = self.of(named.get("input", x)), named.get("dim", dim)
@@ -187,7 +187,7 @@ class ScoreTracer(ScoreOperations):
             self._waiting[known.softmax] = None
 
     def log_softmax(self, result: Tensor, x: Any = None, dim: Any = None, *_: Any, **named: Any) -> Traced | None:
-        """Follow the scores less one number for each row, which changes no weight."""
+        """Follow the scores minus one number for each row, which changes no weight."""
         known = self.of(named.get("input", x))
         last = named.get("dim", dim) in (-1, result.ndim - 1)
         return known if isinstance(known, TracedScores) and known.order is None and last else None
@@ -204,12 +204,12 @@ class ScoreTracer(ScoreOperations):
         axes = known.order or tuple(range(len(known.sizes)))
         if axes[dim % len(axes)] != len(axes) - 1:
             return None
-        if not known.is_normalized:  # exponentials that are to be divided by it
+        if not known.is_normalized:  # exponentials that will be divided by it
             self._await_values(known)
         return RowSums(known)
 
     def _meet_values(self, known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor) -> None:
-        """Report a call, which is complete where weights are multiplied by v."""
+        """Report a call, which is complete when weights are multiplied by v."""
         if not known.is_normalized and not known.dropout and not _adds_up(weights):
             self._waiting.pop(known.softmax, None)
             self._reports.report_unreadable(NOT_NORMALIZED, certain=len(known.scores.sizes) >= MIN_AXES)
@@ -251,7 +251,7 @@ def _swapped(n: int) -> Sizes:
 
 
 def _adds_up(weights: Tensor) -> bool:
-    """Return whether the rows of weights add up to 1, beyond rounding, or to 0 where all is blocked."""
+    """Return whether the rows of weights sum to 1 beyond rounding, or to 0 if the row is fully masked."""
     with torch.no_grad():
         sums = weights.sum(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
         slack = 8 * math.sqrt(weights.shape[-1]) * torch.finfo(weights.dtype).eps
@@ -287,7 +287,7 @@ STEPS_BY_NAME: dict[Step, tuple[str, ...]] = {
     ScoreTracer.sum: ("sum",),
 }
 PRODUCTS = {ScoreTracer.matmul, ScoreTracer.baddbmm, ScoreTracer.einsum}
-STARTS = {*PRODUCTS, ScoreTracer.softmax}  # where nothing is traced yet, only these matter
+STARTS = {*PRODUCTS, ScoreTracer.softmax}  # while nothing is traced, only these matter
 TAKE_FUNCTION = {ScoreTracer.permute, ScoreTracer.take, ScoreTracer.setitem}  # called as (func, result, args, kwargs)
 STEPS: dict[Any, Step] = {
     **{function: step for step, names in STEPS_BY_NAME.items() for function in functions(*names)},

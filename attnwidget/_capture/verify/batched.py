@@ -1,4 +1,4 @@
-"""Verify the outputs of many calls in few products: those of layers that are alike are computed again together."""
+"""Verify the outputs of many calls in few products: layers that are alike are computed again together."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 from ..call.call_rules import CallRules
 from .verification import ComparedRows, differ
 
-WAITING = 1 << 21  # numbers of a call's keys, up to which it waits for other layers: so much may be held for longer
-SCORES = 1 << 20  # that are computed at once
+WAITING = 1 << 21  # numbers: a call with more keys is verified at once, because waiting holds its keys
+SCORES = 1 << 20  # computed at once
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OutputCheck:
-    """Rows of a call's output that are to be verified.
+    """Rows of a call's output to verify.
 
     Attributes:
-        rows: and what they are computed from again.
+        rows: with their queries, keys and values.
         rules: of the call.
         scale, softcap, sinks: of its scores.
-        found: where to add whether the output is another, (), bool.
+        found: receives whether the output differs, (), bool.
     """
 
     rows: ComparedRows
@@ -36,14 +36,14 @@ class OutputCheck:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What those have in common that can be verified together."""
+        """The properties that checks must share to be verified together."""
         rules = self.rules
         of_rules = rules.queries, rules.keys, rules.is_causal, id(rules.mask), id(rules.bias), id(self.sinks)
         return *self.rows.kind, *of_rules, self.scale, self.softcap
 
 
 def verify(checks: Iterable[OutputCheck]) -> None:
-    """Compare all outputs with what their q, k, v and rules come to."""
+    """Compare all outputs with softmax(scale · q kᵀ under the rules) · v."""
     alike: dict[Any, list[OutputCheck]] = {}
     for one in checks:
         alike.setdefault(one.kind, []).append(one)
@@ -56,13 +56,13 @@ def verify(checks: Iterable[OutputCheck]) -> None:
 
 
 def verify_aside(checks: Iterable[OutputCheck]) -> None:
-    """Compare outputs as `verify` does, beside a model that runs: without gradients, and modes that watch."""
+    """Compare outputs as `verify` does while a model runs: without gradients or watching modes."""
     with torch._C.DisableTorchFunction(), torch.no_grad():
         verify(checks)
 
 
 def _together(checks: list[OutputCheck]) -> Iterator[list[OutputCheck]]:
-    """Yield checks of one kind, as many as may be computed at once."""
+    """Yield groups of checks of one kind that fit into one computation."""
     rows = checks[0].rows
     at_once = max(1, SCORES // max(1, rows.queries.shape[:3].numel() * rows.keys.shape[2]))
     for first in range(0, len(checks), at_once):

@@ -15,11 +15,11 @@ from torch import Tensor
 from attnwidget import Attention, AttentionWidget, Capture, capture, segments
 from attnwidget._capture.text.unpadded import (
     TITLE,
-    OwnPositions,
-    own_positions,
+    UnpaddedSample,
     part_of,
     part_of_segments,
     sample_named,
+    unpadded_positions,
 )
 
 pytest.importorskip("transformers")
@@ -135,7 +135,7 @@ def test_which_sample_is_first_and_what_is_not_there() -> None:
     assert cap.widget(padding=False, stack="sample 1").stack == "sample 1"
     with pytest.raises(IndexError, match="batch 9 is not there"):
         cap.widget(padding=False, batch=9)
-    with pytest.raises(ValueError, match="run with the whole batch"):
+    with pytest.raises(ValueError, match="the model runs the whole batch"):
         cap.widget(padding=False, model=build(GPT2, "sdpa"))
     assert sample_named("decoder, cross-attention, sample 12") == ("decoder, cross-attention", 12)
     assert sample_named("decoder") == ("decoder", None)
@@ -305,9 +305,9 @@ def test_padding_before_an_image_moves_its_grid() -> None:
 def test_positions_of_a_sample_reach_from_its_first_to_its_last_token() -> None:
     real = torch.tensor([[0, 1, 0, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
     side: Any = SimpleNamespace(real=real, length=5)
-    assert [own_positions(side, b) for b in range(4)] == [range(1, 4), range(5), range(5), range(4, 5)]
+    assert [unpadded_positions(side, b) for b in range(4)] == [range(1, 4), range(5), range(5), range(4, 5)]
     side.real = None
-    assert own_positions(side, 0) == range(5)
+    assert unpadded_positions(side, 0) == range(5)
 
 
 def test_segments_are_counted_from_the_first_position_that_is_left() -> None:
@@ -341,9 +341,9 @@ def test_the_grid_of_a_side_moves_with_the_padding_of_that_side(side: str, start
     found = {"grid": (2, 3), "grid_start": 5, "grid_side": side}
     sides = [SimpleNamespace(real=real.bool(), length=real.shape[1]) for real in (queries, keys)]
     stack: Any = SimpleNamespace(queries=sides[0], keys=sides[1], grids=lambda: dict(found))
-    assert OwnPositions(stack, 0).grids() == found
-    assert OwnPositions(stack, 1).grids() == {**found, "grid_start": start}
+    assert UnpaddedSample(stack, 0).grids() == found
+    assert UnpaddedSample(stack, 1).grids() == {**found, "grid_start": start}
     found["grid_start"] = 0  # an image whose first patch is padding has no grid
-    assert OwnPositions(stack, 1).grids() == {}
+    assert UnpaddedSample(stack, 1).grids() == {}
     stack.grids = dict
-    assert OwnPositions(stack, 1).grids() == {}
+    assert UnpaddedSample(stack, 1).grids() == {}
