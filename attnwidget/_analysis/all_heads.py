@@ -1,4 +1,4 @@
-"""All heads of all layers: how many of their rows are measured, their metrics as records, one pair's weights."""
+"""All heads of all layers: the number of measured rows, metrics as records, and one pair's weights."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .head_sampling import HeadSampler, sample
 from .metrics import NAMES, MetricMeans, Metrics
 from .sampled_parts import joined_means, sampler_tasks
 
-MAX_EXACT_CELLS = 1 << 28  # of all heads together, up to which all rows are computed
-MAX_SAMPLED_CELLS = 1 << 27  # else, of the rows of all heads; of very many or very long heads a single row each
+MAX_EXACT_CELLS = 1 << 28  # of all heads together; up to this size all rows are computed
+MAX_SAMPLED_CELLS = 1 << 27  # in longer heads, for the rows of all heads; each head has at least one row
 MAX_SAMPLED_ROWS = 32  # of a head
-MAX_WEIGHTS = 1 << 28  # weights of a layer that are returned as one tensor: 1 GiB of them
+MAX_WEIGHTS = 1 << 28  # of a layer in one returned tensor: 1 GiB
 
 
 class LayerSource(Protocol):
@@ -38,15 +38,15 @@ class LayerSource(Protocol):
 
 
 class RowPlan:
-    """Which rows of each layer are computed, so that all heads together take no longer than a person waits.
+    """The rows of each layer to compute, so that all heads together take no longer than a person waits.
 
     Args:
         shapes: of the layers.
-        batch: which sample; a layer that has fewer has no heads.
-        worth: how many cells one of each layer is worth, where some take longer than others.
+        batch: the sample; a layer with fewer samples has no heads.
+        worth: the cost of one cell of each layer, if some are slower than others.
 
     Attributes:
-        heads: how many heads each layer has.
+        heads: the number of heads in each layer.
         whole: whether all rows of all heads are computed.
         queries: the rows of each layer.
     """
@@ -74,11 +74,11 @@ def records(
     Args:
         layers: the attentions.
         names: of the layers.
-        batches: which samples; None for all.
-        rows: how many queries of each head, evenly spread; None for as many as `RowPlan` says.
-        ids: returns the tokens of a layer's and sample's positions as numbers, if they are known.
-        kinds: of heads, names with functions of the user's own; as fields beside the metrics.
-        texts: returns what is known of a layer's and sample's text, for these; None: its ids.
+        batches: the samples; None for all.
+        rows: the number of queries of each head, evenly spread; None: as `RowPlan` decides.
+        ids: returns the tokens of a layer's and sample's positions as numbers, if known.
+        kinds: of heads, names with custom functions; fields beside the metrics.
+        texts: returns the text of a layer's sample for these kinds; None: its ids.
     """
     found: list[dict[str, Any]] = []
     for one in _samples(layers, names, batches, rows, ids):
@@ -92,7 +92,7 @@ def records(
 
 
 class LayerSample(NamedTuple):
-    """One sample of a layer, and the rows of it that are measured."""
+    """One sample of a layer, and its rows to measure."""
 
     layer: int
     name: str
@@ -103,7 +103,7 @@ class LayerSample(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """How many cells these rows have, in all heads."""
+        """The number of cells in these rows, over all heads."""
         return self.att.shape.H * len(self.queries) * self.att.shape.K
 
 
@@ -114,7 +114,7 @@ def _samples(
     rows: int | None,
     ids: Callable[[int, int], Tensor | None],
 ) -> Iterator[LayerSample]:
-    """Yield what is measured, as `records` has it."""
+    """Yield the measurements for `records`."""
     shapes = [layers[layer].shape for layer in range(len(layers))]
     for layer, name in enumerate(names):
         for batch in range(shapes[layer].B):
@@ -180,23 +180,23 @@ def kinds_of_heads(
 
 
 def as_columns(values: Mapping[str, Tensor]) -> dict[str, list[float | None]]:
-    """Return numbers of heads by name as Python's own, None where nothing was measured."""
+    """Return numbers of heads by name as Python's own, None if nothing was measured."""
     return {name: [None if x != x else x for x in column.tolist()] for name, column in values.items()}
 
 
 def numbers_of_heads(att: AttentionBase) -> tuple[int, ...] | None:
-    """Return the numbers in the model of the heads that a capture kept; None where all are there."""
+    """Return the numbers in the model of the heads that a capture kept; None if all were kept."""
     return None if att.part is None else att.part.heads
 
 
 def head_numbers(att: AttentionBase, head: int) -> dict[str, int]:
-    """Return a head's number; of a part of a model's heads also its number there."""
+    """Return a head's number; if only some heads of a model were kept, also its number in the model."""
     known = numbers_of_heads(att)
     return {"head": head} if known is None else {"head": head, "model_head": known[head]}
 
 
 def as_fields(found: Metrics) -> dict[str, float | int | None]:
-    """Return every metric by name, and how many rows it is of."""
+    """Return every metric by name, and its number of rows."""
     return {**{name: getattr(found, name) for name in NAMES}, "rows": found.rows}
 
 

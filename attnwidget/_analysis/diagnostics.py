@@ -1,4 +1,4 @@
-"""What is likely wrong with an attention: findings with place and advice, and how far torch's own result is."""
+"""Likely faults of an attention: findings with place and advice, and the difference from torch's own result."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from .statistics import UNIFORM as UNIFORM_PEAK
 from .statistics import Statistics, computing_statistics
 
 Severity = Literal["error", "warning", "note"]
-MAX_CELLS = 1 << 26  # of a head, beyond which only some of its rows are examined
+MAX_CELLS = 1 << 26  # of a head; in a larger one only some rows are examined
 FAR_BELOW = -1e4  # a masked score of −10,000 has weight 0 beside any other, in every dtype
 PADDING = re.compile(r"[\[<|]*(pad|padding|_pad_)[\]>|]*", re.IGNORECASE)
-SATURATED, UNIFORM = 0.9, 0.9  # shares of the rows from which on the whole head is said to be so
+SATURATED, UNIFORM = 0.9, 0.9  # shares of the rows from which the whole head counts as such
 ROW_SUM_TOLERANCES = {
     torch.float16: 5e-3,
     torch.bfloat16: 3e-2,
-}  # how far rows of given weights may be from 1; else 1e-3
+}  # how far the sums of given weights may be from 1; else 1e-3
 
 
 @dataclass(frozen=True, repr=False)
 class Finding(Readable):
-    """One thing that is likely wrong, or worth knowing.
+    """One likely fault, or a fact worth knowing.
 
-    kind: which, such as "inverted mask".
-    severity: "error" (the result is not what anybody wants), "warning" (likely a mistake) or "note".
-    where: the places that it concerns, in words; "" for all of the head.
-    message: what was found, with its numbers.
+    kind: such as "inverted mask".
+    severity: "error" (nobody wants this result), "warning" (likely a mistake) or "note".
+    where: the places, in words; "" for the whole head.
+    message: the finding, with its numbers.
     advice: what to do.
-    query, key: the first of the places; None where it is not a query, or a key.
+    query, key: the first of the places; None if it is not a query, or a key.
     """
 
     kind: str
@@ -66,17 +66,17 @@ Examination = tuple[list[Finding], Parity | None]
 
 
 def check(head: Head, tokens: Sequence[str] | None) -> list[Finding]:
-    """Return what is likely wrong with a head: see `Attention.check`."""
+    """Return the likely faults of a head: see `Attention.check`."""
     return examine(head, tokens)[0]
 
 
 def examine(head: Head, tokens: Sequence[str] | None) -> Examination:
-    """Return the findings about a head, and how far torch's own result is, if it has one."""
+    """Return the findings about a head, and its difference from torch's own result, if torch has one."""
     return run_to_end(exactly(head.att.device, examining(head, tokens)))
 
 
 def examining(head: Head, tokens: Sequence[str] | None) -> Generator[None, None, Examination]:
-    """Do as `examine`, in steps of some rows; yields after each."""
+    """Examine a head as `examine` does, in steps of some rows; yields after each."""
     att = head.att
     tokens = None if tokens is None else [str(token) for token in tokens]
     if tokens is not None and len(tokens) != att.shape.K:
@@ -97,7 +97,7 @@ def examining(head: Head, tokens: Sequence[str] | None) -> Generator[None, None,
 
 
 def _found(steps: Iterator[Finding | None]) -> Generator[None, None, list[Finding]]:
-    """Collect findings; yields where there is None in their place, after a step."""
+    """Collect findings; yields after each step, which is a None among them."""
     found = []
     for one in steps:
         if one is None:
@@ -108,7 +108,7 @@ def _found(steps: Iterator[Finding | None]) -> Generator[None, None, list[Findin
 
 
 def _pieces(att: AttentionBase) -> list[range]:
-    """Return the queries in pieces, whose whole rows are held together: of long rows only a few."""
+    """Return the queries in pieces whose whole rows fit in memory: of long rows only a few."""
     return list(cuts(range(att.shape.Q), 1, max(1, min(QUERIES, CELLS_AT_ONCE // max(att.shape.K, 1)))))
 
 
@@ -142,7 +142,7 @@ def _not_finite(head: Head) -> Iterator[Finding | None]:
 
 
 def _all_finite(x: Tensor) -> bool:
-    """Return whether one sum tells that all numbers are finite, which is quicker than to test each."""
+    """Return whether one sum shows that all numbers are finite, which is faster than testing each."""
     return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite())
 
 
@@ -184,7 +184,7 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
             "mask along the wrong axis",
             "error",
             _places("query", empty),
-            f"{_count(len(empty), 'query')} may attend to nothing, and all others to every key",
+            f"{_count(len(empty), 'query')} may attend to no key, and all others to every key",
             "A padding mask blocks keys, so it varies along the last axis: give it as (B, K), or transpose it.",
             **_at("query", empty),
         )
@@ -208,8 +208,8 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
 
 
 def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
-    """Find a mask whose opposite makes sense: no query may see itself, or may attend only to what would be padding."""
-    advice = "Turn it round: mask_means='hide' where 1 or True blocks, 'keep' where it allows."
+    """Find a mask whose opposite makes sense: no query may see itself, or may attend only to likely padding."""
+    advice = "Invert it: mask_means='hide' if 1 or True blocks, 'keep' if it allows."
     if Q == K and Q > 1 and counts.diagonal == 0 and 0 < counts.total == counts.above:
         return Finding(
             "inverted mask",
@@ -227,7 +227,7 @@ def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
             "inverted mask",
             "warning",
             f"keys {first:,} to {K - 1:,}",
-            f"all queries may attend to the last {len(keys):,} of {K:,} keys and to none before them",
+            f"all queries may attend to the last {len(keys):,} of {K:,} keys and to no earlier ones",
             advice + " With this much padding on the left, that is expected.",
             key=first,
         )
@@ -235,7 +235,7 @@ def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
 
 
 def _along_queries(counts: MaskCounts, K: int) -> bool:
-    """Return whether rows are allowed as a whole or not at all, several of them not."""
+    """Return whether each row is allowed as a whole or not at all, and several are not."""
     full_rows, empty_rows = int((counts.by_query == K).sum()), int((counts.by_query == 0).sum())
     return empty_rows > 0 and full_rows > 0 and full_rows + empty_rows == len(counts.by_query)
 
@@ -252,7 +252,7 @@ def _look_ahead(att: AttentionBase, counts: MaskCounts) -> Iterator[Finding]:
         "warning",
         "" if query is None else f"query {query:,}, key {key:,} first",
         f"{counts.above:,} of {above:,} cells after the diagonal are allowed, the others blocked: nearly causal",
-        "If the model is causal, block them (torch.tril, diagonal=0), or say is_causal=True.",
+        "If the model is causal, block them (torch.tril, diagonal=0), or pass is_causal=True.",
         query=query,
         key=key,
     )
@@ -284,7 +284,7 @@ def _alignment(att: AttentionBase) -> Iterator[Finding]:
 
 
 def _finite_minus(head: Head) -> Iterator[Finding | None]:
-    """Find rows in which all is masked by a large finite number, such as −1e9: the softmax makes them uniform."""
+    """Find rows masked entirely by a large finite number, such as −1e9: the softmax makes them uniform."""
     att = head.att
     if not att.rules.biases or (head.sink is not None and head.sink > FAR_BELOW):
         return  # a learned sink takes the weight
@@ -311,7 +311,7 @@ def _finite_minus(head: Head) -> Iterator[Finding | None]:
 
 
 def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -> Iterator[Finding | None]:
-    """Find keys that are padding, and may be attended to."""
+    """Find padding keys that may be attended to."""
     att, pads = head.att, _pads(head, tokens)
     if tokens is None and len(pads) < 2:
         return
@@ -324,7 +324,7 @@ def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -
     share = yield from _weight_on(head, torch.tensor(real, device="cpu"), keys)
     if share == 0:
         return
-    why = "named so by the tokens" if tokens is not None else "the last keys and values are all the same"
+    why = "by the tokens' names" if tokens is not None else "the last keys and values are all the same"
     yield Finding(
         "attention to padding",
         "warning" if tokens is not None else "note",
@@ -336,7 +336,7 @@ def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -
 
 
 def _pads(head: Head, tokens: list[str] | None) -> list[int]:
-    """Return the keys that are padding, by their tokens or by their numbers."""
+    """Return the padding keys, by their tokens or by their numbers."""
     if tokens is not None:
         return [key for key, token in enumerate(tokens) if PADDING.fullmatch(token.strip())]
     k, v = head.k, head.v
@@ -349,7 +349,7 @@ def _pads(head: Head, tokens: list[str] | None) -> list[int]:
 
 
 def _weight_on(head: Head, queries: Tensor, keys: Tensor) -> Generator[None, None, float]:
-    """Return the mean weight that some queries give to some keys together; of at most 256 queries."""
+    """Return the mean weight of some queries on some keys together, over at most 256 queries."""
     queries = queries[:: -(-len(queries) // MAX_ROWS)]
     total = 0.0
     for at in cuts(range(len(queries)), 1, max(1, CELLS_AT_ONCE // max(head.att.shape.K, 1))):
@@ -372,7 +372,7 @@ def _given_weights(head: Head) -> Iterator[Finding | None]:
         by_column += block.sum(0)
         yield None
     sums, near = torch.cat(by_row), ROW_SUM_TOLERANCES.get(att.dtype, 1e-3)
-    off = ((sums - 1).abs() > near) & (sums.abs() > near)  # an empty row sums to 0
+    off = ((sums - 1).abs() > near) & (sums.abs() > near)  # a fully masked row sums to 0
     if not bool(off.any()):
         return
     if bool(((by_column - 1).abs() <= near).all()):
@@ -380,7 +380,7 @@ def _given_weights(head: Head) -> Iterator[Finding | None]:
             "softmax over the wrong axis",
             "error",
             "",
-            "columns sum to 1 and rows do not",
+            "columns sum to 1, and rows do not",
             "Take the softmax over the keys, the last axis (dim=-1), or transpose the weights.",
         )
         return
@@ -390,13 +390,13 @@ def _given_weights(head: Head) -> Iterator[Finding | None]:
         "warning",
         _places("query", off.nonzero()[:, 0]),
         f"the row of query {worst:,} sums to {float(sums[worst]):.4g}",
-        "Dropout in training does that: take the weights before it, or in eval(). So do learned sinks: capture(model), "
-        "or Attention(q, k, v, sinks=…), shows what they take. Otherwise rows were cut or pooled.",
+        "Dropout in training does this: take the weights before it, or in eval(). So do learned sinks: capture(model), "
+        "or Attention(q, k, v, sinks=…), shows their weight. Otherwise rows were cut or pooled.",
         query=worst,
     )
 
 
-# How widely weights are spread.
+# The spread of weights.
 
 
 def _spread(head: Head) -> Iterator[Finding | None]:
@@ -415,7 +415,7 @@ def _spread(head: Head) -> Iterator[Finding | None]:
             "warning" if unscaled else "note",
             "",
             f"{found.saturated:,} {of} give one key 99 % of their weight{spread}",
-            "Next to no gradient reaches q and k. "
+            "Almost no gradient reaches q and k. "
             + ("Divide the scores by √D." if unscaled else "A trained head may do so; a new one should not."),
         )
     if found.uniform >= UNIFORM * found.several:
@@ -423,13 +423,13 @@ def _spread(head: Head) -> Iterator[Finding | None]:
             "uniform rows",
             "note",
             "",
-            f"{found.uniform:,} {of} weigh all their keys alike, to a thousandth",
+            f"{found.uniform:,} {of} give all their keys equal weights, to a thousandth",
             "Usual before training; afterwards check that q and k are not all zero, and the scale.",
         )
 
 
 class RowCounts(NamedTuple):
-    """How many rows have several keys, of those how many give one nearly all, and how many all alike."""
+    """The number of rows with several keys, of those that give one key nearly all, and of those that are uniform."""
 
     several: int
     saturated: int
@@ -485,7 +485,7 @@ def _parity_finding(found: Parity | None) -> Iterator[Finding]:
 
 
 def _at(what: str, rows: Tensor) -> dict[str, int]:
-    """Return the first of some places, as a finding has it."""
+    """Return the first of some places, for a finding."""
     return {what: int(rows[0])}
 
 

@@ -1,4 +1,4 @@
-"""What an edit of a model does to what it says next: log-probabilities, divergences, and the tokens that move most."""
+"""The effect of an edit on a model's next token: log-probabilities, divergences, and the tokens that change most."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-AT_ONCE = 1 << 22  # numbers that are held in float64 at a time
-MOVED = 10  # tokens that are named
+AT_ONCE = 1 << 22  # numbers in float64 at a time
+MOVED = 10  # tokens in the report
 
 
 class MovedToken(NamedTuple):
     """A token whose probability an edit has changed.
 
     token: its id, or the number of its class.
-    text: its text, as the tokenizer has it; its number where there is none.
+    text: its text, from the tokenizer; its number if there is none.
     before, after: its probability.
     """
 
@@ -34,17 +34,17 @@ class MovedToken(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """What edits of a model do to one token's log-probability, or to another number of its output.
+    """The effect of edits on one token's log-probability, or on another number of a model's output.
 
     edits: the edits, in words.
-    target: the token's text, or the name of the function whose number is compared.
-    token: its id; None of a function.
-    at: the position whose output is looked at, from 0; None of a function.
+    target: the token's text, or the name of the function that gives the number.
+    token: its id; None for a function.
+    at: the position of the output, from 0; None for a function.
     before, after: its log-probability there in nats, without and with the edits; or the function's number.
-    kl: (n,) the Kullback-Leibler divergence of the next token's distribution without the edits from that with them, in
-        nats, at each position of the sample; None of a function.
-    tokens: the ten tokens whose probability moves most there, the largest change first.
-    text: the last words up to the position; "" where they are not known.
+    kl: (n,) the Kullback-Leibler divergence of the next token's distribution with the edits from that without, in
+        nats, at each position of the sample; None for a function.
+    tokens: the ten tokens whose probability changes most there, the largest change first.
+    text: the last words up to the position; "" if unknown.
     """
 
     edits: str
@@ -59,11 +59,11 @@ class Effect:
 
     @property
     def change(self) -> float:
-        """Return after − before: negative where the edits take from the token."""
+        """Return after − before: negative if the edits make the token less likely."""
         return self.after - self.before
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the tokens that move most as records, as `pandas.DataFrame` takes them: probabilities and change."""
+        """Return the tokens that change most as records for `pandas.DataFrame`: probabilities and change."""
         return [{**one._asdict(), "change": one.change} for one in self.tokens]
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Effect:
 
 
 def fixed(x: float, *, signed: bool = False) -> str:
-    """Return a number with four decimals; without a sign where all of them are 0.
+    """Return a number with four decimals; without a sign if all decimals are 0.
 
     >>> fixed(0.25), fixed(-0.25), fixed(-0.00001), fixed(0.25, signed=True), fixed(float("-inf"))
     ('0.2500', '-0.2500', '0.0000', '+0.2500', '-inf')
@@ -128,13 +128,13 @@ def _parts(before: Tensor, after: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def most_moved(before: Tensor, after: Tensor, count: int = MOVED) -> list[int]:
-    """Return the tokens whose probability changes most, the largest change first, of two rows of log-probabilities."""
+    """Return the tokens whose probability changes most between two rows of log-probabilities, largest first."""
     change = (after.exp() - before.exp()).abs().nan_to_num(nan=0.0)
     return [int(one) for one in change.topk(min(count, len(change))).indices]
 
 
 def most_likely(before: Tensor, after: Tensor, first: int, count: int = MOVED) -> list[int]:
-    """Return `first` and the tokens that are most probable before or after, of two rows of log-probabilities."""
+    """Return `first` and the tokens that are most probable in either of two rows of log-probabilities."""
     larger = torch.maximum(before, after).nan_to_num(nan=-torch.inf)
     found = [int(one) for one in larger.topk(min(count, len(larger))).indices]
     return [first, *(one for one in found if one != first)][:count]

@@ -26,12 +26,13 @@ FORMULAS = {"value_norm": "‖v W_O‖", "logit": "v W_O · d / s", "saliency": 
 
 @dataclass(frozen=True)
 class RuleEffect:
-    """What one rule or bias does to a pair.
+    """The effect of one rule or bias on a pair.
 
-    name: the rule in words, such as "causal: key ≤ query", or what the user gave, "mask" or "bias".
+    name: the rule in words, such as "causal: key ≤ query", or the argument, "mask" or "bias".
     blocks: whether it blocks the pair.
-    adds: what it adds to the score; None for a rule, which only allows or blocks. It is the bias's own number where
-        that is known: of a tensor always, of a function if it adds the same to a score of 0; else the difference.
+    adds: the number that it adds to the score; None for a rule, which only allows or blocks. It is the bias's own
+        number if that is known: always for a tensor; for a function if it adds the same to a score of 0. Otherwise it
+        is the difference of the scores.
     """
 
     name: str
@@ -41,22 +42,22 @@ class RuleEffect:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(Readable):
-    """One weight, step by step; a step before what was given, as q · k before given scores, is None.
+    """One weight, step by step; steps before the given tensors are None, such as q · k before given scores.
 
     query, key: the pair.
     products: (D,) q_d · k_d, whose sum is the score.
-    score, scale, scaled, softcap, capped, masked: the stages of the pair and what leads from one to the next.
-    effects: what each rule and bias does, in order.
+    score, scale, scaled, softcap, capped, masked: the stages of the pair and the numbers between them.
+    effects: of each rule and bias, in order.
     allowed: whether the query may attend to the key.
     maximum, log_normalizer: of the query's row of masked scores; weight = exp(masked − log_normalizer).
-    sink, sink_weight: the logit of the head's learned sink, which is one more term of the log-normalizer, and the
-        weight that it takes; None where there is none. Of combined heads or words only the weight is known.
+    sink, sink_weight: the logit of the head's learned sink, one more term of the log-normalizer, and its weight; None
+        if there is none. For combined heads or words only the weight is known.
     weight: of the pair.
-    value: (Dv,) weight · v. output: (Dv,) the sum of those over all keys.
-    carried: by stage, what the weight carries on, as far as it is known: "value_norm", "logit", "saliency".
-    per_weight: by stage, what that is times the weight.
-    contribution: ‖weight · v‖, or ‖weight · v · W_O‖ where w_o was given (Kobayashi et al. 2020, §3).
-    share: the contribution over the sum of those of all keys; None where that is 0.
+    value: (Dv,) weight · v. output: (Dv,) the sum of these over all keys.
+    carried: by stage, what the weight contributes to it, if known: "value_norm", "logit", "saliency".
+    per_weight: by stage, the factor that is multiplied by the weight.
+    contribution: ‖weight · v‖, or ‖weight · v · W_O‖ if w_o was given (Kobayashi et al. 2020, §3).
+    share: the contribution over the sum of all keys' contributions; None if that is 0.
     """
 
     query: int
@@ -134,7 +135,7 @@ def explain(head: Head, query: Any, key: Any, w_o: Any) -> Explanation:
 
 
 def _carried(head: Head, at: Block, weight: float) -> dict[str, Mapping[str, float]]:
-    """Return what a weight carries, by stage, and what that is for each unit of the weight."""
+    """Return the contribution of a weight to each stage, and the factor for each unit of the weight."""
     att = head.att
     there = [stage for stage in CARRIED if stage in att.stages]
     one = torch.ones(1, 1, dtype=att.result_dtype, device=att.device)
@@ -174,7 +175,7 @@ def _projection(att: AttentionBase, w_o: Any) -> Tensor:
 
 
 def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[RuleEffect, ...]:
-    """Return what each rule and each bias does to one pair, in order."""
+    """Return the effect of each rule and each bias on one pair, in order."""
     effects = []
     for rule in att.rules.rules:
         allowed = rule.allowed(at)
@@ -192,10 +193,10 @@ def effects_on(att: AttentionBase, at: Block, capped: float | None) -> tuple[Rul
 
 
 def _function_on(att: AttentionBase, bias: ScoreFunction, at: Block, score: float) -> tuple[float, float]:
-    """Return what a function makes of a pair's score, and what it adds, −∞ where it blocks.
+    """Return a function's result for a pair's score, and the number that it adds, −∞ if it blocks.
 
-    The difference of two rounded scores is off by their last bits. So where the score 0 tells the number that the
-    function adds, and the score and that number add up to just what it made of the score, it is told in its place.
+    The difference of two rounded scores is off by their last bits. So if the function adds a number to the score 0, and
+    the score plus this number equals its result exactly, that number is returned.
     """
     before, zero = torch.tensor([score, 0.0], dtype=att.result_dtype, device=att.device).view(2, 1, 1)
     after, of_zero = (bias.apply(number.clone(), at) for number in (before, zero))

@@ -18,22 +18,22 @@ from .._utils.indexing import Block, as_index, cuts
 from .._utils.readable import Readable
 from .._utils.validation import as_tensor
 
-STRIPE = 1 << 22  # cells of the queries that are computed at once
-DENSE = 1 << 24  # cells of the gradients of weights and scores that are kept, at most
+STRIPE = 1 << 22  # cells computed at once
+DENSE = 1 << 24  # the most cells of the kept gradients of weights and scores
 LARGEST_JACOBIAN = 4096  # keys
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gradients(Readable):
-    """Derivatives of a loss L, given that of the output, for one head alone.
+    """Derivatives of a loss L, from its derivative by the output, for one head alone.
 
-    Where several heads share k and v, the gradients of those are sums over the heads.
+    If several heads share k and v, the gradients of k and v are sums over the heads.
 
-    q: (Q, D), k: (K, D): None where scores or weights were given. v: (K, Dv).
+    q: (Q, D), k: (K, D): None if scores or weights were given. v: (K, Dv).
     weights: (Q, K), dL/dA = dL/dO · vᵀ.
-    scores: (Q, K), of QKᵀ before the scale; 0 where blocked. None where weights were given.
-    sink: 0-D, of the logit of the head's learned sink; None where there is none.
-    weights and scores are None as well where they would have more than 16,777,216 cells.
+    scores: (Q, K), of QKᵀ before the scale; 0 in blocked cells. None if weights were given.
+    sink: 0-D, of the logit of the head's learned sink; None if there is none.
+    weights and scores are None as well if they would have more than 16,777,216 cells.
     """
 
     q: Tensor | None
@@ -45,7 +45,7 @@ class Gradients(Readable):
 
 
 class GradientRows(NamedTuple):
-    """Gradients of the weights and of the scores of some queries, (queries, K); scores None where weights were given.
+    """Gradients of the weights and of the scores of some queries, (queries, K); scores None if weights were given.
 
     rows: the queries.
     """
@@ -89,13 +89,13 @@ def gradients(head: Head, grad_output: Any) -> Gradients:
 def computing_gradients(
     head: Head, grad_output: Any, limit: int, width: int = 1
 ) -> Generator[GradientRows, None, VectorGradients]:
-    """Compute the gradients of a head, some queries after the other.
+    """Compute the gradients of a head, some queries at a time.
 
     Args:
         head: the head.
         grad_output: dL/dO, (Q, Dv); None for ones.
-        limit: how many queries at a time, at most.
-        width: where queries are cut: at multiples of this, as far as the limit allows.
+        limit: the most queries at a time.
+        width: cut the queries at multiples of this, if the limit allows it.
 
     Raises:
         ValueError: there is no v.
@@ -119,7 +119,7 @@ def computing_gradients(
         if not scored:
             yield GradientRows(rows, by_weight, None)
             continue
-        if dsink is not None:  # it has no value: dL/dA is 0 there
+        if dsink is not None:  # it has no value: its dL/dA is 0
             taken = sink_weights(head, rows)
             dsink -= (taken * (p * by_weight.masked_fill(p == 0, 0)).sum(1)).sum() if taken is not None else 0
         by_score = _through_scores(att, cells, _through_softmax(p, by_weight))
@@ -138,16 +138,16 @@ def jacobian(head: Head, query: int) -> Tensor:
 
 
 def jacobian_rows(head: Head, query: int, limit: int, width: int = 1) -> Generator[tuple[range, Tensor], None, None]:
-    """Compute the softmax's Jacobian at one row, some of its rows after the other.
+    """Compute the softmax's Jacobian at one row, some of its rows at a time.
 
     Args:
         head: the head.
-        query: at which query.
-        limit: how many rows at a time, at most.
-        width: where they are cut: at multiples of this, as far as the limit allows.
+        query: of the row.
+        limit: the most rows at a time.
+        width: cut the rows at multiples of this, if the limit allows it.
 
     Yields:
-        Which rows, and these, (rows, K).
+        The numbers of some rows, and the rows, (rows, K).
     """
     att, K = head.att, head.att.shape.K
     query = as_index(query, att.shape.Q, "query", "queries")
@@ -182,7 +182,7 @@ def _weights(att: AttentionBase, cells: Block) -> Tensor:
 
 
 def _through_softmax(p: Tensor, by_weight: Tensor) -> Tensor:
-    """Return (diag(p) − p pᵀ) · dL/dA of each row; what has no weight has no gradient, whatever its value."""
+    """Return (diag(p) − p pᵀ) · dL/dA of each row; a cell without weight has no gradient, whatever its value."""
     by_weight = by_weight.masked_fill(p == 0, 0)
     return p * (by_weight - (p * by_weight).sum(1, keepdim=True))
 
@@ -199,7 +199,7 @@ def _through_scores(att: AttentionBase, cells: Block, by_masked: Tensor) -> Tens
 
 
 def _reached(share: Tensor, x: Tensor) -> Tensor:
-    """Return share · x, where what is NaN or infinite in x reaches only what has a share of it."""
+    """Return share · x; NaN or ∞ in x reaches only cells with a nonzero share."""
     finite = x.isfinite()
     if bool(finite.all()):
         return share @ x
@@ -208,7 +208,7 @@ def _reached(share: Tensor, x: Tensor) -> Tensor:
 
 
 def _with_inputs(att: AttentionBase, cells: Block, S: Tensor) -> list[Any]:
-    """Return, for each bias that is a function, what takes a gradient back through it; a sum takes it as it is."""
+    """Return, for each bias that is a function, the backward function; a sum needs none."""
     steps = []
     for bias in att.rules.biases:
         if isinstance(bias, Bias):
@@ -220,7 +220,7 @@ def _with_inputs(att: AttentionBase, cells: Block, S: Tensor) -> list[Any]:
 
 
 class _Back:
-    """One bias function, differentiated by autograd at the scores that it was given."""
+    """One bias function, differentiated by autograd at its scores."""
 
     def __init__(self, bias: ScoreFunction, cells: Block, S: Tensor):
         with torch.enable_grad():

@@ -1,7 +1,7 @@
 """Kinds of heads: what a head does in one text, as one number, from exact rows of its weights.
 
-Each kind says which rows it looks at, and collects them block by block: no tensor of queries × keys is made. A kind
-that needs to know what stands where in the text is given its segments.
+Each kind names the rows that it needs, and collects them block by block: no tensor of queries × keys is made. A kind
+that depends on parts of the text is given its segments.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .._utils.validation import nearest, told
 from .head_sampling import HeadSampler, real_keys, weight_rows
 from .metrics import FIRST_KEYS, MEASURED, NAMES, SINK_THRESHOLD, WINDOW, WeightRows
 
-APART = 4  # sentences between a sentence and the nearest that counts for it (Bogdan et al. 2025)
+APART = 4  # sentences between a sentence and the nearest one that counts for it (Bogdan et al. 2025)
 
 Spans = tuple[range, ...]
 
 
 class HeadRows(NamedTuple):
-    """Some rows of some heads of a layer, exact: what a metric of your own is given, one block after the other.
+    """Some exact rows of some heads of a layer, which a custom metric receives block by block.
 
-    A metric is a function that takes this and returns (heads, rows): a number for each row, NaN where a row does not
+    A metric is a function that takes this and returns (heads, rows): a number for each row, NaN for a row that does not
     count. Its value for a head is the mean over the rows.
 
-    weights: (heads, rows, keys); 0 where blocked. A learned sink has what they leave of 1.
-    queries: (rows,), which queries these are.
-    own: (rows,), the key at each query's own place; None where keys are at other places.
-    allowed: (rows, keys), which keys each query may attend to.
-    first: the first key that is no padding.
-    ids: (keys,), a number for each token, the same for the same token; None where they are not known.
-    segments: the named parts of the text, in the widget those of its keys: by name, the runs of keys.
-    tokens: a string for each key, None where they are not known.
+    weights: (heads, rows, keys); 0 in blocked cells. A learned sink has the rest up to 1.
+    queries: (rows,), the numbers of these queries.
+    own: (rows,), the key at each query's own place; None if keys have other places.
+    allowed: (rows, keys), whether each query may attend to each key.
+    first: the first key that is not padding.
+    ids: (keys,), a number for each token, the same for the same token; None if unknown.
+    segments: the runs of keys of each named part of the text; in the widget, of its keys.
+    tokens: a string for each key; None if unknown.
     """
 
     weights: Tensor
@@ -65,13 +65,13 @@ KindsLike = KindLike | Sequence[KindLike] | Mapping[str, KindLike]
 
 @dataclass(frozen=True)
 class HeadText:
-    """What is known of a text, for the kinds that need it.
+    """The text, for the kinds that need it.
 
-    ids: (keys,), a number for each token; None where they are not known.
-    segments: by name, the runs of keys, in order.
-    roles: which segments are the "needle", the "answer", the "query", the "documents" and the "sentences", where their
-        names do not say.
-    tokens: a string for each key, None where they are not known.
+    ids: (keys,), a number for each token; None if unknown.
+    segments: the runs of keys of each name, in order.
+    roles: which segments are the "needle", the "answer", the "query", the "documents" and the "sentences", if their
+        names do not say so.
+    tokens: a string for each key; None if unknown.
     """
 
     ids: Tensor | None = None
@@ -88,12 +88,12 @@ class HeadText:
         *,
         guessed: bool = False,
     ) -> HeadText:
-        """Return what is known of a text.
+        """Return the text of an attention.
 
         Args:
             ids, tokens: of its keys.
             segments: its named parts.
-            guessed: whether a rule such as "sentences" found them, so that the last one need not be the answer.
+            guessed: whether a rule such as "sentences" found them; the last one need not be the answer then.
         """
         if segments is None:
             return cls(ids, tokens=tokens)
@@ -106,9 +106,9 @@ class HeadText:
 
 
 class Collector(Protocol):
-    """Takes the rows of all heads in, and has a number for each at the end.
+    """Receives the rows of all heads, and returns a number for each at the end.
 
-    `there` are the rows that attend to anything and are no padding, (heads, rows).
+    `there` are the rows that are neither fully masked nor padding, (heads, rows).
     """
 
     def add(self, heads: slice, rows: HeadRows, there: Tensor) -> None: ...
@@ -119,8 +119,8 @@ class RowMeans:
     """The mean of a metric over the rows that count.
 
     Args:
-        heads: how many there are.
-        metric: returns (heads, rows) of some rows, NaN where a row does not count.
+        heads: the number of heads.
+        metric: returns (heads, rows) for some rows, NaN for a row that does not count.
         name: of the metric, for errors.
     """
 
@@ -144,17 +144,17 @@ class RowMeans:
         self._counts[heads] += counted.sum(1).cpu()
 
     def values(self) -> Tensor:
-        """Return the means, (heads,) float64; NaN where no row counted."""
+        """Return the means, (heads,) float64; NaN if no row counted."""
         return self._sums / self._counts
 
 
 class ReceiverKurtosis:
-    """How unequally sentences are attended to by later ones.
+    """How unequally later sentences attend to earlier ones.
 
     Args:
-        heads: how many there are.
+        heads: the number of heads.
         sentences: the runs of keys, in order.
-        keys: how many there are.
+        keys: the number of keys.
         device: of the weights.
     """
 
@@ -167,7 +167,7 @@ class ReceiverKurtosis:
         self._asked = torch.zeros(len(sentences), dtype=torch.bool, device=device)  # sentences with queries
 
     def add(self, heads: slice, rows: HeadRows, there: Tensor) -> None:
-        """Add what each sentence receives from the rows, the mean of a sentence's rows counting once."""
+        """Add the weight that each sentence receives from the rows; the mean of a sentence's rows counts once."""
         assert rows.own is not None
         asking = self.number[rows.own]
         named, inside = asking >= 0, self.number >= 0
@@ -180,7 +180,7 @@ class ReceiverKurtosis:
         self._asked[asking] = True
 
     def values(self) -> Tensor:
-        """Return the excess kurtosis over the sentences, (heads,) float64; NaN where fewer than two differ."""
+        """Return the excess kurtosis over the sentences, (heads,) float64; NaN if fewer than two differ."""
         places = torch.arange(len(self._sizes), device=self._sizes.device)
         later = (places[:, None] >= places + APART) & self._asked[:, None]  # (asking, sentences)
         counts = later.sum(0)
@@ -196,8 +196,8 @@ class Kind(NamedTuple):
     """A kind of head.
 
     name: of the kind.
-    collect: makes what takes the rows in, of a number of heads.
-    queries: which of them it looks at, and whether that may be some of these, evenly spread.
+    collect: returns the collector of the rows, for a number of heads.
+    queries: the rows that it needs, and whether evenly spread ones of them are enough.
     """
 
     name: str
@@ -207,7 +207,7 @@ class Kind(NamedTuple):
 
 
 def sink(threshold: float) -> OwnMetric:
-    """Whether a row has more than so much on the first token; rows that may attend to one key alone do not count."""
+    """Whether a row has more than a threshold on the first token; rows with a single allowed key do not count."""
 
     def metric(rows: HeadRows) -> Tensor:
         found = (rows.weights[..., rows.first] > threshold).to(rows.weights.dtype)
@@ -217,7 +217,7 @@ def sink(threshold: float) -> OwnMetric:
 
 
 def streaming(first: int, window: int) -> OwnMetric:
-    """The weight on the first keys and on the last ones up to the query's own; rows without any other do not count."""
+    """The weight on the first keys and on the last ones up to the query's own; rows without other keys do not count."""
 
     def metric(rows: HeadRows) -> Tensor:
         assert rows.own is not None
@@ -231,7 +231,7 @@ def streaming(first: int, window: int) -> OwnMetric:
 
 
 def retrieval(needle: Spans, steps: range) -> OwnMetric:
-    """Whether the strongest key is a token of the needle, and the one that comes next; only where one comes next."""
+    """Whether the strongest key is a token of the needle, the one that comes next; counted only if one comes next."""
 
     def metric(rows: HeadRows) -> Tensor:
         assert rows.ids is not None
@@ -242,7 +242,7 @@ def retrieval(needle: Spans, steps: range) -> OwnMetric:
         following = rows.ids[(rows.own + 1).clamp(max=len(rows.ids) - 1)]
         same = there & (rows.ids == following[:, None])  # (rows, keys)
         best, other = rows.weights.masked_fill(~same, 0).amax(2), rows.weights.masked_fill(same, 0).amax(2)
-        found = (best > other).to(rows.weights.dtype)  # of equal ones none is the strongest
+        found = (best > other).to(rows.weights.dtype)  # among equal keys none is the strongest
         counted = same.any(1) & (rows.own >= steps.start) & (rows.own < steps.stop)
         return found.masked_fill(~counted, torch.nan)
 
@@ -250,7 +250,7 @@ def retrieval(needle: Spans, steps: range) -> OwnMetric:
 
 
 def lookback(start: int, stop: int) -> OwnMetric:
-    """Mean weight on the tokens before the answer ÷ (that + mean weight on those of the answer so far)."""
+    """Mean weight on the tokens before the answer ÷ (the same + mean weight on the answer's tokens so far)."""
 
     def metric(rows: HeadRows) -> Tensor:
         assert rows.own is not None
@@ -289,13 +289,13 @@ NOT_SENTENCES = ("first token", "template", "padding", "other")
 
 
 class KindReader:
-    """Reads the names of kinds, and functions of the user's own, for one attention and one text.
+    """Reads the names of kinds, and custom functions, for one attention and one text.
 
     Args:
         att: the attention.
-        text: what is known of the text.
-        threshold: of the kind "sink".
-        first, window: of the kind "streaming", keys.
+        text: of its keys.
+        threshold: for the kind "sink".
+        first, window: for the kind "streaming", in keys.
     """
 
     def __init__(
@@ -313,10 +313,10 @@ class KindReader:
         self._own = None if found is None else found
 
     def read(self, name: str, own: OwnMetric | None = None) -> Kind:
-        """Return a kind by name, or one of a function.
+        """Return a kind by name, or one from a function.
 
         Raises:
-            ValueError: it needs what is not known.
+            ValueError: something that it needs is unknown.
         """
         whole = range(self._att.shape.Q)
         if own is not None:
@@ -325,7 +325,7 @@ class KindReader:
             return self._of_rows(name, sink(self._threshold), whole, may_sample=True)
         if self._own is None:
             raise ValueError(
-                f"{name} compares a query's place with a key's, which are not known to be the same places in "
+                f"{name} compares a query's place with a key's, but these places are unknown in "
                 f"{self._att!r}: give self-attention"
             )
         if name == "streaming":
@@ -338,7 +338,7 @@ class KindReader:
     def _retrieval(self, name: str) -> Kind:
         needle, answer = self._spans(name, "needle"), self._spans(name, "answer")
         if self._text.ids is None:
-            raise ValueError("retrieval compares tokens, which are not known: give texts, or tokens= of a stack")
+            raise ValueError("retrieval compares tokens, which are unknown: give texts, or tokens= of a stack")
         steps = range(answer[0].start - 1, answer[-1].stop - 1)  # the row before a token writes it
         return self._of_rows(name, retrieval(needle, steps), self._at(steps))
 
@@ -347,7 +347,7 @@ class KindReader:
         start, stop = answer[0].start, answer[-1].stop
         if start == 0:
             raise ValueError(
-                "lookback compares an answer with what is before it, and nothing is before it: let it begin later"
+                "lookback compares an answer with the tokens before it, but there are none: let the answer begin later"
             )
         return self._of_rows(name, lookback(start, stop), self._at(range(start, stop)))
 
@@ -360,14 +360,14 @@ class KindReader:
         sentences = self._spans(name, "sentences")
         if len(sentences) < APART + 2:
             raise ValueError(
-                f"receiver compares what sentences get from those that come {APART} or more later, and there are "
+                f"receiver compares the attention to sentences from those {APART} or more later, and there are only "
                 f"{len(sentences)}: give {APART + 2} or more, such as segments='sentences' of a longer text"
             )
         make = lambda heads: ReceiverKurtosis(heads, sentences, self._keys, self._att.device)  # noqa: E731
         return Kind(name, make, range(self._att.shape.Q), may_sample=False)
 
     def _at(self, places: range) -> range:
-        """Return the queries whose own places are there: the shortest range that has all of them."""
+        """Return the queries with the given own places: the shortest range that has all of them."""
         assert self._own is not None
         if isinstance(self._own, range):
             return range(max(places.start, 0), min(places.stop, len(self._own)))
@@ -381,25 +381,25 @@ class KindReader:
             known = ", ".join(map(repr, self._text.segments)) or "none"
             raise ValueError(
                 f"{name} needs to know which tokens are the {role}: give segments={{{role!r}: (start, stop), …}} in "
-                f"tokens, or roles={{{role!r}: name}} (segments that are known: {known})"
+                f"tokens, or roles={{{role!r}: name}} (known segments: {known})"
             )
         for span in found:
             if not 0 <= span.start < span.stop <= self._keys:
                 raise ValueError(
-                    f"the {role} is at tokens {span.start:,} to {span.stop:,}, and there are {self._keys:,}: give "
-                    "places that are there"
+                    f"the {role} is at tokens {span.start:,} to {span.stop:,}, but there are {self._keys:,}: give "
+                    "existing places"
                 )
         return found
 
 
 def spans_of_role(text: HeadText, role: str) -> Spans:
-    """Return the runs of keys of a role, in order; none where no segment has it."""
+    """Return the runs of keys of a role, in order; none if no segment has it."""
     if role in text.roles:
         unknown = [name for name in text.roles[role] if name not in text.segments]
         if unknown:
             known = list(text.segments)
             raise ValueError(
-                f"no segment is called {unknown[0]!r}, as roles says: {nearest(unknown[0], known)}give one of "
+                f"no segment is called {unknown[0]!r}, as in roles: {nearest(unknown[0], known)}give one of "
                 f"{', '.join(known) or 'none that are known'}"
             )
         names = list(text.roles[role])
@@ -409,10 +409,10 @@ def spans_of_role(text: HeadText, role: str) -> Spans:
 
 
 def read_roles(given: Any) -> dict[str, list[str]]:
-    """Return the names of the segments that have a role, as a user gives them.
+    """Return the names of the segments with a role, as given by a user.
 
     Raises:
-        TypeError, ValueError: no such role, or no names.
+        TypeError, ValueError: there is no such role, or it has no names.
 
     >>> read_roles({"documents": ["passage 1", "passage 2"], "query": "asked"})
     {'documents': ['passage 1', 'passage 2'], 'query': ['asked']}
@@ -440,14 +440,14 @@ def _has_role(name: str, role: str) -> bool:
     return name == role or (role == "query" and name == "question")
 
 
-# What is asked.
+# Requests.
 
 
 def read_names(kinds: Any, what: str = "kind") -> dict[str, OwnMetric | None]:
-    """Return kinds as a user gives them: one or several names or functions, or functions by name.
+    """Return kinds from a user's argument: one or several names or functions, or functions by name.
 
     Raises:
-        TypeError, ValueError: something else, or a name that there is not.
+        TypeError, ValueError: it has another form, or an unknown name.
 
     >>> list(read_names(["induction", "sink"]))
     ['induction', 'sink']
@@ -485,10 +485,10 @@ def _name_of(kind: Any) -> Any:
 
 
 class HeadValues(NamedTuple):
-    """What some kinds come to in one sample of one layer.
+    """The numbers of some kinds in one sample of one layer.
 
-    values: by the name of the kind, (heads,) float64; NaN where nothing counted.
-    rows: by the name of the kind, how many queries were looked at.
+    values: by kind, (heads,) float64; NaN if nothing counted.
+    rows: by kind, the number of queries used.
     """
 
     values: dict[str, Tensor]
@@ -519,17 +519,17 @@ def measuring(
 
     Args:
         att: the layer.
-        batch: which sample.
-        kinds: names, with functions of the user's own.
-        text: what is known of the sample.
-        queries: the rows for kinds that look at all of them.
+        batch: the sample.
+        kinds: names, with custom functions.
+        text: of the sample.
+        queries: the rows for kinds that use all of them.
         numbers: keywords of `KindReader`.
 
     Yields:
         After each block.
 
     Raises:
-        ValueError: a kind needs what is not known.
+        ValueError: something that a kind needs is unknown.
     """
     values: dict[str, Tensor] = {}
     rows: dict[str, int] = {}
@@ -558,7 +558,7 @@ def _measuring(
 ) -> Generator[None, None, dict[str, Tensor]]:
     """Compute kinds that look at the same rows."""
     heads = range(att.shape.H)
-    with exact(att.device):  # what is added to in there is made there: tensors of inference mode cannot change outside
+    with exact(att.device):  # sums are created inside: tensors of inference mode cannot change outside
         collectors = {kind.name: kind.collect(len(heads)) for kind in kinds}
     ends = {0, att.shape.Q - 1} if len(queries) else ()
     real_of = real_keys(att, batch, ends)
@@ -566,9 +566,9 @@ def _measuring(
     for piece, part, _, found in weight_rows(att, batch, heads, queries):
         at = queries[piece.start : piece.stop]
         with exact(att.device):
-            real = real_of(part.start)  # weight_rows gives heads with rules of their own one by one
+            real = real_of(part.start)  # weight_rows gives heads with their own rules one at a time
             rows = _as_rows(att, at, found, real.first, ids, text)
-            there = found.total != 0  # true of NaN, which therefore shows
+            there = found.total != 0  # true for NaN, which therefore shows
             if rows.own is not None:
                 number = torch.arange(len(at), device=att.device)
                 there = there & (rows.allowed[number, rows.own] | real.allowed[rows.own])

@@ -1,7 +1,7 @@
 """All heads of a layer from the same exact rows: a small picture and the metrics of each.
 
 Heads that share a key head are computed in one product, all keys of some rows at once: a thousand heads of thousands of
-tokens take as long as the exact picture of one.
+tokens take as long as the exact picture of one head.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .._utils.indexing import Block, cuts, take
 from .._utils.validation import as_size
 from .metrics import AllowedRows, MetricIndex, MetricMeans, Metrics, RealKeys, WeightRows, as_ids, measure
 
-MAX_CELLS_AT_ONCE = 1 << 20  # where a row is not longer: 4 MiB of them
-LEAST_EXPONENT = -126.0  # 2^−126 is the least normal number; weights below are 0
-MAX_EXACT_CELLS = 1 << 26  # of a head, up to which all its rows are computed
-SAMPLED_ROWS = 64  # of a longer one
-MAX_KEPT_INDICES = 4  # each as large as a block
+MAX_CELLS_AT_ONCE = 1 << 20  # unless one row is longer: 4 MiB
+LEAST_EXPONENT = -126.0  # 2^−126 is the least normal number; smaller weights are 0
+MAX_EXACT_CELLS = 1 << 26  # of a head; up to this size all its rows are computed
+SAMPLED_ROWS = 64  # of a longer head
+MAX_KEPT_INDICES = 4  # each is as large as a block
 
 
 def sample(queries: int, rows: int) -> range:
-    """Return at most so many queries, evenly spread, the last among them; all if there are no more.
+    """Return at most so many queries, evenly spread, with the last one; all if there are no more.
 
     >>> sample(10, 3)
     range(1, 10, 4)
@@ -69,19 +69,19 @@ class HeadSampler:
 
     Args:
         att: the layer.
-        batch: which sample.
-        heads: which heads.
-        queries: the rows that are computed.
-        size: rows and columns of the small pictures, at most; 0 for none.
-        bins: rows and keys of a bin of the pictures, where these are given in the place of a size.
-        ids: of each position its token, for the metrics that compare them.
-        measured: whether there are metrics.
-        ends: the first and the last of all rows, where `queries` are some of them, of all heads; None for these ones.
-        known: index tensors that layers of the same shape share, filled as they are made.
+        batch: the sample.
+        heads: the heads.
+        queries: the rows to compute.
+        size: the most rows and columns of the small pictures; 0 for none.
+        bins: rows and keys of a bin of the pictures, instead of a size.
+        ids: the token of each position, for the metrics that compare tokens.
+        measured: whether to compute metrics.
+        ends: the first and the last of all rows, of all heads, if `queries` are only some; None: of `queries`.
+        known: index tensors that layers of the same shape share, filled when created.
 
     Attributes:
         values: (heads, rows, columns), weights pooled by maximum.
-        allowed: (heads, rows, columns) bool, which bins have an allowed cell.
+        allowed: (heads, rows, columns) bool, whether each bin has an allowed cell.
         means: the metrics.
     """
 
@@ -142,7 +142,7 @@ class HeadSampler:
             yield
 
     def _take(self, kept: KeptLevels) -> None:
-        """Take what was computed when q and k were there."""
+        """Use numbers that were computed while q and k existed."""
         part = slice(self.heads.start, self.heads.stop)
         self.means.restore(kept.metric_sums[self.batch][:, part], kept.metric_counts[self.batch][:, part])
         for i, head in enumerate(self.heads if self.values.numel() else ()):
@@ -188,11 +188,11 @@ class HeadSampler:
 
 
 def real_keys(att: AttentionBase, batch: int, ends: Iterable[int]) -> Callable[[int], RealKeys]:
-    """Return a function that gives a head's keys that are not padding: those that some rows may attend to.
+    """Return a function that returns a head's keys that are not padding: those that some rows may attend to.
 
     Args:
         att: the layer.
-        batch: which sample.
+        batch: the sample.
         ends: the rows: the first and the last.
     """
     rows, K, same = {*ends}, att.shape.K, att.rules.same_for_heads
@@ -212,18 +212,18 @@ def real_keys(att: AttentionBase, batch: int, ends: Iterable[int]) -> Callable[[
 def weight_rows(
     att: AttentionBase, batch: int, heads: range, queries: range, row_bin: int = 1
 ) -> Iterator[tuple[range, range, int, WeightRows]]:
-    """Iterate over all weights of some queries, a block of rows after the other, and in it heads that share keys.
+    """Iterate over all weights of some queries, by blocks of rows and, in a block, over heads that share keys.
 
     Args:
         att: the layer.
-        batch: which sample.
-        heads: which heads.
-        queries: which queries.
+        batch: the sample.
+        heads: the heads.
+        queries: the queries.
         row_bin: a block has whole bins of so many rows, or a part of one.
 
     Yields:
-        Which of the queries a block has, by their numbers among them; which heads; how many heads are computed at once
-        at most; and their weights, which the next block overwrites.
+        The numbers of a block's queries among them; the heads; the most heads computed at once; and their weights,
+        which the next block overwrites.
     """
     shape = att.shape
     is_plain = _is_plain(att)
@@ -245,12 +245,12 @@ def weight_rows(
 
 
 def heads_at_once(att: AttentionBase) -> int:
-    """Return how many heads one product is for: those of a key head."""
+    """Return the number of heads in one product: those of a key head."""
     return att.shape.H // att.shape.G if _is_plain(att) else 1
 
 
 def rows_at_once(att: AttentionBase, row_bin: int) -> int:
-    """Return of how many rows a multiple may be computed apart, with the same blocks as all together."""
+    """Return the number of rows whose multiples may be computed separately, with the same blocks as all together."""
     return max(_most_rows(att) // row_bin, 1) * row_bin
 
 
@@ -259,11 +259,11 @@ def _most_rows(att: AttentionBase) -> int:
 
 
 class SharedRows:
-    """Masks and biases of some queries, where the rules are the same for all heads.
+    """Masks and biases of some queries, if the rules are the same for all heads.
 
     Attributes:
-        allowed: which cells are allowed; None if all are.
-        added: (keys, heads, rows), what is added to scores by log 2: written out, for that is several times faster.
+        allowed: the allowed cells; None if all are.
+        added: (keys, heads, rows), the bias, by log 2, written out because that is several times faster.
     """
 
     def __init__(self, att: AttentionBase, batch: int, head: int, rows: range, heads: int) -> None:
@@ -291,7 +291,7 @@ def _is_plain(att: AttentionBase) -> bool:
 def rows_of(
     att: AttentionBase, batch: int, heads: range, rows: range, shared: SharedRows | None, scratch: Scratch
 ) -> WeightRows:
-    """Compute all weights of some queries of heads that share a key head; of one head, where nothing is shared."""
+    """Compute all weights of some queries of heads that share a key head; of one head, if nothing is shared."""
     if att.source.gives == "weights":
         return _given(att, batch, heads[0], rows)
     if shared is None:
@@ -299,7 +299,7 @@ def rows_of(
     found = _softmax(_products(att, batch, heads, rows, shared), shared.allowed, scratch, _sinks(att, heads))
     if bool(found.total.isfinite().all()):
         return found
-    # A NaN or ∞ may be that of a cell that is blocked: what blocks must come first, head by head.
+    # A NaN or ∞ may belong to a blocked cell: blocking must come first, head by head.
     own = [Scratch(att.shape.K * len(rows), att.result_dtype, att.device) for _ in heads]
     each = [rows_of(att, batch, range(head, head + 1), rows, None, one) for head, one in zip(heads, own, strict=True)]
     return WeightRows(
@@ -320,13 +320,13 @@ def _sinks(att: AttentionBase, heads: range) -> Tensor | None:
 
 
 def _softmax(S: Tensor, allowed: AllowedRows | None, scratch: Scratch, sinks: Tensor | None) -> WeightRows:
-    """Compute weights from masked scores by log 2, (keys, heads, rows), −∞ where blocked, which it overwrites."""
-    of_keys = S.amax(0)  # (heads, rows); −∞ of a query that may attend to nothing
+    """Compute weights from masked scores by log 2, (keys, heads, rows), −∞ in blocked cells, which it overwrites."""
+    of_keys = S.amax(0)  # (heads, rows); −∞ for a fully masked query
     peak = (of_keys if sinks is None else torch.maximum(of_keys, sinks)).clamp(min=torch.finfo(S.dtype).min)
     S -= peak
     S.clamp_(min=LEAST_EXPONENT)
     e = torch.exp2(S, out=scratch.cut(len(S), S[0].numel()).view(S.shape))
-    e -= 2.0**LEAST_EXPONENT  # so that what is blocked is 0; others are what they were
+    e -= 2.0**LEAST_EXPONENT  # makes blocked cells 0; the others do not change
     total = e.sum(0)  # (heads, rows)
     sums = S.mul_(e).sum(0)
     if sinks is None:
@@ -353,7 +353,7 @@ def _products(att: AttentionBase, batch: int, heads: range, rows: range, shared:
 
 
 def _masked(att: AttentionBase, batch: int, head: int, rows: range) -> tuple[Tensor, AllowedRows | None]:
-    """Compute the masked scores of one head, by log 2: (keys, 1, rows), and which are allowed."""
+    """Compute the masked scores of one head, by log 2: (keys, 1, rows), and the allowed cells."""
     parts, keeps = [], []
     for keys in cuts(range(att.shape.K), 1, KEYS):
         cells = Block(batch, head, rows, keys)
@@ -364,7 +364,7 @@ def _masked(att: AttentionBase, batch: int, head: int, rows: range) -> tuple[Ten
 
 
 def _given(att: AttentionBase, batch: int, head: int, rows: range) -> WeightRows:
-    """Return weights that were given: as they are, whatever they sum to."""
+    """Return given weights as they are, whatever they sum to."""
     cells = Block(batch, head, rows, range(att.shape.K))
     e = plain(att, cells, "weights")[:, None]
     allowed = whole(allowed_cells(att, cells), rows, cells.keys, att.device).mT[:, None]

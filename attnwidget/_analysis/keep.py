@@ -1,4 +1,4 @@
-"""What a row loses where a cache keeps some keys only: the exact mass that is kept, and the error of the output."""
+"""What a row loses if a cache keeps only some keys: the exact mass that is kept, and the error of the output."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .head_sampling import weight_rows
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What each row of a head keeps of its weights, where a cache holds some of the keys.
+    """The share of its weights that each row of a head keeps, if a cache holds only some keys.
 
-    policy: which, in words.
-    recall: (Q,) the share of the row's mass that lies on the keys that are kept: exp(log-normalizer over these −
-        log-normalizer over all). A learned sink is no key and always kept. NaN of a query that may attend to nothing.
-    kept, allowed: (Q,) int64, how many keys a query has, and how many it had.
-    output_error: (Q,) ‖output over the keys that are kept − output‖ / ‖output‖; None without v.
-    mask: which keys are kept, as `Attention(mask=…)` takes it beside the same q and k.
+    policy: in words.
+    recall: (Q,) the share of the row's mass on the kept keys: exp(log-normalizer over the kept keys − log-normalizer
+        over all). A learned sink is not a key and is always kept. NaN for a fully masked query.
+    kept, allowed: (Q,) int64, the number of keys that a query has, and had.
+    output_error: (Q,) ‖output over the kept keys − output‖ / ‖output‖; None without v.
+    mask: of the kept keys, as `Attention(mask=…)` takes it beside the same q and k.
     """
 
     policy: str
@@ -48,7 +48,7 @@ class Kept:
 
     @property
     def mean(self) -> float:
-        """The mean recall of the rows that have lost a key; 1 where none has."""
+        """The mean recall of the rows that have lost a key; 1 if none has."""
         return float(self.recall[self.cut].mean()) if bool(self.cut.any()) else 1.0
 
     @property
@@ -59,10 +59,10 @@ class Kept:
         return float(self.output_error[self.cut].mean()) if bool(self.cut.any()) else 0.0
 
     def worst(self, count: int = 10) -> list[int]:
-        """Return the rows that keep least, of those that have lost a key, the worst first.
+        """Return the rows that keep least, among those that have lost a key, the worst first.
 
         Args:
-            count: how many, at most.
+            count: the most rows.
 
         Returns:
             Their queries; an example is in `attnwidget.Attention.keep`.
@@ -72,7 +72,7 @@ class Kept:
         return rows[order].tolist()
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a dict for each query, as `pandas.DataFrame` takes it."""
+        """Return a dict for each query, ready for `pandas.DataFrame`."""
         errors = [None] * len(self.recall) if self.output_error is None else self.output_error.tolist()
         rows = zip(self.recall.tolist(), self.kept.tolist(), self.allowed.tolist(), errors, strict=True)
         names = ("recall", "kept", "allowed", "output_error")
@@ -85,17 +85,17 @@ class Kept:
 
 
 def keep(att: AttentionBase, policy: Any, batch: int, head: int, numbers: Mapping[str, Any]) -> Kept:
-    """Compute what a policy keeps of one head: see `Attention.keep`."""
+    """Compute the effect of a policy on one head: see `Attention.keep`."""
     found = att.head(batch, head)
     mask = key_mask(att, policy, numbers)
     return kept_by(found, mask, str(mask) if isinstance(policy, str) else "a mask")
 
 
 def key_mask(att: AttentionBase, policy: Any, numbers: Mapping[str, Any]) -> Mask:
-    """Return the keys that a policy leaves, as a mask.
+    """Return the keys that a policy keeps, as a mask.
 
     Raises:
-        TypeError, ValueError: no such policy, or one that does not fit.
+        TypeError, ValueError: there is no such policy, or it does not fit.
     """
     att.check_stage("masked")
     if isinstance(policy, str):
@@ -105,12 +105,12 @@ def key_mask(att: AttentionBase, policy: Any, numbers: Mapping[str, Any]) -> Mas
         raise TypeError(told_policy(policy))
     given = [name for name, value in numbers.items() if value is not None]
     if given:
-        raise ValueError(f"a mask says itself which keys are kept: leave out {given[0]}=")
+        raise ValueError(f"a mask already says which keys are kept: leave out {given[0]}=")
     return mask
 
 
 def kept_by(head: Head, mask: Mask, policy: str) -> Kept:
-    """Compute what a mask keeps of a head: one pass over its own keys, one over those that are kept."""
+    """Compute the effect of a mask on a head: one pass over its own keys, one over the kept keys."""
     att = head.att
     with exact(att.device):
         fewer = Head(with_keys(att, mask), head.batch, head.head)
@@ -125,10 +125,10 @@ def kept_by(head: Head, mask: Mask, policy: str) -> Kept:
 
 
 def recalling(head: Head) -> Generator[tuple[range, Tensor | None], None, None]:
-    """Compute what each row keeps, of a head of an attention over the keys that a cache keeps: as `Kept.recall`.
+    """Compute the recall of each row, for a head of an attention over a cache's keys: as `Kept.recall`.
 
     Yields:
-        After each block its rows, and once they are done their recall, (rows,); until then None.
+        After each block its rows; once they are done their recall, (rows,), until then None.
     """
     fewer = head.att
     whole_head = Head(with_keys(fewer, None), head.batch, head.head)
@@ -150,13 +150,13 @@ def recalling(head: Head) -> Generator[tuple[range, Tensor | None], None, None]:
 
 
 def _recall(before: LogSumExp, after: LogSumExp) -> Tensor:
-    """Return the share of the weights that is kept, from the log-normalizers over all keys and over those kept."""
+    """Return the kept share of the weights, from the log-normalizers over all keys and over the kept keys."""
     recall = (after.m - before.m + (after.log_l - before.log_l)).exp().clamp(max=1)
     return recall.masked_fill(after.log_l.isposinf(), 0).masked_fill(before.log_l.isposinf(), torch.nan)
 
 
 def _pass(head: Head) -> tuple[LogSumExp, Tensor | None, Tensor]:
-    """Return the log-normalizers of all rows, their outputs (Q, Dv) if there is v, and how many keys they have."""
+    """Return the log-normalizers of all rows, their outputs (Q, Dv) if there is v, and their numbers of keys."""
     att, Q = head.att, head.att.shape.Q
     m, log_l = new(att, 2, Q)
     output = None if att.v is None else new(att, Q, att.shape.Dv or 0)
@@ -184,13 +184,13 @@ def _pass(head: Head) -> tuple[LogSumExp, Tensor | None, Tensor]:
 
 
 def recall_of_heads(att: AttentionBase, batch: int, queries: range) -> Generator[None, None, Tensor]:
-    """Compute the mean recall of some rows of each head, of an attention over the keys that a cache keeps.
+    """Compute the mean recall of some rows of each head, for an attention over a cache's keys.
 
     Yields:
         After each block.
 
     Returns:
-        (heads,) float64, the mean over the rows that lose a key, 1 where none does; NaN where all keys are kept.
+        (heads,) float64, the mean over the rows that lose a key, 1 if none does; NaN if all keys are kept.
     """
     H, mask = att.shape.H, kept_keys(att)
     sums, counts = torch.zeros(2, H, dtype=torch.float64, device=att.device)

@@ -1,4 +1,4 @@
-"""How many cells of a head are allowed, by query and by key: from a few sums where rules are known, else counted."""
+"""The number of allowed cells of a head, by query and by key: from sums if the rules are known, else counted."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..masks import BandLimits
 
 @dataclass(frozen=True, eq=False)
 class MaskCounts:
-    """What may attend to what in one head.
+    """The allowed cells of one head, counted.
 
-    by_query: (Q,) int64, how many keys each query may attend to. by_key: (K,) int64, how many queries each key is for.
-    above: how many allowed cells lie after the query's own position; above_at: one of them, (query, key).
-    diagonal: how many lie at it.
+    by_query: (Q,) int64, the number of keys of each query. by_key: (K,) int64, the number of queries of each key.
+    above: the number of allowed cells after the query's own position; above_at: one of them, (query, key).
+    diagonal: the number of allowed cells at it.
     """
 
     by_query: Tensor
@@ -37,23 +37,23 @@ class MaskCounts:
 
 
 def count_allowed(head: Head) -> MaskCounts:
-    """Count what is allowed in a head."""
+    """Count the allowed cells of a head."""
     return run_to_end(counting_allowed(head))
 
 
 def counting_allowed(head: Head) -> Generator[None, None, MaskCounts]:
-    """Count what is allowed in a head; yields after each block that is looked at cell by cell."""
+    """Count the allowed cells of a head; yields after each block that is looked at cell by cell."""
     known = _known(head)
     return (yield from _counted(head)) if known is None else _summed(head.att, *known)
 
 
 def cells_to_ask(head: Head) -> int:
-    """Return how many cells `count_allowed` has to look at one by one."""
+    """Return the number of cells that `count_allowed` has to look at one by one."""
     return 0 if _known(head) is not None else head.att.shape.Q * head.att.shape.K
 
 
 def _known(head: Head) -> tuple[BandLimits, Tensor] | None:
-    """Return all rules as three numbers and the keys that are for any query, (K,) bool; None if they are not so."""
+    """Return all rules as three numbers and the keys open to any query, (K,) bool; None if they have another form."""
     att = head.att
     if att.rules.by_score:
         return None
@@ -71,7 +71,7 @@ def _known(head: Head) -> tuple[BandLimits, Tensor] | None:
 
 
 def _summed(att: AttentionBase, limits: BandLimits, open_keys: Tensor) -> MaskCounts:
-    """Count by sums of open keys up to each place: the limits cut a run out of them for each query and each key."""
+    """Count by sums of open keys up to each place: the limits cut a run from them for each query and each key."""
     Q, K = att.shape.Q, att.shape.K
     rows, keys = torch.arange(Q, device=att.device), torch.arange(K, device=att.device)
     open_keys = open_keys if limits.stop is None else open_keys & (keys < limits.stop)
@@ -102,7 +102,7 @@ def _summed(att: AttentionBase, limits: BandLimits, open_keys: Tensor) -> MaskCo
 
 
 def _counted(head: Head) -> Generator[None, None, MaskCounts]:
-    """Count block by block; those of which the rules say all or nothing are not written out."""
+    """Count block by block; fully allowed or blocked blocks are not written out."""
     att = head.att
     Q, K = att.shape.Q, att.shape.K
     by_query, by_key = (torch.zeros(n, dtype=torch.int64, device=att.device) for n in (Q, K))

@@ -1,8 +1,7 @@
 """Metrics of a head: how widely it attends, and to which tokens.
 
-Each is a mean over queries, exact for every query that is computed. Queries that may attend to nothing count for the
-masked share alone, and so does padding: queries whose own position neither they nor the first nor the last query may
-attend to.
+Each is a mean over queries, exact for every query that is computed. Fully masked queries count only for the masked
+share, and so does padding: queries whose own position is blocked for themselves and for the first and last query.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from .._utils.readable import Readable
 class Metrics(Readable):
     """Means over the queries of one head; p are a query's weights.
 
-    None where there is nothing to take a mean of: `same_token` and `induction` where not all tokens are known, as where
-    a cache held some before the block of a capture; and all that compare a query's place with a key's where these are
-    not known to be the same places: other keys than queries, unless a capture knows which keys came before.
+    A metric is None if it has nothing to average. `same_token` and `induction` need all tokens, which may be missing if
+    a cache held some before the block of a capture. Metrics that compare a query's place with a key's need to know
+    these places: if there are more keys than queries, a capture must know which keys came before.
 
-    entropy: bits, −Σ p log₂ p (Shannon 1948): 0 for all the weight on one key, log₂ n for n keys alike. A learned sink
-        counts as one more key.
+    entropy: bits, −Σ p log₂ p (Shannon 1948): 0 if one key has all the weight, log₂ n if n keys share it equally. A
+        learned sink counts as one more key.
     first_token: weight on the first key that the first or the last query may attend to, the "attention sink" (Xiao et
         al. 2024).
-    previous_token: on the key before the query's own place, of all queries but the first (Clark et al. 2019, §3.1).
+    previous_token: on the key before the query's own place, for all queries but the first (Clark et al. 2019, §3.1).
     itself: on the key at the query's own place.
-    same_token: on keys elsewhere with the query's own token, of the queries that may attend to any.
-    last_token: on the last such key, such as [SEP] (Clark et al. 2019, §3.2).
-    induction: on keys that come right after an earlier occurrence of the query's token, of the queries that may attend
-        to any: the prefix matching of induction heads (Olsson et al. 2022).
+    same_token: on keys elsewhere with the query's own token, for queries that may attend to any.
+    last_token: on the last allowed key, such as [SEP] (Clark et al. 2019, §3.2).
+    induction: on keys right after an earlier occurrence of the query's token, for queries that may attend to any: the
+        prefix matching of induction heads (Olsson et al. 2022).
     mean_distance: Σ p |query − key|, tokens.
-    masked_share: of the keys, how many a query may not attend to.
+    masked_share: the share of keys that a query may not attend to.
     learned_sink: weight on the learned sink, which has no key (`Attention.sink_weights`); None without learned sinks.
-    rows: how many queries were looked at: all, or evenly spread ones.
+    rows: the number of queries used: all, or evenly spread ones.
     """
 
     entropy: float | None
@@ -58,14 +57,14 @@ class Metrics(Readable):
 
 
 NAMES = tuple(field.name for field in fields(Metrics) if field.name != "rows")
-SINK_THRESHOLD = 0.3  # of the weight on the first token: Gu et al. 2025, §2
-FIRST_KEYS, WINDOW = 4, 64  # of a streaming head: the first are those of Xiao et al. 2024
-MEASURED = (*NAMES, "sink", "streaming")  # what all heads are measured in: kinds of `find_heads` as well
-SURVEYED = (*MEASURED, "recall")  # what the heads view can show: recall, where a cache keeps some keys
+SINK_THRESHOLD = 0.3  # weight on the first token: Gu et al. 2025, §2
+FIRST_KEYS, WINDOW = 4, 64  # of a streaming head; the first keys as in Xiao et al. 2024
+MEASURED = (*NAMES, "sink", "streaming")  # measured for all heads; kinds of `find_heads` too
+SURVEYED = (*MEASURED, "recall")  # in the heads view: recall, if a cache keeps only some keys
 
 
 def as_ids(tokens: Sequence[str]) -> Tensor | None:
-    """Number tokens, the same for the same token: (n,) int64; None where one of them is not known.
+    """Number tokens, the same for the same token: (n,) int64; None if one of them is unknown.
 
     >>> as_ids(["a", "b", "a"])
     tensor([0, 1, 0])
@@ -79,22 +78,22 @@ def as_ids(tokens: Sequence[str]) -> Tensor | None:
 
 
 class MetricIndex:
-    """Index tensors that all heads share: which keys each metric counts for each of some queries.
+    """Index tensors that all heads share: the keys that each metric counts for some queries.
 
     Args:
-        keys: how many there are.
-        heads: how many are measured at once, at most.
-        ids: of each position its token, (keys,), where that is known.
-        own: of each of these queries the key at its own place; None where keys are at other places.
+        keys: the number of keys.
+        heads: the most heads measured at once.
+        ids: the token of each position, (keys,), if known.
+        own: the key at each query's own place; None if keys have other places.
         dtype: of the weights.
         device: of the weights.
 
     Attributes:
-        own: (rows,), the keys at the queries' own places; None where keys are at other places.
+        own: (rows,), the keys at the queries' own places; None if keys have other places.
         before: (rows,), the keys before those.
         row: (rows,), the numbers of the queries among these.
-        distance: (keys, heads, rows), in tokens; None where keys are at other positions.
-        alike: for each metric that compares tokens, the keys and the rows of the cells that count, one after the other.
+        distance: (keys, heads, rows), in tokens; None if keys have other positions.
+        alike: for each metric that compares tokens, the keys and the rows of the counted cells, concatenated.
     """
 
     def __init__(
@@ -137,15 +136,15 @@ class MetricIndex:
 
 
 class AllowedRows:
-    """Which cells of some rows are allowed, and what follows from that: once for all heads that share it.
+    """The allowed cells of some rows, and numbers that follow: computed once for all heads that share them.
 
     Args:
         allowed: (keys, 1, rows) bool.
 
     Attributes:
         allowed: as given.
-        counts: (1, rows), to how many keys a query may attend.
-        blocked_share: (1, rows), the share of keys that a query may not attend to.
+        counts: (1, rows), the number of allowed keys of each query.
+        blocked_share: (1, rows), the share of blocked keys of each query.
     """
 
     def __init__(self, allowed: Tensor) -> None:
@@ -156,11 +155,11 @@ class AllowedRows:
 
     @classmethod
     def of(cls, allowed: Tensor) -> AllowedRows | None:
-        """Return None where everything is allowed."""
+        """Return None if everything is allowed."""
         return None if bool(allowed.all()) else cls(allowed)
 
     def pooled(self, width: int) -> Tensor:
-        """Return which bins of so many keys have an allowed cell, (bins, 1, rows) uint8."""
+        """Return which of so many bins of keys have an allowed cell, (bins, 1, rows) uint8."""
         if self._pooled is None:
             self._pooled = pool_first(self.allowed.to(torch.uint8), width, torch.amax)
         return self._pooled
@@ -178,7 +177,7 @@ class MetricMeans:
 
         Args:
             names: of the metrics.
-            rows: of some heads after others, values and which of them count, (metrics, heads, rows) both.
+            rows: of some heads in order, values and whether they count, (metrics, heads, rows) both.
         """
         at = [MEASURED.index(name) for name in names]
         counts = torch.cat([counted for _, counted in rows], 1)
@@ -188,25 +187,25 @@ class MetricMeans:
 
     @property
     def state(self) -> tuple[Tensor, Tensor]:
-        """The sums, (metrics, heads) float64, and of how many rows each is, int64."""
+        """The sums, (metrics, heads) float64, and the number of rows in each, int64."""
         return self._sums, self._counts
 
     def restore(self, sums: Tensor, counts: Tensor) -> None:
-        """Go on from the state of another."""
+        """Continue from another's state."""
         self._sums, self._counts = sums, counts
 
     def add_sums(self, heads: range, sums: Tensor, counts: Tensor) -> None:
-        """Add the state of another, of some of the heads and other rows."""
+        """Add another's state, over some of the heads and other rows."""
         self._sums[:, heads.start : heads.stop] += sums
         self._counts[:, heads.start : heads.stop] += counts
 
     @property
     def values(self) -> Tensor:
-        """The means, (metrics, heads) float64; NaN where nothing counted."""
+        """The means, (metrics, heads) float64; NaN if nothing counted."""
         return self._sums / self._counts
 
     def records(self, rows: int) -> list[Metrics]:
-        """Return the metrics of each head; `rows` is how many queries they are of."""
+        """Return the metrics of each head over `rows` queries."""
         found, counted = self.values.mT.tolist(), (self._counts > 0).mT.tolist()
         heads = (
             {
@@ -222,12 +221,12 @@ class MetricMeans:
 class WeightRows(NamedTuple):
     """All weights of some queries of some heads.
 
-    e: (keys, heads, rows), the weights times `total`; 0 where blocked.
-    total: (heads, rows), that of the learned sink included; 0 of a query that may attend to nothing.
+    e: (keys, heads, rows), the weights times `total`; 0 in blocked cells.
+    total: (heads, rows), with the learned sink; 0 for a fully masked query.
     entropy: (heads, rows), bits.
     sink: (heads, rows), the weight of the learned sink; None without learned sinks.
-    allowed: which cells are allowed; None if all are.
-    scratch: memory of the shape of `e`, to be overwritten.
+    allowed: the allowed cells; None if all are.
+    scratch: memory of the shape of `e`, to overwrite.
     """
 
     e: Tensor
@@ -242,7 +241,7 @@ class RealKeys:
     """The keys that are not padding: those that the first or the last query may attend to.
 
     Args:
-        allowed: (keys,) bool, which they are.
+        allowed: (keys,) bool.
 
     Attributes:
         allowed: as given.
@@ -260,16 +259,16 @@ def measure(index: MetricIndex, rows: WeightRows, real: RealKeys) -> tuple[Tenso
     """Compute metrics of rows of some heads.
 
     Args:
-        index: which keys they count.
+        index: the keys that they count.
         rows: the weights.
         real: the keys that are not padding.
 
     Returns:
-        Values, and which of them count: (metrics, heads, rows) both, in the order of `index.names`, and then
-        `learned_sink` where there are sinks.
+        Values, and whether they count: (metrics, heads, rows) both, in the order of `index.names`, then
+        `learned_sink` if there are sinks.
     """
     e, total, entropy, sink, allowed, scratch = rows
-    there = total != 0  # true of NaN, which therefore shows
+    there = total != 0  # true for NaN, which therefore shows
     if index.own is not None and allowed is not None:
         there = there & (allowed.allowed[index.own, 0, index.row] | real.allowed[index.own])
     weights = [e[real.first], e[real.last]]
@@ -303,7 +302,7 @@ def near(own: Tensor, rows: WeightRows, first: int) -> tuple[Tensor, Tensor]:
     Args:
         own: (rows,), the keys at the queries' own places.
         rows: the weights.
-        first: the first key that is no padding.
+        first: the first key that is not padding.
 
     Returns:
         The weight, times the total, on the first keys, the last ones up to the query's own, and the learned sink,
@@ -313,7 +312,7 @@ def near(own: Tensor, rows: WeightRows, first: int) -> tuple[Tensor, Tensor]:
     K = len(e)
     stop = min(first + FIRST_KEYS, K)
     behind = own - torch.arange(WINDOW, device=own.device)[:, None]  # (window, rows)
-    counts = behind >= stop  # those before are among the first, or not there
+    counts = behind >= stop  # earlier ones are among the first, or do not exist
     row, keys = torch.arange(len(own), device=own.device).expand(len(behind), -1), behind.clamp(min=0)
     kept = e[first:stop].sum(0) + (e[keys, :, row] * counts[..., None]).sum(0).mT  # (heads, rows)
     kept = kept if sink is None else kept + sink * total

@@ -1,4 +1,4 @@
-"""Where the outputs of a model's heads go, in words: which modules were found, and what is not known."""
+"""The path of the heads' outputs in a model, in words: the modules found, and the parts that are unknown."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class OutputPath:
-    """Which modules read the outputs of the heads, as they were found while capturing.
+    """The modules that read the outputs of the heads, as found while capturing.
 
-    projections: of each attention, by name, the module that its output projection is of.
-    norm: the final norm and what it is; None where it is not known, or there is none.
-    unembedding: the name of the weight that makes logits; None where it is not known.
-    notes: what is said of these, such as a softcap on the logits.
-    refusals: of each attention, by name, and of each stage that it has not, why.
+    projections: by attention name, the module of its output projection.
+    norm: the final norm and its kind; None if unknown, or there is none.
+    unembedding: the name of the weight that gives logits; None if unknown.
+    notes: on these, such as a softcap on the logits.
+    refusals: by attention name and missing stage, the reason.
     """
 
     projections: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""How far an output is from torch's own, and what other rules or number types change: over all queries, or some."""
+"""The distance of an output from torch's own, and the effect of other rules or number types, over some queries."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .._rules.rules import whole
 from .._utils.indexing import Block, cuts
 
 MAX_ROWS = 256  # queries that are compared
-MAX_CELLS = 1 << 22  # cells of their rows together, beyond which there are fewer
+MAX_CELLS = 1 << 22  # cells in their rows together; longer rows are fewer
 MIN_ROWS = 16
-CELLS_AT_ONCE = 1 << 19  # cells of the rows that are held together
-TOLERANCES = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # how far torch's own result may be, relative; else 1e-4
+CELLS_AT_ONCE = 1 << 19  # cells of the rows held together
+TOLERANCES = {torch.float16: 5e-3, torch.bfloat16: 4e-2}  # relative errors of torch's own result; else 1e-4
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far the output is from that of torch's own attention.
+    """The distance of the output from torch's own attention.
 
-    difference: the largest |Δ|, over the queries compared. queries: how many those are.
-    equal: whether that is within rounding for the dtype.
+    difference: the largest |Δ| over the queries compared. queries: how many were compared.
+    equal: whether it is within rounding for the dtype.
     """
 
     difference: float
@@ -39,15 +39,15 @@ class Parity:
 
 
 def parity(head: Head) -> Parity | None:
-    """Return how far the output is from that of torch's own attention: see `comparing`."""
+    """Return the distance of the output from torch's own attention: see `comparing`."""
     return run_to_end(exactly(head.att.device, comparing(head)))
 
 
 def comparing(head: Head) -> Generator[None, None, Parity | None]:
-    """Compare the output with that of `F.scaled_dot_product_attention` on the tensors as they are.
+    """Compare the output with `F.scaled_dot_product_attention` on the same tensors.
 
-    At most 256 queries are compared. None where torch has nothing to compare with: see `why_not`. A learned sink is one
-    more key and value of zeros for torch, whose score the mask adds. Yields after some of the queries.
+    At most 256 queries are compared. Returns None if torch cannot compute it: see `why_not`. For torch a learned sink
+    is one more key and value of zeros, with its score in the mask. Yields after some of the queries.
     """
     att, q, k, v = head.att, head.q, head.k, head.v
     if why_not(att) or q is None or k is None or v is None:
@@ -71,7 +71,7 @@ def comparing(head: Head) -> Generator[None, None, Parity | None]:
             )[0, 0]  # fmt: skip
         ours = weights_of(att, cells) @ values(head, cells.keys)
         gap = (ours - theirs.to(ours.dtype)).abs()
-        gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ on empty rows
+        gap = gap.masked_fill(~allowed.any(1, keepdim=True), 0)  # torch's kernels differ in fully masked rows
         worst, size, count = max(worst, float(gap.max())), max(size, float(ours.abs().max())), count + len(rows)
         yield
     if not isfinite(worst) or count == 0:
@@ -80,9 +80,9 @@ def comparing(head: Head) -> Generator[None, None, Parity | None]:
 
 
 def why_not(att: AttentionBase) -> str:
-    """Return why torch's attention has nothing to compare with, "" if it has."""
+    """Return why torch's attention cannot be compared, "" if it can."""
     if att.q is None or att.k is None:
-        return f"only {att.source.gives} were given: torch SDPA starts from q and k"
+        return f"only {att.source.gives} were given: torch SDPA needs q and k"
     if att.v is None:
         return "there is no v, so no output to compare with torch SDPA"
     if att.softcap is not None:
@@ -92,7 +92,7 @@ def why_not(att: AttentionBase) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """What other rules, or another number type, change in a head: the largest |Δ| over the queries compared.
+    """The effect of other rules, or another number type, on a head: the largest |Δ| over the queries compared.
 
     weights: of a weight. output: of a number of the output, None without v. queries: how many were compared.
     """
@@ -103,7 +103,7 @@ class Change:
 
 
 def changing(head: Head, changed: AttentionBase) -> Generator[None, None, Change]:
-    """Return the largest difference between a head and that of another attention, of at most 256 queries.
+    """Return the largest difference between a head and another attention's, over at most 256 queries.
 
     Args:
         head: of one attention.
@@ -127,8 +127,8 @@ def changing(head: Head, changed: AttentionBase) -> Generator[None, None, Change
 
 
 def deviating(head: Head, before: AttentionBase | None, same: Parity | None) -> Generator[None, None, dict[str, Any]]:
-    """Return how far torch's own output is, or why that is not known, and how far what was `before`, as JSON."""
-    why = "" if same is not None else why_not(head.att) or "the output holds NaN: there is nothing to compare"
+    """Return the differences from torch's output and from the output before the change, or why unknown, as JSON."""
+    why = "" if same is not None else why_not(head.att) or "the output holds NaN, so it cannot be compared"
     torch_own = {"difference": None, "queries": 0, "equal": False} if same is None else asdict(same)
     original = None
     if before is not None:

@@ -62,7 +62,7 @@ def _check_lengths(layers: Sequence[AttentionBase], names: Sequence[str]) -> Non
 
 
 def _mixed(att: AttentionBase, batch: int, heads: Any, residual: float) -> Tensor:
-    """Return what a layer and the residual connection around it pass on, (n, n); each row sums to 1."""
+    """Return the matrix of a layer and its residual connection, (n, n); each row sums to 1."""
     one = combined(att, None, heads) if isinstance(heads, str) and heads in HOW else _listed(att, heads)
     with exact(one.device):
         W = exact_block(one, one.head(batch, 0).block(range(one.shape.Q)), "weights", None)

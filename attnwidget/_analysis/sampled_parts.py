@@ -21,11 +21,11 @@ from .metrics import MetricMeans
 
 
 class SampledPart(NamedTuple):
-    """What a task comes to.
+    """The result of a task.
 
-    sums, counts: as the state of `MetricMeans`, of these heads and rows.
-    values, allowed: as of `HeadSampler`.
-    normalizers: (heads, rows) the log-normalizers, if they were asked for.
+    sums, counts: the state of `MetricMeans` for these heads and rows.
+    values, allowed: as in `HeadSampler`.
+    normalizers: (heads, rows) the log-normalizers, if requested.
     """
 
     sums: Tensor
@@ -50,13 +50,13 @@ def sampler_tasks(
 
     Args:
         att: the layer.
-        batch: which sample.
+        batch: the sample.
         queries: the rows.
-        most: cells of a task, if its rows are not fewer than are computed at once.
-        name: of the layer, if it is one of several.
-        ids: of each position its token, where that is known.
+        most: the most cells of a task, unless fewer rows than are computed at once have more.
+        name: of the layer, if there are several.
+        ids: the token of each position, if known.
         bins: rows and keys of a bin of the pictures; None for no pictures.
-        with_normalizers: whether log-normalizers are wanted too.
+        with_normalizers: whether to compute log-normalizers too.
     """
     if not queries:
         return

@@ -1,6 +1,6 @@
 """How much weight goes from segment to segment: mass, mass per token, and lift over even attention.
 
-Of a stage after the weights, what a weight carries, the sums are taken instead: they have signs, and are no shares.
+A stage after the weights is summed instead: its numbers have signs and are not shares.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from .all_heads import LayerSource
 
 MEASURES = ("mass", "per_token", "lift")
 SUM_MEASURES = ("sum", "per_token")  # of a stage after the weights
-NO_LIFT = 'lift is mass over what even attention gives, and {stage} has none: give measure="sum", or stage="weights"'
-NO_MASS = 'the numbers of {stage} are no shares that sum to 1: give measure="sum", or stage="weights"'
-NO_SUM = 'weights of a segment are its mass: give measure="mass", or another stage, such as stage="logit"'
+NO_LIFT = 'lift is mass over the mass of even attention, and {stage} has none: give measure="sum", or stage="weights"'
+NO_MASS = 'the numbers of {stage} are not shares that sum to 1: give measure="sum", or stage="weights"'
+NO_SUM = 'weights summed over a segment are its mass: give measure="mass", or another stage, such as stage="logit"'
 SINK = "learned sink"
 SELF = "self"
 
 
-# What is measured, raw.
+# Raw sums.
 
 
 class SegmentSums(NamedTuple):
-    """Weights from rows to groups of keys, nothing set aside. A row is a query, or the mean over several.
+    """Weights from rows to groups of keys, nothing excluded. A row is a query, or the mean over several.
 
-    A query that may attend to nothing is in no mean; a row without any other is NaN.
+    A fully masked query is in no mean; a row without any other query is NaN.
 
-    others: (heads, rows, groups), the weight on the keys of each group, but for a query's own.
-    even_others: (heads, rows, groups), the share of these keys among all that may be attended to.
+    others: (heads, rows, groups), the weight on the keys of each group, without a query's own key.
+    even_others: (heads, rows, groups), the share of these keys among all allowed keys.
     own: (heads, rows, groups), the weight of a query's own key, in the group that has it.
     even_own: (heads, rows, groups), the share of that key.
-    sink: (heads, rows), the weight of the learned sink; None where no head has one.
+    sink: (heads, rows), the weight of the learned sink; None if no head has one.
     """
 
     others: Tensor
@@ -79,16 +79,16 @@ class SegmentSums(NamedTuple):
 
     @property
     def even(self) -> Tensor:
-        """The share of each group among the keys that may be attended to, (heads, rows, groups)."""
+        """The share of each group among the allowed keys, (heads, rows, groups)."""
         return self.even_others + self.even_own
 
 
 class RowGroups(NamedTuple):
-    """Queries, and the row that each is counted in.
+    """Queries, and the row of each.
 
     queries: (n,) int64, ascending.
     rows: (n,) int64, the number of its row.
-    total: how many rows there are.
+    total: the number of rows.
     """
 
     queries: Labels
@@ -109,15 +109,15 @@ def segment_sums(
 
     Args:
         att: the attention.
-        batch: which sample.
-        heads: which heads, ascending.
+        batch: the sample.
+        heads: ascending.
         rows: the queries and their rows.
-        labels: (K,) int64, the number of the group of each key; -1 of a key in none.
-        count: how many groups there are.
-        stage: the weights, or a stage that they are multiplied to.
+        labels: (K,) int64, the group number of each key; -1 for a key in no group.
+        count: the number of groups.
+        stage: the weights, or a stage that multiplies them.
 
     Yields:
-        After each block, of little more than a million cells, how many it had.
+        After each block of about a million cells, its number of cells.
     """
     return (yield from exactly(att.device, summing_by_row(att, batch, heads, rows, labels, count, stage)))
 
@@ -148,16 +148,16 @@ def _filling_means(
     """Sum weights as `segment_sums` does.
 
     Args:
-        att, batch, heads, rows, labels, count, stage: as there.
-        part: the places of some of the queries, which are summed as they are among all; None for all.
-        step: how many queries are summed at once; None for as many as fit.
+        att, batch, heads, rows, labels, count, stage: as in `segment_sums`.
+        part: the places of the queries to sum; None for all.
+        step: the number of queries to sum at once; None for as many as fit.
     """
     groups = KeyGroups(labels, count, att.device)
     own_keys = own_keys_of(att)
     means = _Means(len(heads), rows.total, count, att)
     parts = _together(heads, together(att))
     step = _queries_at_once(att, groups, parts) if step is None else step
-    among_many = len(rows.queries) >= QUERIES  # so that it is worth while to look at all keys for the largest
+    among_many = len(rows.queries) >= QUERIES  # enough to make looking at all keys for the largest worthwhile
     small: dict[range, bool] = {}
     for piece in cuts(range(len(rows.queries)) if part is None else part, 1, step):
         queries = _as_indices(rows.queries[piece.start : piece.stop], att.device)
@@ -205,14 +205,14 @@ def _as_indices(queries: Labels, device: torch.device) -> Indices:
 
 
 def _as_own(keys: Labels, device: torch.device) -> OwnKeys:
-    """Return keys of consecutive queries as a range where they are consecutive too."""
+    """Return the keys of consecutive queries, as a range if they are consecutive too."""
     if len(keys) and keys[0] >= 0 and bool((np.diff(keys) == 1).all()):
         return range(int(keys[0]), int(keys[-1]) + 1)
     return torch.from_numpy(keys).to(device)
 
 
 def own_keys_of(att: AttentionBase) -> Labels | None:
-    """Return of each query the key at its own place, (Q,) int64, -1 where there is none; None if none is known."""
+    """Return the key at each query's own place, (Q,) int64, -1 if there is none; None if all are unknown."""
     found = att.own_keys(range(att.shape.Q))
     if found is None:
         return None
@@ -220,15 +220,15 @@ def own_keys_of(att: AttentionBase) -> Labels | None:
     return np.where(keys < att.shape.K, keys, -1)
 
 
-MOST_RUNS = 32  # of queries of one row, up to which each is summed by itself
+MOST_RUNS = 32  # runs of queries of one row; each of so many is summed separately
 
 
 class _ByRow:
-    """Some queries by the row that each is counted in.
+    """Some queries by their row.
 
     Args:
-        rows: (n,) the number of its row.
-        device: where sums are.
+        rows: (n,) the number of each query's row.
+        device: of the sums.
     """
 
     def __init__(self, rows: Labels, device: torch.device) -> None:
@@ -240,7 +240,7 @@ class _ByRow:
         self._each = slice(first, last + 1) if bool((np.diff(rows) == 1).all()) else None  # a row for each query
 
     def add(self, sums: Tensor, x: Tensor) -> None:
-        """Add numbers of the queries, (…, n), to the sums of rows, (…, rows): no product, which would spread NaN."""
+        """Add numbers of the queries, (…, n), to the sums of rows, (…, rows); not by a product, which spreads NaN."""
         if self._each is not None:
             sums[..., self._each] += x
         elif len(self._runs) <= MOST_RUNS:
@@ -277,28 +277,28 @@ class _Means:
         return sums if self.sink is None else (*sums, self.sink)
 
     def add_sums(self, heads: slice, state: Sequence[Tensor]) -> None:
-        """Add the sums of some heads, of other queries."""
-        axes = (1, 1, 0, 0, 0, 0)  # that of the heads
+        """Add the sums of some heads, over other queries."""
+        axes = (1, 1, 0, 0, 0, 0)  # of the heads
         for mine, theirs, axis in zip(self.state, state, axes[: len(state)], strict=True):
             mine[(slice(None),) * axis + (heads,)] += theirs.to(mine.device)
 
     def add(
         self, heads: range, into: _ByRow, found: WeightSums, counts: AllowedSums, own_groups: Tensor | None
     ) -> None:
-        """Add some queries of some heads; those that may attend to nothing count for nothing.
+        """Add some queries of some heads; fully masked queries do not count.
 
         Args:
             heads: their places.
             into: the queries by row.
-            found: their weights, of these heads.
+            found: their weights, for these heads.
             counts: their keys.
-            own_groups: (queries,) the group of the key at the place of each; None where none is known.
+            own_groups: (queries,) the group of each query's own key; None if unknown.
         """
         of, wide = slice(heads.start, heads.stop), self.wide
         kept = counts.total > 0
         is_all = bool(kept.all())
         others, own = ((x if is_all else x.where(kept, 0)).to(wide) for x in (found.others, found.own))
-        share = counts.total.to(wide).where(kept, inf).reciprocal()  # 0 of those without keys
+        share = counts.total.to(wide).where(kept, inf).reciprocal()  # 0 for queries without keys
         into.add(self.queries[of], kept.to(wide))
         into.add(self.others[found.groups.start : found.groups.stop, of], others)
         into.add(self.even[counts.groups.start : counts.groups.stop, of], (counts.others * share)[:, None])
@@ -318,36 +318,36 @@ class _Means:
         return SegmentSums(each[0], each[1], each[2], each[3], sink)
 
 
-# What a user asks for.
+# Questions of a user.
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentMass:
-    """How much weight goes from segments to segments, read as one of three measures.
+    """How much weight goes from segments to segments, by one of three measures.
 
-    *mass* M[s, t]: the mean over the queries of s of the weight on all keys of t; a row sums to 1, a learned sink
-    included. *per token*: M[s, t] / |t|. *lift*: M[s, t] / E[s, t], where E[s, t], even attention, is the mean over the
-    same queries of the share of t among the keys that each may attend to: 1 is what weights without any preference
-    come to, so it alone is fair to short segments and under a causal mask. What is set aside is taken off both M and E,
-    and what is left divided by its sum over the row: a query that gives nearly all its weight to what is set aside
-    counts for little. Queries that may attend to nothing are left out.
+    *mass* M[s, t]: the mean, over the queries of s, of the weight on all keys of t; a row sums to 1 with the learned
+    sink. *per token*: M[s, t] / |t|. *lift*: M[s, t] / E[s, t]. E[s, t], even attention, is the mean, over the same
+    queries, of the share of t among the keys that each query may attend to. Weights without any preference have a lift
+    of 1, so only lift is fair to short segments and under a causal mask. Excluded segments are taken off both M and
+    E, and the rest is divided by its sum over the row, so a query that gives nearly all its weight to them counts for
+    little. Fully masked queries are left out.
 
-    Of a stage after the weights *sum* is the mean over the same queries of the sum of its numbers over the keys of t,
-    with their signs: what t adds to a token's logit, or carries on. It is no share: what is set aside is left out, the
-    rest stays as it is, there is no lift, and a learned sink, which has no value, has 0.
+    For a stage after the weights, *sum* is the mean, over the same queries, of the sum of its numbers over the keys of
+    t, with their signs: what t adds to a token's logit, for example. A sum is not a share: excluded segments are
+    dropped, the rest is unchanged, there is no lift, and a learned sink, which has no value, has 0.
 
     Attributes:
-        mass: (S, T), (H, S, T) or (L, H, S, T); NaN in a row without queries, and of a head that a layer has not. Of
-            another stage than the weights the sums.
+        mass: (S, T), (H, S, T) or (L, H, S, T); NaN in a row without queries, and for a head that a layer lacks. For
+            another stage than the weights, the sums.
         even: even attention, in the same shape.
-        aside: (S,), (H, S) or (L, H, S): the mass that was set aside, of each row as it was before.
+        aside: (S,), (H, S) or (L, H, S): the excluded mass of each row.
         queries: the names of the rows.
-        keys: the names of the columns, "learned sink" last where there is one.
-        sizes: of each column how many keys it has; 0 of the learned sink.
-        measure: which of them `values` are.
-        without: what was set aside.
-        layers: the names of the layers, of a stack.
-        stage: what was summed.
+        keys: the names of the columns, "learned sink" last if there is one.
+        sizes: the number of keys in each column; 0 for the learned sink.
+        measure: the measure of `values`.
+        without: the excluded columns.
+        layers: the names of the layers of a stack.
+        stage: that was summed.
     """
 
     mass: Tensor
@@ -377,13 +377,13 @@ class SegmentMass:
 
     @property
     def per_token(self) -> Tensor:
-        """The mass, or the sum, of each segment divided by its keys; NaN of the learned sink, which has none."""
+        """The mass, or the sum, of each segment divided by its number of keys; NaN for the learned sink."""
         sizes = torch.tensor(self.sizes, dtype=self.mass.dtype, device=self.mass.device)
         return self.mass / sizes.masked_fill(sizes == 0, nan)
 
     @property
     def lift(self) -> Tensor:
-        """The mass divided by that of even attention; NaN where no query may attend to the segment."""
+        """The mass divided by even attention; NaN if no query may attend to the segment."""
         if self.stage != "weights":
             raise ValueError(NO_LIFT.format(stage=self.stage))
         return self.mass / self.even.masked_fill(self.even == 0, nan)
@@ -394,16 +394,16 @@ class SegmentMass:
         return self.mass.shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the values, for numpy, matplotlib and whatever takes arrays."""
+        """Return the values as an array, for numpy, matplotlib and others."""
         values = self.values.cpu().numpy()
         return values.astype(dtype, copy=bool(copy)) if dtype is not None or copy else values
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a dict for each number, as `pandas.DataFrame` takes it.
+        """Return a dict for each number, ready for `pandas.DataFrame`.
 
         Returns:
-            layer, name (of a stack), head (of several), query, key, mass, per_token, lift, even, aside, tokens; of
-            another stage than the weights stage and sum, and no mass, lift or even. None for what is NaN.
+            layer, name (in a stack), head (if several), query, key, mass, per_token, lift, even, aside, tokens. For
+            another stage than the weights: stage and sum instead of mass, lift and even. None for NaN.
 
         >>> from attnwidget import Attention, segments
         >>> att = Attention(*torch.zeros(2, 4, 8), is_causal=True)
@@ -441,7 +441,7 @@ def _number(x: Any) -> float | None:
 
 
 class Question(NamedTuple):
-    """What is asked of one attention: rows and groups of keys, with their names."""
+    """The question to one attention: rows and groups of keys, with their names."""
 
     rows: RowGroups
     queries: tuple[str, ...]
@@ -533,7 +533,7 @@ def by_segment_of_layers(
 
 
 def _measure_of(measure: str | None, stage: str) -> str:
-    """Return how sums of a stage are read, by default as they are.
+    """Return the measure of a stage's sums, by default the sums themselves.
 
     Raises:
         ValueError: a stage that has no sums, or a measure that it does not have.
@@ -549,7 +549,7 @@ def _measure_of(measure: str | None, stage: str) -> str:
 
 
 class Layer(NamedTuple):
-    """What is asked of one attention, for workers: the name of the layer, sample and heads, rows and segments."""
+    """The question to one attention, for workers: layer name, sample and heads, rows and segments."""
 
     name: str | None
     att: AttentionBase
@@ -602,7 +602,7 @@ def sums_of_part(value: tuple[Any, ...], step: int, these: range, part: range) -
 
 
 def question(att: AttentionBase, queries: Any, keys: Segments | None) -> Question:
-    """Read what is asked of one attention.
+    """Read the question to one attention.
 
     Raises:
         TypeError, ValueError, KeyError, IndexError: it cannot be read, or does not fit the attention.
@@ -614,10 +614,10 @@ def question(att: AttentionBase, queries: Any, keys: Segments | None) -> Questio
             raise TypeError(f"queries is {told(queries)} and there are no keys: give keys=segments(…) as well")
         keys = queries
     if not isinstance(keys, Segments):
-        raise TypeError(f"keys is {told(keys)}: give what segments(…) returns, such as segments({{'doc 1': (1, 9)}})")
+        raise TypeError(f"keys is {told(keys)}: give the result of segments(…), such as segments({{'doc 1': (1, 9)}})")
     K = att.shape.K
     if keys.length != K:
-        raise ValueError(f"the segments are of {keys.length:,} tokens, but there are {K:,} keys: {MADE_OF}")
+        raise ValueError(f"the segments have {keys.length:,} tokens, but there are {K:,} keys: {MADE_OF}")
     labels, names, sizes = keys.labels(), keys.distinct, keys.sizes
     if (labels < 0).any():
         labels = np.where(labels < 0, len(names), labels)
@@ -626,8 +626,8 @@ def question(att: AttentionBase, queries: Any, keys: Segments | None) -> Questio
     return Question(rows, row_names, labels, names, sizes)
 
 
-MADE_OF = "make them of the tokens that this attention is of, or give length="
-ELSEWHERE = "elsewhere"  # keys that are in no segment, as outside of what `Segments.inside` has
+MADE_OF = "make them from the tokens of this attention, or give length="
+ELSEWHERE = "elsewhere"  # keys in no segment, such as those outside `Segments.inside`
 
 
 def _rows_of(att: AttentionBase, queries: Any, keys: Segments) -> tuple[RowGroups, tuple[str, ...]]:
@@ -635,7 +635,7 @@ def _rows_of(att: AttentionBase, queries: Any, keys: Segments) -> tuple[RowGroup
         found = keys if isinstance(queries, str) else queries
         labels, names = _labels_of_queries(att, found), found.distinct
         if isinstance(queries, str):
-            found.positions(queries)  # raises, if there is none
+            found.positions(queries)  # raises if there is none
             labels, names = np.where(labels == names.index(queries), 0, -1), (queries,)
         chosen = np.flatnonzero(labels >= 0)
         return RowGroups(chosen, labels[chosen], len(names)), names
@@ -646,7 +646,7 @@ def _rows_of(att: AttentionBase, queries: Any, keys: Segments) -> tuple[RowGroup
 
 
 def _labels_of_queries(att: AttentionBase, found: Segments) -> Labels:
-    """Return of each query the number of its segment, -1 for none: by its place, where the segments are of the keys."""
+    """Return the segment number of each query by its place, -1 for none, if the segments are of the keys."""
     shape, labels = att.shape, found.labels()
     own = own_keys_of(att)
     if own is not None and found.length == shape.K:
@@ -654,19 +654,19 @@ def _labels_of_queries(att: AttentionBase, found: Segments) -> Labels:
     if found.length == shape.Q:
         return labels
     is_unknown = own is None and found.length == shape.K
-    known = ", and at which of the keys' places these stand is not known" if is_unknown else ""
+    known = ", and their places among the keys are unknown" if is_unknown else ""
     raise ValueError(
-        f"the segments are of {found.length:,} tokens, but there are {shape.Q:,} queries{known}: give positions of "
-        "queries, or segments of their own"
+        f"the segments have {found.length:,} tokens, but there are {shape.Q:,} queries{known}: give positions of "
+        "queries, or other segments for them"
     )
 
 
 def set_aside(without: str | Iterable[str], keys: Sequence[str], *, has_sink: bool) -> tuple[str, ...]:
-    """Return the columns that are set aside, and "self".
+    """Return the excluded columns, and "self".
 
     Raises:
-        TypeError: no names.
-        ValueError: no column is called that.
+        TypeError: they are not names.
+        ValueError: no column has that name.
 
     >>> set_aside(("sink", "self"), ("first token", "a"), has_sink=True)
     ('first token', 'learned sink', 'self')
@@ -687,19 +687,19 @@ def set_aside(without: str | Iterable[str], keys: Sequence[str], *, has_sink: bo
 
 
 def _check_self(aside: Sequence[str], att: AttentionBase) -> None:
-    """Raise ValueError where each query's own key is to be set aside, and whether it has one is not known."""
+    """Raise ValueError if each query's own key is to be excluded, and it is unknown."""
     is_cross = att.part is not None and att.part.elsewhere
     if SELF in aside and own_keys_of(att) is None and not is_cross:
         raise ValueError(
-            f"without has 'self', each query's own key, and at which of the keys' places the queries of {att!r} stand "
-            "is not known: leave 'self' out"
+            f"without has 'self', each query's own key, but the places of the queries of {att!r} among the keys "
+            "are unknown: leave 'self' out"
         )
 
 
 def reading(
     raw: SegmentSums, asked: Question, aside: tuple[str, ...], measure: str, stage: str = "weights"
 ) -> SegmentMass:
-    """Return what was summed, with some of it set aside."""
+    """Return the sums with some columns excluded."""
     is_self_aside = SELF in aside
     mass, even = (raw.others, raw.even_others) if is_self_aside else (raw.mass, raw.even)
     keys, sizes = asked.keys, asked.sizes
@@ -718,7 +718,7 @@ def reading(
 
 
 def _run(steps: Generator[int, None, Any], cells: int, progress: bool) -> Any:
-    """Run steps to their end, with a bar if that is wanted, and return what they return."""
+    """Run steps to their end, with a progress bar if requested, and return their result."""
     if not progress:
         return run_to_end(steps)
     with progress_bar()(total=cells, unit="cell", unit_scale=True, desc="segments") as bar:
@@ -731,7 +731,7 @@ def _run(steps: Generator[int, None, Any], cells: int, progress: bool) -> Any:
 
 
 def _named(name: str, ask: Any, *arguments: Any) -> Any:
-    """Call something, and name the layer in what it raises."""
+    """Call a function, and name the layer in its errors."""
     try:
         return ask(*arguments)
     except (ValueError, IndexError) as error:
@@ -739,12 +739,12 @@ def _named(name: str, ask: Any, *arguments: Any) -> Any:
 
 
 def _sink_of(found: SegmentSums) -> Tensor:
-    """Return what the sink takes, (heads, rows); 0 of a layer that has none, where others have."""
+    """Return the weight of the sink, (heads, rows); 0 for a layer without one, if others have one."""
     return found.own[..., 0] * 0 if found.sink is None else found.sink
 
 
 def _stacked(each: Sequence[Tensor], heads: int) -> Tensor:
-    """Return tensors (H, …) of all layers as one, (L, H, …); NaN where a layer has fewer heads."""
+    """Return tensors (H, …) of all layers as one, (L, H, …); NaN if a layer has fewer heads."""
     found = each[0].new_full((len(each), heads, *each[0].shape[1:]), nan)
     for layer, x in enumerate(each):
         found[layer, : len(x)] = x

@@ -1,4 +1,4 @@
-"""Heads that are like one: by their metrics, and by the small picture of their weights."""
+"""Find heads that resemble one head: by their metrics, and by the small picture of their weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .all_heads import LayerSource, RowPlan, head_numbers
 from .head_sampling import HeadSampler
 from .metrics import NAMES
 
-LEAST_SPREAD = 1e-5  # of the largest number: below, a metric is the same in all heads but for rounding
-PICTURE = 32  # rows and columns of a small picture, at most
+LEAST_SPREAD = 1e-5  # relative to the largest number: a metric with less spread is the same in all heads
+PICTURE = 32  # the most rows and columns of a small picture
 
 
 def similar(
@@ -63,15 +63,15 @@ def _measured(
 
 
 def metric_distances(metrics: Tensor, own: int) -> Tensor:
-    """Return how far the metrics of each head are from those of one.
+    """Return each head's distance from one head, by metrics.
 
     Args:
-        metrics: (heads, metrics), NaN where a head has none.
-        own: the number of the head.
+        metrics: (heads, metrics), NaN if a head has none.
+        own: the number of the one head.
 
     Returns:
-        (heads,): √ of the mean, over the metrics that both have and that differ among heads, of the squared
-        differences in units of the metric's standard deviation over all heads. NaN without any.
+        (heads,): √ of the mean squared difference in units of the metric's standard deviation over all heads, over the
+        metrics that both have and that differ among heads. NaN without any.
     """
     centered = metrics - metrics.nanmean(0)
     spread = centered.square().nanmean(0).sqrt()
@@ -82,15 +82,15 @@ def metric_distances(metrics: Tensor, own: int) -> Tensor:
 
 
 def picture_distances(pictures: Sequence[Tensor], own: int) -> Tensor:
-    """Return how unlike the small pictures of each head and of one are.
+    """Return each head's distance from one head, by small pictures.
 
     Args:
-        pictures: of each head (rows, columns).
-        own: the number of the head.
+        pictures: of each head, (rows, columns).
+        own: the number of the one head.
 
     Returns:
-        (heads,): 1 − the cosine of both pictures as vectors, 0 to 1; NaN of another size, as where a layer has other
-        lengths.
+        (heads,): 1 − the cosine of both pictures as vectors, 0 to 1; NaN for pictures of different sizes, as in layers
+        with other lengths.
     """
     mine = pictures[own].flatten()
     found = [
@@ -104,9 +104,9 @@ def order_of(by_metrics: Tensor, by_picture: Tensor, own: int, by: str = "both")
     """Return the heads, the one itself first, then the nearest.
 
     Args:
-        by_metrics, by_picture: (heads,), how far each is from it.
-        own: its number.
-        by: "metrics", "picture", or "both": the sum of the ranks in each decides, then the metrics.
+        by_metrics, by_picture: (heads,), the distance of each.
+        own: the number of the one head.
+        by: "metrics", "picture", or "both": the sum of both ranks decides, then the metrics.
     """
     ranks = {"metrics": _ranks(by_metrics), "picture": _ranks(by_picture)}
     key = ranks["metrics"] + ranks["picture"] if by == "both" else ranks[by]
@@ -115,6 +115,6 @@ def order_of(by_metrics: Tensor, by_picture: Tensor, own: int, by: str = "both")
 
 
 def _ranks(distances: Tensor) -> Tensor:
-    """Return the rank of each distance, from 0; of equal ones the same, and last where there is none."""
+    """Return the rank of each distance, from 0; equal distances share a rank, NaN is last."""
     known = distances.nan_to_num(nan=torch.inf)
     return (known[:, None] > known).sum(1)

@@ -1,4 +1,4 @@
-"""Statistics of a head, of its rows, and their strongest keys. Streamed: memory is O(Q + K)."""
+"""Statistics of a head and of its rows, and the strongest keys of a row. Streamed: memory is O(Q + K)."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from .._utils.indexing import as_index, cuts
 from .._utils.readable import Readable
 from .._utils.validation import as_size
 
-SATURATED = 0.99  # a peak from here on
-UNIFORM = 1e-3  # how far the peak may be above that of equal weights, relatively
+SATURATED = 0.99  # the least peak of a saturated row
+UNIFORM = 1e-3  # the largest relative excess of the peak over equal weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics(Readable):
-    """The numbers of one head: how widely its scores are spread, and what the softmax makes of them.
+    """The numbers of one head: the spread of its scores, and the effect of the softmax.
 
-    Variances are over all entries, with n − 1, as `torch.var`; those of scores are over the allowed cells. Without q
-    and k, or v, there is none, and it is None.
+    Variances are over all entries, with n − 1, as `torch.var`; those of scores are over the allowed cells. A variance
+    is None without q and k, or v.
 
     q_variance, k_variance, v_variance: of the entries of q, k and v (Q·D, K·D and K·Dv of them).
-    scores_variance: of QKᵀ; theory: D, that of scores if the entries of q and k are independent with mean 0 and
+    scores_variance: of QKᵀ; D in theory, if the entries of q and k are independent with mean 0 and
         variance 1 (Vaswani et al. 2017, footnote 4).
     scaled_variance: of the scaled scores; 1 in theory for the default scale.
-    entropy: (Q,) bits, −Σ p log₂ p over the keys and the learned sink; 0 for all the weight on one, log₂ n for n alike.
+    entropy: (Q,) bits, −Σ p log₂ p over the keys and the learned sink; 0 if one key has all the weight, log₂ n if n
+        keys have equal weights.
     peak: (Q,) the largest weight of a key.
     sensitivity: (Q,) Σ p (1 − p) over the keys, 1 − Σ p² for weights that sum to 1: the trace of the softmax's Jacobian
-        diag(p) − p pᵀ (Bridle 1990), by which gradients reach the scores; 0 where one key has all the weight.
-    allowed: (Q,) int64, how many keys the query may attend to.
-    total: (Q,) the sum of the keys' weights; with `sink` 1 up to rounding, 0 in an empty row.
+        diag(p) − p pᵀ (Bridle 1990), by which gradients reach the scores; 0 if one key has all the weight.
+    allowed: (Q,) int64, the number of allowed keys.
+    total: (Q,) the sum of the keys' weights; with `sink` 1 up to rounding, 0 in a fully masked row.
     sink: (Q,) the weight of the learned sink; None without learned sinks.
-    empty_rows: how many queries may attend to nothing.
-    saturated_rows: how many have a peak ≥ 0.99 though they may attend to several keys: next to no gradient.
-    uniform_rows: how many weigh all of several allowed keys alike, to a thousandth.
+    empty_rows: the number of fully masked queries.
+    saturated_rows: the number of queries with a peak ≥ 0.99 and several allowed keys: almost no gradient.
+    uniform_rows: the number of queries with equal weights on several allowed keys, to a thousandth.
     """
 
     q_variance: float | None
@@ -70,12 +71,12 @@ def statistics(head: Head) -> Statistics:
 
 
 def worth_of_statistics(head: Head) -> int:
-    """Return how many cells one of the statistics is worth; one of several heads is first computed in each of them."""
+    """Return the cost of one statistic, in cells; combined heads are computed one by one."""
     return cost.STATISTICS - 1 + cost.worth_of_a_cell(*head)
 
 
 def cells_of_statistics(head: Head, queries: range) -> int:
-    """Return how many cells all that `computing_statistics` looks at is worth."""
+    """Return the cost of `computing_statistics`, in cells."""
     att, keys = head.att, range(head.att.shape.K)
     scored = 2 if "scores" in att.stages else 1
     every = sum(
@@ -88,10 +89,10 @@ def cells_of_statistics(head: Head, queries: range) -> int:
 
 
 def computing_statistics(head: Head, queries: range) -> Generator[int, None, Statistics]:
-    """Compute the statistics of some queries of a head, which the rows and the variances of scores are of.
+    """Compute the statistics of some queries of a head: the rows, and the variances of their scores.
 
     Yields:
-        After each block, how many cells it was worth.
+        After each block, its cost in cells.
     """
     att = head.att
     entropy, peak, squares, total, allowed = yield from _rows(head, queries)
@@ -146,13 +147,13 @@ def _rows(head: Head, queries: range) -> Generator[int, None, tuple[Tensor, Tens
 
 
 def _worth(head: Head, steps: Generator[int, None, LogSumExp]) -> Generator[int, None, LogSumExp]:
-    """Run steps that yield cells; yields how many cells they are worth here."""
+    """Run steps that yield cells; yield their cost here."""
     worth = worth_of_statistics(head)
     return passing(steps, lambda cells: cells * worth)
 
 
 def _log(weights: Tensor) -> Tensor:
-    """Return the logarithms of weights, of those below the least normal number its own: that of 0 is slow."""
+    """Return the logarithms of weights, raised to the least normal number: the logarithm of 0 is slow."""
     return weights.clamp_min(torch.finfo(weights.dtype).tiny).log_()
 
 
@@ -200,13 +201,13 @@ def top_keys(head: Head, query: int, count: int) -> tuple[Tensor, Tensor]:
     with exact(head.att.device):
         row, allowed, known = _row(head, range(query, query + 1))
         least = row.masked_fill(~allowed, -inf).topk(min(count, len(row))).values[-1]
-        keys = (allowed & ~(row < least)).nonzero()[:, 0]  # ascending; more than count where some are equal
+        keys = (allowed & ~(row < least)).nonzero()[:, 0]  # ascending; more than count if some are equal
         keys = keys[row[keys].sort(descending=True, stable=True).indices[:count]]
         return keys, row[keys] if known is None else exp_(known.log_weights(row[keys]))
 
 
 def _row(head: Head, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
-    """Return what the weights of a query rank by (K,), its allowed keys (K,), and its log-normalizer, if needed."""
+    """Return the numbers that rank a query's keys (K,), its allowed keys (K,), and its log-normalizer, if needed."""
     att = head.att
     row = new(att, att.shape.K).fill_(-inf)
     may_attend = torch.zeros(att.shape.K, dtype=torch.bool, device=att.device)
@@ -217,6 +218,6 @@ def _row(head: Head, queries: range) -> tuple[Tensor, Tensor, LogSumExp | None]:
         may_attend[at] = allowed[0] if isinstance(allowed, Tensor) else allowed
         if stage == "masked":
             softmax.add(S, S.amax(0))
-        elif att.rules.rules:  # weights of words, of which some may be blocked
+        elif att.rules.rules:  # weights of words; some may be blocked
             may_attend[at] = whole(att.rules.allowed(head.block(queries, keys)), queries, keys, att.device)[0]
     return row, may_attend, softmax.logsumexp() if stage == "masked" else None

@@ -1,6 +1,6 @@
-"""The strongest links of a head: of every query its strongest keys, or of every key the queries that give it most.
+"""The strongest links of a head: for every query its strongest keys, or for every key the queries that give it most.
 
-Of a stage after the weights, what a weight carries, the strongest have the largest absolute value, with their signs.
+In a stage after the weights, the strongest links have the largest absolute value, with their signs.
 
 One streamed pass keeps a running top-k, so that memory is O(n · count) and no (Q, K) tensor is made.
 """
@@ -18,15 +18,15 @@ from .._engine.softmax import normalizers, online
 from .._engine.stages import QUERIES, blocks, new, streamed, valued
 from .._utils.indexing import cuts
 
-LINKS = 3  # of every token, where nobody says how many
-LINK_CELLS = 4096 * 4096  # of a head, beyond which not all its links are looked for
+LINKS = 3  # for every token, by default
+LINK_CELLS = 4096 * 4096  # of a head; in a larger one not all links are searched
 
 
 class Links(NamedTuple):
-    """At most `count` partners of every position, strongest first; where there are fewer, the weight is 0.
+    """At most `count` partners of every position, strongest first; missing partners have weight 0.
 
     partners: (n, count) int64, keys of each query or queries of each key.
-    weights: (n, count), float32 or float64; of another stage its numbers.
+    weights: (n, count), float32 or float64; for another stage its numbers.
     """
 
     partners: Tensor
@@ -37,10 +37,10 @@ def strongest(head: Head, *, count: int = 3, side: str = "query", stage: str = "
     """Return the strongest links of every query (side "query") or of every key (side "key"), exact.
 
     Args:
-        head: which head.
-        count: how many of each position, at most.
-        side: whose.
-        stage: the weights, or a stage that they are multiplied to.
+        head: the head.
+        count: the most links of each position.
+        side: "query" or "key".
+        stage: the weights, or a stage that multiplies them.
 
     >>> import torch, attnwidget
     >>> att = attnwidget.Attention(*torch.eye(4).expand(2, 4, 4) * 9)
@@ -106,7 +106,7 @@ def _merge(one: Links, other: Links, count: int) -> Links:
 
 
 def _finite(partners: Tensor, weights: Tensor) -> Links:
-    """Return links with weight 0 where there is none, or where it is NaN."""
+    """Return links with weight 0 for missing or NaN ones."""
     return Links(partners, weights.nan_to_num(0.0, 0.0, 0.0).clamp_min(0))
 
 

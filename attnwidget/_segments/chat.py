@@ -17,7 +17,7 @@ MARK = re.compile("\ue0f0([0-9]+)\ue0f1")  # stands for a text while the templat
 
 
 class Turn(NamedTuple):
-    """One text of a message: the name of the message, that of the text in it where it has several, and the text."""
+    """One text of a message: the name of the message, the name of the text if there are several, and the text."""
 
     name: str
     part: str | None
@@ -32,7 +32,7 @@ class Chat(NamedTuple):
 
 
 def is_chat(source: Any) -> bool:
-    """Return whether something is the messages of a chat."""
+    """Return whether a value is the messages of a chat."""
     if not isinstance(source, list | tuple) or not source:
         return False
     return all(isinstance(one, Mapping) and "role" in one for one in source)
@@ -44,17 +44,17 @@ def turns_of(
     """Return the turns of a chat in tokens.
 
     Args:
-        messages: with their "role" and "content": a text, or parts of which those of "type" "text" have a "text" and
-            perhaps a "name".
+        messages: with their "role" and "content": a text, or parts; parts of "type" "text" have a "text" and may have a
+            "name".
         tokenizer: with a chat template.
-        text: the tokens that the model read, which may have an answer after the chat; None: those of the chat.
+        text: the tokens that the model read, which may have an answer after the chat; None: the chat's tokens.
 
     Returns:
-        The tokens; the turns, and the "answer" where tokens follow the chat; and which tokens are segments of their
-        own, as `TokenText.own`: all others of the chat are the template's.
+        The tokens; the turns, and the "answer" if tokens follow the chat; and the tokens that are separate segments, as
+        in `TokenText.own`: all other tokens of the chat belong to the template.
 
     Raises:
-        TypeError, ValueError: a template that changes or leaves out what a message says; tokens of another text.
+        TypeError, ValueError: the template changes or leaves out a text; or the tokens belong to another text.
     """
     turns, marked = _marked(messages)
     if text is None:
@@ -77,7 +77,7 @@ def turns_of(
 
 
 def _marked(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Turn], list[dict[str, Any]]]:
-    """Return all texts of messages, and messages in which each is replaced by a mark."""
+    """Return all texts of messages, and the messages with a mark for each text."""
     counts, seen = Counter(one["role"] for one in messages), Counter[str]()
     turns: list[Turn] = []
     marked = []
@@ -109,18 +109,18 @@ def _mark(number: int) -> str:
 
 
 def _written(turns: Sequence[Turn], messages: Any, marked: Any, tokenizer: Any, *, prompts: bool) -> Chat:
-    """Return the chat as the template writes it, and where in it each text stands, exactly.
+    """Return the chat as the template writes it, and the exact place of each text in it.
 
-    The template is written once with marks in the place of texts. What it has around them must be around the texts too.
+    The template is written once with marks for the texts. The parts around a mark must be around its text too.
     """
     whole, pattern = (_render(tokenizer, one, prompts=prompts) for one in (messages, marked))
-    pieces = MARK.split(pattern)  # what the template writes, number, what it writes, number, …
+    pieces = MARK.split(pattern)  # template, number, template, number, …
     numbers = [int(one) for one in pieces[1::2]]
     for number, turn in enumerate(turns):
         if numbers.count(number) != 1:
             how = f"writes the text of {turn.name!r} {numbers.count(number)} times"
             how = how if number in numbers else f"leaves out the text of {turn.name!r}"
-            raise ValueError(f"the chat template {how}: give spans in the place of messages")
+            raise ValueError(f"the chat template {how}: give spans instead of messages")
     spans = [(0, 0)] * len(turns)
     at = len(pieces[0]) if whole.startswith(pieces[0]) else -1
     for number, after in zip(numbers, pieces[2::2], strict=True):
@@ -134,8 +134,8 @@ def _written(turns: Sequence[Turn], messages: Any, marked: Any, tokenizer: Any, 
         kept = next(fits, None)
         if kept is None:
             raise ValueError(
-                f"the chat template changes what {turns[number].name!r} says, {said[:40]!r}, or writes something else "
-                "around it because of it, so that it cannot be found: give spans in the place of messages"
+                f"the chat template changes the text of {turns[number].name!r}, {said[:40]!r}, or the words around it, "
+                "so the text cannot be found: give spans instead of messages"
             )
         spans[number] = (at, at + len(kept))
         at += len(kept) + len(after)
@@ -150,7 +150,7 @@ def _render(tokenizer: Any, messages: Any, *, prompts: bool) -> str:
         )
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompts))
-    except Exception as error:  # of a template, by its own words
+    except Exception as error:  # of the template, in its own words
         raise ValueError(f"the chat template refuses these messages: {error}") from error
 
 
@@ -162,7 +162,7 @@ def _tokens_of(chat: Chat, tokenizer: Any) -> TokenText:
 
 
 def _by_ids(chat: Chat, tokenizer: Any, text: TokenText) -> tuple[Cores, int] | None:
-    """Return where the tokens stand in a chat, and how many are its own; None unless their ids are those of it."""
+    """Return the tokens' places in a chat, and the number of its tokens; None unless the ids are the chat's ids."""
     if text.ids is None or not getattr(tokenizer, "is_fast", False):
         return None
     found = _tokens_of(chat, tokenizer)
@@ -178,15 +178,15 @@ def _by_ids(chat: Chat, tokenizer: Any, text: TokenText) -> tuple[Cores, int] | 
 
 
 def _leading(text: TokenText) -> int:
-    """Return how many tokens before the text are special or padding."""
+    """Return the number of special or padding tokens before the text."""
     plain = np.flatnonzero(~text.is_special & (text.own != RESERVED.index(PADDING)))
     return int(plain[0]) if len(plain) else text.length
 
 
 def _by_characters(chat: Chat, tokenizer: Any, text: TokenText) -> tuple[Cores, int] | None:
-    """Return the same where what the tokens say is the chat, but for white space; None where it is not.
+    """Return the same if the tokens spell the chat, except for white space; None if they do not.
 
-    So it is where a model has generated an answer in other tokens than the tokenizer would have taken.
+    This happens if a model has generated an answer in other tokens than the tokenizer would use.
     """
     if text.tokens is None:
         return None
@@ -220,15 +220,15 @@ def _placed(
         turns: of the chat.
         chat: their characters.
         text: the tokens.
-        cores: where each token stands in the chat; blank where it is none of it.
-        end: of the chat's tokens; what follows is the answer.
+        cores: the place of each token in the chat; blank if it is not in the chat.
+        end: of the chat's tokens; the answer follows.
     """
     found: dict[str, Named] = {}
     for turn, (start, stop) in zip(turns, chat.spans, strict=True):
         held = (cores.places[:, 0] >= start) & (cores.places[:, 1] <= stop) & ~cores.is_blank
         tokens = np.flatnonzero(held)
         if not len(tokens):
-            raise ValueError(f"the tokens end before what {turn.name!r} says, or no token is its own: give all of them")
+            raise ValueError(f"the tokens end before the text of {turn.name!r}, or it has no token: give all tokens")
         piece = range(int(tokens[0]), int(tokens[-1]) + 1)
         own = found.setdefault(turn.name, Named(turn.name, []))
         if turn.part is not None:

@@ -1,4 +1,4 @@
-"""Entries as a tree of named pieces, and neighbors in it put together."""
+"""Entries as a tree of named pieces; neighbors are grouped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .named import Named, Segment
 
 
 def tree_of(entries: Iterable[Segment]) -> list[Named]:
-    """Return entries as named pieces, level in level."""
+    """Return entries as nested named pieces."""
     roots: dict[str, Named] = {}
-    among: dict[int, dict[str, Named]] = {}  # by what they are inside of
+    among: dict[int, dict[str, Named]] = {}  # by the piece around them
     path: list[Named] = []
     for one in entries:
         del path[one.level :]
@@ -26,18 +26,18 @@ def tree_of(entries: Iterable[Segment]) -> list[Named]:
 
 
 def walk(tree: Sequence[Named]) -> list[Named]:
-    """Return all of a tree, each before what is inside it."""
+    """Return all pieces of a tree, each before the pieces inside it."""
     return [one for root in tree for one in (root, *walk(root.inside))]
 
 
 def in_groups(neighbors: list[Named], most: int, inner: int, taken: set[str]) -> list[Named]:
-    """Return at most so many groups of segments, of which those with more than `inner` have groups inside.
+    """Return at most so many groups of segments; groups with more than `inner` have groups inside.
 
     Args:
         neighbors: the segments, more than `most`.
-        most: how many groups there are.
-        inner: how many segments a group may have, and more than 1.
-        taken: names that are none of a group.
+        most: the number of groups.
+        inner: the most segments in a group, more than 1.
+        taken: names that a group must not have.
     """
     size, taken = -(-len(neighbors) // most), taken | {one.name for one in neighbors}
     groups = [_together(neighbors[i : i + size], taken) for i in range(0, len(neighbors), size)]
@@ -48,7 +48,7 @@ def in_groups(neighbors: list[Named], most: int, inner: int, taken: set[str]) ->
 
 
 def _together(neighbors: list[Named], taken: set[str]) -> Named:
-    """Return segments as one, in which they are; the name is none of those that are taken."""
+    """Group segments under one parent with an unused name."""
     if len(neighbors) == 1:
         return neighbors[0]
     pieces: list[range] = []

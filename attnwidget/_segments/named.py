@@ -1,4 +1,4 @@
-"""Named pieces of a text as they are found, and how they become the entries of a whole partition."""
+"""Named pieces of a text, and how they become the entries of a whole partition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SET_ASIDE = (
     "self",
     "learned sink",
     "elsewhere",
-)  # words of `by_segment`, which no segment can have as its name
+)  # words of `by_segment`, which a segment's name must not be
 
 Labels = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -39,7 +39,7 @@ class Segment(NamedTuple):
 
 @dataclass
 class Named:
-    """What a source found under one name: ranges of tokens, and what is named inside them."""
+    """The ranges of tokens of one name, and the names inside it."""
 
     name: str
     pieces: list[range]
@@ -47,14 +47,14 @@ class Named:
 
 
 def entries_of(named: Sequence[Named], own: Labels) -> list[Segment]:
-    """Return the entries of a text, each token in exactly one of level 0.
+    """Return the entries of a text; each token is in exactly one entry of level 0.
 
     Args:
-        named: what was found; its pieces may not overlap.
-        own: of each token its number in `RESERVED`, if it is a segment of its own by what it is; else -1.
+        named: the pieces found; they must not overlap.
+        own: each token's number in `RESERVED`, if it is a separate segment; else -1.
 
     Raises:
-        ValueError: pieces that overlap, lie outside, or of which no token is left.
+        ValueError: pieces overlap, lie outside the text, or have no token left.
     """
     found = list(_entries(named, own < 0, 0))
     rest = np.where(own < 0, RESERVED.index(OTHER), own)
@@ -70,9 +70,9 @@ def _entries(named: Sequence[Named], free: Mask, level: int, at: int = 0) -> Ite
 
     Args:
         named: of this level.
-        free: (n,), which of the tokens from `at` on they may have.
+        free: (n,), whether each token from `at` on is available.
         level: of the entries.
-        at: the first token that is looked at: of what is inside a segment only its own part of the text.
+        at: the first token to look at: inside a segment, only its own part of the text.
     """
     labels = _labels(named, len(free), at)
     for number, one in enumerate(named):
@@ -82,8 +82,8 @@ def _entries(named: Sequence[Named], free: Mask, level: int, at: int = 0) -> Ite
         mine = held & free[window]
         if not mine.any():
             raise ValueError(
-                f"{one.name!r} holds nothing but the first token, padding or tokens of a template, which are segments "
-                f"of their own ({', '.join(map(repr, RESERVED[:3]))}): leave it out"
+                f"{one.name!r} holds only the first token, padding or tokens of a template, which are separate "
+                f"segments ({', '.join(map(repr, RESERVED[:3]))}): leave it out"
             )
         for is_mine, start, stop in runs(mine.astype(np.int64)):
             if is_mine:
@@ -94,14 +94,14 @@ def _entries(named: Sequence[Named], free: Mask, level: int, at: int = 0) -> Ite
 
 
 def _labels(named: Sequence[Named], length: int, at: int) -> Labels:
-    """Return of each token from `at` on the number of what holds it, -1 where nothing does."""
+    """Return the number of the piece that holds each token from `at` on, -1 if none does."""
     labels = np.full(length, -1)
     for number, one in enumerate(named):
         check_name(one.name)
         for piece in one.pieces or [range(0)]:
             _check_piece(one.name, piece, at, at + length)
             held = labels[piece.start - at : piece.stop - at]
-            taken = (held >= 0) & ((held != number) | (not one.inside))  # what is inside one is looked at there
+            taken = (held >= 0) & ((held != number) | (not one.inside))  # pieces inside one are checked there
             if taken.any():
                 place = int(taken.argmax())
                 other = named[int(held[place])].name
@@ -123,7 +123,7 @@ def _check_piece(name: str, piece: range, first: int, stop: int) -> None:
 
 
 def _check_inside(one: Named, held: Mask, at: int) -> None:
-    """Raise ValueError where a piece inside one segment lies outside of it; `held` is of the tokens from `at` on."""
+    """Raise ValueError if a piece inside one segment lies outside of it; `held` is for the tokens from `at` on."""
     for part in one.inside:
         for piece in part.pieces:
             start, stop = piece.start - at, piece.stop - at
@@ -136,7 +136,7 @@ def _check_inside(one: Named, held: Mask, at: int) -> None:
 
 
 def check_name(name: Any) -> None:
-    """Raise TypeError or ValueError for what cannot be the name of a segment."""
+    """Raise TypeError or ValueError for a value that cannot be the name of a segment."""
     if not isinstance(name, str):
         raise TypeError(f"a segment is called {name!r}: give a string")
     if not name.strip():

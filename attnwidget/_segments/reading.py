@@ -1,4 +1,4 @@
-"""`segments`: what a user gives, read into `Segments`."""
+"""`segments`: read a user's description of segments into `Segments`."""
 
 from __future__ import annotations
 
@@ -24,27 +24,31 @@ def segments(
     r"""Find the named parts of a text, such as its turns, documents, sentences and the answer, in tokens.
 
     Args:
-        source: `{"doc 1": (start, stop)}`, with several pairs in a list where a segment has several pieces; the text
-            of a segment, `{"doc 1": "The key hangs …"}`, which must be there once; names inside a name,
-            `{"documents": {"doc 1": …, "doc 2": …}}`, beside a span of its own, `{"turn": [(3, 90), {"doc 1": …}]}`;
-            "sentences", "paragraphs" or "lines"; a regular expression, whose named groups are the segments, or whose
-            matches are; a list of such words, outermost first; the messages of a chat, `[{"role": …, "content": …}]`,
-            whose turns are found by the tokenizer's template; a capture, whose prompt and answer are told apart; or
-            `Segments`, as they are.
+        source: one of these:
+            - `{"doc 1": (start, stop)}`; a list of pairs if a segment has several pieces;
+            - the text of a segment, `{"doc 1": "The key hangs …"}`, which must occur once;
+            - nested names, `{"documents": {"doc 1": …, "doc 2": …}}`, with or without their own span,
+              `{"turn": [(3, 90), {"doc 1": …}]}`;
+            - "sentences", "paragraphs" or "lines";
+            - a regular expression; its named groups are the segments, or else its matches;
+            - a list of such words, outermost first;
+            - the messages of a chat, `[{"role": …, "content": …}]`; the tokenizer's template gives the turns;
+            - a capture: its prompt and answer;
+            - `Segments`, as they are.
         tokenizer: of transformers or tokenizers, for ids, texts and messages.
         ids: of the text, as the model read them: (n,) or (1, n).
-        tokens: a string for each token; what a tokenizer returned; or the text itself, which is tokenized.
-        unit: of spans: "tokens", or "characters" of the text, as tokens= gives it.
-        length: how many tokens there are, where nothing else tells.
+        tokens: a string for each token; the output of a tokenizer; or the text itself, which is tokenized.
+        unit: of spans: "tokens", or "characters" of the text in tokens=.
+        length: the number of tokens, if no other argument gives it.
 
     Returns:
-        `Segments`, in which each token is in one entry of level 0. The first token ("first token"), padding and the
-        special tokens of a template ("template") are segments of their own, taken out of whatever they are in: what
-        attends to them would else swamp all others. "other" is what is in none.
+        `Segments`; each token is in one entry of level 0. The first token ("first token"), padding and the special
+        tokens of a template ("template") are separate segments, taken out of any other: their weight would hide the
+        rest. "other" holds all tokens in no segment.
 
     Raises:
-        TypeError, ValueError: segments that overlap, lie outside, are empty or not found; a token across a border of
-            characters; ids that are not those of the messages. Each tells where, and what to give.
+        TypeError, ValueError: segments overlap, lie outside the text, are empty or not found; a token crosses a border
+            of characters; ids are not those of the messages. The error says where, and what to give.
 
     A sentence, paragraph, line or match of a regular expression has the tokens whose own characters begin in it.
 
@@ -71,31 +75,31 @@ def segments(
 
 
 def _check_other(named: list[Named], entries: list[Segment]) -> None:
-    """Raise ValueError where a segment of the user's has the name of what is in none, and something is."""
+    """Raise ValueError if a user's segment has the name of the rest, and there is a rest."""
     held = [piece for one in named if one.name == OTHER for piece in one.pieces]
     more = [one for one in entries if one.level == 0 and one.name == OTHER]
     rest = [one for one in more if not any(piece.start <= one.start < piece.stop for piece in held)]
     if held and rest:
         raise ValueError(
-            f"a segment is called {OTHER!r}, as what is in none is, and tokens {rest[0].start:,} to "
-            f"{rest[0].stop - 1:,} are in none: give it another name, or these tokens one"
+            f"a segment is called {OTHER!r}, the name of tokens in no segment, and tokens {rest[0].start:,} to "
+            f"{rest[0].stop - 1:,} are in no segment: rename it, or put these tokens into a segment"
         )
 
 
 def _checked(found: Segments, text: TokenText | None) -> Segments:
     if text is not None and text.length != found.length:
         raise ValueError(
-            f"the segments are of {found.length:,} tokens, but there are {text.length:,}: make them of these"
+            f"the segments have {found.length:,} tokens, but there are {text.length:,}: make them from these"
         )
     return found
 
 
 def _as_long_as(source: Any, unit: str) -> TokenText:
-    """Return a text that is as long as its last segment, where nothing else tells."""
+    """Return a text that is as long as its last segment, if no other argument gives the length."""
     found = named_in(source, TokenText(0), unit) if isinstance(source, Mapping) else named_in(source, TokenText(0))
     last = max(found, key=_last)
     if _last(last) < 1:
-        raise ValueError(f"{last.name!r} ends at {_last(last)}, and the length of the text is not known: {LENGTH}")
+        raise ValueError(f"{last.name!r} ends at {_last(last)}, and the length of the text is unknown: {LENGTH}")
     return TokenText(_last(last))
 
 

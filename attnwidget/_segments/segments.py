@@ -1,4 +1,4 @@
-"""`Segments`: the named parts of a text, in tokens, level in level."""
+"""`Segments`: the named parts of a text, in tokens, in levels."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .sources import named_in
 from .token_text import TokenText
 
 ANSWER = "answer"
-MAX_KEPT = 8  # segments that were opened
-BETWEEN = " › "  # a segment and one inside it, where the name alone would not tell them apart
+MAX_KEPT = 8  # opened segments
+BETWEEN = " › "  # between a segment and one inside it, if the name alone is ambiguous
 
 
 @dataclass(frozen=True)
 class Segments:
     """The named parts of a text, as `attnwidget.segments` finds them: immutable, in order, every token in one.
 
-    An entry is one contiguous piece; entries of one name on one level are one segment, as "template" stands between all
-    turns. On level 0 each token is in exactly one entry: the first token, padding and tokens of a template are segments
-    of their own, and "other" holds what is in none. An entry of level n + 1 lies inside the last one of level n before.
+    An entry is one contiguous piece. Entries of one name on one level are one segment: "template" is between all turns,
+    for example. On level 0 each token is in exactly one entry: the first token, padding and tokens of a template are
+    separate segments, and "other" holds the rest. An entry of level n + 1 lies inside the last entry of level n before
+    it.
 
     Attributes:
         entries: `Segment(name, start, stop, level)` each, in order of position.
-        length: how many tokens the text has.
-        answer: the name of the segment that is asked by default where it looked: the answer, where one is known, else
-            the last.
+        length: the number of tokens in the text.
+        answer: the default segment for questions: the answer if there is one, else the last segment.
 
     >>> from attnwidget import segments
     >>> documents = {"doc 1": (4, 7), "doc 2": (7, 9)}
@@ -67,7 +67,7 @@ class Segments:
 
     @property
     def depth(self) -> int:
-        """How many levels there are."""
+        """The number of levels."""
         return max(self.levels) + 1
 
     @property
@@ -77,14 +77,14 @@ class Segments:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many tokens each of `distinct` has."""
+        """The number of tokens in each of `distinct`."""
         counts = dict.fromkeys(self.distinct, 0)
         for one in self._outer():
             counts[one.name] += one.stop - one.start
         return tuple(counts.values())
 
     def labels(self) -> Labels:
-        """Return of each token which of `distinct` it is in, (length,) int64; -1 where it is in none.
+        """Return each token's segment as its number in `distinct`, (length,) int64; -1 if it is in none.
 
         >>> from attnwidget import segments
         >>> segments({"answer": (2, 4)}, length=5).labels()
@@ -103,7 +103,7 @@ class Segments:
             name: of the segment.
 
         Raises:
-            KeyError: no segment is called that.
+            KeyError: there is no such segment.
 
         >>> from attnwidget import segments
         >>> segments({"question": (2, 4), "answer": (6, 9)}, length=9).positions("answer").tolist()
@@ -113,10 +113,10 @@ class Segments:
         return np.flatnonzero(self.labels() == self.distinct.index(name))
 
     def flat(self, level: int = 0) -> Segments:
-        """Return one level alone, of all tokens: what is not so deep stays, what is in nothing deeper is a rest.
+        """Return one level alone, of all tokens: segments without that level stay, and the rest of a segment is named.
 
         Args:
-            level: 0 outermost. A name that is inside several segments is told with theirs: "doc 1 › paragraph 1".
+            level: 0 outermost. A name inside several segments gets theirs: "doc 1 › paragraph 1".
 
         >>> from attnwidget import segments
         >>> found = segments({"documents": {"doc 1": (2, 4), "doc 2": (4, 6)}, "question": (7, 9)}, length=9)
@@ -129,13 +129,13 @@ class Segments:
         return replace_entries(found, (one for one in found.entries if one.level == 0))
 
     def inside(self, name: str) -> Segments:
-        """Return what is inside a segment of level 0, as level 0: positions stay, and other tokens are in none.
+        """Return the parts of a segment of level 0 as level 0: positions stay, and other tokens are in none.
 
         Args:
-            name: of the segment. What is in none inside it is "rest of" it; where there is none, all of it is.
+            name: of the segment. Its tokens in no part are named "rest of" it; without parts, all of them are.
 
         Raises:
-            KeyError: no segment is called that.
+            KeyError: there is no such segment.
 
         >>> from attnwidget import segments
         >>> found = segments({"user": [(2, 8), {"document": (4, 7)}]}, length=9).inside("user")
@@ -157,17 +157,17 @@ class Segments:
         return found
 
     def divide(self, source: Any, inside: str | None = None, *, unit: str = "tokens") -> Segments:
-        r"""Return the same with one level more: segments are divided by a source of their own.
+        r"""Return the same with one more level: a source divides segments.
 
         Args:
-            source: what is found inside: "paragraphs", "sentences", "lines", a regular expression, or names with their
-                spans or texts, as in `segments`.
-            inside: the segment of level 0, or one inside it, that is divided; None: each that has nothing inside yet.
+            source: of the parts: "paragraphs", "sentences", "lines", a regular expression, or names with their spans or
+                texts, as in `segments`.
+            inside: the segment to divide, of level 0 or inside it; None: each segment without parts.
             unit: of spans, as in `segments`.
 
         Raises:
-            KeyError: no segment is called that.
-            ValueError: the text is not known, or nothing is found.
+            KeyError: there is no such segment.
+            ValueError: the text is unknown, or nothing is found.
 
         >>> from attnwidget import segments
         >>> words = ["<s>", "One", ".", "Two", ".", "\\n", "\\n", "Three", "."]
@@ -186,16 +186,16 @@ class Segments:
                 one.inside = [*one.inside, *found]
                 divided |= bool(found)
         if not divided:
-            raise ValueError(f"nothing is found by {source!r:.60}: give another source")
+            raise ValueError(f"{source!r:.60} finds nothing: give another source")
         return _of_tree(self, tree)
 
     def gather(self, most: int = 128) -> Segments:
-        """Return the same with more levels: neighbors are put together, so that few enough are side by side.
+        """Return the same with more levels: neighbors are grouped, so that few enough are side by side.
 
         Args:
-            most: how many there are to be on level 0, and inside each segment, at most, besides the answer and those
-                of their own, such as the first token. What is put together is called by its first and its last
-                segment, and has them inside, or where they are too many, such groups of them.
+            most: the most segments on level 0, and inside each segment, not counting the answer and separate ones such
+                as the first token. A group is named by its first and its last segment, and has them inside; too many
+                are grouped again.
 
         >>> from attnwidget import segments
         >>> lines = segments({f"line {i}": (2 * i - 1, 2 * i + 1) for i in range(1, 7)}, length=13)
@@ -218,11 +218,11 @@ class Segments:
     @overload
     def __getitem__(self, which: str) -> Segments: ...
     def __getitem__(self, which: int | str) -> Segment | Segments:
-        """Return an entry by number, or by name what is inside a segment: see `inside`.
+        """Return an entry by number, or the parts of a segment by name: see `inside`.
 
         Raises:
             IndexError: there is no such entry.
-            KeyError: no segment is called that.
+            KeyError: there is no such segment.
         """
         if isinstance(which, str):
             return self.inside(which)
@@ -255,7 +255,7 @@ class Segments:
             raise KeyError(f"no segment is called {name!r}: {nearest(name, names)}give one of {', '.join(names)}")
 
     def _opened(self) -> Segments:
-        """Return the segments that have others inside replaced by these, as whole entries."""
+        """Return the segments with parts replaced by their parts, as whole entries."""
         pieces: dict[str, list[Segment]] = {name: [] for name in self.distinct}
         inner: dict[str, list[Segment]] = {name: [] for name in self.distinct}
         outer = ""
@@ -273,11 +273,11 @@ class Segments:
 
 
 def gathered(found: Segments, most: int, outer: int, inner: int) -> Segments:
-    """Return the same with neighbors put together where too many are side by side: see `Segments.gather`.
+    """Return the same with neighbors grouped where too many are side by side: see `Segments.gather`.
 
     Args:
         found: the segments.
-        most: how many there are to be of these.
+        most: the most of them.
         outer, inner: how many may stay as they are, on level 0 and inside a segment.
     """
     tree = tree_of(found.entries)
@@ -294,7 +294,7 @@ def gathered(found: Segments, most: int, outer: int, inner: int) -> Segments:
 
 
 def inside_counts(found: Segments) -> list[int]:
-    """Return how many segments each of `distinct` is divided into, with the rest of it; 0 where it is not divided.
+    """Return the number of parts of each of `distinct`, with the rest of it; 0 if it is not divided.
 
     >>> from attnwidget import segments
     >>> inside_counts(segments({"user": [(2, 8), {"document": (4, 7)}], "answer": (8, 9)}, length=9))
@@ -314,7 +314,7 @@ def inside_counts(found: Segments) -> list[int]:
 
 
 def _of_tree(found: Segments, tree: list[Named]) -> Segments:
-    """Return the same text with other pieces, level in level."""
+    """Return the same text with other nested pieces."""
     outer = {one.name for one in tree} & set(RESERVED)
     own = np.full(found.length, -1, np.int64)
     for one in tree:
@@ -332,7 +332,7 @@ def replace_entries(found: Segments, entries: Iterable[Segment]) -> Segments:
 
 
 def _opened(name: str, pieces: list[Segment], inner: list[Segment]) -> list[Segment]:
-    """Return what is inside a segment as entries of level 0 and below, and what is in none as the rest of it.
+    """Return the parts of a segment as entries of level 0 and below, and its other tokens as the rest of it.
 
     Args:
         name: of the segment.
@@ -355,7 +355,7 @@ def _opened(name: str, pieces: list[Segment], inner: list[Segment]) -> list[Segm
 
 
 def answer_among(named: list[Named], entries: list[Segment]) -> str:
-    """Return the name of the segment that is asked by default: the answer, where one is named, else the last."""
+    """Return the name of the default segment for questions: the answer if there is one, else the last."""
     names = [one.name for one in named]
     if ANSWER in names:
         return ANSWER

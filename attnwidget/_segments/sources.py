@@ -1,4 +1,4 @@
-"""What segments are made of: names with spans or texts, units of a text, regular expressions."""
+"""Sources of segments: names with spans or texts, units of a text, regular expressions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LENGTH = "give length=, tokens= or ids="
 
 
 def named_in(source: Any, text: TokenText, unit: str = "tokens", within: Sequence[range] | None = None) -> list[Named]:
-    """Return what a source finds.
+    """Return the pieces that a source finds.
 
     Args:
         source: a word of `UNITS`, a regular expression, a mapping of names, or a list of these, outermost first.
-        text: in which it is looked for.
+        text: to search.
         unit: of spans: "tokens" or "characters".
-        within: the tokens in which it is looked for; None for all.
+        within: the tokens to search; None for all.
 
     Raises:
         TypeError, ValueError: it cannot be read, or finds nothing.
@@ -63,11 +63,11 @@ def _as_word(source: str) -> str | re.Pattern[str]:
     if source in UNITS:
         return source
     if re.fullmatch(r"\w+", source) and (close := closest(source, list(UNITS))) is not None:
-        raise ValueError(f"nothing is called {source!r}: did you mean {close!r}? else give {SOURCES}")
+        raise ValueError(f"there is no source called {source!r}: did you mean {close!r}? else give {SOURCES}")
     try:
         return re.compile(source)
     except re.error as error:
-        raise ValueError(f"{source!r:.60} is no regular expression ({error}): give {SOURCES}") from None
+        raise ValueError(f"{source!r:.60} is not a regular expression ({error}): give {SOURCES}") from None
 
 
 # Parts of the text.
@@ -80,7 +80,7 @@ def _by_text(source: str | re.Pattern[str], text: TokenText, within: Sequence[ra
         found = matches(_stretches(text, within, apart=False), source, _inside_special(text))
     if not found:
         what = source if isinstance(source, str) else f"{source.pattern!r:.60}"
-        raise ValueError(f"nothing is found by {what} in {text.text[:60]!r}…: give {SOURCES}")
+        raise ValueError(f"{what} finds nothing in {text.text[:60]!r}…: give {SOURCES}")
     named = _as_tokens(found, text, within)
     if isinstance(source, re.Pattern) and len(named) < len(found):
         _refuse_without_tokens(found, {one.name for one in named}, text)
@@ -88,18 +88,18 @@ def _by_text(source: str | re.Pattern[str], text: TokenText, within: Sequence[ra
 
 
 def _inside_special(text: TokenText) -> Callable[[int, int], bool]:
-    """Return a function that tells whether characters are a part of a special token, such as the "s" of "<s>"."""
+    """Return a function that says whether characters are part of a special token, such as the "s" of "<s>"."""
     starts, stops = text.offsets[text.is_special].T
 
     def is_inside(start: int, stop: int) -> bool:
-        at = int(np.searchsorted(starts, start)) - 1  # the last that begins before
+        at = int(np.searchsorted(starts, start)) - 1  # the last token that begins before
         return at >= 0 and stop <= stops[at]
 
     return is_inside
 
 
 def _refuse_without_tokens(parts: Sequence[Part], known: set[str], text: TokenText) -> None:
-    """Raise ValueError for a match in which no token begins, which therefore holds none."""
+    """Raise ValueError for a match in which no token begins, so that it has none."""
     name, start, stop = next(one for one in parts if one[0] not in known)
     at = int(np.searchsorted(text.offsets[:, 0], start, "right")) - 1
     around = text.text[slice(*text.offsets[max(at, 0)].tolist())]
@@ -110,7 +110,7 @@ def _refuse_without_tokens(parts: Sequence[Part], known: set[str], text: TokenTe
 
 
 def _stretches(text: TokenText, within: Sequence[range], *, apart: bool) -> list[tuple[str, int]]:
-    """Return the parts of the text that the tokens of some ranges make, each with its first character.
+    """Return the parts of the text in some ranges of tokens, each with its first character.
 
     Args:
         text: the whole.
@@ -127,15 +127,15 @@ def _stretches(text: TokenText, within: Sequence[range], *, apart: bool) -> list
 
 
 def _as_tokens(parts: Sequence[Part], text: TokenText, within: Sequence[range]) -> list[Named]:
-    """Return parts of the text in tokens: a token belongs to the part in which what it says begins.
+    """Return parts of the text in tokens: a token belongs to the part in which its own characters begin.
 
-    One that says nothing but white space goes with what is before it; a part in which no token begins is left out.
+    A token of white space belongs to the token before it; a part in which no token begins is left out.
     """
     places = text.cores.places[:, 0]
     kept = np.zeros(text.length, bool)
     for piece in within:
         kept[piece.start : piece.stop] = True
-    if any(after[1] < before[2] for before, after in pairwise(parts)):  # they overlap, or are in no order
+    if any(after[1] < before[2] for before, after in pairwise(parts)):  # they overlap, or are not in order
         each = [((places >= start) & (places < stop) & kept).astype(np.int64) for _, start, stop in parts]
         found = [[range(first, last) for is_mine, first, last in runs(mine) if is_mine] for mine in each]
     else:
@@ -185,11 +185,11 @@ def _as_span(name: str, value: Any, length: int) -> tuple[int, int] | None:
 
 
 def _of_slice(name: str, value: slice, length: int) -> tuple[int, int]:
-    """Return start and stop of a slice as they are given: one that ends after the text is not cut to it."""
+    """Return start and stop of a slice as given: one that ends after the text is not shortened."""
     start, stop = (None if one is None else operator.index(one) for one in (value.start, value.stop))
     if not length and (stop is None or stop < 0 or (start is not None and start < 0)):
         raise ValueError(
-            f"{name!r} is {value}, which counts from the end of the text, and its length is not known: {LENGTH}"
+            f"{name!r} is {value}, which counts from the end of the text, but its length is unknown: {LENGTH}"
         )
     ends = 0 if start is None else start, length if stop is None else stop
     first, last = (one + length if one < 0 else one for one in ends)
@@ -197,7 +197,7 @@ def _of_slice(name: str, value: slice, length: int) -> tuple[int, int]:
 
 
 def _located(name: str, wanted: str, text: TokenText, within: Sequence[range]) -> range:
-    """Return the tokens of a text inside the text; where it is not there as it is written, by its letters alone."""
+    """Return the tokens of a text inside the text; if it is not there as written, by its letters alone."""
     stretches = _stretches(text, within, apart=False)
     found = _exact_places(wanted.strip(), stretches) or _places_by_letters(wanted, stretches)
     if len(found) != 1:
@@ -219,7 +219,7 @@ def _exact_places(wanted: str, stretches: Sequence[tuple[str, int]]) -> list[tup
 
 
 def _places_by_letters(wanted: str, stretches: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
-    """Find a text without regard to case, accents and white space, which tokenizers may drop."""
+    """Find a text, ignoring case, accents and white space, which tokenizers may drop."""
     letters, _ = _letters(wanted)
     found: list[tuple[int, int]] = []
     for part, first in stretches:
@@ -231,7 +231,7 @@ def _places_by_letters(wanted: str, stretches: Sequence[tuple[str, int]]) -> lis
 
 
 def _letters(text: str) -> tuple[str, list[int]]:
-    """Return a text in lower case without accents and white space, and which character each of it is of.
+    """Return a text in lower case without accents and white space, and the original place of each character.
 
     >>> _letters("Où est-il ?")
     ('ouest-il?', [0, 1, 3, 4, 5, 6, 7, 8, 10])
@@ -250,8 +250,8 @@ def _in_tokens(name: str, start: int, stop: int, text: TokenText, unit: str) -> 
         return range(start, stop)
     if text.given_offsets is None:
         raise ValueError(
-            f"{name!r} is given in characters, but where tokens stand in the text is not known: give tokens=text with "
-            "tokenizer=, or tokens=tokenizer(text) of a fast tokenizer"
+            f"{name!r} is given in characters, but the places of the tokens in the text are unknown: give tokens=text "
+            "with tokenizer=, or tokens=tokenizer(text) of a fast tokenizer"
         )
     size = int(text.given_offsets.max()) if text.given is None else len(text.given)
     if not 0 <= start < stop <= size:
@@ -265,10 +265,10 @@ def between_characters(name: str, start: int, stop: int, cores: Cores) -> range:
     Args:
         name: of the segment.
         start, stop: characters.
-        cores: of each token its characters without white space around them, and whether there are any.
+        cores: the characters of each token without white space around them, and whether there are any.
 
     Raises:
-        ValueError: a token lies across one of the borders, or none is inside.
+        ValueError: a token crosses one of the borders, or none is inside.
     """
     places, is_blank = cores
     first, last = places[:, 0], places[:, 1]

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-Part = tuple[str, int, int]  # name, and its characters
+Part = tuple[str, int, int]  # name, first and last character
 
 PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
 LINE = re.compile(r"\n+")
@@ -16,7 +16,7 @@ OTHER_ENDS = (
     r"|\n\s*(?=(?:[-*•–]|\d+[.)])\s)"  # an item of a list
 )
 SENTENCE = re.compile(
-    r"(?<=[.!?…])[\"'”’»)\]*_]*\s+(?=[\"'“‘«(\[*_#\-–—•]*[^\W_a-z])"  # what ends one, and does not begin in lower case
+    r"(?<=[.!?…])[\"'”’»)\]*_]*\s+(?=[\"'“‘«(\[*_#\-–—•]*[^\W_a-z])"  # the end of one, unless lower case follows
     + OTHER_ENDS
 )
 UNCASED_SENTENCE = re.compile(
@@ -33,10 +33,10 @@ UNCASED_ABBREVIATION = re.compile(
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the sentences of a text: each ends at . ! ? … and their kind before a new beginning, and at an empty line.
+    """Yield the sentences of a text: each ends at . ! ? … and the like before a new beginning, and at an empty line.
 
-    A new beginning is a capital letter, but in a text that has none, as an uncased tokenizer leaves it. No rule knows
-    all: an abbreviation before one that is in no list ends a sentence as well.
+    A new beginning is a capital letter, except in a text without any, from an uncased tokenizer. No rule is perfect: an
+    abbreviation that is not listed ends a sentence too.
 
     >>> [text[a:b] for text in ['He met Dr. Ho. "Hi!" 3.5 km'] for a, b in sentences(text)]
     ['He met Dr. Ho. ', '"Hi!" ', '3.5 km']
@@ -75,10 +75,10 @@ UNITS: dict[str, tuple[str, Callable[[str], Iterator[tuple[int, int]]]]] = {
 
 
 def parts_of(texts: list[tuple[str, int]], unit: str) -> list[Part]:
-    """Return the sentences, paragraphs or lines of several texts that stand apart, numbered through.
+    """Return the sentences, paragraphs or lines of several separate texts, numbered through.
 
     Args:
-        texts: each with the character at which it begins.
+        texts: each with the number of its first character.
         unit: a key of `UNITS`.
 
     >>> parts_of([("One. Two.", 0)], "sentences")
@@ -92,12 +92,12 @@ def parts_of(texts: list[tuple[str, int]], unit: str) -> list[Part]:
 def matches(
     texts: list[tuple[str, int]], pattern: re.Pattern[str], is_none: Callable[[int, int], bool] = lambda *_: False
 ) -> list[Part]:
-    r"""Return what a regular expression matches in several texts that stand apart.
+    r"""Return the matches of a regular expression in several separate texts.
 
     Args:
-        texts: each with the character at which it begins.
-        pattern: of which each named group is a segment of its name; without any, the whole match is one.
-        is_none: tells of start and stop whether that is none of the text, and no match.
+        texts: each with the number of its first character.
+        pattern: each named group is a segment of its name; without named groups, the whole match is one.
+        is_none: returns whether start and stop are not part of the text, and so not a match.
 
     >>> matches([("Doc a. Doc b. Why?", 0)], re.compile(r"(?P<document>Doc \w\.)|(?P<question>\w+\?)"))
     [('document 1', 0, 6), ('document 2', 7, 13), ('question', 14, 18)]

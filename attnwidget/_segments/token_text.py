@@ -1,4 +1,4 @@
-"""The text that tokens make, and where in it each of them stands."""
+"""The text of tokens, and the place of each token in it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ CONTENT = re.compile(r"[\[<|]+(?:unk|mask|image|audio|video)(?:_\w+)?[\]>|]+", r
 """Special tokens that stand for something in the text."""
 PAD = re.compile(r"[\[<|]+(?:pad|padding|endofpad)[\]>|]+", re.IGNORECASE)
 SPACED = re.compile(r"\A[▁\s]+[^▁\s]|[^▁\s]\s+\Z|\A[▁ ]\Z")
-"""A token that tells where spaces are."""
+"""A token that shows where spaces are."""
 TEXT_WANTED = "give tokenizer= with ids=, tokens= as strings, or tokens=tokenizer(text)"
 
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Cores(NamedTuple):
-    """What tokens say, without white space around it.
+    """The characters of tokens, without white space around them.
 
     places: (n, 2), the characters of each.
-    is_blank: (n,), whether there are none; its place is then that of its white space.
+    is_blank: (n,), whether there are none; its place is then the place of its white space.
     """
 
     places: Offsets
@@ -41,18 +41,18 @@ class Cores(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenText:
-    """Tokens, and the text that they make.
+    """Tokens and their text.
 
     Attributes:
-        length: how many tokens there are.
-        tokens: as the tokenizer writes them; None where they are not known.
-        ids: of the tokens; None where they are not known.
-        given: the text that was tokenized, where it is known.
-        given_offsets: (length, 2), where each token stands in the text that was tokenized, where that is known.
-        spelling: how the vocabulary is written, where the tokenizer tells.
+        length: the number of tokens.
+        tokens: as the tokenizer writes them; None if unknown.
+        ids: of the tokens; None if unknown.
+        given: the text that was tokenized, if known.
+        given_offsets: (length, 2), the place of each token in the tokenized text, if known.
+        spelling: how the vocabulary is written, if the tokenizer reports it.
         special: tokens that the tokenizer puts around a text.
-        pad: the token that it fills up with; None where it has none.
-        pad_ends: whether that also begins or ends a text.
+        pad: the padding token; None if there is none.
+        pad_ends: whether the padding token also begins or ends a text.
     """
 
     length: int
@@ -67,7 +67,7 @@ class TokenText:
 
     @cached_property
     def is_special(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which tokens are none of the text: (length,)."""
+        """Whether each token is not part of the text: (length,)."""
         found = np.zeros(self.length, bool)
         known = {one: self._is_special(one) for one in set(self.tokens or ())}
         found[[i for i, token in enumerate(self.tokens or ()) if known[token]]] = True
@@ -80,7 +80,7 @@ class TokenText:
 
     @cached_property
     def own(self) -> Labels:
-        """Of each token the number in `RESERVED` of what it is by itself, -1 for the others: (length,)."""
+        """Each token's number in `RESERVED`, -1 for tokens of the text: (length,)."""
         found = np.where(self.is_special, RESERVED.index(TEMPLATE), -1)
         first, last = self._filled()
         found[:first] = found[last:] = RESERVED.index(PADDING)
@@ -88,9 +88,9 @@ class TokenText:
         return found
 
     def _filled(self) -> tuple[int, int]:
-        """Return from where to where there is no padding.
+        """Return the range without padding.
 
-        A token that also begins or ends a text is padding only where it is there more than once.
+        A token that also begins or ends a text is padding only if it occurs more than once.
         """
         tokens = self.tokens or ()
         is_pad = [token == self.pad or PAD.fullmatch(token) is not None for token in tokens]
@@ -104,7 +104,7 @@ class TokenText:
 
     @property
     def text(self) -> str:
-        """The text: what was tokenized where that is known, else what the tokens tell.
+        """The text: the tokenized text if it is known, else spelled from the tokens.
 
         Raises:
             ValueError: neither is known.
@@ -113,7 +113,7 @@ class TokenText:
 
     @property
     def offsets(self) -> Offsets:
-        """Where each token stands in `text`, (length, 2)."""
+        """The place of each token in `text`, (length, 2)."""
         return self._read[1]
 
     @cached_property
@@ -126,19 +126,19 @@ class TokenText:
                 "be found in it: give tokenizer= as well, the one that made them"
             )
         if self.tokens is None:
-            raise ValueError(f"the text is not known, so nothing can be found in it: {TEXT_WANTED}")
+            raise ValueError(f"the text is unknown, so nothing can be found in it: {TEXT_WANTED}")
         return joined(self.tokens, self.spelling, self.is_special)
 
     @cached_property
     def cores(self) -> Cores:
-        """What each token says in `text`, without white space around it."""
+        """The characters of each token in `text`, without white space around them."""
         return _cores([self.text[start:stop] for start, stop in self.offsets.tolist()], self.offsets)
 
     @cached_property
     def given_cores(self) -> Cores:
         """The same in the text that was tokenized.
 
-        Where that itself is not known, a token tells what is white space in it, if it is as long as its place.
+        If that text is unknown, a token shows its own white space if it is as long as its place.
         """
         assert self.given_offsets is not None
         if self.given is not None or self.tokens is None:
@@ -155,7 +155,7 @@ class TokenText:
 def joined(
     tokens: Sequence[str], spelling: Spelling | None, special: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> tuple[str, Offsets]:
-    """Return the text of tokens, and where each stands in it.
+    """Return the text of tokens, and the place of each token in it.
 
     Tokens that hold parts of one character share it.
 
@@ -192,7 +192,7 @@ def _gap(before: str, token: str) -> str:
 
 
 def _places(text: str, ends: Offsets) -> tuple[Offsets, Offsets]:
-    """Return for places in bytes the last character that begins at or before it, and the first that ends there."""
+    """Return, for places in bytes, the last character that begins at or before each, and the first that ends there."""
     if text.isascii():
         return ends, ends
     sizes = np.fromiter((len(one.encode(errors="surrogateescape")) for one in text), np.int64, len(text))
@@ -201,7 +201,7 @@ def _places(text: str, ends: Offsets) -> tuple[Offsets, Offsets]:
 
 
 def _cores(texts: Sequence[str], offsets: Offsets) -> Cores:
-    """Return the places of tokens without white space; a text that is not as long as its place tells nothing."""
+    """Return the places of tokens without white space; a text that is not as long as its place gives nothing."""
     found, is_blank = offsets.copy(), offsets[:, 0] == offsets[:, 1]
     for i, ((start, stop), text) in enumerate(zip(offsets.tolist(), texts, strict=False)):
         bare = text.strip()
@@ -213,20 +213,20 @@ def _cores(texts: Sequence[str], offsets: Offsets) -> Cores:
     return Cores(found, is_blank)
 
 
-# What a user gives.
+# Arguments of a user.
 
 
 def read_text(tokenizer: Any, ids: Any, tokens: Any, length: int | None) -> TokenText | None:
-    """Return what is known of a text.
+    """Return the text from a user's arguments.
 
     Args:
-        tokenizer: that has words for the ids, or None.
+        tokenizer: spells the ids, or None.
         ids: of one text, (n,) or (1, n), or None.
-        tokens: strings; what a tokenizer returned; or the text itself, which `tokenizer` then tokenizes; or None.
-        length: how many tokens there are, or None.
+        tokens: strings; the output of a tokenizer; or the text itself, which `tokenizer` then tokenizes; or None.
+        length: the number of tokens, or None.
 
     Returns:
-        None where nothing at all is known.
+        None if nothing is known.
 
     Raises:
         TypeError, ValueError: they contradict one another, or cannot be read.
@@ -247,12 +247,12 @@ def read_text(tokenizer: Any, ids: Any, tokens: Any, length: int | None) -> Toke
         return None if length is None else TokenText(as_size(length, "length"))
     for other, name in ((length, "length"), (None if numbers is None else len(numbers), "ids")):
         if other is not None and other != found.length:
-            raise ValueError(f"{name} tells {other:,} tokens, tokens {found.length:,}: give those of the same text")
+            raise ValueError(f"{name} has {other:,} tokens, tokens {found.length:,}: give those of the same text")
     return found
 
 
 def _facts(tokenizer: Any) -> dict[str, Any]:
-    """Return what a tokenizer tells of its special tokens."""
+    """Return a tokenizer's special tokens."""
     special = getattr(tokenizer, "all_special_tokens", None)
     pad, *ends = (getattr(tokenizer, f"{name}_token", None) for name in ("pad", "bos", "eos", "sep", "cls"))
     return {

@@ -273,7 +273,7 @@ def test_what_is_missing_is_said() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"kind": "retreival"}, "did you mean 'retrieval'"),
         ({"kind": "retrieval"}, "retrieval needs to know which tokens are the needle: give segments="),
-        ({"kind": "retrieval", "segments": SEGMENTS}, "compares tokens, which are not known"),
+        ({"kind": "retrieval", "segments": SEGMENTS}, "compares tokens, which are unknown"),
         ({"kind": "lookback", "segments": {"answer": (0, 4)}}, "nothing is before it: let it begin later"),
         ({"kind": "lookback", "segments": {"answer": (20, 40)}}, "tokens 20 to 40, and there are 30"),
         ({"kind": "lookback", "segments": SEGMENTS, "roles": {"answer": "anser"}}, "did you mean 'answer'"),

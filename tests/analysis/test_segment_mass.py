@@ -503,7 +503,7 @@ class TestStack:
 
     def test_an_error_names_its_layer(self) -> None:
         layers = [Attention(*torch.zeros(2, 4, 8)), Attention(*torch.zeros(2, 5, 8))]
-        with pytest.raises(ValueError, match="layer 1: the segments are of 4 tokens, but there are 5 keys"):
+        with pytest.raises(ValueError, match="layer 1: the segments have 4 tokens, but there are 5 keys"):
             AttentionStack(layers).by_segment(segments({"a": (1, 4)}, length=4))
 
 
@@ -515,11 +515,11 @@ class TestWhatIsRefused:
         [
             (([1],), {}, TypeError, "there are no keys"),
             (("a",), {}, TypeError, "there are no keys"),
-            (([1], {"a": (1, 2)}), {}, TypeError, r"give what segments\(…\) returns"),
+            (([1], {"a": (1, 2)}), {}, TypeError, r"give the result of segments\(…\)"),
             (("c", PARTS), {}, KeyError, "give one of first token, a, b"),
             (([6], PARTS), {}, IndexError, "query 6 is not there"),
-            ((segments({"a": (1, 4)}, length=4),), {}, ValueError, "of 4 tokens, but there are 6 keys"),
-            ((segments({"a": (1, 4)}, length=4), PARTS), {}, ValueError, "of 4 tokens, but there are 6 queries"),
+            ((segments({"a": (1, 4)}, length=4),), {}, ValueError, "have 4 tokens, but there are 6 keys"),
+            ((segments({"a": (1, 4)}, length=4), PARTS), {}, ValueError, "have 4 tokens, but there are 6 queries"),
             ((PARTS,), {"measure": "masses"}, ValueError, "did you mean 'mass'"),
             ((PARTS,), {"without": "sinks"}, ValueError, "did you mean 'sink'"),
             ((PARTS,), {"without": ["learned sink"]}, ValueError, "give some of sink, self, first token, a, b"),
@@ -536,12 +536,12 @@ class TestWhatIsRefused:
             Attention(*torch.zeros(2, 6, 4)).by_segment(*arguments, **keywords)
 
     def test_queries_whose_places_are_not_known(self) -> None:
-        with pytest.raises(ValueError, match="at which of the keys' places these stand is not known"):
+        with pytest.raises(ValueError, match="their places among the keys are unknown"):
             Attention(torch.zeros(2, 4), torch.zeros(6, 4)).by_segment("a", self.PARTS)
 
     def test_an_own_key_that_is_not_known_is_not_set_aside(self) -> None:
         cross = Attention(torch.zeros(2, 4), torch.zeros(6, 4))
-        with pytest.raises(ValueError, match=r"without has 'self'.* is not known: leave 'self' out"):
+        with pytest.raises(ValueError, match=r"without has 'self'.* are unknown: leave 'self' out"):
             cross.by_segment([0, 1], self.PARTS, without=("sink", "self"))
         stack = AttentionStack([Attention(*torch.zeros(2, 6, 4)), cross], names=["self", "cross"])
         with pytest.raises(ValueError, match=r"^cross: without has 'self'"):

@@ -149,7 +149,7 @@ def test_records_say_what_was_summed() -> None:
 
 def test_what_is_no_share_has_no_mass_and_no_lift() -> None:
     att = of()
-    with pytest.raises(ValueError, match='logit are no shares that sum to 1: give measure="sum"'):
+    with pytest.raises(ValueError, match='logit are not shares that sum to 1: give measure="sum"'):
         att.by_segment(THREE, stage="logit", measure="mass")
     with pytest.raises(ValueError, match='saliency has none: give measure="sum"'):
         att.by_segment(THREE, stage="saliency", measure="lift")

@@ -146,7 +146,7 @@ class TestTurns:
 class TestWhatIsRefused:
     def test_a_template_that_changes_what_is_said(self, trained: Any) -> None:
         changing = tokenizer_of(trained, CHATML.replace("m.content", "m.content | upper"))
-        with pytest.raises(ValueError, match="changes what 'system' says"):
+        with pytest.raises(ValueError, match="changes the text of 'system'"):
             segments(MESSAGES, tokenizer=changing)
 
     def test_a_template_that_leaves_out_or_repeats(self, trained: Any) -> None:
@@ -201,7 +201,7 @@ class TestCharacters:
                 segments({"a": span}, tokenizer=trained, tokens=self.TEXT, unit="characters")
 
     def test_where_tokens_stand_must_be_known(self, trained: Any) -> None:
-        with pytest.raises(ValueError, match="where tokens stand in the text is not known"):
+        with pytest.raises(ValueError, match="the places of the tokens in the text are unknown"):
             segments({"a": (0, 3)}, tokens=["The", "key"], unit="characters")
         with pytest.raises(TypeError, match="does not tell where tokens stand"):
             segments({"a": (0, 3)}, tokens=self.TEXT, unit="characters")

@@ -73,11 +73,11 @@ class TestNamesWithSpans:
             ({"a": slice(-12, 4)}, r"'a' is \(-3, 4\), but there are tokens 0 to 8"),
             (
                 {"other": (2, 4)},
-                "called 'other', as what is in none is, and tokens 1 to 1 are in none: give it another",
+                "called 'other', the name of tokens in no segment, and tokens 1 to 1 are in no segment: rename it",
             ),
             ({"a": (4, 4)}, "which is empty"),
             ({"a": (5, 4)}, "which is empty"),
-            ({"a": (0, 1)}, "nothing but the first token"),
+            ({"a": (0, 1)}, "only the first token"),
             ({"": (1, 2)}, "has no name"),
             ({"self": (1, 2)}, "means something else in by_segment"),
             ({"a": {"b": (1, 3), "c": (2, 4)}}, "'c' and 'b' both hold token 2"),
@@ -98,7 +98,7 @@ class TestNamesWithSpans:
         [
             ({"a": (1, 4), "b": slice(4, None)}, "'b' is slice(4, None, None), which counts from the end"),
             ({"a": (1, 4), "b": slice(-3, 5)}, "'b' is slice(-3, 5, None), which counts from the end"),
-            ({"a": (-5, -1)}, "'a' ends at -1, and the length of the text is not known"),
+            ({"a": (-5, -1)}, "'a' ends at -1, and the length of the text is unknown"),
         ],
     )
     def test_what_counts_from_an_end_that_is_not_known_is_refused(self, source: Any, told: str) -> None:
@@ -231,9 +231,9 @@ class TestUnitsOfTheText:
             ("ang", "'match 1' of the regular expression, 'ang', is a part of token 3, ' hangs'"),
             ("(?P<a>key)|(?P<b>angs)", "'b' of the regular expression, 'angs', is a part of token 3, ' hangs'"),
             ("(?P<outer>The (?P<inner>key))", "'inner' and 'outer' both hold token 2"),
-            ("(?P<outer>The (?P<inner>e))", "nothing is found"),
-            ("x*", "nothing is found"),
-            ("</s>", "holds nothing but the first token, padding or tokens of a template"),
+            ("(?P<outer>The (?P<inner>e))", "finds nothing"),
+            ("x*", "finds nothing"),
+            ("</s>", "holds only the first token, padding or tokens of a template"),
         ],
     )
     def test_a_match_without_a_token_of_its_own_is_told(self, pattern: str, told: str) -> None:
@@ -272,7 +272,7 @@ class TestUnitsOfTheText:
 
     @pytest.mark.parametrize(
         ("source", "told"),
-        [("sentence", "did you mean 'sentences'"), ("(", "no regular expression"), ("xyz", "nothing is found")],
+        [("sentence", "did you mean 'sentences'"), ("(", "not a regular expression"), ("xyz", "finds nothing")],
     )
     def test_words_that_find_nothing(self, source: str, told: str) -> None:
         with pytest.raises(ValueError, match=told):
@@ -283,7 +283,7 @@ class TestUnitsOfTheText:
         for known in ({"tokens": slow}, {"ids": [101, 7592, 1012, 102]}):
             with pytest.raises(ValueError, match=r"only its ids are known.*: give tokenizer= as well"):
                 segments("sentences", **known)
-        with pytest.raises(ValueError, match="the text is not known"):
+        with pytest.raises(ValueError, match="the text is unknown"):
             segments("sentences", length=4)
 
 
@@ -306,13 +306,13 @@ class TestItDoesNotChange:
     def test_segments_are_taken_as_they_are(self) -> None:
         found = segments("sentences", tokens=WORDS)
         assert segments(found, length=13) is found
-        with pytest.raises(ValueError, match="of 13 tokens, but there are 12"):
+        with pytest.raises(ValueError, match="have 13 tokens, but there are 12"):
             segments(found, tokens=WORDS[:-1])
 
     def test_ids_come_in_every_form(self) -> None:
         for ids in ([1, 2, 3], torch.tensor([[1, 2, 3]]), np.array([1, 2, 3])):
             assert segments({"a": (1, 3)}, ids=ids).length == 3
-        with pytest.raises(ValueError, match="length tells 4 tokens, tokens 3"):
+        with pytest.raises(ValueError, match="length has 4 tokens, tokens 3"):
             segments({"a": (1, 3)}, ids=[1, 2, 3], length=4)
 
 

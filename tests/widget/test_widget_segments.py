@@ -322,7 +322,7 @@ def test_queries_that_are_some_of_the_keys_are_in_the_segments_of_their_places()
         (3, "segments are given as 3"),
         ({"a": (0, 99)}, "there are tokens 0 to 13"),
         ({"a": (1, 5), "b": (4, 6)}, "both hold token 4"),
-        ("sentences", "the text is not known"),
+        ("sentences", "the text is unknown"),
         (segments({"a": (0, 3)}, length=4), "the segments cover 4 tokens, but this layer has 14"),
     ],
 )
