@@ -1,4 +1,4 @@
-"""Kinds of executors, each with its own way to send a subject to its workers and to get over a lost one."""
+"""Kinds of executors: each sends a subject to its workers and replaces lost workers in its own way."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from .packing import pack
 from .task import Subject, Task
 from .worker import Sent, as_bytes, run_task, this_process
 
-ASK_AGAIN = 2.0  # seconds, after which a cluster is asked anew how many workers it has
-NONE_LEFT = 30.0  # seconds without any worker of a cluster, after which its tasks are done here
+ASK_AGAIN = 2.0  # seconds between two questions to a cluster for its number of workers
+NONE_LEFT = 30.0  # seconds without any worker of a cluster, after which its tasks run here
 EXAMPLE = "ThreadPoolExecutor(), ProcessPoolExecutor() or a Dask client.get_executor()"
 GONE = ("KilledWorker", "CancelledError", "FutureCancelledError", "FuturesCancelledError", "CommClosedError")
 
 
 class SentSubject:
-    """A subject as its tasks get it.
+    """A subject as its tasks receive it.
 
     Args:
-        given: the first arguments of `submit`, and what follows the task's own.
-        remove: takes away what was sent, if that is more than a message; called once, at the end of Python at the
-            latest.
+        given: the first arguments of `submit`; the task's own follow.
+        remove: deletes the sent data, if it is more than a message; called once, at the end of Python at the latest.
     """
 
     def __init__(self, given: Any, memory: Any = None, remove: Any = None) -> None:
@@ -43,39 +42,39 @@ class SentSubject:
         self._remove = None if remove is None else weakref.finalize(self, *remove)
 
     def close(self) -> None:
-        """Take away what was sent."""
+        """Delete the sent data."""
         self.memory = None
         if self._remove is not None:
             self._remove()
 
 
 class Workers(Protocol):
-    """Some workers, whatever they are."""
+    """Workers of any kind."""
 
     def count(self) -> int:
-        """Return how many tasks they do at a time."""
+        """Return how many tasks run at a time."""
 
     def send(self, subject: Subject) -> SentSubject:
-        """Bring a subject on its way; TypeError for what cannot be sent."""
+        """Send a subject; TypeError if it cannot be sent."""
 
     def submit(self, task: Task, sent: SentSubject) -> Future[Any]:
-        """Give a task out."""
+        """Submit a task."""
 
     def is_lost(self, error: BaseException) -> bool:
-        """Return whether an error says that a worker went away, and nothing about the task."""
+        """Return whether an error means that a worker was lost, and is not about the task."""
 
     def renewed(self) -> Workers:
-        """Return workers in the place of these, once some were lost: the same, where they come back by themselves."""
+        """Return replacements after some were lost: the same workers if they come back automatically."""
 
     def close(self) -> None:
-        """End what was begun for these tasks alone."""
+        """End whatever was started for these tasks alone."""
 
 
 def workers_of(executor: Executor | None) -> Workers:
     """Return the workers of an executor; this process where None.
 
     Raises:
-        TypeError: it is no executor.
+        TypeError: it is not an executor.
     """
     if executor is None:
         return Here()
@@ -91,7 +90,7 @@ def workers_of(executor: Executor | None) -> Workers:
 
 
 class Here:
-    """No workers: each task is done at once, in this thread."""
+    """No workers: each task runs at once, in this thread."""
 
     def count(self) -> int:
         """Return 1."""
@@ -102,7 +101,7 @@ class Here:
         return SentSubject(subject.value)
 
     def submit(self, task: Task, sent: SentSubject) -> Future[Any]:
-        """Do a task."""
+        """Run a task."""
         found: Future[Any] = Future()
         try:
             found.set_result(task.function(sent.given, *task.arguments))
@@ -129,11 +128,11 @@ class Threads(Here):
         self._executor = executor
 
     def count(self) -> int:
-        """Return how many there are at most."""
+        """Return the most that there are."""
         return int(getattr(self._executor, "_max_workers", None) or os.cpu_count() or 1)
 
     def submit(self, task: Task, sent: SentSubject) -> Future[Any]:
-        """Give a task out."""
+        """Submit a task."""
         return self._executor.submit(task.function, sent.given, *task.arguments)
 
     def is_lost(self, error: BaseException) -> bool:
@@ -146,22 +145,22 @@ class Threads(Here):
 
 
 class Processes:
-    """A pool of processes; or any other executor, which is taken for one.
+    """A pool of processes; or any other executor, which is treated as one.
 
     Args:
         executor: the pool.
-        is_own: whether it was made here, in the place of one that is broken.
+        is_own: whether it was created here, to replace a broken one.
     """
 
     def __init__(self, executor: Executor, is_own: bool = False) -> None:
         self._executor, self._is_own = executor, is_own
 
     def count(self) -> int:
-        """Return how many there are at most."""
+        """Return the most that there are."""
         return int(getattr(self._executor, "_max_workers", None) or os.cpu_count() or 1)
 
     def send(self, subject: Subject) -> SentSubject:
-        """Name the files of its tensors; those that are in none are written into one, for all processes to map."""
+        """Name the files of its tensors; tensors in no file are written into one, for all processes to map."""
         packed = pack(subject.value, subject.name)
         places = [_place_of(x, subject.name) for x in packed.tensors]
         rest = {str(i): x for i, (x, place) in enumerate(zip(packed.tensors, places, strict=True)) if place is None}
@@ -179,15 +178,15 @@ class Processes:
         return SentSubject(content, remove=remove)
 
     def submit(self, task: Task, sent: SentSubject) -> Future[Any]:
-        """Give a task out."""
+        """Submit a task."""
         return self._executor.submit(run_task, task.function, sent.given, task.arguments)
 
     def is_lost(self, error: BaseException) -> bool:
-        """Return whether a process was killed, and the pool with it."""
+        """Return whether a process was killed, which breaks the pool."""
         return isinstance(error, BrokenExecutor)
 
     def renewed(self) -> Workers:
-        """Return a pool as this one was; this thread, if it was no pool of processes."""
+        """Return a pool like this one; this thread, if it was not a pool of processes."""
         old = self._executor
         self.close()
         if not isinstance(old, ProcessPoolExecutor):
@@ -197,7 +196,7 @@ class Processes:
         return Processes(fresh, is_own=True)
 
     def close(self) -> None:
-        """Let go of a pool that was made here."""
+        """Close a pool that was created here."""
         if self._is_own:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -210,7 +209,7 @@ class Cluster:
         self._count, self._asked, self._seen = 0, 0.0, time.monotonic()
 
     def count(self) -> int:
-        """Return how many tasks they do at a time; 0 while there are none."""
+        """Return how many tasks run at a time; 0 while there are no workers."""
         now = time.monotonic()
         if self._asked == 0 or now - self._asked >= ASK_AGAIN:
             self._asked = now
@@ -224,11 +223,11 @@ class Cluster:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody is left who could do a task."""
+        """Whether no worker is left that could run a task."""
         return self._client.status != "running" or (self.count() == 0 and time.monotonic() - self._seen > NONE_LEFT)
 
     def send(self, subject: Subject) -> SentSubject:
-        """Name the files of its tensors, and hand the others to a worker, from which each other fetches them once."""
+        """Name the files of its tensors, and send the others to one worker, from which each other fetches them once."""
         packed = pack(subject.value, subject.name)
         places, memory, number = [], [], itertools.count()
         for x in packed.tensors:
@@ -242,20 +241,20 @@ class Cluster:
         return SentSubject(content, future, None if future is None else (_release, future))
 
     def submit(self, task: Task, sent: SentSubject) -> Future[Any]:
-        """Give a task out."""
+        """Submit a task."""
         submit: Any = self._executor.submit
         return submit(run_task, task.function, sent.given, task.arguments, sent.memory, pure=False)
 
     def is_lost(self, error: BaseException) -> bool:
-        """Return whether a worker was killed, or what it alone had."""
+        """Return whether a worker, or data that it alone had, was lost."""
         return type(error).__name__ in GONE
 
     def renewed(self) -> Workers:
-        """Return itself, for a cluster has others or starts them; this thread, if it is closed."""
+        """Return itself, because a cluster has or starts other workers; this thread, if it is closed."""
         return Here() if self.is_gone else self
 
     def close(self) -> None:
-        """Do nothing: the cluster is the user's."""
+        """Do nothing: the user owns the cluster."""
 
 
 def _release(future: Any) -> None:
@@ -274,7 +273,7 @@ def _place_of(x: Tensor, name: str) -> saved_tensors.SavedTensor | None:
 
 
 def _written(rest: dict[str, Tensor], folder: Path, name: str) -> Any:
-    """Write tensors into a file, and yield of each its number and where it lies."""
+    """Write tensors into a file, and yield the number and place of each."""
     path, needed = folder / "tensors.safetensors", sum(x.nbytes for x in rest.values())
     free = shutil.disk_usage(folder).free
     if needed > free:

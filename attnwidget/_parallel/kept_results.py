@@ -1,4 +1,4 @@
-"""Results of calls that were interrupted, kept with what they are of until the same call is made again."""
+"""Results of interrupted calls, kept with their subject until the same call is made again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keep(tasks: Sequence[Task], results: Mapping[int, Any]) -> None:
 
 
 def take(tasks: Sequence[Task]) -> dict[int, Any]:
-    """Return the results of those tasks that have been done before, by their numbers, and keep them no longer."""
+    """Return the results of tasks that have run before, by their numbers, and forget them."""
     found = {}
     with _lock:
         for number, task in enumerate(tasks):

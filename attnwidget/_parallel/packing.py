@@ -1,4 +1,4 @@
-"""Objects as bytes without the numbers of their tensors, which travel by themselves, or not at all."""
+"""Objects as bytes without the numbers of their tensors, which are sent separately, or not at all."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ import numpy as np
 import torch
 from torch import Tensor
 
-LEAST_BYTES = 1024  # of an array that is set aside as a tensor is; a smaller one is pickled
-WAY_ON = (
+LEAST_BYTES = 1024  # of an array that is sent like a tensor; a smaller one is pickled
+ADVICE = (
     "give masks of attnwidget.masks or tensors, or functions at the top of a module that each worker can import; "
     "threads need none of that: executor=ThreadPoolExecutor()"
 )
 
 
 class Packed(NamedTuple):
-    """An object in two parts: `content`, with numbers in the places of `tensors`."""
+    """An object in two parts: `content`, with numbers in place of `tensors`."""
 
     content: bytes
     tensors: list[Tensor]
 
 
 def pack(value: Any, what: str) -> Packed:
-    """Take an object apart.
+    """Separate an object from its tensors.
 
     Args:
         value: the object.
-        what: what errors call it.
+        what: its name in errors.
 
     Raises:
-        TypeError: it holds something that cannot be sent, such as a function that was written in place.
+        TypeError: it holds something that cannot be sent, such as a lambda.
     """
     written = io.BytesIO()
     pickler = _Pickler(written)
     try:
         pickler.dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TypeError(f"{what} cannot be sent to another process ({error}): {WAY_ON}") from error
+        raise TypeError(f"{what} cannot be sent to another process ({error}): {ADVICE}") from error
     return Packed(written.getvalue(), pickler.tensors)
 
 
 def unpack(content: bytes, tensors: Sequence[Tensor]) -> Any:
-    """Put an object together again.
+    """Put an object and its tensors together again.
 
     Raises:
-        TypeError: it holds what this process does not have, such as a function of a notebook.
+        TypeError: it needs something that this process does not have, such as a function of a notebook.
     """
     try:
         return _Unpickler(io.BytesIO(content), tensors).load()
     except (AttributeError, ImportError) as error:
-        raise TypeError(f"it was sent something that it does not have ({error}): {WAY_ON}") from error
+        raise TypeError(f"it needs something that this process does not have ({error}): {ADVICE}") from error
 
 
 class _Pickler(pickle.Pickler):
@@ -63,7 +63,7 @@ class _Pickler(pickle.Pickler):
         self._known: dict[tuple[Any, ...], int] = {}
 
     def persistent_id(self, given: Any) -> tuple[str, int] | None:
-        """Return what stands for a tensor or a long array; None for what is pickled."""
+        """Return the placeholder of a tensor or a long array; None for an object that is pickled."""
         if isinstance(given, Tensor):
             return "tensor", self._number(given.detach())
         if isinstance(given, np.ndarray) and given.nbytes >= LEAST_BYTES and given.dtype.kind in "fiub":
@@ -84,6 +84,6 @@ class _Unpickler(pickle.Unpickler):
         self._tensors = tensors
 
     def persistent_load(self, given: tuple[str, int]) -> Any:
-        """Return what stood there."""
+        """Return the tensor of a placeholder."""
         kind, number = given
         return self._tensors[number].numpy() if kind == "array" else self._tensors[number]

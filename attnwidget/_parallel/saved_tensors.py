@@ -1,4 +1,4 @@
-"""Tensors that were read from a safetensors file: another process is told where they are, and maps the file."""
+"""Tensors that were read from a safetensors file: another process gets their place, and maps the file."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-LOOKED_AT = 64  # numbers of a tensor, by which a file that was written over is told from the one that was read
+LOOKED_AT = 64  # numbers of a tensor that show whether the file was overwritten since
 
 
 class SavedTensor(NamedTuple):
-    """Where a tensor lies.
+    """The place of a tensor.
 
     path: of the file.
     name: of a tensor in it.
-    first: where in that tensor it begins.
+    first: its first number in that tensor.
     shape, stride: its own, in numbers.
     mark: of some of its numbers: see `mark_of`.
     """
@@ -35,7 +35,7 @@ class SavedTensor(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, path: str, name: str, first: int) -> SavedTensor:
-        """Return where a tensor lies, from its file, the name of a tensor there, and its place in it."""
+        """Return a tensor's place, from its file, the name of a tensor there, and its first number in it."""
         return cls(path, name, first, tuple(x.shape), x.stride(), mark_of(x))
 
 
@@ -51,12 +51,12 @@ class _ReadTensor(NamedTuple):
     alive: StorageWeakRef
 
 
-_read: dict[int, list[_ReadTensor]] = {}  # by the storage that holds them
+_read: dict[int, list[_ReadTensor]] = {}  # by their storage
 _lock = threading.Lock()
 
 
 def note(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Remember from which file tensors were read, as long as they are there."""
+    """Remember the file of some tensors, as long as they live."""
     with _lock:
         for key in [key for key, found in _read.items() if found[0].alive.expired()]:
             del _read[key]
@@ -69,12 +69,12 @@ def note(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def version_of(x: Tensor) -> int:
-    """Return how often torch changed a tensor in place."""
+    """Return the number of torch's changes in place of a tensor."""
     return 0 if x.is_inference() else x._version
 
 
 def find(x: Tensor) -> SavedTensor | None:
-    """Return where a tensor lies, a view of one that was read too; None if it is in no file, or has changed since."""
+    """Return the place of a tensor, or of a view of one; None if it is in no file, or has changed since."""
     if x.numel() == 0 or any(step < 0 for step in x.stride()):
         return None
     start = int(x.storage_offset())
@@ -99,8 +99,8 @@ def open_all(places: Sequence[SavedTensor]) -> list[Tensor]:
     """Map the files of some tensors, each once, and return these.
 
     Raises:
-        FileNotFoundError: a file is not there.
-        ValueError: it holds other numbers, or none that can be read.
+        FileNotFoundError: there is no such file.
+        ValueError: it holds other numbers, or cannot be read.
     """
     found: dict[SavedTensor, Tensor] = {}
     for path in dict.fromkeys(one.path for one in places):
@@ -110,7 +110,7 @@ def open_all(places: Sequence[SavedTensor]) -> list[Tensor]:
 
 
 def _open(path: str, places: list[SavedTensor]) -> list[Tensor]:
-    from safetensors import SafetensorError, safe_open  # here, for only saved captures need it
+    from safetensors import SafetensorError, safe_open  # imported here: only saved captures need it
 
     if not Path(path).is_file():
         raise FileNotFoundError(

@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What several tasks compute something of.
+    """The shared input of several tasks.
 
-    value: an attention, and what goes with it; handed to the function of each task.
-    name: what errors call it, as "layer 3".
-    owner: with which results are kept that an interrupted call had; None: with nothing.
-    state: what they are of, beside the task: where it differs, they are not the same results.
+    value: an attention and its settings; passed to the function of each task.
+    name: in errors, such as "layer 3".
+    owner: the object with which results of an interrupted call are kept; None: they are not kept.
+    state: identifies the results together with the task: with another state they are other results.
     """
 
     value: Any
@@ -25,13 +25,13 @@ class Subject:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Some work that needs nothing of any other.
+    """Some work that is independent of all other work.
 
-    function: takes the subject's value and the arguments; at the top of a module, for it is found there by its name.
+    function: takes the subject's value and the arguments; at the top of a module, because workers find it by name.
     subject: shared with other tasks.
     arguments: small, and hashable.
-    where: what errors call it, as "layer 3, sample 0, head 5, queries 4,096–8,191".
-    cells: how much work it is, in any unit.
+    where: in errors, such as "layer 3, sample 0, head 5, queries 4,096–8,191".
+    cells: the amount of work, in any unit.
     """
 
     function: Callable[..., Any]
@@ -47,7 +47,7 @@ class Task:
 
 
 def named(layer: str | None, batch: int, heads: Sequence[int] | int, queries: range | None = None) -> str:
-    """Say what a task is of.
+    """Return the name of a task in errors.
 
     >>> named("layer 3", 0, 5, range(4096, 8192)), named(None, 0, range(4))
     ('layer 3, sample 0, head 5, queries 4,096–8,191', 'sample 0, heads 0–3')

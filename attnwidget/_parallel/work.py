@@ -1,4 +1,4 @@
-"""Tasks given to workers, and their results gathered as they come."""
+"""Tasks submitted to workers, and their results gathered as they arrive."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from . import kept_results
 from .executors import Cluster, Here, SentSubject, workers_of
 from .task import Subject, Task
 
-AHEAD = 2  # tasks given out for each worker, the one that it does among them
-MOST_LOSSES = 3  # of the worker that a task was given to
+AHEAD = 2  # submitted tasks for each worker, with the running one
+MOST_LOSSES = 3  # of workers for one task
 SCRIPT = "a script that starts processes begins its work below if __name__ == '__main__'"
 WAIT = 0.2  # seconds between two looks at an interrupt
 
@@ -25,19 +25,19 @@ class Work:
     """Tasks on their way through workers.
 
     Args:
-        tasks: in any order; those of one subject one after the other.
-        executor: whose workers do them; None: this thread, one with each step.
+        tasks: in any order; tasks of one subject must be consecutive.
+        executor: whose workers run them; None: this thread, one with each step.
 
     Attributes:
-        left: how many tasks have no result yet.
-        share: the share that is done of their cells.
+        left: the number of tasks without a result.
+        share: the finished share of their cells.
     """
 
     def __init__(self, tasks: Sequence[Task], executor: Executor | None) -> None:
         self._tasks, self._workers = tasks, workers_of(executor)
         self._waiting, self._given = deque(range(len(tasks))), dict[Future[Any], int]()
         self._sent: dict[Subject, SentSubject] = {}
-        self._of_subject = Counter(task.subject for task in tasks)  # how many have no result yet
+        self._of_subject = Counter(task.subject for task in tasks)  # the number without a result
         self._losses: Counter[int] = Counter()
         self._done, self._all = 0.0, sum(task.cells for task in tasks) or 1.0
         self._error: RuntimeError | None = None
@@ -45,19 +45,19 @@ class Work:
 
     @property
     def share(self) -> float:
-        """The share that is done."""
+        """The finished share."""
         return 1.0 if self.left == 0 else min(self._done / self._all, 1.0)
 
     @property
     def workers(self) -> int:
-        """How many workers have something to do."""
+        """The number of busy workers."""
         return min(self._workers.count(), max(1, len(self._given) + len(self._waiting)))
 
     def step(self, seconds: float = WAIT) -> list[tuple[int, Any]]:
-        """Give out what may be given out, wait for a result, and return those that are there: numbers and results.
+        """Submit tasks, wait for a result, and return the numbers and results that have arrived.
 
         Args:
-            seconds: how long to wait, at most; a task that is done in this thread is done to its end.
+            seconds: the longest wait; a task in this thread runs to its end.
 
         Raises:
             RuntimeError: a task failed, with its name and the reason.
@@ -74,7 +74,7 @@ class Work:
             error: BaseException | None
             try:
                 error = future.exception()
-            except BaseException as cancelled:  # whoever cancelled it: it was not this
+            except BaseException as cancelled:  # somebody else cancelled it
                 error = cancelled
             if error is None:
                 found.append((number, future.result()))
@@ -88,10 +88,10 @@ class Work:
             self._again(lost)
         if self._error is not None and not found:
             raise self._error
-        return found  # what else is there comes first
+        return found  # results that have arrived come first
 
     def close(self) -> None:
-        """Cancel what is not done; what a process or a thread is doing right now it does to its end, for nobody."""
+        """Cancel all tasks that are not done; running ones finish, and their results are ignored."""
         for future in self._given:
             future.cancel()
         self._given.clear()
@@ -132,7 +132,7 @@ class Work:
             self._sent.pop(task.subject).close()
 
     def _again(self, lost: list[int]) -> None:
-        """Give tasks out again whose workers are gone, and with them those that were to follow."""
+        """Resubmit the tasks of lost workers and their successors."""
         numbers = sorted({*lost, *self._given.values()})
         self._losses.update(numbers)
         worst = max(numbers, key=lambda number: self._losses[number])
@@ -145,16 +145,16 @@ class Work:
         for future in self._given:
             future.cancel()
         self._given.clear()
-        self._close_sent()  # what a worker had is sent anew
+        self._close_sent()  # data of lost workers is sent again
         self._waiting.extendleft(reversed(numbers))
         self._replace_workers("a worker was lost")
 
     def _leave_the_lost(self) -> None:
-        """Do here what nobody else is left to do."""
+        """Run here the tasks that no worker is left for."""
         if isinstance(self._workers, Cluster) and self.left and self._workers.is_gone:
             self._waiting.extendleft(sorted(self._given.values(), reverse=True))
             self._given.clear()
-            self._sent.clear()  # the scheduler knows none of it any more
+            self._sent.clear()  # the scheduler has forgotten all of it
             self._workers = Here()
             self._warn("the cluster has no workers any more", "this process")
 
@@ -186,17 +186,17 @@ def gather(
 ) -> list[Any]:
     """Run tasks to the end, and return their results in the order of the tasks.
 
-    After an error or an interrupt, results that are there are kept, and the same tasks go on from these.
+    After an error or an interrupt, finished results are kept, and the same call continues from them.
 
     Args:
-        tasks: those of one subject one after the other.
-        executor: whose workers do them; None: this thread.
+        tasks: tasks of one subject must be consecutive.
+        executor: whose workers run them; None: this thread.
         progress: draw a bar with the time left and the number of workers, if tqdm is installed.
-        desc: what the bar says.
+        desc: the label of the bar.
 
     Raises:
         RuntimeError: a task failed, with its name and the reason.
-        TypeError: no executor; or something that cannot be sent to another process.
+        TypeError: it is not an executor; or something cannot be sent to another process.
     """
     found = kept_results.take(tasks)
     numbers = [number for number in range(len(tasks)) if number not in found]

@@ -1,4 +1,4 @@
-"""What runs in a worker: a task, with the subject that it shares with others."""
+"""The code that runs in a worker: a task, with the subject that it shares with others."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from torch import Tensor
 from .packing import unpack
 from .saved_tensors import SavedTensor, open_all
 
-KEPT = 2  # subjects that a process has open
+KEPT = 2  # open subjects in a process
 
 
 class Sent(NamedTuple):
-    """A subject on its way: small, whatever the size of its tensors.
+    """A sent subject: small, whatever the size of its tensors.
 
-    key: of this subject alone.
+    key: identifies the subject.
     content: without the numbers of its tensors.
-    places: for each tensor the file that it is in; or its number among those that were sent, with dtype and shape.
+    places: for each tensor its file; or its number among the sent tensors, with dtype and shape.
     home: the process that sent it.
     """
 
@@ -38,11 +38,11 @@ class Sent(NamedTuple):
 _open: OrderedDict[str, Any] = OrderedDict()
 _lock = threading.Lock()
 _limited = threading.Lock()
-_threads = [0, 0]  # how many tasks run, and how many threads torch had before
+_threads = [0, 0]  # the number of running tasks, and torch's number of threads before
 
 
 def this_process() -> str:
-    """Name this process among those of all machines."""
+    """Return the name of this process, unique over all machines."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
@@ -53,7 +53,7 @@ def run_task(function: Callable[..., Any], sent: Sent, arguments: tuple[Any, ...
         function: takes the subject and the arguments.
         sent: the subject.
         arguments: of this task.
-        memory: the tensors that are in no file, each as bytes.
+        memory: the tensors in no file, each as bytes.
     """
     with _one_thread(sent.home):
         return function(_subject(sent, memory), *arguments)
@@ -78,7 +78,7 @@ def _subject(sent: Sent, memory: Sequence[np.ndarray[Any, Any]] | None) -> Any:
 
 
 def as_bytes(x: Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor as bytes, in its order."""
+    """Return a tensor as bytes, in order."""
     return x.contiguous().flatten().view(torch.uint8).numpy()
 
 
@@ -91,7 +91,7 @@ def _from_bytes(memory: Any, number: int, dtype: torch.dtype, shape: tuple[int, 
 
 
 def _aligned(raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a copy that begins where torch's own memory would, so that last bits come out alike."""
+    """Return a copy aligned like torch's own memory, so that kernels give the same last bits."""
     copied: np.ndarray[Any, Any] = torch.empty(len(raw), dtype=torch.uint8, device="cpu").numpy()
     copied[:] = raw
     return copied
@@ -99,7 +99,7 @@ def _aligned(raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @contextmanager
 def _one_thread(home: str) -> Iterator[None]:
-    """Compute with one thread of torch, unless in the process that gave the task out."""
+    """Compute with one thread of torch, except in the process that submitted the task."""
     if this_process() == home:
         yield
         return

@@ -1,4 +1,4 @@
-"""Tokens that are written byte by byte: the alphabet of GPT-2 and its descendants, and `<0xE2>` of SentencePiece."""
+"""Tokens written byte by byte: the alphabet of GPT-2 and its descendants, and `<0xE2>` of SentencePiece."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def name_of(byte: int) -> str:
 
 
 def has_strange_bytes(token: str) -> bool:
-    """Return whether a byte-level token would hold what no text does: control characters, or no UTF-8 at all."""
+    """Return whether a byte-level token would hold control characters or invalid UTF-8, which no text does."""
     return any(
         byte in (0x7F, 0xC0, 0xC1) or byte > 0xF4 or (byte < 0x20 and byte not in (9, 10, 13))
         for byte in map(byte_of, token)
@@ -40,7 +40,7 @@ def has_strange_bytes(token: str) -> bool:
 
 
 def text_of(token: str) -> str:
-    """Return the text of a byte-level token; bytes that are no whole character keep their names.
+    """Return the text of a byte-level token; bytes that do not form a whole character keep their names.
 
     >>> text_of("cafÃ©"), text_of("âĤ")
     ('café', '<0xE2><0x82>')
@@ -53,7 +53,7 @@ def text_of(token: str) -> str:
 
 
 def raw_bytes(token: str | None, is_byte_level: bool) -> bytes | None:
-    """Return the bytes that a token stands for; None where it is not written by bytes."""
+    """Return the bytes that a token stands for; None if it is not written in bytes."""
     if token is None:
         return None
     if NAMED_BYTES.fullmatch(token):
@@ -64,15 +64,15 @@ def raw_bytes(token: str | None, is_byte_level: bool) -> bytes | None:
 
 
 def divided(tokens: Sequence[str], position: int, is_byte_level: bool) -> str | None:
-    """Return the text of a token that holds part of a character: that character, and which part it is.
+    """Return the text of a token that holds part of a character: the character, and the number of the part.
 
     Args:
         tokens: all tokens of the sample, as the tokenizer writes them.
         position: of the token.
-        is_byte_level: whether the vocabulary is that of GPT-2.
+        is_byte_level: whether the vocabulary is GPT-2's.
 
     Returns:
-        `€ 1/2` of the first of two parts; None where the token is not written by bytes.
+        `€ 1/2` for the first of two parts; None if the token is not written in bytes.
 
     >>> divided(["âĤ", "¬"], 0, True)
     '€ 1/2'
@@ -105,7 +105,7 @@ def divided(tokens: Sequence[str], position: int, is_byte_level: bool) -> str | 
 
 
 def _run(bytes_at: Callable[[int], bytes | None], position: int) -> tuple[int, int]:
-    """The first and last of the tokens around one that are written by bytes too."""
+    """The first and last neighbor of a token that are written in bytes too."""
     first = last = position
     while position - first < AROUND and bytes_at(first - 1) is not None:
         first -= 1
@@ -115,7 +115,7 @@ def _run(bytes_at: Callable[[int], bytes | None], position: int) -> tuple[int, i
 
 
 def _character_at(raw: bytearray, at: int) -> int:
-    """How many bytes the character has that begins here; 0 where none does."""
+    """The number of bytes of the character that begins here; 0 if none does."""
     first = raw[at]
     length = 1 if first < 0x80 else 4 if first >= 0xF0 else 3 if first >= 0xE0 else 2 if first >= 0xC2 else 0
     try:

@@ -1,4 +1,4 @@
-"""Properties of characters, and what a reader takes for one character.
+"""Properties of characters, and the groups of them that a reader sees as one.
 
 `js/src/text/tokens.ts` asks JavaScript's regular expressions for the same properties.
 """
@@ -10,7 +10,7 @@ import unicodedata
 import regex
 
 WHITE = "\t\n\v\f\r \xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000\ufeff"
-"""White space as JavaScript knows it."""
+"""White space as JavaScript defines it."""
 
 JOINERS = "\u200c\u200d"
 FLAG_TAGS = regex.compile(r"[\U000e0020-\U000e007f]")  # they name the flag of a region
@@ -23,12 +23,12 @@ JOINED = regex.compile(
 
 
 def is_invisible(character: str) -> bool:
-    """Return whether a character is not seen, or is seen as an ordinary space."""
+    """Return whether a character is invisible, or looks like an ordinary space."""
     return INVISIBLE.fullmatch(character) is not None
 
 
 def one_line(text: str) -> str:
-    r"""Return a text as one line that any file can hold; what cannot be drawn is U+FFFD, and of nothing seen nothing.
+    r"""Return a text as one line that any file can hold; undrawable characters become U+FFFD, invisible ones vanish.
 
     >>> one_line("a\n b\x07\ud800"), one_line("\u200b\u2060")
     ('a  b\ufffd\ufffd', '')
@@ -43,17 +43,17 @@ def _drawn(character: str) -> str:
 
 
 def is_mark(character: str) -> bool:
-    """Return whether a character is written on the one before it."""
+    """Return whether a character is drawn on the one before it."""
     return unicodedata.category(character).startswith("M")
 
 
 def takes_joiners(character: str) -> bool:
-    """Return whether invisible joiners belong to what begins with this: emoji, and scripts that they shape."""
+    """Return whether invisible joiners belong to text that begins with this: emoji, and scripts that they shape."""
     return JOINED.fullmatch(character) is not None
 
 
 def clusters(text: str) -> list[str]:
-    r"""Split a text into what a reader takes for one character each (UAX 29).
+    r"""Split a text into the characters that a reader sees (UAX 29).
 
     >>> [len(cluster) for cluster in clusters("e\u0301a")]
     [2, 1]

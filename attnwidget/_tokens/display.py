@@ -1,4 +1,4 @@
-"""Tokens as labels: a tokenizer's own marks go, and what cannot be seen is made visible.
+"""Tokens as labels: a tokenizer's own marks are removed, and invisible characters are made visible.
 
 The same rules as `js/src/text/tokens.ts`; `tests/contract/labels.json` holds both together.
 """
@@ -15,20 +15,20 @@ from .characters import FLAG_TAGS, JOINERS, WHITE, clusters, is_invisible, is_ma
 from .tokenizers import Spelling, is_special
 
 Style = Literal["text", "bytes", "spaced", "words"]
-"""How tokens are written: as text with marks of its own, each byte as a character (GPT-2 and its descendants), or with
-real spaces before words. In "words" Ġ is a letter of somebody's own."""
+"""How tokens are written: as text with custom marks, each byte as a character (GPT-2 and its descendants), or with
+real spaces before words. In "words" Ġ is an ordinary letter."""
 
 NOTHING = "∅"  # stands for a token without any text
 END = "</w>"  # ends a word in the vocabularies of CLIP and of the first GPT
-PLAIN = re.compile(r"(?!##)[\x21-\x3b\x3d-\x5a\x5c-\x7e]+")  # tokens that show as they are, as most do
+PLAIN = re.compile(r"(?!##)[\x21-\x3b\x3d-\x5a\x5c-\x7e]+")  # tokens shown as they are, as most are
 MARKED = re.compile(r"[ĠĊĉ]+[!-~¡-¬®-ÿ]")  # a word after a space, as a byte-level vocabulary writes it
 MARKED_RUN = re.compile(r"[ĠĊĉ]{2}")  # a run of white space there
-INSIDE = re.compile(rf"##[^#{WHITE}]")  # a piece that continues a word
-LONGEST = 1 << 13  # characters of a token that its label has: of a longer one, for which no picture has room, both ends
+INSIDE = re.compile(rf"##[^#{WHITE}]")  # a subword that continues a word
+LONGEST = 1 << 13  # characters of a token in its label; of a longer one, both ends
 
 
 class Label(NamedTuple):
-    """A token as it is shown: `subscript` is its position where others are shown alike."""
+    """A token as shown; `subscript` is its position if other tokens look the same."""
 
     text: str
     subscript: str
@@ -40,9 +40,9 @@ def labels_of(tokens: Sequence[str] | None, length: int, spelling: Spelling | No
 
     Args:
         tokens: of one sample, as the tokenizer writes them; None: positions are their own labels.
-        length: how many positions there are.
-        spelling: how the vocabulary is written, where the tokenizer tells (`tokenizers.spelling_of`); None: as the
-            tokens look.
+        length: the number of positions.
+        spelling: how the vocabulary is written, if the tokenizer reports it (`tokenizers.spelling_of`); None: judged by
+            the tokens.
 
     >>> labels_of(["[CLS]", "a", "##b", "a"], 4)[1:3]
     [Label(text='a', subscript='1', special=False), Label(text='‐b', subscript='', special=False)]
@@ -66,12 +66,12 @@ def labels_of(tokens: Sequence[str] | None, length: int, spelling: Spelling | No
 
 
 def patch_labels(labels: Sequence[Label], grid: tuple[int, int], start: int | None) -> list[Label]:
-    """Return labels in which image patches are named by row and column.
+    """Return labels with image patches named by row and column.
 
     Args:
         labels: of all positions.
         grid: rows and columns of patches.
-        start: the position of the first patch; None: none is here.
+        start: the position of the first patch; None: there is none.
     """
     rows, columns = grid
     first = len(labels) if start is None else start
@@ -84,7 +84,7 @@ def patch_labels(labels: Sequence[Label], grid: tuple[int, int], start: int | No
 
 
 def display(token: str, style: Style = "text") -> str:
-    r"""Return a token as its label shows it.
+    r"""Return the label of a token.
 
     >>> [display(token) for token in ("bank</w>", "▁bank", "##ing", "ĠĠ", "a\u200b", "")]
     ['bank', 'bank', '‐ing', '··', 'aU+200B', '∅']
@@ -100,10 +100,10 @@ def display(token: str, style: Style = "text") -> str:
 
 
 def style_of(tokens: Iterable[str]) -> Style:
-    """Return how a vocabulary is written, as far as some of its tokens tell.
+    """Return how a vocabulary is written, judged by some of its tokens.
 
-    Byte-level if words or runs begin with such a space or line break, and nothing occurs that such a vocabulary cannot
-    write, or no text would hold. Ġ and Ċ alone, or among letters, are somebody's own.
+    It is byte-level if words or runs begin with such a space or line break, and no token is impossible in a byte-level
+    vocabulary or in any text. Ġ and Ċ alone, or among letters, are ordinary letters.
     """
     marked = strange = False
     for token in tokens:
@@ -118,7 +118,7 @@ def style_of(tokens: Iterable[str]) -> Style:
 
 
 def in_parts(tokens: Sequence[str], position: int, text: str, style: Style) -> str:
-    """Return `é 1/2` for a token that holds the first of two parts of a character; `text` for any other."""
+    """Return `é 1/2` for a token that holds the first of two parts of a character; `text` for any other token."""
     if "<0x" not in text:
         return text
     found = divided(tokens, position, style == "bytes")
@@ -131,7 +131,7 @@ def is_marked(token: str) -> bool:
 
 
 def plain_text(token: str, style: Style) -> str:
-    """Return a token without the tokenizer's marks; what is left of a space is one that the mark did not stand for."""
+    """Return a token without the tokenizer's marks; a space that remains was not written by the mark."""
     byte = NAMED_BYTE.fullmatch(token)
     if byte:
         code = int(byte[1], 16)
@@ -144,7 +144,7 @@ def plain_text(token: str, style: Style) -> str:
 
 
 def spaced_text(token: str, style: Style) -> str:
-    """Return the text that a token stands for, with the space before it."""
+    """Return the text of a token, with the space before it."""
     bare = token[: -len(END)] if len(token) > len(END) and token.endswith(END) else token
     if style == "spaced":
         return bare
@@ -156,7 +156,7 @@ def spaced_text(token: str, style: Style) -> str:
 
 
 def _visible(text: str) -> str:
-    """Spaces at the ends and in runs, line breaks, tabs and all that is invisible, made visible."""
+    """Make spaces at the ends and in runs, line breaks, tabs and all invisible characters visible."""
     text = re.sub(r"\A +| +\Z| {2,}", lambda spaces: "·" * len(spaces[0]), text)
     text = text.replace("\r\n", "↵").replace("\n", "↵").replace("\t", "⇥")
     if text.isascii() and text.isprintable():
@@ -168,7 +168,7 @@ def _visible(text: str) -> str:
 
 
 def _visible_cluster(cluster: str, is_bare: bool, is_last: bool) -> str:
-    """One cluster; `is_bare`: a mark at its beginning has nothing to stand on."""
+    """Make one cluster visible; `is_bare`: a mark at its beginning has no base character."""
     first = cluster[0]
     if is_invisible(first):
         return "".join(_code_point(one) if is_invisible(one) else one for one in cluster)

@@ -1,4 +1,4 @@
-"""Tokens as a user gives them, checked: strings, or a tokenizer's ids."""
+"""A user's tokens, checked: strings, or a tokenizer's ids."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .unread import Unread
 
 
 def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: Any = None) -> list[list[str]] | None:
-    """Return tokens as one list of strings for each sample; None where there are none.
+    """Return tokens as one list of strings for each sample; None if there are none.
 
     Args:
         tokens: one list with a string per position, shared by all samples, or such a list for each sample; lists,
-            tuples or arrays. With a tokenizer, ids as well, or what it returns, with its "input_ids".
-        batches, length: how many samples, and positions in each, there are.
-        name: what the user calls them.
-        tokenizer: what has words for ids, see `tokenizers.spell`. What a fast tokenizer returns has them itself.
+            tuples or arrays. With a tokenizer, also ids, or its output, with its "input_ids".
+        batches, length: the number of samples, and of positions in each.
+        name: of the argument, for errors.
+        tokenizer: spells ids, see `tokenizers.spell`. The output of a fast tokenizer needs none.
 
     Raises:
-        TypeError: a plain string, or anything in it that is neither a string nor an id.
-        ValueError: too many or too few, or an id that the tokenizer has no word for.
+        TypeError: it is a plain string, or has an element that is neither a string nor an id.
+        ValueError: too many or too few, or an id that the tokenizer cannot spell.
 
     >>> check_tokens(["a", "cat"], batches=2, length=2, name="tokens")
     [['a', 'cat'], ['a', 'cat']]
@@ -44,19 +44,19 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
 
 
 def is_encoding(given: Any) -> bool:
-    """Return whether something is what a tokenizer returns: of transformers or of tokenizers, or its ids by name."""
+    """Return whether a value is the output of a tokenizer: of transformers or of tokenizers, or its ids by name."""
     if isinstance(given, Mapping):
         return "input_ids" in given
     return not hasattr(given, "ndim") and isinstance(getattr(given, "tokens", None), list) and hasattr(given, "ids")
 
 
 def is_by_name(given: Any) -> TypeGuard[Mapping[Any, Any]]:
-    """Return whether tokens are given for each of several by its name, and are not what a tokenizer returns."""
+    """Return whether a value is tokens by name, and not the output of a tokenizer."""
     return isinstance(given, Mapping) and not is_encoding(given)
 
 
 def is_tokens(given: Any) -> bool:
-    """Return whether something is tokens and cannot be numbers to compute with: strings, ids, or an encoding."""
+    """Return whether a value is tokens and not numbers to compute with: strings, ids, or an encoding."""
     if given is None or isinstance(given, str) or is_encoding(given):
         return given is not None and not isinstance(given, str)
     if hasattr(given, "dtype"):
@@ -68,7 +68,7 @@ def is_tokens(given: Any) -> bool:
 
 
 def _as_written(given: Any) -> list[Any] | None:
-    """Return the tokenizer's own words that an encoding holds; None where it is none, or holds ids alone."""
+    """Return the tokenizer's own words in an encoding; None if it is not one, or holds only ids."""
     if isinstance(given, list | tuple) and given and all(is_encoding(one) for one in given):
         each = [_as_written(one) for one in given]
         return None if any(one is None for one in each) else each
@@ -86,7 +86,7 @@ def _as_written(given: Any) -> list[Any] | None:
 
 
 def _ids_of(given: Any, name: str, tokenizer: Any) -> Any:
-    """Return the ids of encodings that have no words, as slow tokenizers return them; what is no encoding as it is."""
+    """Return the ids of encodings without words, as slow tokenizers return them; any other value unchanged."""
     is_several = isinstance(given, list | tuple) and bool(given) and all(is_encoding(one) for one in given)
     if not is_several and not is_encoding(given):
         return given
@@ -99,7 +99,7 @@ def _ids_of(given: Any, name: str, tokenizer: Any) -> Any:
 
 
 def never_read(count: int, length: int) -> str:
-    """Return what to say of one token too many: of a generated text the last was written, and never read."""
+    """Return a hint for one token too many: the last generated token was written, and never read."""
     if count != length + 1:
         return ""
     return " (if they are of generate(), the last token was never read: give tokens[:-1], or take cap.widget())"

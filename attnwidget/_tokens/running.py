@@ -1,4 +1,4 @@
-"""Tokens as running text: where a space stands before one, and where a line ends.
+"""Tokens as running text: the spaces before them and the line breaks after them.
 
 The same rules as `js/src/text/tokens.ts` and `js/src/text/lines.ts`.
 """
@@ -20,18 +20,18 @@ IDEOGRAPHIC = re.compile("[\u3000-\u303f\uff00-\uffef\u3040-\u30ff\u3400-\u9fff\
 FIRST_PART, SECOND_PART = re.compile(r" 1/\d"), re.compile(r"\S+ [2-4]/\d")
 
 Join = Literal["known", "ends", "words"]
-"""Whether a vocabulary tells the spaces of a text, or those after the last piece of a word, or none."""
+"""Whether a vocabulary shows the spaces of a text, or those after the last subword of a word, or none."""
 
 
 class Piece(NamedTuple):
     """A token in a text.
 
     Attributes:
-        text: as it is shown.
-        gap: whether a space stands before it.
+        text: as shown.
+        gap: whether a space comes before it.
         opens: whether a line may begin with it.
-        special: whether it is none of the text, such as [CLS].
-        breaks: whether a line ends with it.
+        special: whether it is not part of the text, such as [CLS].
+        breaks: whether a line ends after it.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
 class _Read(NamedTuple):
     text: str
-    space: bool | None  # before it; None where only its neighbors tell
+    space: bool | None  # before it; None if its neighbors decide
     special: bool
     breaks: bool
 
@@ -53,7 +53,7 @@ def pieces_of(tokens: Sequence[str], spelling: Spelling | None = None) -> list[P
 
     Args:
         tokens: of one sample, as the tokenizer writes them.
-        spelling: how the vocabulary is written, where the tokenizer tells.
+        spelling: how the vocabulary is written, if the tokenizer reports it.
 
     >>> "".join(f"{' ' * piece.gap}{piece.text}" for piece in pieces_of(["the", "cat", "##s", "'", "s", "."])).strip()
     "the cats's."

@@ -1,4 +1,4 @@
-"""Search the tokens of a long text, as bytes: no object is kept for a token, as there may be a million of them."""
+"""Search the tokens of a long text, as bytes: a million tokens must not need an object each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import chain
 
 import numpy as np
 
-FRONT = ("Ġ", "▁", "##")  # how tokenizers mark a space before a piece, or that there is none
+FRONT = ("Ġ", "▁", "##")  # marks of tokenizers for a space before a subword, or for none
 BACK = "</w>"
-PIECE = 1 << 14  # tokens whose text is read as one
+PIECE = 1 << 14  # tokens whose text is searched as one
 SEPARATORS = (range(32), range(0xFDD0, 0xFDF0), range(0x100000, 0x10FFFE))  # characters that no text should have
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -19,7 +19,7 @@ Marks = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class TokenSearch:
-    """Search the tokens of one sample, of which there may be a million.
+    """Search the tokens of one sample, as many as a million.
 
     >>> TokenSearch(["the", "Ġriver", "Ġbank", "s", "Ġthe"]).find("THE", start=1, count=10)
     ([4, 0], 2)
@@ -30,19 +30,19 @@ class TokenSearch:
 
     @property
     def size(self) -> int:
-        """How many bytes a search goes through."""
+        """The bytes that a search reads."""
         return sum(len(piece.text) for piece in self._pieces)
 
     def find(self, text: str, *, start: int, count: int) -> tuple[list[int], int]:
-        """Find a text without regard to case; a tokenizer's marks need not be written.
+        """Find a text, ignoring case; a tokenizer's marks may be left out.
 
         Args:
-            text: what is looked for.
-            start: the position from which the order goes, round to it again.
-            count: of positions to return, at most.
+            text: to look for.
+            start: the position at which the search begins; it wraps round.
+            count: the most positions to return.
 
         Returns:
-            Positions of tokens that are the text, then of those that contain it; and how many there are in all.
+            Positions of tokens that equal the text, then of those that contain it; and the number of all.
         """
         wanted = folded(text)
         found = [piece.find(wanted) for piece in self._pieces]
@@ -61,7 +61,7 @@ class TokenSearch:
 
 
 class SearchedPiece:
-    """The text of some tokens, one after the other, without regard to case.
+    """The text of some consecutive tokens, ignoring case.
 
     Args:
         first: the position of the first of them.
@@ -80,11 +80,11 @@ class SearchedPiece:
         between, width = places_of(self.text, folded(separator)), len(folded(separator))
         self._starts = np.concatenate([[0], between + width]).astype(np.int32)
         self._ends = np.append(between, len(self.text)).astype(np.int32)
-        # Marks are those of the text as it is; each is as many bytes without regard to case.
+        # Marks are found in the text as it is; each has as many bytes if case is ignored.
         self._bare_starts, self._bare_ends = self._without_marks(as_bytes(encoded(joined)), encoded(separator))
 
     def _without_marks(self, text: Bytes, separator: bytes) -> tuple[Positions, Positions]:
-        """Return where each token begins and ends without its tokenizer's marks, in the text without regard to case."""
+        """Return the begin and end of each token without its tokenizer's marks, in the text without case."""
         between = places_of(text, separator)
         starts, ends = np.concatenate([[0], between + len(separator)]), np.append(between, len(text))
         front, back = np.zeros(len(starts), np.int32), np.zeros(len(starts), np.int32)
@@ -95,10 +95,10 @@ class SearchedPiece:
         return self._starts + front, self._ends - back
 
     def find(self, wanted: bytes) -> tuple[Positions, Marks]:
-        """Return the positions of the tokens that contain some bytes, and which of these are nothing else."""
+        """Return the positions of the tokens that contain some bytes, and which of these equal them."""
         places = places_of(self.text, wanted)
         tokens = np.searchsorted(self._starts, places, side="right") - 1
-        inside = places + len(wanted) <= self._ends[tokens]  # and not of two tokens
+        inside = places + len(wanted) <= self._ends[tokens]  # and not across two tokens
         places, tokens = places[inside], tokens[inside]
         ends = places + len(wanted)
         begins = (places == self._starts[tokens]) & (ends == self._ends[tokens])
@@ -109,7 +109,7 @@ class SearchedPiece:
 
 
 def places_of(text: Bytes, wanted: bytes) -> Positions:
-    """Return where some bytes, at least one, stand in others.
+    """Return the places of some bytes, at least one, in others.
 
     >>> places_of(as_bytes(b"banana"), b"ana").tolist()
     [1, 3]
@@ -123,7 +123,7 @@ def places_of(text: Bytes, wanted: bytes) -> Positions:
 
 
 def stand_at(text: Bytes, mark: bytes, places: Positions, ends: Positions) -> Marks:
-    """Return at which of some places a mark stands, before their ends."""
+    """Return which of some places have a mark before their ends."""
     found = places + len(mark) <= ends
     for at, byte in enumerate(mark):
         found[found] = text[places[found] + at] == byte
@@ -131,7 +131,7 @@ def stand_at(text: Bytes, mark: bytes, places: Positions, ends: Positions) -> Ma
 
 
 def folded(text: str) -> bytes:
-    """Return a text without regard to case, in UTF-8."""
+    """Return a text in UTF-8, ignoring case."""
     return encoded(text.casefold())
 
 

@@ -1,6 +1,6 @@
-"""Ids as a tokenizer's own words for them, which tokens are special, and which pieces make a word.
+"""Ids as a tokenizer's own words, special tokens, and the subwords of a word.
 
-Tokens are kept as the tokenizer writes them; `display` has them as they are shown.
+Tokens are kept as the tokenizer writes them; `display` returns their labels.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Literal
 from .unread import Unread
 
 Spelling = Literal["bytes", "spaced", "text"]
-"""How a vocabulary is written: each byte a character and Ġ for a space (GPT-2), with real spaces before words (what
-`decode` gives), or as text with marks of its own, ▁, ## or none."""
+"""How a vocabulary is written: each byte a character and Ġ for a space (GPT-2), with real spaces before words (as
+`decode` returns them), or as text with custom marks, ▁, ## or none."""
 
 ALWAYS_SPECIAL = re.compile(r"\[/?[A-Z][A-Z0-9_]*\]|\[unused\d+\]|<\|.+\|>|<｜.+｜>", re.DOTALL | re.ASCII)
 SPECIAL_NAME = re.compile(
@@ -26,9 +26,9 @@ SPECIAL_NAME = re.compile(
 
 
 def is_special(token: str) -> bool:
-    """Return whether a token was put there by the tokenizer rather than by the author.
+    """Return whether the tokenizer added a token, rather than the author of the text.
 
-    The same rule as `js/src/text/tokens.ts`: names in angle brackets are listed, because `<b>` may be somebody's text.
+    The same rule as `js/src/text/tokens.ts`: names in angle brackets are listed, because a text may contain `<b>`.
 
     >>> [is_special(token) for token in ("[CLS]", "<|endoftext|>", "<table>")]
     [True, True, False]
@@ -43,11 +43,11 @@ def spell(ids: Sequence[int], tokenizer: Any, name: str) -> list[str]:
         ids: of one sample, in order.
         tokenizer: of transformers, of tokenizers, of sentencepiece, of tiktoken, or anything else with
             `convert_ids_to_tokens`, `id_to_token`, `id_to_piece`, `decode_single_token_bytes` or `decode`.
-        name: what the user calls the ids.
+        name: of the ids, for errors.
 
     Raises:
-        TypeError: it has none of these.
-        ValueError: an id that it has no word for.
+        TypeError: the tokenizer has none of these methods.
+        ValueError: the tokenizer cannot spell an id.
 
     >>> class Words:
     ...     def id_to_token(self, id):
@@ -62,7 +62,7 @@ def spell(ids: Sequence[int], tokenizer: Any, name: str) -> list[str]:
             continue
         try:
             word = of(one)
-        except Exception as error:  # whatever a tokenizer of somebody's own raises
+        except Exception as error:  # a custom tokenizer may raise anything
             raise ValueError(f"{name}[{at}] is {one}, which tokenizer does not take: {error or type(error)}") from error
         if not isinstance(word, str):
             raise ValueError(f"{name}[{at}] is {one}, for which tokenizer has no word: give the ids that went in")
@@ -86,7 +86,7 @@ def _reader(tokenizer: Any) -> Callable[[int], Any]:
 
 
 def _text_of(raw: bytes) -> str:
-    """Return bytes as text; those that are no whole character by name, as SentencePiece writes them."""
+    """Return bytes as text; bytes that do not form a whole character by name, as SentencePiece writes them."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -94,7 +94,7 @@ def _text_of(raw: bytes) -> str:
 
 
 def spelling_of(tokenizer: Any) -> Spelling | None:
-    """Return how a tokenizer's vocabulary is written, where it tells; None leaves it to be seen from the tokens.
+    """Return how a tokenizer's vocabulary is written, if it reports it; None: judged by the tokens.
 
     >>> from tokenizers import Tokenizer, decoders, models
     >>> one = Tokenizer(models.BPE())
@@ -104,10 +104,10 @@ def spelling_of(tokenizer: Any) -> Spelling | None:
     """
     if tokenizer is None:
         return None
-    if hasattr(tokenizer, "spelling"):  # words that were given or saved: None where nobody said
+    if hasattr(tokenizer, "spelling"):  # given or saved words: None if it is unknown
         found: Spelling | None = tokenizer.spelling
         return found
-    inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers' fast ones
+    inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers' fast tokenizers
     if callable(getattr(inner, "to_str", None)):
         try:
             parts = json.loads(inner.to_str())
@@ -122,7 +122,7 @@ def spelling_of(tokenizer: Any) -> Spelling | None:
 
 
 def _types(part: Any) -> Iterator[str]:
-    """Yield the types of a tokenizer's part and of those that it is made of."""
+    """Yield the types of a tokenizer's part and of its own parts."""
     if isinstance(part, dict):
         if isinstance(part.get("type"), str):
             yield part["type"]
@@ -142,10 +142,10 @@ PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~“”‘’«»„…–—。、，�
 
 
 def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[int]:
-    """Return which word each piece belongs to, by the marks that a tokenizer leaves: Ġ, ▁, ##, </w>, or spaces.
+    """Return the word of each subword, by a tokenizer's marks: Ġ, ▁, ##, </w>, or spaces.
 
-    Special tokens and punctuation are words of their own, and so are ideographs, which no space divides, and positions
-    whose tokens are not known. Where no token has a mark, each is a word.
+    Special tokens, punctuation, ideographs (no space divides them) and unknown tokens are single words. If no token has
+    a mark, each is a word.
 
     Returns:
         (n,), from 0 up, as transformers' `encoding.word_ids()`.

@@ -274,7 +274,7 @@ def test_what_is_missing_is_said() -> None:
         ({"kind": "retreival"}, "did you mean 'retrieval'"),
         ({"kind": "retrieval"}, "retrieval needs to know which tokens are the needle: give segments="),
         ({"kind": "retrieval", "segments": SEGMENTS}, "compares tokens, which are unknown"),
-        ({"kind": "lookback", "segments": {"answer": (0, 4)}}, "nothing is before it: let it begin later"),
+        ({"kind": "lookback", "segments": {"answer": (0, 4)}}, "but there are none: let the answer begin later"),
         ({"kind": "lookback", "segments": {"answer": (20, 40)}}, "tokens 20 to 40, and there are 30"),
         ({"kind": "lookback", "segments": SEGMENTS, "roles": {"answer": "anser"}}, "did you mean 'answer'"),
         ({"kind": "query_focused", "segments": SEGMENTS}, "give null="),
