@@ -67,7 +67,7 @@ def sweep(
     """Compute attention at each head size, with and without the scale, from random q and k or from yours.
 
     Args:
-        q, k: (Q, D) and (K, D), of which each size uses the first dimensions; None for independent normal numbers.
+        q, k: (Q, D) and (K, D); each size uses their first dimensions; None for independent normal numbers.
         sizes: head sizes d_k; those above D are skipped.
         queries: the number of random queries, and of random keys.
         seed: of the random numbers.

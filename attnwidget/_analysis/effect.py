@@ -119,7 +119,9 @@ def divergences(before: Tensor, after: Tensor) -> Tensor:
 def _divergence(before: Tensor, after: Tensor) -> Tensor:
     p, q = log_probabilities(before), log_probabilities(after)
     share = p.exp()
-    return torch.where(share > 0, share * (p - q), 0.0).sum(-1).clamp_min(0.0)  # NaN stays; rounding is no gain
+    return (
+        torch.where(share > 0, share * (p - q), 0.0).sum(-1).clamp_min(0.0)
+    )  # NaN stays; rounding must not be negative
 
 
 def _parts(before: Tensor, after: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -290,7 +290,7 @@ class _Means:
         Args:
             heads: their places.
             into: the queries by row.
-            found: their weights, for these heads.
+            found: the weights of these heads.
             counts: their keys.
             own_groups: (queries,) the group of each query's own key; None if unknown.
         """

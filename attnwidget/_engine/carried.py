@@ -35,7 +35,7 @@ OTHER_RULES = "the gradient is of the original attention, not under other rules:
 
 
 class Of(NamedTuple):
-    """Which head of which sample."""
+    """A head and its sample."""
 
     batch: int
     head: int

@@ -36,7 +36,7 @@ class FusedStripe(OnlineStripe):
     def __init__(self, kernels: Kernels, *about: Any):
         alone(super().__init__, *about)
         self.kernels = kernels
-        self.base = self.softmax.m.clone()  # (queries,), of which `softmax.l` is Σ exp(masked − base)
+        self.base = self.softmax.m.clone()  # (queries,); `softmax.l` is Σ exp(masked − base)
         self.arrays = [x.numpy() for x in (self.softmax.m, self.base, self.softmax.l)]  # the same memory
         self._grid = self.grid.numpy()
         rules = self.att.rules

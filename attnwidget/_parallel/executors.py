@@ -278,8 +278,8 @@ def _written(rest: dict[str, Tensor], folder: Path, name: str) -> Any:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(
-            f"{name} takes {needed:,} bytes in {folder.parent} for other processes to read, of which {free:,} are "
-            "free: name another folder by TMPDIR, or cap.save(path) and Capture.load(path), which needs none"
+            f"{name} takes {needed:,} bytes in {folder.parent} for other processes to read, and {free:,} are free: "
+            "name another folder by TMPDIR, or cap.save(path) and Capture.load(path), which needs none"
         )
     with open(path, "xb") as file:
         write_tensors(file, rest)

@@ -23,7 +23,7 @@ class Spans(Mask):
     """The mask start ≤ key < stop for each query: causal, windows, padding at either end, KV caches and mixtures."""
 
     starts: Tensor  # (B or 1, H or 1, Q or 1) int32
-    stops: Tensor  # the same; an empty row is 0, 0
+    stops: Tensor  # the same; a fully masked row is 0, 0
     kind: ClassVar[str] = "spans"
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from .tokenizers import ALWAYS_SPECIAL
 ALPHABET = re.compile(r"[!-~¡-¬®-ÿĀ-Ń]+")
 """Printable bytes stand for themselves; the others are the characters from U+0100 on, in order."""
 ASCII_BYTES = re.compile(r"[!-~ĠĊĉ]*")
-"""Byte-level text of which only white space is written in another way."""
+"""Byte-level text with only white space written differently."""
 NAMED_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 NAMED_BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 AROUND = 3  # tokens to either side that may hold the rest of a character, which has at most four bytes

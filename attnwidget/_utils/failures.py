@@ -1,10 +1,10 @@
-"""What is said and what is logged of a computation that failed."""
+"""What is reported and logged about a computation that failed."""
 
 from __future__ import annotations
 
 import logging
 
-# What an input or the machine can cause, and what is refused: it is said where it was asked for. Any other error is a
+# Errors that an input or the machine can cause, and refusals: they are reported to the user. Any other error is a
 # mistake in this package.
 EXPECTED = (ValueError, TypeError, IndexError, RuntimeError, MemoryError)
 
@@ -24,6 +24,6 @@ def sentence_of(error: Exception) -> str:
 
 
 def log_told(log: logging.Logger, what: str, error: Exception) -> None:
-    """Log an error that the front-end was told of: as a warning only where it is a mistake in this package."""
+    """Log an error that the front-end has reported: as a warning only if it is a mistake in this package."""
     level = logging.DEBUG if isinstance(error, EXPECTED) else logging.WARNING
     log.log(level, "%s failed", what, exc_info=error, stacklevel=2)

@@ -26,7 +26,7 @@ def as_path(path: str | os.PathLike[str], example: str) -> Path:
         example: the name of one, for what an error says.
 
     Raises:
-        TypeError, ValueError: it is no path.
+        TypeError, ValueError: it is not a path.
 
     >>> as_path("~/run.html", "attention.html").name
     'run.html'
@@ -54,7 +54,7 @@ def writable(path: str | os.PathLike[str], example: str) -> Path:
         example: the name of one, for what an error says.
 
     Raises:
-        TypeError, ValueError: it is no path, or that of a pipe or device.
+        TypeError, ValueError: it is not a path, or the path of a pipe or device.
         IsADirectoryError, FileNotFoundError: it is a directory, or would be in one that is not there.
         PermissionError: it may not be written.
     """

@@ -58,7 +58,7 @@ def as_indices(where: Any, count: int, what: str, plural: str, device: torch.dev
         where: as a user gives it.
         count: how many there are.
         what, plural: what errors call one of them, and several.
-        device: of the tensor, where it is none of the ranges.
+        device: of the tensor, if it is not one of the ranges.
 
     Returns:
         An ascending range, or (n,) int64.

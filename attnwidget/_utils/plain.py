@@ -85,5 +85,5 @@ class _Reader:
         if not isinstance(value, dict):
             return [self.read(one, depth + 1) for one in value]
         if not all(isinstance(key, str) for key in value):
-            raise TypeError(f"{self._name} has keys that are no strings: give strings")
+            raise TypeError(f"{self._name} has keys that are not strings: give strings")
         return {self._text(key): self.read(one, depth + 1) for key, one in value.items()}

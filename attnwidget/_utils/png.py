@@ -27,7 +27,7 @@ def png_of_colors(pixels: Pixels) -> bytes:
 
 
 def png_of_indices(pixels: Pixels, palette: Pixels) -> bytes:
-    """Return a PNG whose pixels are places in a palette.
+    """Return a PNG whose pixels are numbers of colors in a palette.
 
     Args:
         pixels: (height, width) uint8.

@@ -1,4 +1,4 @@
-"""Results that a person can read as the last line of a cell."""
+"""Results that read well as the last line of a cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 class Readable:
     """A result whose `repr`, in a cell and elsewhere, is the text that `print` shows.
 
-    A class that writes no `__str__` of its own lists its fields, tensors by dtype and shape.
+    A class without its own `__str__` lists its fields, tensors by dtype and shape.
     """
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Readable:
 
 
 def listed(title: str, fields: Iterable[tuple[str, Any]]) -> str:
-    """Return a title and a line for each field, the values below one another.
+    """Return a title and a line for each field, with aligned values.
 
     >>> print(listed("Metrics", [("entropy", 1.23456), ("rows", 20), ("sink", None)]))
     Metrics

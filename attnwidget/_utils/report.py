@@ -1,4 +1,4 @@
-"""What a person needs to know who is to find a fault: versions, the front-end, and what went wrong on its page."""
+"""The facts that help to find a fault: versions, the front-end, and the errors of its page."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-# What attnwidget stands on, what it meets, and the programs that it is shown in: those that are installed are named.
+# The packages attnwidget builds on or meets, and the programs that show it; installed ones are listed.
 PACKAGES = (
     *("torch", "numpy", "anywidget", "ipywidgets", "traitlets", "safetensors"),
     *("transformers", "matplotlib", "distributed", "numba", "pandas"),
     *("ipykernel", "ipython", "jupyterlab", "jupyterlab_widgets", "notebook", "marimo", "voila", "jupyter_server"),
 )
-NOTES: dict[str, Callable[[], str]] = {}  # what other modules have to say of this machine, once they are imported
+NOTES: dict[str, Callable[[], str]] = {}  # notes of other modules about this machine, once they are imported
 MAX_PAGES = 16
 MAX_ERRORS = 8  # of one page, the newest
 MAX_TEXT = 300  # characters
@@ -27,15 +27,15 @@ MAX_TEXT = 300  # characters
 
 @dataclass(frozen=True)
 class Report:
-    """Versions, the machine, the kernel, and what the pages said that have shown a widget of this kernel.
+    """Versions, the machine, the kernel, and the reports of pages that have shown a widget of this kernel.
 
     Printed, it is text to paste into an issue. It holds no tokens, no numbers of a model and no file names.
 
     Attributes:
         versions: of attnwidget, Python and each package that matters and is installed.
         machine: the system, the processor, torch's threads and devices, and the fused pass once an attention was made.
-        host: what runs this Python: "Jupyter kernel", "marimo", "Google Colab", "IPython" or "Python".
-        pages: what each page said, the newest last: `front_end`, `browser` and `errors`, a list of sentences.
+        host: the program that runs this Python: "Jupyter kernel", "marimo", "Google Colab", "IPython" or "Python".
+        pages: the report of each page, the newest last: `front_end`, `browser` and `errors`, a list of sentences.
     """
 
     versions: Mapping[str, str]
@@ -58,11 +58,11 @@ class Report:
 
 
 def report() -> Report:
-    """Return what to paste into an issue: versions, machine, front-end, and what went wrong on its page.
+    """Return a report for an issue: versions, machine, front-end, and the errors of its page.
 
     Returns:
-        A report, which prints as text. It holds no tokens, no numbers of a model and no file names. Nothing is
-        imported for it, and nothing leaves this machine.
+        A report, which prints as text. It holds no tokens, no numbers of a model and no file names. It imports nothing,
+        and nothing leaves this machine.
 
     Example:
         >>> import attnwidget
@@ -109,7 +109,7 @@ def machine() -> dict[str, str]:
 
 
 def host() -> str:
-    """Return what runs this Python, from what it has imported."""
+    """Return the program that runs this Python, judged by its imports."""
     loaded = sys.modules
     if "google.colab" in loaded:
         return "Google Colab"
@@ -125,13 +125,13 @@ def host() -> str:
 
 @dataclass
 class Pages:
-    """What pages have said of themselves, bounded: it comes from a front-end."""
+    """The reports of pages, bounded, because they come from a front-end."""
 
     _pages: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, said: Any) -> None:
-        """Keep what a page said: `front_end`, `browser` and maybe an `error`; what is anything else is left out."""
+        """Keep a page's report: `front_end`, `browser` and maybe an `error`; anything else is left out."""
         if not isinstance(said, dict):
             return
         name = (line_of(said.get("front_end")) or "unknown", line_of(said.get("browser")) or "unknown browser")
@@ -145,7 +145,7 @@ class Pages:
                 self._pages.pop(next(iter(self._pages)))
 
     def all(self) -> tuple[dict[str, Any], ...]:
-        """Return what each page said, the newest last."""
+        """Return the report of each page, the newest last."""
         with self._lock:
             return tuple(
                 {"front_end": front_end, "browser": browser, "errors": list(errors)}
@@ -165,7 +165,7 @@ PAGES = Pages()
 
 
 def take_page(content: Any) -> bool:
-    """Keep what a page says of itself; return whether the message was that."""
+    """Keep a page's report about itself; return whether the message was one."""
     if not isinstance(content, dict) or "page" not in content:
         return False
     PAGES.note(content["page"])

@@ -1,6 +1,6 @@
-"""Cooperative jobs: long work in short steps on the event loop that runs already, with time for others in between.
+"""Cooperative jobs: long work in short steps on the running event loop, with time for others in between.
 
-No threads: torch computes half as fast on a second one, and cells would find their own work slowed down.
+No threads: torch computes half as fast on a second one, and cells would be slowed down.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-BETWEEN = 0.002  # seconds that the loop is left alone after a step: a kernel needs several turns for one message
-AFTER = 0.02  # and after a question was answered, for the next may be on its way
+BETWEEN = 0.002  # seconds for the loop after a step: a kernel needs several turns for one message
+AFTER = 0.02  # seconds after an answered request, because the next may be on its way
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Job(NamedTuple):
 class Scheduler:
     """Advance jobs step by step on an event loop, the most urgent first; a step should take 30 ms at most.
 
-    The loop is that of the main thread if it has been seen there, as in a kernel, whichever thread asks; else the one
+    The loop is the main thread's if it has been seen there, as in a kernel, whichever thread asks; otherwise the loop
     that runs where a job is started. All steps run there, each with the lock held.
 
     >>> import asyncio, threading
@@ -53,7 +53,7 @@ class Scheduler:
         self._lock = lock
         self._jobs: dict[Hashable, Job] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._due: asyncio.AbstractEventLoop | None = None  # the loop on which the next step waits for its turn
+        self._due: asyncio.AbstractEventLoop | None = None  # the loop of the scheduled next step
         self._not_before = 0.0
         self.find_loop()
 
@@ -74,10 +74,10 @@ class Scheduler:
         return self._loop if _is_alive(self._loop) else None
 
     def start(self, name: Hashable, steps: Iterator[object], urgency: float = 0.0) -> bool:
-        """Start a job, in place of that of the same name.
+        """Start a job, replacing one with the same name.
 
         Returns:
-            False where no loop runs that could take its steps.
+            False if no loop runs that could take its steps.
         """
         loop = self.find_loop()
         if loop is None:
@@ -87,7 +87,7 @@ class Scheduler:
         return True
 
     def drop(self, name: Hashable) -> None:
-        """Forget a job; a step that is under way ends first."""
+        """Forget a job; a running step ends first."""
         self._jobs.pop(name, None)
 
     def clear(self) -> None:
@@ -95,7 +95,7 @@ class Scheduler:
         self._jobs.clear()
 
     def hold_back(self, seconds: float = AFTER) -> None:
-        """Leave the loop to others for a while; a longer while that is under way goes on."""
+        """Leave the loop to others for a while; a longer pause continues."""
         self._not_before = max(self._not_before, time.monotonic() + seconds)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop, delay: float = BETWEEN) -> None:
@@ -104,12 +104,12 @@ class Scheduler:
         self._due = loop
         try:
             loop.call_soon_threadsafe(loop.call_later, delay, self._tick, loop)
-        except RuntimeError:  # it was closed this very moment
+        except RuntimeError:  # it was closed just now
             self._due = None
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due = None
-        if not self._lock.acquire(blocking=False):  # another thread answers a question: the loop need not wait for it
+        if not self._lock.acquire(blocking=False):  # another thread answers a request: the loop need not wait for it
             self._schedule(loop)
             return
         try:
@@ -132,7 +132,7 @@ class Scheduler:
             return
         except StopIteration:
             pass
-        except Exception:  # whose job it is says so where it is to be seen; the kernel's log stays clean
+        except Exception:  # the job's owner reports it to the user; the kernel's log stays clean
             log.debug("a job ended early", exc_info=True)
         if self._jobs.get(name) is job:
             del self._jobs[name]
@@ -145,12 +145,12 @@ def _is_alive(loop: asyncio.AbstractEventLoop | None) -> bool:
 def in_slices(
     work: Iterable[object], tell: Callable[[], object], *, slice_seconds: float, first: float
 ) -> Iterator[None]:
-    """Do the steps of some work as those of a job, and tell now and then how far it is.
+    """Run work as a job and report progress.
 
     Args:
-        work: steps that may be much shorter than those of a job.
-        tell: called after `first` seconds, and then each time after twice as long.
-        slice_seconds: how long a step of the job is.
+        work: steps that may be much shorter than a job's.
+        tell: called after `first` seconds, then each time after twice as long.
+        slice_seconds: the length of a job's step.
 
     Yields:
         After each step of the job.

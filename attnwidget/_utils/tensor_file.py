@@ -1,4 +1,4 @@
-"""Tensors written in the safetensors format, one after the other, so that no copy of them all is made."""
+"""Write tensors in the safetensors format one at a time, without a copy of them all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-ALIGNED = 64  # bytes, as torch's own tensors are, so that last bits come out alike
+ALIGNED = 64  # bytes, like torch's own tensors, so that kernels give the same last bits
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -25,7 +25,7 @@ DTYPES = {
 
 
 def write_tensors(file: IO[bytes], tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors by name, of the dtypes in `DTYPES`, those that keep others aligned first.
+    """Write tensors by name, with dtypes in `DTYPES`, ordered so that all are aligned.
 
     Args:
         file: opened for writing.

@@ -1,4 +1,4 @@
-"""Do what is asked for faster than it can be drawn once for all that was asked meanwhile."""
+"""Run a function once for several requests that come faster than it can draw."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ INTERVAL = 0.08  # seconds from one time to the next, at least
 
 
 class Throttle:
-    """Do something at once, or, where that was a moment ago, a moment later for all who ask until then.
+    """Runs a function at once, or, if it ran a moment ago, a moment later for all requests until then.
 
     Args:
-        do: what is done.
-        lock: held while it is done late, on a thread of its own.
+        do: the function.
+        lock: held while it runs late, on another thread.
     """
 
     def __init__(self, do: Callable[[], None], lock: AbstractContextManager[Any]) -> None:
@@ -25,7 +25,7 @@ class Throttle:
         self._last = -INTERVAL
 
     def soon(self) -> None:
-        """Do it now, or soon where it was done a moment ago."""
+        """Run it now, or soon if it ran a moment ago."""
         if self._later is not None:
             return
         wait = self._last + INTERVAL - time.monotonic()

@@ -1,22 +1,22 @@
-"""How long something still takes, told only once it can be known."""
+"""The time that a job still takes, reported only once it can be known."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-STEADY = 0.25  # share of the time left that predictions may be apart to be told
+STEADY = 0.25  # the largest spread of reported predictions, as a share of the time left
 
 
 class TimeLeft:
-    """Predicts the end of a job from how it went lately; says nothing until its predictions agree.
+    """Predicts the end of a job from its recent speed; returns nothing until its predictions agree.
 
-    A job is slow at first, while memory is new and a page still asks for other things: what it did in the first half of
-    the time that has passed does not count.
+    A job is slow at first, while memory is new and a page still makes other requests, so the first half of the elapsed
+    time does not count.
 
     Args:
         begun: the time at which it began, in seconds.
-        share: the share that was done by then.
-        settle: seconds over which predictions have to agree; after twice as many one is told at the earliest.
+        share: the finished share at that time.
+        settle: seconds over which predictions must agree; the first one is reported after at least twice as many.
 
     >>> left = TimeLeft(0.0, 0.0, settle=1.0)
     >>> found = [left.at(time, time / 100) for time in (0.5, 1.0, 1.5, 2.0, 4.0)]
@@ -27,10 +27,10 @@ class TimeLeft:
     def __init__(self, begun: float, share: float, settle: float) -> None:
         self._begun, self._settle, self._known = begun, settle, False
         self._times, self._shares = [begun], [share]
-        self._ends: list[tuple[float, float]] = []  # when something was predicted, and which end
+        self._ends: list[tuple[float, float]] = []  # times of predictions, and the predicted ends
 
     def at(self, now: float, share: float) -> float | None:
-        """Note the share that is done now; return the seconds that are left, None where they are not known yet."""
+        """Note the finished share; return the seconds that are left, None if still unknown."""
         since = max(0, bisect_right(self._times, (self._begun + now) / 2) - 1)
         gained, passed = share - self._shares[since], now - self._times[since]
         self._times.append(now)

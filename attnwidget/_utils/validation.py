@@ -1,4 +1,4 @@
-"""Check what a user gives: tensors, numbers, words; what is refused is told with the next step.
+"""Check a user's tensors, numbers and words; each error names the next step.
 
 Nothing is copied or moved.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils.dlpack import from_dlpack
 
-LISTED = 24  # names that are read through
+LISTED = 24  # the most names in an error
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -28,10 +28,10 @@ def as_tensor(x: Any, name: str) -> Tensor:
 
     Args:
         x: a torch tensor, or anything with `__dlpack__` or `__array__`.
-        name: what the user calls it.
+        name: of the argument, for errors.
 
     Raises:
-        TypeError: x is none of these, or its numbers cannot be read one by one.
+        TypeError: x is of another type, or its numbers cannot be read one by one.
 
     >>> as_tensor(np.array([[1.0, 2.0]]), "q")
     tensor([[1., 2.]], dtype=torch.float64)
@@ -56,7 +56,7 @@ def as_tensor(x: Any, name: str) -> Tensor:
 
 
 def _refuse_without_numbers(x: Tensor, name: str) -> None:
-    """Raise TypeError for a tensor whose numbers cannot be read one by one, with what to give in its place."""
+    """Raise TypeError for a tensor whose numbers cannot be read one by one, with what to give instead."""
     kind = type(x).__name__
     if kind == "FakeTensor":
         raise TypeError(f"{name} is a FakeTensor, which has no numbers: give the tensor itself, outside FakeTensorMode")
@@ -95,7 +95,7 @@ def _from_numpy(x: np.ndarray[Any, Any], name: str) -> Tensor:
 
 
 def check_floats(x: Tensor, name: str) -> None:
-    """Raise TypeError unless x holds numbers that attention is computed with."""
+    """Raise TypeError unless x holds numbers with which attention can be computed."""
     if x.dtype in FLOATS:
         return
     dtype = str(x.dtype).removeprefix("torch.")
@@ -110,15 +110,15 @@ def check_floats(x: Tensor, name: str) -> None:
 
 
 def told(value: Any) -> str:
-    """Return a value as an error tells it, whatever it is and however long."""
+    """Return a value as text for an error, whatever it is and however long."""
     try:
         return reprlib.repr(value)
-    except (ValueError, RecursionError):  # a whole number of thousands of digits, or lists in lists in lists
+    except (ValueError, RecursionError):  # a number of thousands of digits, or deeply nested lists
         return f"{kind_of(value)} too large to be written"
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of a value as an error tells it, with its article.
+    """Return the type of a value for an error, with its article.
 
     >>> kind_of(3), kind_of("text"), kind_of(None)
     ('an int', 'a str', 'None')
@@ -170,7 +170,7 @@ def as_size(value: Any, name: str) -> int:
     return size
 
 
-ELSEWHERE = {  # keywords of other libraries: which of ours stands for one, and how it is written
+ELSEWHERE = {  # keywords of other libraries: our keyword for each, and how to write it
     "attention_mask": ("mask", 'mask=attention_mask, mask_means="keep"'),
     "attn_mask": ("mask", "mask=attn_mask, if it is of scaled_dot_product_attention, where True may attend"),
     "key_padding_mask": ("mask", 'mask=key_padding_mask, mask_means="hide"'),
@@ -192,7 +192,7 @@ ELSEWHERE = {  # keywords of other libraries: which of ours stands for one, and 
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise TypeError for the first keyword that is not known, with what stands for it, or the nearest one that is."""
+    """Raise TypeError for the first unknown keyword, with its equivalent, or the nearest known one."""
     known = list(known)
     for name in given:
         if name not in known:
@@ -204,11 +204,11 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def nearest(name: Any, known: Sequence[str]) -> str:
-    """Return "did you mean …? else " where one of the known names is close to what was given, else nothing."""
+    """Return "did you mean …? else " if one of the known names is close to the given one, else nothing."""
     close = closest(name, known)
     return "" if close is None else f"did you mean {close!r}? else "
 
 
 def closest(name: Any, known: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that is most like what was given; None where none is as like as `cutoff`, 0 to 1."""
+    """Return the known name nearest to the given one; None if none is as near as `cutoff`, 0 to 1."""
     return next(iter(get_close_matches(str(name), known, n=1, cutoff=cutoff)), None)

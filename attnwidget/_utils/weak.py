@@ -1,4 +1,4 @@
-"""Call a method of an object without keeping that alive: what it owns may then call it back, and no cycle is made."""
+"""Call a method of an object without keeping the object alive, so that its owners may call it back without a cycle."""
 
 from __future__ import annotations
 

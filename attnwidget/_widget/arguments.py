@@ -67,7 +67,7 @@ def read_arguments(q: Any, k: Any, v: Any, rules: Mapping[str, Any], show: Mappi
         show: the other keywords.
 
     Raises:
-        TypeError, ValueError: the arguments are none of these; the message has the line to write instead.
+        TypeError, ValueError: the arguments have another form; the message has the line to write instead.
     """
     same_axes = getattr(k, "ndim", None) == getattr(q, "ndim", 0)  # tensors of integers are refused as tensors
     if k is not None and (same_axes or not is_tokens(k)):

@@ -107,7 +107,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             `attnwidget.results.HeadRows` (exact rows of some heads, with tokens and segments) and return a number for
             each head and row; or kinds of `find_heads`, such as "lookback", which needs segments.
         only_heads: limits on the heads in the heads view: (first layer, last layer, least value of `bar`), such as (8,
-            12, None); None is no limit.
+            12, None); None means no limit.
         segments: the named parts of the text for the view "segments", in any form that `attnwidget.segments` takes or
             returns: {"document": (0, 40), "answer": (40, 52)}, the messages of a chat, or "sentences"; or a list with
             one for each sample.
@@ -357,7 +357,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
                 computed here.
 
         Raises:
-            TypeError: executor is no executor.
+            TypeError: it is not an executor.
 
         >>> import torch
         >>> w = AttentionWidget(*torch.randn(2, 10_000, 4))
@@ -505,7 +505,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys)"
         )
 
-    # Opening: everything that can be refused is refused before the front-end is told.
+    # Opening: everything that can be refused is refused before the front-end is informed.
 
     def _open(
         self, attention: Attention | AttentionStack | Sources, show: dict[str, Any], tensor_keywords: dict[str, Any]

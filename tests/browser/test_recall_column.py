@@ -121,7 +121,7 @@ def test_of_the_largest_of_several_heads_a_sentence_stands_there_and_no_column(o
         "() => document.querySelector('[data-aw=recall-legend]').textContent.includes('shares')"
     )
     assert not shown.page.locator("[data-aw=recall]").is_visible()
-    assert "the largest weights of several heads are no shares of a row" in text_of(shown, "recall-legend")
+    assert "the largest weights of several heads are not shares of a row" in text_of(shown, "recall-legend")
     shown.check()
 
 

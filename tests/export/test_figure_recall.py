@@ -48,7 +48,7 @@ def test_the_largest_of_several_heads_have_none_and_the_picture_says_why(width: 
     w = widget()
     w.set_trait("heads", [0, 1])
     w.combine = "max"
-    assert "Recall of the rows: the largest weights of several heads are no shares of a row" in texts(w, width=width)
+    assert "Recall of the rows: the largest weights of several heads are not shares of a row" in texts(w, width=width)
     w.combine = "mean"
     assert "share of the row's weight on keys in the cache: lowest" in texts(w, width=width)
     w.what_if = {}

@@ -78,7 +78,9 @@ def test_positions_that_are_given_with_words_are_those_of_words() -> None:
 
 def test_a_head_or_a_pair_that_is_not_among_those_given_is_refused() -> None:
     q, k = torch.randn(2, 1, 6, 8, 4)
-    with pytest.raises(ValueError, match=r"head is 1, which is none of heads \[0, 4\]: give one of these, or no heads"):
+    with pytest.raises(
+        ValueError, match=r"head is 1, which is not one of heads \[0, 4\]: give one of these, or no heads"
+    ):
         AttentionWidget(q, k, head=1, heads=[0, 4])
     with pytest.raises(ValueError, match=r"\(query, key\) is \(5, None\), but the last of pins is \(3, 4\)"):
         AttentionWidget(q, k, pins=[(1, 2), (3, 4)], query=5)

@@ -170,7 +170,7 @@ def test_forwards_and_names_together() -> None:
         ({"a": stack(2)}, {"stack": "b"}, ValueError, "no stack is called 'b': give one of 'a'"),
         ({"a": stack(2)}, {"stack": 2}, TypeError, "stack is 2: give the name of a stack"),
         ({"a": stack(2)}, {"forward": 1}, IndexError, "forward 1 is not there"),
-        ({"a": stack(2)}, {"tokens": {"b": ["x", "y"]}}, ValueError, "tokens has 'b', which is no stack"),
+        ({"a": stack(2)}, {"tokens": {"b": ["x", "y"]}}, ValueError, "tokens has 'b', which is not a stack"),
         ({"a": stack(2)}, {"tokens": {"a": ["x"]}}, ValueError, "tokens"),
         ({"a": lambda: 3}, {}, TypeError, "attention is int"),
     ],

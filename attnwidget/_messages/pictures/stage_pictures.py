@@ -240,7 +240,7 @@ def becomes_exact(att: Attention, made: Picture) -> bool:
 
 
 def scales(att: Attention, batch: int, head: int, made: Picture) -> bool:
-    """Whether a new scale only multiplies the pictures before the softmax, of which only the colors are sent."""
+    """Whether a new scale only multiplies the pictures before the softmax; only their colors are sent."""
     plain = att.scores_are_products and not att.rules.biases and att.scale > 0 and not att.has_sinks
     small = att.shape.Q * att.shape.K <= MAX_SCALED_CELLS and is_finite(Head(att, batch, head), range(att.shape.Q))
     return plain and small and all(one["values"]["dtype"] == "uint8" for one in made["pictures"])

@@ -440,7 +440,7 @@ class ComparisonWidget(AttentionWidget):
         yield SavedTrait("against_at", ["against"], (([name], place) for name, place in places.items()))
 
     def _saved_comparison(self, *of: Any) -> dict[str, Any]:
-        """Return a comparison as far as it is known; none is begun for a side that is not shown."""
+        """Return the known part of a comparison; none is begun for a side that is not shown."""
         if self.comparison is not None and all(
             self.comparison[name] == at for name, at in zip(COMPARED, of, strict=True)
         ):
@@ -572,7 +572,7 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
             for other in given:
                 if other not in sides:
                     advice = f"{nearest(other, list(sides))}give one of {', '.join(map(repr, sides))}"
-                    raise ValueError(f"{keyword} has {other!r}, which is no side: {advice}")
+                    raise ValueError(f"{keyword} has {other!r}, which is not a side: {advice}")
             given = given.get(name)
         if given is None and isinstance(side, AttentionWidget):
             given = side.as_strings(keyword)

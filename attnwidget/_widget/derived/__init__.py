@@ -1,1 +1,1 @@
-"""Traits that follow from others, and what computes them."""
+"""Traits that follow from others, and their computation."""

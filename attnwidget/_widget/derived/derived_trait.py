@@ -1,4 +1,4 @@
-"""Traits that follow from others: each is made again only where what it follows from has changed."""
+"""Traits that follow from others: each is computed again only if its sources have changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..._utils.failures import log_told, sentence_of
 
-INTERRUPTED = "interrupted before it was there: w.finish() computes it"
+INTERRUPTED = "interrupted before it was computed: w.finish() computes it"
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +21,12 @@ class DerivedTrait(NamedTuple):
     """How one trait follows from others.
 
     Attributes:
-        of: what it is of, as it is now; () while nobody wants it, and then it is None.
-        make: makes its value from what it is of.
-        instead: makes a value that tells of the error where `make` raises, from the error and what it was to be of.
-            Without it the value is None, and the error is told beside it.
-        required: whether an error is raised, as nothing can be shown without this trait.
-        leave: called when nobody wants it any longer.
+        of: its present sources; () while nobody needs it, and then it is None.
+        make: computes its value from the sources.
+        instead: returns a value that reports the error if `make` raises, from the error and the sources. Without it the
+            value is None, and the error is reported beside it.
+        required: whether to raise an error, because nothing can be shown without this trait.
+        leave: called when nobody needs it any longer.
     """
 
     of: tuple[Any, ...]
@@ -37,13 +37,13 @@ class DerivedTrait(NamedTuple):
 
 
 class Derived:
-    """The traits that follow from others, and of what each was last made.
+    """The traits that follow from others, and the sources of their last values.
 
     Args:
-        rules: tells how each follows, by name, as it is now.
+        rules: returns the present rule of each, by name.
         put: sets one of them.
-        tell: told of each that is made why it could not be computed, or None.
-        strict: tells whether what cannot be computed raises, as while a widget is opened.
+        tell: called with each computed trait and its error, or None.
+        strict: returns whether errors are raised, as while a widget opens.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Derived:
         self._made: dict[str, tuple[Any, ...]] = {}
 
     def bring(self, name: str) -> bool:
-        """Bring one of them to what is selected; return False where it is there already."""
+        """Update one of them to the selection; return False if it is up to date."""
         rule = self._rules()[name]
         if self._made.get(name) == rule.of:
             return False
@@ -68,7 +68,7 @@ class Derived:
         return True
 
     def interrupt(self, reason: str = INTERRUPTED) -> None:
-        """Say of those that are not of what is selected what came between; each is made when next brought."""
+        """Report that an interrupt came before those that are out of date; each is computed when next updated."""
         for name, rule in self._rules().items():
             if self._made.get(name) == rule.of:
                 continue
@@ -83,7 +83,7 @@ class Derived:
                 self._tell(name, reason)
 
     def hold_back(self, reason: str) -> None:
-        """Say of all but those that are required that they are still to come; each is made when next brought."""
+        """Report all but the required ones as pending; each is computed when next updated."""
         for name, rule in self._rules().items():
             if rule.required:
                 self.bring(name)
@@ -95,20 +95,20 @@ class Derived:
             self._tell(name, None)
 
     def value(self, name: str, *of: Any) -> Any:
-        """Return what one of them would be of something else."""
+        """Return the value of one of them for other sources."""
         return self._value(name, self._rules()[name], of)[0]
 
     def is_of(self, name: str, of: tuple[Any, ...]) -> bool:
-        """Return whether one of them is of this."""
+        """Return whether one of them has these sources."""
         return self._made.get(name) == of
 
     def forget(self, *names: str) -> None:
-        """Make these again when they are next brought, or, where none are named, all of them."""
+        """Mark these, or all if none are named, to be computed again at the next update."""
         for name in names or list(self._made):
             self._made.pop(name, None)
 
     def _value(self, name: str, rule: DerivedTrait, of: tuple[Any, ...]) -> tuple[Any, str | None]:
-        """The value, and why there is none where that is not in the value itself."""
+        """The value, and the error if the value does not contain it."""
         if not of:
             rule.leave()
             return None, None

@@ -1,4 +1,4 @@
-"""What is likely wrong with heads, and how far other results are: computed once for each head, and kept."""
+"""Likely faults of heads, and their distance from other results: computed once for each head, and kept."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..._utils.scheduler import Scheduler
 from ...attention import Attention
 from ..stores.layers import ShownLayers
 
-MAX_CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; beyond, a moment later where a loop runs
-MAX_UNASKED_CELLS = 1 << 22  # beyond, only when asked
-MAX_KEPT_HEADS = 256  # heads of which the findings are kept
+MAX_CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; a larger head is checked later, in a loop
+MAX_UNASKED_CELLS = 1 << 22  # a larger head is checked only on request
+MAX_KEPT_HEADS = 256  # heads whose findings are kept
 
 
 class Examined(NamedTuple):
-    """The findings about a head, and how far other results are, as they are sent."""
+    """The findings about a head, and its distance from other results, as sent."""
 
     findings: list[dict[str, Any]]
     deviation: dict[str, Any]
@@ -33,32 +33,32 @@ class FindingsCache:
     """The findings about each head.
 
     Args:
-        scheduler: tells whether a loop runs, so that a long head can be checked later.
+        scheduler: says whether a loop runs, so that a long head can be checked later.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._known: dict[tuple[Any, ...], Examined] = {}
-        self._asked: dict[tuple[Any, ...], None] = {}  # of which heads somebody asked
+        self._asked: dict[tuple[Any, ...], None] = {}  # requested heads
 
     def forget(self) -> None:
-        """Keep nothing: the tensors, or their tokens, are others now."""
+        """Forget everything: the tensors, or their tokens, have changed."""
         self._known.clear()
         self._asked.clear()
 
     def of(self, shown: ShownLayers, layer: int, batch: int, head: int) -> Examined | None:
-        """Return what is likely wrong with a head, and how far other results are; of a long one None until asked."""
+        """Return the likely faults of a head, and its distance from other results; None for a long one until asked."""
         run_to_end(self.finding(shown, layer, batch, head))
         return self._known.get(_key(shown, layer, batch, head))
 
     def ask(self, shown: ShownLayers, layer: int, batch: int, head: int) -> None:
-        """Note that somebody asked for the findings about a head, however long it is."""
+        """Note a request for the findings about a head, however long it is."""
         while len(self._asked) >= MAX_KEPT_HEADS:
             self._asked.pop(next(iter(self._asked)))
         self._asked[_key(shown, layer, batch, head)] = None
 
     def finding(self, shown: ShownLayers, layer: int, batch: int, head: int) -> Generator[None, None, None]:
-        """Find what is likely wrong with a head, in steps, where it is to be known and is not; yields after each."""
+        """Find the likely faults of a head, in steps, if needed; yields after each."""
         key, att = _key(shown, layer, batch, head), shown.layers[layer]
         if key in self._known or not (key in self._asked or self._is_checked(att, batch, head)):
             return
@@ -72,13 +72,13 @@ class FindingsCache:
         self._known[key] = Examined([asdict(one) for one in found], beside)
 
     def takes_long(self, shown: ShownLayers, layer: int, batch: int, head: int) -> bool:
-        """Return whether a head is to be checked, but later, in steps."""
+        """Return whether a head will be checked later, in steps."""
         att = shown.layers[layer]
         wanted = self._is_checked(att, batch, head) or _key(shown, layer, batch, head) in self._asked
         return _cells(att) > MAX_CHECKED_AT_ONCE and wanted
 
     def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
-        """Return whether a head is checked without being asked."""
+        """Return whether a head is checked without a request."""
         most = MAX_CHECKED_AT_ONCE if self._scheduler.find_loop() is None else MAX_UNASKED_CELLS
         return _cells(att) <= most and not picture.is_long(att, LevelKey(batch, head, "weights", "max"))
 

@@ -1,8 +1,8 @@
-"""The selection of a widget at one moment: what its derived traits follow from.
+"""The selection of a widget at one moment: the source of its derived traits.
 
 Two pairs of traits overlap: `head` is one of `heads`, and (`query`, `key`) is the last of `pins`. `heads_with`,
 `pins_with` and `last_of` keep them consistent; js/src/state/store.ts (`shownHeads`, `shownPins`) and
-js/src/kernel/snapshot.ts (`fitted`) do the same where no Python answers.
+js/src/kernel/snapshot.ts (`fitted`) do the same without a kernel.
 """
 
 from __future__ import annotations

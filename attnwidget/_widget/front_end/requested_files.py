@@ -143,6 +143,6 @@ def _drawing(view: WidgetView, kind: str) -> Generator[float, None, bytes]:
         figure = figure_of(view, width=6.5, dpi=200)
         yield 0.6
         figure.savefig(into, format=kind)
-    except ImportError as error:  # matplotlib is missing; this is no mistake of the widget
+    except ImportError as error:  # matplotlib is missing; this is not a mistake of the widget
         raise ValueError(str(error)) from error
     return into.getvalue()

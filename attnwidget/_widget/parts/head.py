@@ -30,7 +30,7 @@ Made = dict[str, Any]
 
 
 class HeadPart(LookPart):
-    """The picture of the selected head, and what else is said about it."""
+    """The picture of the selected head, and other facts about it."""
 
     _tile_queue: TileQueue
     _exact_pass: ExactPass

@@ -97,7 +97,7 @@ class SelectionPart(WidgetPart):
         """Set the selection of a new widget, and return its other keywords.
 
         Raises:
-            ValueError: `head` is none of `heads`, or (`query`, `key`) is not the last of `pins`.
+            ValueError: `head` is not one of `heads`, or (`query`, `key`) is not the last of `pins`.
         """
         with self.hold_trait_notifications():
             for name in ("head", "query", "key"):
@@ -108,7 +108,7 @@ class SelectionPart(WidgetPart):
             if name in show:
                 setattr(self, name, show[name])
         if "head" in show and self.head != head:
-            raise ValueError(f"head is {head}, which is none of heads {self.heads}: give one of these, or no heads")
+            raise ValueError(f"head is {head}, which is not one of heads {self.heads}: give one of these, or no heads")
         if any(name in show and getattr(self, name) != at for name, at in zip(("query", "key"), pair, strict=True)):
             raise ValueError(f"(query, key) is {pair}, but the last of pins is {last_of(self.pins)}: give pins alone")
         return {name: value for name, value in show.items() if name not in ("head", "query", "key", "heads", "pins")}

@@ -47,7 +47,7 @@ class StacksPart(SegmentsPart, RecallPart):
             The keywords, with the labels of the stack added.
 
         Raises:
-            ValueError, TypeError, IndexError: there is no such stack, or it is none.
+            ValueError, TypeError, IndexError: there is no such stack, or it is not a stack.
         """
         show, labels = dict(show), {}
         if isinstance(source, Mapping):

@@ -101,7 +101,7 @@ class ExactPass:
         """Let an executor compute the current exact picture and the next ones.
 
         Raises:
-            TypeError: executor is no executor.
+            TypeError: it is not an executor.
         """
         workers_of(executor)
         self.executor = executor

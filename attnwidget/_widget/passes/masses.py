@@ -80,14 +80,14 @@ class Masses:
     # The traits.
 
     def of_head(self, shown: ShownLayers, at: tuple[int, int, int | str], place: MassPlace) -> Made:
-        """Return the masses of a head, or of combined heads, as far as they are quick; the rest follows."""
+        """Return the masses of a head, or of combined heads, the quick ones at once; the rest follows."""
         self.leave(SEGMENTS)
         found = self._shown["mass"] = self._pass_of(shown, *at, place)
         self._begin("mass", SEGMENTS, found, lambda: found.sampled, found.cells <= MAX_AT_ONCE)
         return found.message()
 
     def of_heads(self, shown: ShownLayers, at: tuple[int, int], place: MassPlace) -> Made:
-        """Return the masses of all heads with a layer's length, as far as they are quick; the rest follows."""
+        """Return the masses of all heads with a layer's length, the quick ones at once; the rest follows."""
         self.leave(SEGMENTS_OF_HEADS)
         found = self._shown["head_mass"] = self._pass_of_heads(shown, *at, place)
         self._begin("head_mass", SEGMENTS_OF_HEADS, found, lambda: True, whole=True)

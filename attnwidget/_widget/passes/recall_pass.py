@@ -1,7 +1,7 @@
 """The recall of each shown row under a cache policy: the share of its weight on keys that the cache keeps.
 
 The recall of the mean of several heads is the mean over the heads, and that of a word the mean over its subwords. Heads
-and subwords without weights count as nothing. The largest weights of several heads are no shares, so they have no
+and subwords without weights count as nothing. The largest weights of several heads are not shares, so they have no
 recall.
 """
 
@@ -29,7 +29,7 @@ SLICE_SECONDS = 0.02
 
 
 class RecallPass:
-    """The recall of each row of one head, as far as it is computed.
+    """The recall of each row of one head, in part while it is being computed.
 
     Args:
         scheduler: runs slow parts.
@@ -42,7 +42,7 @@ class RecallPass:
         self._found: RowRecalls
 
     def look(self, att: AttentionBase, of: dict[str, Any]) -> dict[str, Any]:
-        """Return the recall of a head, or of combined heads, as far as it is quick; the rest follows.
+        """Return the recall of a head, or of combined heads, the quick part at once; the rest follows.
 
         Args:
             att: the layer, with the keys that a cache keeps.
@@ -93,7 +93,7 @@ class RecallPass:
 def refused(of: dict[str, Any]) -> dict[str, Any]:
     """Return the message for the maximum of several heads, which has no recall."""
     why = (
-        "the largest weights of several heads are no shares of a row: look at their mean (w.combine = 'mean'), or one "
+        "the largest weights of several heads are not shares of a row: look at their mean (w.combine = 'mean'), or one "
         "head"
     )
     return {**of, "values": encoding.encode(np.zeros(0, np.float32)), "every": 1, "share": 1.0, "error": why}

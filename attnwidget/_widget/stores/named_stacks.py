@@ -1,4 +1,4 @@
-"""Several stacks of layers, one of which is shown: the towers of a model, and its forward passes."""
+"""Several stacks of layers, one shown at a time: the towers of a model, and its forward passes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class NamedStacks:
         """Return a stack with its labels, reading it the first time.
 
         Raises:
-            TypeError: it is no stack.
+            TypeError: it is not a stack.
         """
         source = self._sources[key]
         if key in self._read:
@@ -160,7 +160,7 @@ class NamedStacks:
             if isinstance(key, int) and not isinstance(key, bool):
                 same = [one for one in same if one.forward == key and one.name == ""]
             if not same:
-                raise ValueError(f"{name} has {key!r}, which is no stack: there are {_listed(self._sources)}")
+                raise ValueError(f"{name} has {key!r}, which is not a stack: there are {_listed(self._sources)}")
             found |= {one: labels for one in same if one not in found or isinstance(key, tuple)}
         return found
 

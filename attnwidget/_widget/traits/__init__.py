@@ -1,1 +1,1 @@
-"""The widget's traits: their types, what they hold at first, and how a value is checked."""
+"""The widget's traits: their types, defaults and checks."""

@@ -1,14 +1,14 @@
-"""The keywords that make a widget: their types, for editors; and from the traits' tags, who may set which of them.
+"""The keywords of a widget: their types, for editors; and who may set which, by the traits' tags.
 
-A trait has a role, a tag that says what it is to the front-end; js/src/contract/traits.ts has the same table, and
+Each trait has a role, a tag for the front-end; js/src/contract/traits.ts has the same table, and
 tests/contract/traits.json holds both to it:
 
-* "given": what a user gives, such as tokens; only Python sets it.
-* "selection": where one looks. The front-end sets it too.
-* "look": how it is drawn, for which the front-end needs no kernel. It sets it too.
-* "numbers": which numbers are shown, for which it needs the kernel. It sets it too.
-* "derived": what follows from the others; only the widget sets it.
-* "identity": what the widget is; it never changes.
+* "given": an argument of the user, such as tokens; only Python sets it.
+* "selection": where a person looks. The front-end sets it too.
+* "look": how it is drawn; the front-end needs no kernel for it, and sets it too.
+* "numbers": which numbers are shown; the front-end needs the kernel for it, and sets it too.
+* "derived": it follows from the others; only the widget sets it.
+* "identity": the kind of the widget; it never changes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SegmentsShow = Literal["attention", "effect"]
 EffectEdit = Literal["zero", "cut", "uniform"]
 View = Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages"]
 
-TensorsLike = TensorLike | Sequence[TensorLike]  # of all layers, or of each
+TensorsLike = TensorLike | Sequence[TensorLike]  # for all layers, or for each
 Tokens = Sequence[str] | Sequence[Sequence[str]] | Sequence[int] | Sequence[Sequence[int]] | TensorLike
 Pins = Iterable[Sequence[SupportsIndex | None]]
 ColorRange = Literal["head", "row", "layer", "view", "unit"] | Sequence[float]
@@ -115,13 +115,13 @@ class LooksBesideTarget(TypedDict, total=False):
 
 
 class KeywordsOfLooks(LooksBesideTarget, total=False):
-    """What is shown of one attention or of several, and how: the keywords that every kind of widget has."""
+    """What a widget shows, and how: the keywords of every kind of widget."""
 
     target: SupportsIndex | None
 
 
 class ViewKeywords(TypedDict, total=False):
-    """What one attention has, and a comparison has not."""
+    """Keywords of one attention that a comparison lacks."""
 
     view: View
     key_tokens: Tokens | Mapping[Any, Tokens | None] | None
@@ -146,7 +146,7 @@ class WidgetKeywords(ShowKeywords, LayeredKeywords, total=False):
 
 
 class ComparisonKeywords(KeywordsOfLooks, total=False):
-    """The keywords of `compare`: those of `AttentionWidget`, where tokens may be those of each side by its name."""
+    """The keywords of `compare`: those of `AttentionWidget`; tokens may be given for each side by its name."""
 
     view: Literal["compare"] | View
     tokens: Tokens | Mapping[str, Tokens] | None
@@ -157,14 +157,14 @@ class ComparisonKeywords(KeywordsOfLooks, total=False):
 
 @functools.cache
 def names_of(widget: type[traitlets.HasTraits], *roles: str) -> tuple[str, ...]:
-    """Return the names of the traits that have one of these roles, in the order in which they are defined."""
+    """Return the names of the traits with one of these roles, in the order in which they are defined."""
     defined = [name for one in reversed(widget.__mro__) for name in vars(one)]
     found = widget.class_traits(role=lambda role: role in roles)
     return tuple(name for name in dict.fromkeys(defined) if name in found)
 
 
 def keywords_of(widget: type[traitlets.HasTraits]) -> tuple[str, ...]:
-    """Return the names of all keywords that say what a widget shows, and how."""
+    """Return the names of all keywords of a widget's view."""
     return (*names_of(widget, *SETTABLE), "layout")
 
 
@@ -172,10 +172,10 @@ USED_BESIDE = ("facts", "findings", "picture", "progress", "close", "layout", "o
 
 
 def offered_names(widget: type[traitlets.HasTraits]) -> list[str]:
-    """Return the names that an editor is to offer on a widget: keywords, and the methods and properties of our own."""
+    """Return the names that an editor offers on a widget: keywords, and our own methods and properties."""
     ours = [one for one in widget.__mro__ if one.__module__.startswith(__name__.partition(".")[0])]
     plain = {name for one in ours for name, found in vars(one).items() if isinstance(found, OFFERED)}
-    inherited = {name for one in widget.__mro__ if one not in ours for name in vars(one)}  # and some of it overridden
+    inherited = {name for one in widget.__mro__ if one not in ours for name in vars(one)}  # some of it overridden
     named = {*(plain - inherited), "still", *keywords_of(widget), *USED_BESIDE} - {"as_strings"}
     return sorted(name for name in named if not name.startswith("_"))
 
@@ -184,12 +184,12 @@ OFFERED = (FunctionType, property, classmethod)
 
 
 def list_keywords(function: Callable[..., Any], keywords: type, widget: type[traitlets.HasTraits]) -> None:
-    """Let `help()` and an editor list the keywords of a function, with their defaults, where its signature has **show.
+    """Make `help()` and editors list a function's keywords and defaults in place of **show.
 
     Args:
         function: whose signature ends with ** of a TypedDict.
-        keywords: that TypedDict.
-        widget: whose traits tell the defaults.
+        keywords: the TypedDict.
+        widget: whose traits have the defaults.
     """
     inner: Any = getattr(function, "__func__", function)  # of a class method
     found = inspect.signature(inner)

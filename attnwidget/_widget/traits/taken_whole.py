@@ -1,4 +1,4 @@
-"""Traits that are set together: all of them, or none, whatever comes between."""
+"""Traits that are set together: all of them, or none, even after an interrupt."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import traitlets
 
 
 class TakenWhole(traitlets.HasTraits):
-    """Traits of which several are set together or not at all, also where what sets them is stopped on the way."""
+    """Several traits that are set together or not at all, even if the setting code is interrupted."""
 
     @contextmanager
     def hold_trait_notifications(self) -> Iterator[None]:
-        """Set traits within, and tell of them once all are checked; where anything is raised, put them back.
+        """Set traits within, and send them after all checks; after any error, restore them.
 
-        traitlets puts back only what its own checks refuse. An interrupt, or memory that ends, would leave values that
-        nobody has checked, and every later question would meet them.
+        traitlets restores only what its own checks refuse. An interrupt, or a lack of memory, would leave unchecked
+        values, and every later request would use them.
         """
         if self._cross_validation_lock:
             yield

@@ -1,7 +1,7 @@
-"""Trait types of the widget: each accepts what a user would write and refuses the rest in a sentence.
+"""Trait types of the widget: each accepts what a user would write, and refuses the rest with a sentence.
 
-The errors are traitlets' own, so that several traits set at once roll back together, and Python's, so that users catch
-what they expect.
+Errors are traitlets' own, so that several traits set at once roll back together, and Python's, so that users can catch
+the usual types.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_PINS = 1000
 
 
 class WrongValue(traitlets.TraitError, ValueError):
-    """Raised for a value that a trait may not have."""
+    """Raised for an invalid value of a trait."""
 
 
 class WrongType(traitlets.TraitError, TypeError):
-    """Raised where a trait was given something of another type."""
+    """Raised for a value of the wrong type."""
 
 
 class NotThere(traitlets.TraitError, IndexError):
@@ -35,17 +35,17 @@ class NotThere(traitlets.TraitError, IndexError):
 
 
 class refusing:  # noqa: N801 - it stands in `with`, as a function does
-    """Raise what is refused within as a trait refuses it: the same sentence, in an error of the same kind.
+    """Raise errors from within as a trait raises them: the same sentence, in an error of the same kind.
 
-    Not a generator with `contextmanager`: from Python 3.12 on, such a frame and the traceback of an error thrown into
-    it hold each other, so that all that is named there, a closed widget's tensors too, waited for the collector.
+    Not a generator with `contextmanager`: from Python 3.12 on, its frame and the traceback of an error hold each other,
+    so that everything named there, such as a closed widget's tensors, would wait for the garbage collector.
     """
 
     def __enter__(self) -> None:
         """Begin."""
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        """Raise what was refused as a trait does."""
+        """Raise an error as a trait does."""
         if error is None or isinstance(error, traitlets.TraitError):
             return
         if isinstance(error, IndexError):
@@ -59,11 +59,11 @@ class refusing:  # noqa: N801 - it stands in `with`, as a function does
 
 
 Whole = traitlets.TraitType[int, SupportsIndex]
-WholeOrNone = traitlets.TraitType[int | None, SupportsIndex | None]  # for checkers, what an `Index` gives and takes
+WholeOrNone = traitlets.TraitType[int | None, SupportsIndex | None]  # for checkers, the types of an `Index`
 
 
 class Index(traitlets.TraitType[Any, Any]):
-    """A whole number (numpy's and torch's too), or None where nothing may be chosen; the widget checks its bounds."""
+    """A whole number (numpy's and torch's too), or None if no choice is possible; the widget checks its bounds."""
 
     default_value = 0
 
@@ -104,7 +104,7 @@ def derived(summary: str) -> traitlets.Dict[str, Any]:
 
 
 class Choice(traitlets.TraitType[W, W]):
-    """One of a few words, which editors know by their `Literal` type."""
+    """One of a few words; editors know them by their `Literal` type."""
 
     def __init__(self, *words: W, **keywords: Any) -> None:
         self.words = words
@@ -119,11 +119,11 @@ class Choice(traitlets.TraitType[W, W]):
             raise WrongValue(str(error)) from None
 
 
-MAX_KINDS = 8  # metrics of the user's own: all numbers of all heads go in one message
+MAX_KINDS = 8  # custom metrics: all numbers of all heads go in one message
 
 
 class MetricChoice(Choice[str]):
-    """A metric of all heads, also one of the user's own."""
+    """A metric of all heads, possibly a custom one."""
 
     def validate(self, obj: Any, value: Any) -> str:
         own = tuple(getattr(obj, "kinds", None) or ())
@@ -131,7 +131,7 @@ class MetricChoice(Choice[str]):
 
 
 class Kinds(traitlets.Dict):
-    """Metrics of the user's own, by name: functions of exact rows, or names of kinds."""
+    """Custom metrics by name: functions of exact rows, or names of kinds."""
 
     def validate(self, obj: Any, value: Any) -> dict[str, Any]:
         if value is None or (isinstance(value, Mapping | list | tuple) and not value):
@@ -144,12 +144,12 @@ class Kinds(traitlets.Dict):
             raise WrongValue(f"{self.name} has {len(found)} metrics, and at most {MAX_KINDS} are shown: give fewer")
         there = [name for name in found if name in (*SURVEYED, "layer", "similar", "effect", "stage_sum", "stage_size")]
         if there:
-            raise WrongValue(f"{self.name} has {told(there[0])}, which is there already: give it another name")
+            raise WrongValue(f"{self.name} has {told(there[0])}, which exists already: give it another name")
         return found
 
 
 class ColorRange(traitlets.TraitType[str | tuple[float, float], str | Sequence[float]]):
-    """What the colors span: "head", "row", "layer", "view", "unit" (0 to 1), or (low, high) of one's own."""
+    """The range of the colors: "head", "row", "layer", "view", "unit" (0 to 1), or your own (low, high)."""
 
     words = ("head", "row", "layer", "view", "unit")
     default_value = "head"
@@ -207,7 +207,7 @@ Pin = tuple[int | None, int | None]
 
 
 class Pins(traitlets.TraitType[list[Pin], Iterable[Sequence[SupportsIndex | None]]]):
-    """Several pinned places (query, key), the last the one that is shown; None where only one side is pinned."""
+    """Several pinned places (query, key), the last one displayed; None if only one side is pinned."""
 
     default_value: Any = ()
 
@@ -246,7 +246,7 @@ class Names(traitlets.TraitType[list[str], Iterable[str]]):
 
 
 class WhatIf(traitlets.Dict):
-    """Rules to see the tensors under, as `Attention.what_if` takes them; the widget asks that whether they can be."""
+    """Other rules for the tensors, as `Attention.what_if` takes them; the widget checks whether they are possible."""
 
     def validate(self, obj: Any, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -258,7 +258,7 @@ Limit = float | None
 
 
 class OnlyHeads(traitlets.TraitType["tuple[Limit, Limit, Limit] | None", "Sequence[Limit] | None"]):
-    """Which heads are shown: (first layer, last layer, what the metric is above), each None for no limit; or None."""
+    """The heads to show: (first layer, last layer, least value of the metric), each None for no limit; or None."""
 
     default_value = None
 
@@ -293,7 +293,7 @@ class Threshold(traitlets.TraitType[float, float]):
 
 
 def _listed(value: Any) -> Iterable[Any]:
-    """Return what is no text and no dict, which are not lists, though they too can be gone through."""
+    """Return an iterable value, but not a text or a dict, which are not lists."""
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
         raise TypeError
     return value
