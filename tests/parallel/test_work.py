@@ -315,7 +315,7 @@ def test_what_no_other_process_can_have_is_refused_with_the_way_on(pools: dict[s
     value = {"mask": lambda b, h, q_idx, kv_idx: q_idx > kv_idx}
     with pytest.raises(TypeError, match=r"^layer 3 cannot be sent to another process \(.*lambda.*threads need none"):
         gather(tasks_of(total, value), pools["processes"])
-    with pytest.raises(TypeError, match=r"it does not have \(.*no_such_module.*\): .* at the top of a module"):
+    with pytest.raises(TypeError, match=r"this process does not have \(.*no_such_module.*\): .* at the top of a module"):
         unpack(b"cno_such_module\nfunction\n.", [])
 
 

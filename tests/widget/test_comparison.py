@@ -390,7 +390,7 @@ Q = torch.randn(2, 3, 4, 8)
         ((AttentionStack([Attention(Q, Q)] * 2), Attention(Q, Q)), {}, ValueError, "A has 2 layers but B has 1"),
         ((Attention(Q, Q), Attention(Q[:, :, :3], Q)), {}, ValueError, "A has 4 queries but B has 3: give tokens"),
         ((Attention(Q, Q), Attention(Q, Q[:, :, :3])), {}, ValueError, "A has 4 keys but B has 3"),
-        ((Attention(Q, Q), Attention(Q, Q)), {"tokens": {"C": ["a"]}}, ValueError, "tokens has 'C', which is not a side"),
+        ((Attention(Q, Q), Attention(Q, Q)), {"tokens": {"C": ["a"]}}, ValueError, "tokens has 'C', which is not a"),
         ((Attention(Q, Q), Attention(Q, Q)), {"tokens": {"B": ["a"]}}, ValueError, r"tokens\['B'\] has 1 string"),
         ((Attention(Q, Q), Attention(Q, Q)), {"titel": ""}, TypeError, "did you mean 'title'"),
         ((Attention(Q, Q), Attention(Q, Q)), {"against": "C"}, ValueError, "give one of 'B'"),

@@ -122,8 +122,8 @@ def test_what_a_function_raises_is_said_and_all_else_is_there() -> None:
     ("given", "says"),
     [
         ({"entropy": largest}, "a name of its own"),
-        ({"sink": "sink"}, "there already"),
-        ({"effect": largest}, "there already"),
+        ({"sink": "sink"}, "exists already"),
+        ({"effect": largest}, "exists already"),
         ({"mine": 3}, "function of attnwidget.results.HeadRows"),
         ({f"mine {n}": largest for n in range(9)}, "at most 8 are shown"),
         ("retrieve", "did you mean 'retrieval'"),

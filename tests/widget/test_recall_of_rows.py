@@ -82,7 +82,7 @@ def test_of_several_heads_as_one_it_is_the_share_of_their_mean_weights_and_of_th
     assert w.recall["head"] == w.picture["head"] == "mean 0 1"
     w.combine = "max"
     assert (len(shown(w)), w.recall["head"]) == (0, "max 0 1")
-    assert "no shares of a row: look at their mean" in w.recall["error"]
+    assert "not shares of a row: look at their mean" in w.recall["error"]
 
 
 def test_of_a_word_it_is_the_share_of_the_words_row() -> None:
