@@ -83,6 +83,7 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-cache
+	$(PY) tools/phrases.py
 	$(NPM) run lint
 
 types: $(VENV)/.dev

@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other, and at the end a table of all figures beside the result before.
+"""All benchmarks in turn, and at the end a table of all figures beside the result before.
 
     make bench                                     # with all that they need; at most half an hour
     make bench ARGS="engine wire"                  # some of them
@@ -6,7 +6,7 @@
     python benchmarks/all.py --quick               # each at a small size, to see that it runs: nothing is kept
 
 README.md beside this file says what each of them means, and how results are kept. It exits with 1 if one of them failed
-or was stopped for its time, and with 0 else: a figure that is not as wanted is named, and is no failure.
+or was stopped for its time, and with 0 else: a figure that misses its target is named, and does not count as a failure.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ NOT_RUN = {
     "all": "runs the others",
     "figures": "the form of what they find",
     "kept": "compares and keeps results",
-    "frames": "reads the browser's trace, for those that count the script of frames",
+    "frames": "reads the browser's trace, to count the script of frames",
     "peer_pages": "makes the pages of peers.py, in the environment of the other tools",
     "sweep": "is 1,019 models right or wrong, no figure: 45 minutes, in an environment of its own",
     "sweep_check": "part of sweep.py",

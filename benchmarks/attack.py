@@ -56,7 +56,7 @@ from attnwidget._widget.traits.keywords import WRITABLE, names_of
 SECONDS, BYTES = 1.0, 64e6  # of one core, and of memory, that a message may take
 GOOD_EVERY = 25  # messages from one good question to the next
 ROUND = 200  # messages to one widget
-RARE = 0.011  # share of messages, of which each takes long, so that a tenth of that are a round
+RARE = 0.011  # share of messages; each takes long, so a tenth of it is a round
 OPENED, CHANGED = 200, 2000  # widgets, and changes of a head
 STOPPED = 1000  # messages and states that are interrupted, and as many that find no more memory
 STOPPED_EACH = 20  # of them to one widget
@@ -141,7 +141,7 @@ def carrying(*, seed: int = 0, **rules: Any) -> Attention:
 
 
 def carried() -> AttentionWidget:
-    """Layers that carry everything, a norm alone and nothing; a cache that keeps few keys; metrics of one's own."""
+    """Layers that carry everything, a norm alone and nothing; a cache that keeps few keys; custom metrics."""
     q, k, v = tensors(1, 3, 20, 8, seed=3)
     few = Attention(q, k, v, is_causal=True)
     layers = [
@@ -254,7 +254,7 @@ ODD: list[Any] = [
     memoryview(b"view"), (1, 2), range(3), [math.nan, math.inf], ["\ud800"], [10**300, 1], [True], [[1, 2, 3]],
     "constructor", "weights", "max", "query", "heatmap", [0, 1], [1, 0], [0.0, 1.0], "unit", 10**5000,
 ]  # fmt: skip
-OURS = re.compile(r"[A-Z]\w*(Error|Exception)\b")  # what is told of a mistake of the package's own
+OURS = re.compile(r"[A-Z]\w*(Error|Exception)\b")  # names of errors that show a mistake of the package
 NAMES = (
     *("weights", "scores", "scaled", "capped", "masked", "contribution", "value_norm", "logit", "saliency", "allowed"),
 )
@@ -889,7 +889,7 @@ def kept(w: AttentionWidget | None = None) -> Kept:
 
 
 def open_and_close(count: int, make: Target = middle) -> tuple[Kept, Kept]:
-    """Open and close widgets, one after the other; return what was kept after a tenth of them, and at the end.
+    """Open and close widgets in turn; return the memory kept after a tenth of them, and at the end.
 
     Raises:
         Fault: a widget is still there.

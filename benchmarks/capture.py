@@ -180,7 +180,7 @@ OWN = [
     "forward, 512 tokens",
     "generate 20, dynamic",
     "generate 20, static",
-]  # of which the recorder's own work is timed
+]  # the recorder's own work on these is timed
 
 
 def memory(which: str) -> dict[str, float]:

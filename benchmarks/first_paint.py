@@ -120,7 +120,7 @@ def spent(events: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def kind_of(name: str) -> str:
-    # The longest beginning counts: "v8.compile" is no script.
+    # The longest beginning counts: "v8.compile" is not a script.
     fitting = [(len(start), kind) for kind, starts in KINDS.items() for start in starts if name.startswith(start)]
     return max(fitting)[1] if fitting else "browser"
 

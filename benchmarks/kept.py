@@ -110,7 +110,7 @@ def change(now: Figure, before: Figure) -> str:
 
 
 def _range(figure: Figure) -> tuple[float, float]:
-    """Return between which values a figure may lie by chance: half of the noise is each one's own."""
+    """Return the range of a figure by chance: each run has half of the noise."""
     noise = NOISE[figure.unit in EXACT] / 2 * abs(figure.value)
     if figure.quartiles is None:
         return figure.value - noise, figure.value + noise

@@ -212,7 +212,7 @@ class Pages(http.server.SimpleHTTPRequestHandler):
 
 
 class Bench:
-    """All tools at all lengths, one after the other within each run."""
+    """All tools at all lengths, in turn within each run."""
 
     def __init__(self, chosen: argparse.Namespace, playwright: Playwright, folder: Path, address: str) -> None:
         self.chosen, self.playwright, self.folder, self.address = chosen, playwright, folder, address

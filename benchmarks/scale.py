@@ -114,7 +114,7 @@ def by_dask(length: int, runs: int) -> dict[str, float]:
 
 
 def traffic() -> dict[str, int]:
-    """Return bytes of a task of a saved capture, and of what it comes to."""
+    """Return the bytes of a task of a saved capture, and of its result."""
     with capture() as cap:
         torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 4096, 32), is_causal=True)
     with tempfile.TemporaryDirectory() as folder:

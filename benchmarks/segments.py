@@ -116,7 +116,7 @@ def all_heads(runs: int) -> dict[str, Any]:
 
 
 def one_head(runs: int) -> dict[str, Any]:
-    """A whole map of segments beside the overview, each of a head of which nothing is known yet."""
+    """A whole map of segments beside the overview, each for a head that is new to the widget."""
     found = parts(LONG_HEAD, 2000)
     q, k = make(LONG_HEAD, 64), make(LONG_HEAD, 64, seed=1)
     peaked = 6 * q

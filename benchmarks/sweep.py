@@ -197,7 +197,7 @@ def summary(found: dict[str, Any]) -> str:
 
 
 def write(partial: list[Path]) -> None:
-    """Write the results of these files, of which the later ones count, and the tables of docs/models.md."""
+    """Write the results of these files (later ones replace earlier ones) and the tables of docs/models.md."""
     from sweep_table import RESULTS, condensed, write_document, write_results
 
     if partial:

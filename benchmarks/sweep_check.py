@@ -368,7 +368,7 @@ def _shuffled(x: Any) -> Any:
 
 
 def in_steps(spied: Spied) -> list[SeenAttention]:
-    """Return one map for each attention of a model that generates: the rows of all its calls, one after the other."""
+    """Return one map for each attention of a model that generates: the rows of all its calls, concatenated."""
     calls: dict[tuple[str, ...], list[SeenAttention]] = {}
     for one in spied.seen:
         before = [x for parts in calls.values() for x in parts if (x.modules, x.forward) == (one.modules, one.forward)]

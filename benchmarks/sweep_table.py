@@ -27,7 +27,7 @@ LIBRARIES = {
     "transformers": "transformers", "timm": "timm", "torchvision": "torchvision", "diffusers": "diffusers",
     "vit_pytorch": "vit-pytorch", "x_transformers": "x-transformers", "transformer_lens": "TransformerLens",
     "litgpt": "LitGPT", "torchtune": "torchtune", "speechbrain": "SpeechBrain", "fairseq": "fairseq", "esm": "ESM",
-    "whisper": "Whisper", "open_clip": "OpenCLIP", "torch": "torch.nn", "teaching": "one's own code",
+    "whisper": "Whisper", "open_clip": "OpenCLIP", "torch": "torch.nn", "teaching": "custom code",
     "wrapped": "PEFT, Accelerate, torchao, NNsight",
 }  # fmt: skip
 OPTIONS = {
@@ -123,9 +123,9 @@ def table(found: dict[str, Any]) -> str:
     lines += [
         "",
         "**Right**: all that ran is shown. **In part**: it is shown, or named in `cap.skipped` with the reason.",
-        "**Refused**: nothing is shown, and it is said why. **Wrong**: a map differs from the spy's, mixes samples",
+        "**Refused**: nothing is shown, with a reason. **Wrong**: a map differs from the spy's, mixes samples",
         "and heads, shows channels as places, or calls cross-attention what is not. **Vanished**: it ran, and is",
-        "neither shown nor named. **Raises**: the call, or the end of the block, raises what is no refusal.",
+        "neither shown nor named. **Raises**: the call, or the end of the block, raises another error than a refusal.",
         "",
         *reasons(cases, status),
         *faults(cases),

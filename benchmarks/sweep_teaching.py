@@ -26,7 +26,7 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]  # q, k, v (B, H, n, d) → (
 
 
 class Own(nn.Module):
-    """Attention of one's own: projections, heads, and a function that makes weights and meets v."""
+    """Custom attention: projections, heads, and a function that makes weights and multiplies v."""
 
     def __init__(self, weigh: Weigh) -> None:
         super().__init__()
@@ -371,7 +371,7 @@ class OneHead(nn.Module):
 
 
 class Heads(nn.Module):
-    """Heads in a list, one after the other."""
+    """Heads in a list, computed in turn."""
 
     def __init__(self) -> None:
         super().__init__()

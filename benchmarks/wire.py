@@ -200,7 +200,7 @@ class Peak:
         return max(self.highest, self.process.memory_info().rss) - self.before
 
 
-# Long heads: one after the other in fresh processes, looked at as a person would.
+# Long heads: each in a new process, explored as a person would.
 
 LENGTHS = (16_384, 131_072, 1_048_576)
 HALF_FROM = 1_000_000  # tokens, in float16

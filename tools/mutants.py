@@ -401,7 +401,7 @@ def run_javascript(parts: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def mutants_of_stryker(files: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the mutants of Stryker's report as those of Python are kept; what does not compile is none."""
+    """Yield the mutants of Stryker's report as those of Python are kept; a mutant that does not compile is left out."""
     for name, file in sorted(files.items()):
         lines = file["source"].splitlines(keepends=True)
         for one in file["mutants"]:
@@ -489,15 +489,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no part is called {unknown.pop()!r}: give some of {', '.join((*PARTS, *JS_PARTS))}")
     results = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else []
     if given.keep:
-        listed = [
-            "",
-            "<details><summary>Those that were not found</summary>",
-            "",
-            *survivors(results),
-            "",
-            "</details>",
-        ]
-        write_between(ROOT / "CONTRIBUTING.md", "tools/mutants.py", [*table(results), *listed])
+        write_between(ROOT / "CONTRIBUTING.md", "tools/mutants.py", table(results))
         return 0
     parts = given.parts or (PARTS if given.again else [*PARTS, *JS_PARTS])
     new = []

@@ -1,4 +1,4 @@
-"""Find phrases that need reading twice: `tools/phrases.py [PATH...]`; without paths, in the whole repository.
+"""Find phrases that need reading twice: `tools/phrases.py [PATH...]`; without paths, in all files but the tests.
 
 Prose is documents, Markdown cells, docstrings, comments and strings. Each phrase has the plain words to write instead.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 KINDS = (".md", ".ipynb", ".py", ".ts", ".tsx")
+NOT_READ = ("tests/", "js/tests/", "tools/phrases.py")
 PLAIN = {
     r"(?<!each\x20)(?<!some\x20)(?<!most\x20)of which|of whom|whose \w+ of each": "two sentences, or name the noun",
     r"the way on\b": "what to do next",
@@ -70,8 +71,9 @@ def found_in(path: Path) -> Iterator[str]:
 
 def main(names: list[str]) -> int:
     """Print the phrases found; return the exit status."""
-    listed = names or subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
-    paths = [ROOT / name for name in listed if name.endswith(KINDS) and name != "tools/phrases.py"]
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
+    listed = names or [name for name in tracked if not name.startswith(NOT_READ)]
+    paths = [ROOT / name for name in listed if name.endswith(KINDS)]
     lines = [line for path in paths if path.is_file() for line in found_in(path)]
     print(*lines, sep="\n", end="\n" if lines else "")
     return bool(lines)

@@ -1,11 +1,11 @@
 """Runs the Python tests as other machines would: with fewer instructions, with one thread and two.
 
-    python tools/portable.py              all lanes, one after the other
+    python tools/portable.py              all lanes in turn
     python tools/portable.py today        one of them: another each day
     python tools/portable.py avx2-1       that one; several names may be given
     python tools/portable.py today -- -k capture -x     what follows is pytest's
 
-A processor cannot be swapped, but torch and its libraries choose their kernels by what they are told it can do. Other
+A processor cannot be swapped, but torch and its libraries choose their kernels by its reported features. Other
 kernels add in another order, so what fails in a lane would fail on some machine. Left out are the tests that no kernel
 has a part in: those in a browser, those that build and install the package, those of the project's files, and those of
 several processes, which take the longest and compute what the others do. Thorough tests run only where the environment

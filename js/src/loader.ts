@@ -50,7 +50,7 @@ interface Page {
 const REFERENCE = "IPY_MODEL_";
 /** Milliseconds between attempts to find the model, which may be restored after this one. */
 const LOOKS = [0, 50, 150, 300, 500];
-/** After so long, the reader is told. */
+/** Milliseconds until the reader gets a message. */
 const PATIENCE = 3000;
 const WAITING = "Waiting for the script of this widget. If no cell is running, run this one again.";
 

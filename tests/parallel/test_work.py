@@ -254,7 +254,7 @@ def test_workers_that_cannot_be_had_again_are_replaced_by_this_process() -> None
 
 
 class ComeBack(executors.Here):
-    """Workers of which one is lost, and another comes in its place by itself, as those of a cluster do."""
+    """Workers whose one is lost, and another comes in its place alone, as those of a cluster do."""
 
     lost = False
 
@@ -315,7 +315,7 @@ def test_what_no_other_process_can_have_is_refused_with_the_way_on(pools: dict[s
     value = {"mask": lambda b, h, q_idx, kv_idx: q_idx > kv_idx}
     with pytest.raises(TypeError, match=r"^layer 3 cannot be sent to another process \(.*lambda.*threads need none"):
         gather(tasks_of(total, value), pools["processes"])
-    with pytest.raises(TypeError, match=r"this process does not have \(.*no_such_module.*\): .* at the top of a module"):
+    with pytest.raises(TypeError, match=r"this process does not have \(.*no_such_module.*\): .* at the top of a"):
         unpack(b"cno_such_module\nfunction\n.", [])
 
 

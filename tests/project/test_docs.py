@@ -173,23 +173,6 @@ def test_a_command_that_cannot_be_typed_is_found() -> None:
 
 # What users read.
 
-RIDDLES = ("by and by", "is said to be in the notebook", "is written over", "first token aside", "below it stands")
-BRITISH = ("colour", "grey", "behaviour", "centre", "recognise")
-OTHER_WORDS = re.compile(rf"{'|'.join([*RIDDLES, 'strongest at induction'])}|\b({'|'.join(BRITISH)})", re.IGNORECASE)
-
-
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield all that users read, as it is written: documents, notebooks, errors and docstrings, the page's words."""
-    kinds = {"docs": ("*.md",), "examples": ("*.ipynb",), "attnwidget": ("*.py",), "js/src": ("*.ts", "*.tsx")}
-    paths = [path for folder, names in kinds.items() for name in names for path in (ROOT / folder).rglob(name)]
-    for path in [ROOT / "README.md", *paths]:
-        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
-
-
-def test_riddles_and_second_spellings_stay_away() -> None:
-    found = [(name, one.group(0)) for name, text in texts() for one in OTHER_WORDS.finditer(text)]
-    assert found == []
-
 
 @pytest.mark.parametrize(
     ("words", "remedy"),

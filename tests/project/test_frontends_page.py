@@ -69,7 +69,7 @@ def test_sizes_are_those_of_what_was_built() -> None:
 
 
 def test_stages_take_as_much_as_is_said() -> None:
-    told = re.findall(r"of (\d+)\s+tokens(?: they take)? (\d+) KB", PAGE)
+    told = re.findall(r"for (\d+)\s+tokens(?: they take)? (\d+) KB", PAGE)
     assert len(told) == 2
     for length, kilobytes in told:
         q, k, v = torch.randn(3, 1, 1, int(length), 32, generator=torch.Generator().manual_seed(1))

@@ -1,6 +1,6 @@
 """Verify calls: compute some rows of a call's output again from q, k, v and the rules, and compare.
 
-A model may do more than its arguments say: a sink, a gate, a mask that its kernel makes by itself. Its output shows it.
+A model may do more than its arguments say: a sink, a gate, a mask inside its kernel. Its output shows it.
 Where dropout has changed the output, it is that of the same attention without, or the weights that were left show it.
 """
 
@@ -67,7 +67,7 @@ def sampled_rows(queries: int) -> list[int]:
 def sample_output(
     output: Any, q: Tensor, k: Tensor, v: Tensor, rows: Sequence[int] | None = None, *, copied: bool = True
 ) -> OutputSample | None:
-    """Return a few rows of a call's output, to be compared with what q, k, v and its rules come to.
+    """Return a few rows of a call's output, to compare with softmax(q, k, v, rules).
 
     Args:
         output: (B, H, Q, Dv); or `RowsOfOutput`, or `DroppedWeights`.
@@ -286,7 +286,7 @@ def differ(
 
 
 def _largest(x: Tensor, calls: int) -> Tensor:
-    """Return the largest absolute number of each of some calls, whose samples are one after the other, (calls, 1)."""
+    """Return the largest absolute number of each call, (calls, 1); the samples of the calls are concatenated."""
     apart = x.unflatten(0, (calls, -1))
     axes = tuple(range(1, apart.ndim))
     return torch.maximum(apart.amax(axes), -apart.amin(axes))[:, None]  # no other tensor of its size is made

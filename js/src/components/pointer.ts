@@ -27,8 +27,7 @@ export interface Pointer {
 const HINT_MS = 2500;
 
 /**
- * Follow the pointer on one canvas. Of several pictures that show the same places only the `first` moves them by
- * itself.
+ * Follow the pointer on one canvas. Among several pictures of the same places only the `first` moves them.
  */
 export function createPointer(
   ui: Ui,

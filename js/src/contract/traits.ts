@@ -51,7 +51,7 @@ import type {
 export interface Traits {
   uid: string;
   title: string;
-  /** Which stack is shown, and of which forward pass; `facts` lists them. */
+  /** The stack shown, and its forward pass; `facts` lists them. */
   stack?: string;
   forward?: number;
   layer: number;
@@ -75,7 +75,7 @@ export interface Traits {
   direction: Side;
   bar: "effect" | StageSum | Metric;
   order: "layer" | "similar" | "effect" | StageSum | Metric;
-  /** The limits on shown heads among all: first layer, last layer, minimum of `bar`; null is no limit. */
+  /** The limits on shown heads among all: first layer, last layer, minimum of `bar`; null means no limit. */
   only_heads?: readonly [from: number | null, to: number | null, above: number | null] | null;
   combine: "none" | "mean" | "max";
   facts: Facts;
@@ -111,7 +111,7 @@ export interface Traits {
   key_segments?: SegmentsMessage | NoSegmentsMessage | null;
   measure?: Measure;
   /**
-   * Names of columns that are set aside; also "sink", the first token and the learned sink, and "self", the own key.
+   * Names of excluded columns; also "sink", the first token and the learned sink, and "self", the own key.
    */
   aside?: string[];
   /** The asking segment; null: the answer. */

@@ -288,7 +288,7 @@ export function mergedGrid(a: Grid, b: Grid): Grid {
   return { ...a, values, kinds };
 }
 
-/** Return the lesser and the greater end of two ranges, either of which may lack an end. */
+/** Return the lesser and the greater end of two ranges, each of which may lack an end. */
 export function sharedRange(a: Picture, b: Picture): { low: number | null; high: number | null } {
   const least = [a.low, b.low].filter((low) => low !== null);
   const most = [a.high, b.high].filter((high) => high !== null);

@@ -22,7 +22,7 @@ export const SELF = "self";
 export const FIRST_TOKEN = "first token";
 export const LEARNED_SINK = "learned sink";
 
-// --- set aside, and read --------------------------------------------------------------------------------------------
+// --- excluded, and read ---------------------------------------------------------------------------------------------
 
 /** The columns that are not excluded, by number, and whether each query's own key is included. */
 export interface Left {
@@ -46,7 +46,7 @@ export function leftOf(keys: readonly string[], aside: readonly string[]): Left 
 export interface Rest {
   readonly rows: number;
   readonly columns: number;
-  /** (rows, columns): NaN for excluded columns, unknown rows, and rows of which nothing is left. */
+  /** (rows, columns): NaN for excluded columns, unknown rows, and rows with nothing left. */
   readonly mass: Float32Array;
   readonly even: Float32Array;
   /** (rows, columns): the weight itself, without each query's own key if that is excluded. */

@@ -277,7 +277,7 @@ function ranksOf(distances: readonly number[]): number[] {
   return known.map((one) => ranks.get(one)!);
 }
 
-/** The limits on which heads are shown; null is no limit. */
+/** The limits on which heads are shown; null means no limit. */
 export interface HeadFilter {
   readonly from: number | null;
   readonly to: number | null;

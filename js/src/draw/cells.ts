@@ -1,4 +1,4 @@
-/** Drawing cells. Zero is a tile, masked is no tile; NaN, ±∞ and clipped cells each have their own look. */
+/** Drawing cells. Zero is a tile, masked is not; NaN, ±∞ and clipped cells each have their own look. */
 
 import { BLOCKED, type Grid, MINUS_INF, MISSING, NAN, NUMBER, PLUS_INF } from "../contract/decode";
 import type { Stage } from "../contract/values";

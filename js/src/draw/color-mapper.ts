@@ -46,7 +46,7 @@ export const OWN_RANGE: ColorMapper = {
   share: (value) => value,
 };
 
-/** The same for signed numbers: −1 to 1, of which a thumbnail spans a `share` of another's colors. */
+/** The same for signed numbers: −1 to 1; a thumbnail spans a `share` of another's colors. */
 export const ownRange = (signed: boolean, share = 1): ColorMapper => {
   if (!signed && share === 1) return OWN_RANGE;
   const position = (value: number) => (signed ? (1 + value * share) / 2 : value * share);

@@ -275,7 +275,7 @@ async function runCleanup(cleanup: unknown): Promise<void> {
   if (typeof cleanup === "function") await cleanup();
 }
 
-/** Setting an equal value is no change: lists of numbers are compared by value. */
+/** Setting an equal value is not a change: lists of numbers are compared by value. */
 function same(one: unknown, other: unknown): boolean {
   if (Object.is(one, other)) return true;
   return (

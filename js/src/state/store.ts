@@ -199,7 +199,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     save(change);
   }
 
-  /** Without a kernel a choice returns to what is drawn; a kernel that was only busy is told, too. */
+  /** Without a kernel a choice returns to what is drawn; a kernel that was only busy gets it later. */
   const end = effect(() => {
     if (!kernel.away.value || before.size === 0) return;
     const drawn = Object.fromEntries(before) as Partial<Pick<Traits, Plain>>;

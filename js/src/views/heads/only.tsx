@@ -11,7 +11,7 @@ interface Props {
   readonly metric: HeadMetric | null;
 }
 
-/** Fields for the first and last layer, and the minimum; an empty one is no limit. */
+/** Fields for the first and last layer, and the minimum; an empty one means no limit. */
 export function Only({ ui, survey, metric }: Props) {
   if (survey.heads.length < 2) return null;
   const only = ui.onlyHeads.value;
