@@ -280,7 +280,7 @@ def test_what_is_missing_is_said() -> None:
         ({"kind": "query_focused", "segments": SEGMENTS}, "give null="),
         (
             {"kind": "receiver", "segments": SEGMENTS | {"other": (0, 1)}, "roles": {"sentences": ["query"]}},
-            "there are 1",
+            "there are only 1",
         ),
         ({"kind": "induction"}, "no row of these texts counts"),
         ({"kind": "streaming"}, "no row of these texts counts"),

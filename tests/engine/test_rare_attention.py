@@ -106,7 +106,7 @@ def test_what_levels_alone_do_not_tell_is_refused(monkeypatch: pytest.MonkeyPatc
         (lambda: kept.block(queries=3), "so single rows, keys and tiles are not known"),
         (lambda: overview.tile(kept, 0, 0, TileAddress(2, 0, 0)), "so a finer picture is not known"),
         (lambda: overview.tile(kept, 0, 0, TileAddress((3, 3), 0, 0)), "so a finer picture is not known"),
-        (lambda: kept.what_if({"scale": 2.0}), "so what it would be under other rules is not known"),
+        (lambda: kept.what_if({"scale": 2.0}), "so attention under other rules is not known"),
     ):
         with pytest.raises(OnlyOverviewError, match=rf"kept only overviews, in bins of 8 × 16 cells .*{told}"):
             ask()
