@@ -17,7 +17,8 @@ from ..._engine.weights_block import WeightsBlock
 from ..._engine.what_if import round_to
 from ..call.rule_slices import take_part
 from ..intercept.output_edits import EditRefused
-from ..verify.verification import DroppedWeights, RowsOfOutput, rounding_of, sampled_rows
+from ..verify.noise import Precision, noise_of_weights, output_noise, score_errors, weight_changes
+from ..verify.verification import DroppedWeights, RowsOfOutput, sampled_rows
 from .edits import Applied
 from .patching import OtherRun
 from .seen_call import SeenCall
@@ -25,7 +26,6 @@ from .softmax_rules import SoftmaxRules
 
 CELLS_AT_ONCE = 1 << 19  # weights of one block, over its samples and heads: 2 MiB
 ON_DEVICE = 16  # the factor on a GPU, where each block costs some launches
-SOME_KEYS = 32
 Chain = tuple[Applied, ...]  # the edits of one head of one sample, outermost intervention first
 
 
@@ -197,20 +197,23 @@ class EditedHeads:
         found = self._own_rows(kernel, rows)
         if found is None:
             return None
+        precision, wide = Precision.of(found, *self._types), torch.float64
         with torch.no_grad():
             index = torch.tensor(rows, device=self._q.device)
-            scores = self._scores(self._q[:, :, index])
+            q, k, v = self._q[:, :, index].to(wide), self._k.to(wide), self._v.to(wide)
+            scores = self.rules.scaled(_product(q, k.mT))
+            spread = _product(q**2, k.mT**2).sqrt() * abs(self.rules.scale)
             weights, allowed = self.rules.weights(scores, index)
-            expected, filled, largest = found.to(weights), allowed.any(-1), weights.amax(-1)
+            masked = scores.masked_fill(~allowed, -torch.inf)
+            changes = weight_changes(weights, score_errors(precision, scores, masked, spread, q.shape[-1]))
+            expected = found.to(wide)
             if isinstance(kernel, DroppedWeights):
                 difference = (expected * (1 - kernel.p) - weights).masked_fill(expected == 0, 0)
+                noise = noise_of_weights(precision, weights, changes)
             else:
-                again = _product(weights, self._v)
-                some = self._v[:, :, :: max(1, self._v.shape[2] // SOME_KEYS)].abs().max()
-                difference, largest = again - expected, torch.maximum(again.abs().max(), some)
-            rounding = rounding_of(found, *self._types)
-            bound = 4 * rounding * (4 + scores.abs().max()) * largest
-            return bool(((difference.abs().amax(-1) > bound) & filled).any())
+                again = _product(weights, v)
+                difference, noise = again - expected, output_noise(precision, weights, changes, v, again)
+            return bool(((difference.abs() > noise).any(-1) & allowed.any(-1)).any())
 
     def _own_rows(self, kernel: Any, rows: list[int]) -> Tensor | None:
         """Return some rows of these heads' output or weights; None if the shape is wrong."""

@@ -41,7 +41,7 @@ class SoftmaxRules:
         self._causal: bool | str = False  # set by an edit
         self._window: int | None = None
         self._sinks = None if call.sinks is None else call.sinks[list(heads)][:, None, None]
-        self._scale = call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
+        self.scale = call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
         self.number_types: list[str] = []
         for one in edits:
             self._change(one)
@@ -53,7 +53,7 @@ class SoftmaxRules:
         changes, there = edit.changes, self._there()
         removed = (name for name, value in REMOVING.items() if name in changes and changes[name] is value)
         edit.changed.update(name for name in removed if there[name])
-        self._scale = changes.get("scale", self._scale) / changes.get("temperature", 1.0)
+        self.scale = changes.get("scale", self.scale) / changes.get("temperature", 1.0)
         self._softcap = changes.get("softcap", self._softcap)
         self._window = changes.get("window", self._window)
         if "causal" in changes:
@@ -92,7 +92,7 @@ class SoftmaxRules:
 
     def scaled(self, scores: Tensor) -> Tensor:
         """Return scores after scale and softcap."""
-        scores = scores * self._scale
+        scores = scores * self.scale
         return scores if self._softcap is None else self._softcap * (scores / self._softcap).tanh()
 
     def weights(self, scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,7 +158,7 @@ class SoftmaxRules:
             q, k = call.q, call.k
             for name in self.number_types:
                 q, k = round_to(q, name), round_to(k, name)
-            rules = {"mask": self._mask, "bias": self._bias, "scale": self._scale, "softcap": self._softcap}
+            rules = {"mask": self._mask, "bias": self._bias, "scale": self.scale, "softcap": self._softcap}
             assert edit.keep is not None
             rules["sinks"] = sinks
             seen.kept[key] = KeptKeys(seen, edit.keep, rules, self._own_cells, q, k, edit.firsts)

@@ -6,7 +6,9 @@ Where dropout has changed the output, it is that of the same attention without, 
 
 from __future__ import annotations
 
+import functools
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +17,18 @@ import torch
 from torch import Tensor
 
 from ..._rules.row_spans import Spans
-from ..._utils.validation import FLOATS
 from ..call.flex_attention import ScoreMod
+from .noise import Precision, noise_of_weights, output_noise, score_errors, weight_changes
 
-SOME_KEYS = 32  # whose values say how large values are: more matter only if their weight, and so the output, is large
 KEY_NUMBERS = 1 << 19  # of k, that a sample may need at most
-ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+ALL_CELLS = 1 << 15  # calls with at most so many cells are verified in all rows
+LEAST_CELLS = 1 << 14  # of a larger call
+SHARE_OF_CELLS = 0.005  # of larger calls
+MOST_CELLS = 1 << 20
+FEWEST_ROWS = 3
 LARGEST_CHANGE = math.log(2)  # of a score, by the type that it is kept in: its weight is then twice what it was
 ALL = slice(None)
 KEPT_INDICES, LARGEST_INDEX = 64, 64  # how many indices are kept, of so many rows at most
-COARSE_ROUNDING = 8e-3  # of products that torch may compute in a shorter type than that of their factors
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class OutputSample:
     samples: list[int]
     heads: list[int]
     output: Tensor  # (samples, heads, rows, Dv), or K in place of Dv
-    rounding: float  # relative error of numbers of the types in which it was computed
+    precision: Precision  # of the call
     dropout: float | None = None  # of weights: the share that was set to 0; None: this is a part of the output
 
     def reorder(self, order: Sequence[int]) -> None:
@@ -60,8 +64,41 @@ class OutputSample:
 
 
 def sampled_rows(queries: int) -> list[int]:
-    """Return which of so many queries are verified."""
+    """Return the queries that are verified if each costs a call: the first, the middle and the last."""
     return sorted({0, queries // 2, queries - 1})
+
+
+@functools.lru_cache(maxsize=256)
+def drawn(samples: int, groups: int, share: int, queries: int, keys: int, size: int) -> tuple[list[int], ...]:
+    """Return the samples, key heads and queries that are verified: all in a small call, else drawn at random.
+
+    Calls of one shape have the same ones, so that layers are verified together.
+
+    Args:
+        samples, groups, queries, keys, size: B, G, Q, K, D.
+        share: the number of query heads for one key head.
+    """
+    cells = samples * groups * share * queries * keys
+    budget = cells if cells <= ALL_CELLS else min(MOST_CELLS, max(LEAST_CELLS, int(SHARE_OF_CELLS * cells)))
+    fewest = min(queries, FEWEST_ROWS)
+    pairs = max(2, min(KEY_NUMBERS // max(1, keys * size), budget // max(1, share * keys * fewest)))
+    some = min(samples, max(2, pairs // groups))
+    heads = min(groups, max(1, pairs // some))
+    rows = min(queries, max(fewest, budget // max(1, some * heads * share * keys)))
+    draw = random.Random(f"{samples} {groups} {share} {queries} {keys}")
+    return (
+        _drawn(draw, samples, some, {0, samples - 1}),
+        _drawn(draw, groups, heads, set()),
+        _drawn(draw, queries, rows, {0, queries // 2, queries - 1}),
+    )
+
+
+def _drawn(draw: random.Random, count: int, most: int, always: set[int]) -> list[int]:
+    """Return at most so many of the numbers below `count`, with those of `always` first."""
+    if most >= count:
+        return list(range(count))
+    others = [one for one in draw.sample(range(count), min(count, most + len(always))) if one not in always]
+    return sorted([*sorted(always), *others][: max(most, min(len(always), most))])
 
 
 def sample_output(
@@ -80,28 +117,24 @@ def sample_output(
     Returns:
         None if the output is not of this shape.
     """
-    (B, H, Q, _), Dv, K = q.shape, v.shape[-1], k.shape[2]
-    rows, samples, dropout = sampled_rows(Q) if rows is None else list(rows), sorted({0, B - 1}), None
-    places, wanted = rows, (B, H, Q, Dv)
+    (B, H, Q, D), Dv, (G, K) = q.shape, v.shape[-1], k.shape[1:3]
+    if not Q or not B or not G:
+        return None
+    share, dropout, wanted = H // G, None, (B, H, Q, Dv)
+    samples, groups, own = drawn(B, G, share, Q, K, D)
+    rows = own if rows is None else list(rows)
+    places = rows
     if isinstance(output, RowsOfOutput):
+        rows = sampled_rows(Q)
         output, places, wanted = output.output, list(range(len(rows))), (B, H, len(rows), Dv)
     elif isinstance(output, DroppedWeights):
         output, dropout, wanted = output.weights, output.p, (B, H, Q, K)
-    if not isinstance(output, Tensor) or output.shape != wanted or not Q:
+    if not isinstance(output, Tensor) or output.shape != wanted:
         return None
-    share = H // k.shape[1]
-    groups = _evenly(k.shape[1], max(1, KEY_NUMBERS // max(1, 2 * k.shape[2] * k.shape[3])))
     heads = [group * share + i for group in groups for i in range(share)]
     with torch.no_grad():
         found = _rows_of(output.detach(), samples, heads, places, copied=copied)
-    return OutputSample(rows, samples, heads, found, rounding_of(output, q, v), dropout)
-
-
-def rounding_of(*tensors: Tensor) -> float:
-    """Return the relative error of numbers that are computed in the types of some tensors, the first their result."""
-    rounding = max(ROUNDING[x.dtype] for x in tensors if x.dtype in FLOATS)
-    is_plain = torch.get_float32_matmul_precision() == "highest" and tensors[0].device.type == "cpu"
-    return rounding if is_plain else max(rounding, COARSE_ROUNDING)
+    return OutputSample(rows, samples, heads, found, Precision.of(output, q, v), dropout)
 
 
 def _index(samples: list[int], heads: list[int], rows: list[int], device: torch.device) -> tuple[Tensor, ...]:
@@ -142,12 +175,6 @@ def _spread(x: Tensor, axis: int, places: list[int]) -> Tensor:
     if places != list(evenly):
         return x.index_select(axis, torch.tensor(places, device=x.device))
     return x[(slice(None),) * axis + (slice(evenly.start, evenly.stop, step),)]
-
-
-def _evenly(count: int, most: int) -> list[int]:
-    """Return at most so many of the numbers below `count`, evenly spread."""
-    step = -(-count // most)
-    return list(range(0, count, step))
 
 
 def differs(
@@ -203,7 +230,7 @@ class ComparedRows:
         """What those have in common that can be computed together."""
         one = self.sample
         tensors = ((x.shape, x.dtype, x.device) for x in (self.queries, self.keys, self.values, one.output))
-        return *tensors, tuple(one.rows), tuple(one.samples), tuple(one.heads), one.rounding, one.dropout
+        return *tensors, tuple(one.rows), tuple(one.samples), tuple(one.heads), one.precision, one.dropout
 
 
 def rows_to_compare(
@@ -245,51 +272,45 @@ def differ(
         Of each call whether its output differs beyond rounding, (calls,) bool.
     """
     one, n = calls[0], len(calls)
-    device, wide = one.queries.device, torch.promote_types(one.queries.dtype, torch.float32)
-    (S, heads, Q, D), (groups, K), Dv = one.queries.shape, one.keys.shape[1:3], one.values.shape[3]
-    share = heads // groups
-    scores = torch.empty(n, S, groups, share * Q, K, dtype=wide, device=device)
-    for own, call in zip(scores, calls, strict=True):  # none of the keys and values is copied
-        queries = call.queries.to(wide).unflatten(1, (groups, share)).flatten(2, 3)
-        torch.matmul(queries, call.keys.to(wide).mT, out=own)
-    scores = scores.unflatten(3, (share, Q)).flatten(2, 3).flatten(0, 1)  # (n * S, heads, Q, K)
-    scores *= D**-0.5 if scale is None else scale
-    if softcap is not None:
-        scores = softcap * (scores / softcap).tanh()
-    size = _largest(scores, n)
+    device, wide, precision = one.queries.device, torch.float64, one.sample.precision
+    (S, heads, Q, D), (groups, K) = one.queries.shape, one.keys.shape[1:3]
+    share, factor = heads // groups, D**-0.5 if scale is None else scale
+    scores, spread = (torch.empty(n, S, groups, share * Q, K, dtype=wide, device=device) for _ in range(2))
+    for call, of_scores, of_spread in zip(calls, scores, spread, strict=True):
+        queries, keys = call.queries.to(wide).unflatten(1, (groups, share)).flatten(2, 3), call.keys.to(wide).mT
+        torch.matmul(queries, keys, out=of_scores)
+        torch.matmul(queries**2, keys**2, out=of_spread)
+    scores, spread = (x.unflatten(3, (share, Q)).flatten(2, 3).flatten(0, 1) for x in (scores, spread))
+    scaled, spread = scores.mul_(factor), spread.sqrt_().mul_(abs(factor))  # (n * S, heads, Q, K)
+    scores = scaled if softcap is None else softcap * (scaled / softcap).tanh()
     index = _index(one.sample.samples * n, one.sample.heads, one.sample.rows, device)
     indices = (*(x[..., None] for x in index), torch.arange(K, device=device))
     for rule in (rules.bias, rules.mask):
         scores = _apply(rule, scores, indices)
     if rules.is_causal:
         scores = scores.masked_fill(indices[3] > indices[2], -torch.inf)
-    filled = scores.amax(-1) > torch.finfo(wide).min / 2
+    filled = scores.amax(-1) > torch.finfo(torch.promote_types(one.queries.dtype, torch.float32)).min / 2
+    errors = score_errors(precision, scaled, scores, spread, D)
     if sinks is not None:
         column = sinks.to(device, wide)[index[1]][..., None]  # (heads, 1, 1)
         scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], -1)
     weights = scores.softmax(-1).nan_to_num_()[..., :K]
+    changes = weight_changes(weights, errors)
     expected = torch.cat([x.sample.output for x in calls]).to(device, wide)
-    largest: Tensor
     if one.sample.dropout is not None:
-        difference = (expected * (1 - one.sample.dropout) - weights).masked_fill(expected == 0, 0)
-        largest = weights.amax(-1).reshape(n, -1)
+        difference = (expected * (1 - one.sample.dropout) - weights).masked_fill_(expected == 0, 0)
+        found = (difference.abs_() > noise_of_weights(precision, weights, changes)).any(-1)
     else:
-        again = torch.empty(n, S, groups, share * Q, Dv, dtype=wide, device=device)
-        factors = weights.unflatten(0, (n, S)).unflatten(2, (groups, share)).flatten(3, 4)
-        for own, call, factor in zip(again, calls, factors, strict=True):
-            torch.matmul(factor, call.values.to(wide), out=own)
-        some = [_largest(x.values[:, :, :: max(1, K // SOME_KEYS)].to(wide), 1) for x in calls]
-        difference, largest = again.view_as(expected) - expected, torch.maximum(_largest(again, n), torch.cat(some))
-    bound = 4 * one.sample.rounding * (4 + size) * largest
-    found = difference.abs_().amax(-1).reshape(n, -1)
-    return ((found > bound) & filled.reshape(n, -1)).any(1)
-
-
-def _largest(x: Tensor, calls: int) -> Tensor:
-    """Return the largest absolute number of each call, (calls, 1); the samples of the calls are concatenated."""
-    apart = x.unflatten(0, (calls, -1))
-    axes = tuple(range(1, apart.ndim))
-    return torch.maximum(apart.amax(axes), -apart.amin(axes))[:, None]  # no other tensor of its size is made
+        found = torch.empty(n, S, heads, Q, dtype=torch.bool, device=device)
+        apart = (x.unflatten(0, (n, S)).unflatten(2, (groups, share)).flatten(3, 4) for x in (weights, changes))
+        for call, own, moved, given, differs in zip(calls, *apart, expected.unflatten(0, (n, S)), found, strict=True):
+            values = call.values.to(wide)
+            again = own @ values  # (S, groups, share * Q, Dv)
+            noise = output_noise(precision, own, moved, values, again)
+            theirs = given.unflatten(1, (groups, share)).flatten(2, 3)
+            is_other = ((again - theirs).abs_() > noise).any(-1)
+            differs.copy_(is_other.unflatten(2, (share, Q)).flatten(1, 2))
+    return (found.reshape(n, -1) & filled.reshape(n, -1)).any(1)
 
 
 def _apply(rule: Any, scores: Tensor, indices: Sequence[Tensor]) -> Tensor:
