@@ -243,7 +243,7 @@ def _read_bias(bias: Any, shape: Sizes, dtype: torch.dtype, device: torch.device
     if bias.dtype not in FLOATS:
         name = str(bias.dtype).removeprefix("torch.")
         raise TypeError(f"bias holds {name}: give float32, to be added to the scores, or pass it as mask=")
-    return Bias("bias", by_reading(bias, "bias", BIASES, None, shape), _lowest(bias.dtype, dtype))
+    return Bias("bias", by_reading(bias, "bias", BIASES, None, shape), _lowest(bias, dtype))
 
 
 def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias:
@@ -253,7 +253,7 @@ def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias
             raise ValueError(
                 f"mask holds {name}, which is added to the scores: leave mask_means out, or give a bool mask"
             )
-        return Bias("mask", mask, _lowest(mask.dtype, dtype))
+        return Bias("mask", mask, _lowest(mask, dtype))
     if mask.is_floating_point() or mask.is_complex():
         raise TypeError(f"mask holds {name}: give bool, or float32, to be added to the scores")
     if mask.dtype is not torch.bool:
@@ -267,9 +267,15 @@ def _as_rule(mask: Tensor, means: str | None, dtype: torch.dtype) -> Keep | Bias
     return Keep(mask, hide=means == "hide")
 
 
-def _lowest(*dtypes: torch.dtype) -> float:
-    """Return the number at or below which a bias blocks: masks are often filled with the lowest one of their dtype."""
-    return max(torch.finfo(dtype).min for dtype in dtypes)
+def _lowest(x: Tensor, dtype: torch.dtype) -> float:
+    """Return the number at or below which a bias blocks: masks are often filled with the lowest one of a type.
+
+    The coarser type of q and the bias, unless the bias has numbers that float16 does not: it was not made there.
+    """
+    own, of_q = torch.finfo(x.dtype).min, torch.finfo(dtype).min
+    if dtype is torch.float16 and own < of_q and bool(((x < 2 * of_q) & (x > -torch.inf)).any()):
+        return own
+    return max(own, of_q)
 
 
 def by_reading(x: Tensor, name: str, readings: tuple[str, ...], dims: str | None, shape: Sizes) -> Tensor:

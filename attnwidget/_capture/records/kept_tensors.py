@@ -14,6 +14,7 @@ from ..._rules.row_spans import Spans, as_spans
 from ..._utils.choices import Numbers
 from ..._utils.validation import FLOATS
 from ..call.call_rules import CallRules, KeptMask, join
+from ..call.hidden_rows import with_hidden_rows
 from ..call.lineage import take_rows
 from ..call.memory_limit import MemoryLimit
 from ..call.observed_call import ObservedCall, Unreadable
@@ -96,6 +97,10 @@ class TensorKeeper:
         for axis, step in enumerate(mask.stride()):
             mask = mask.narrow(axis, 0, 1) if step == 0 and axis < 3 else mask  # expanded: one row holds all
         blocked = mask <= torch.finfo(mask.dtype).min if mask.dtype in FLOATS else None
+        if blocked is not None and bool(blocked.all(-1).any()):
+            kept = with_hidden_rows(mask, 0.0, mask.dtype) if bool((blocked | (mask == 0)).all()) else None
+            if kept is not None:
+                return kept.to(self.device or mask.device)
         allowed = mask if blocked is None else ~blocked
         plain = blocked is None or bool((blocked | (mask == 0)).all())
         spans = as_spans(allowed.bool()) if plain else None

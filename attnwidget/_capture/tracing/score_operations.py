@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..call.hidden_rows import BLOCKING
 from .heads_axis import order_of
 from .slices import is_all, marked, parts_of
 from .traced_scores import (
-    BLOCKING,
     Index,
     RowSums,
     Traced,
@@ -179,7 +179,8 @@ class ScoreOperations(TracedTensors):
         if tuple(result.shape) != known.shape:
             return None
         if isinstance(known, TracedScores):
-            return replace(known, blocked=(*known.blocked, known.given(mask))) if number <= BLOCKING else None
+            given = replace(known.given(mask), number=number)
+            return replace(known, blocked=(*known.blocked, given)) if number <= BLOCKING else None
         if known.is_normalized or number != 0 or known.order != known.scores.order or known.part is not None:
             return known if number == 0 else None
         return replace(known, scores=replace(known.scores, blocked=(*known.scores.blocked, known.scores.given(mask))))

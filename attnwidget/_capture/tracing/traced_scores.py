@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ..._utils.validation import FLOATS
+from ..call.hidden_rows import BLOCKING, with_hidden_rows
 from ..call.observed_call import ObservedCall, Unreadable
 from .heads_axis import HeadsAxis
 
-BLOCKING = -9e3  # models add -10,000 or less to a score to block it
 Sizes = tuple[int, ...]
 Index = tuple[Any, ...]
 
@@ -25,6 +26,7 @@ class AddedTensor:
     tensor: Tensor  # its last two axes are queries and keys, as in the sizes
     sizes: Sizes
     factor: float = 1.0
+    number: float = -math.inf  # that replaces blocked scores
 
 
 @dataclass(frozen=True)
@@ -261,34 +263,65 @@ def _as_heads(x: Tensor, batch: Sizes, layout: Layout) -> Tensor:
 
 def _rules(scores: TracedScores, layout: Layout) -> tuple[Tensor | None, Tensor | None]:
     """Return the mask and the bias, each (B or 1, H or 1, Q or 1, K) or None, equivalent to all operations."""
-    blocked = [_as_four_axes(one, layout).bool() for one in scores.blocked]
-    for one in scores.factors:
-        factors = _as_four_axes(one, layout)
-        if not bool(((factors == 0) | (factors == 1)).all()):
-            raise Unreadable("its scores are multiplied by a tensor, which is neither a scale nor a mask")
-        blocked.append(factors == 0)
-    masks, biases = [], []
+    replaced = [(_as_four_axes(one, layout).bool(), one.number) for one in scores.blocked]
+    zeroed = [_of_factors(one, layout) for one in scores.factors]
+    masks: list[Tensor] = []
+    biases: list[Tensor] = []
     for one in scores.added:
         x = _as_four_axes(one, layout)
         if x.shape[-1] == 1 and scores.sizes[-1] > 1:
             continue  # the same number added to all keys of a row changes no weight
         if x.dtype not in FLOATS:
             x = x.to(scores.dtype)
-        low = x <= BLOCKING
-        if bool((low | (x == 0)).all()):
-            masks.append(x)
-            blocked.append(low)
-        else:
-            biases.append(x)
-    bias = sum(biases[1:], biases[0]) if biases else None
-    if len(blocked) == len(masks) == 1 and bool((masks[0][blocked[0]] <= torch.finfo(masks[0].dtype).min).all()):
+        is_mask = bool(((x <= BLOCKING) | (x == 0)).all())
+        (masks if is_mask else biases).append(x)
+    bias = functools.reduce(torch.add, biases) if biases else None
+    if (
+        len(masks) == 1
+        and not replaced
+        and not zeroed
+        and bool((masks[0][masks[0] < 0] <= torch.finfo(masks[0].dtype).min).all())
+    ):
         return masks[0], bias  # the same object in all layers
+    blocked = [x <= BLOCKING for x in masks] + [cells for cells, _ in replaced] + zeroed
     if not blocked:
         return None, bias
-    found = blocked[0]
-    for more in blocked[1:]:
-        found = found | more
-    return ~found, bias
+    found = functools.reduce(torch.logical_or, blocked)
+    if not bool(found.all(-1).any()):
+        return ~found, bias
+    return _numbers_in_hidden_rows(scores, found, masks, replaced, zeroed), bias
+
+
+def _of_factors(one: AddedTensor, layout: Layout) -> Tensor:
+    """Return which keys a factor of 0 blocks."""
+    factors = _as_four_axes(one, layout)
+    if not bool(((factors == 0) | (factors == 1)).all()):
+        raise Unreadable("its scores are multiplied by a tensor, which is neither a scale nor a mask")
+    return factors == 0
+
+
+def _numbers_in_hidden_rows(
+    scores: TracedScores,
+    blocked: Tensor,
+    masks: list[Tensor],
+    replaced: list[tuple[Tensor, float]],
+    zeroed: list[Tensor],
+) -> Tensor:
+    """Return a mask with the numbers of rows whose keys are all hidden; a bool mask if these numbers are −∞."""
+    hiding = torch.zeros(blocked.shape, device=blocked.device)
+    for x in masks:
+        hiding = (hiding + x.float()).clamp_min(torch.finfo(torch.float32).min).masked_fill(x.isinf(), -math.inf)
+    if not masks:
+        hiding = hiding.masked_fill(functools.reduce(torch.logical_or, zeroed, blocked & False), -math.inf)
+    for cells, number in replaced:  # a number replaces those before it
+        hiding = hiding.masked_fill(cells, number)
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        largest = (scores.q @ scores.k.mT).abs().amax()
+    else:
+        largest = scores.q.norm(dim=-1).amax() * scores.k.norm(dim=-1).amax()  # which is at least as large
+    of_factors = functools.reduce(torch.logical_or, zeroed) if zeroed else None
+    found = with_hidden_rows(hiding, float(largest) * abs(scores.scale), scores.dtype, of_factors)
+    return ~blocked if found is None else found
 
 
 def _as_four_axes(one: AddedTensor, layout: Layout) -> Tensor:
