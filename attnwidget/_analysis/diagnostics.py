@@ -139,11 +139,39 @@ def _not_finite(head: Head) -> Iterator[Finding | None]:
                 )
     if not broken and head.att.source.gives == "scores":
         yield from _scores_not_finite(head)
+    if not broken and head.q is not None and head.q.dtype is torch.float16:
+        yield from _beyond_float16(head)
 
 
 def _all_finite(x: Tensor) -> bool:
     """Return whether one sum shows that all numbers are finite, which is faster than testing each."""
     return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite())
+
+
+def _beyond_float16(head: Head) -> Iterator[Finding | None]:
+    att, largest = head.att, torch.finfo(torch.float16).max
+    if (
+        head.q is None
+        or not float(head.q.float().norm(dim=1).max()) * att.longest_key(head.batch, head.group) > largest
+    ):
+        return
+    for queries in sampled_rows(att):
+        S = exact_block(att, head.block(queries), "scores", None)
+        yield None
+        at = (S.abs() > largest).any(1).nonzero()[:, 0]
+        if len(at):
+            places = at * queries.step + queries.start
+            yield Finding(
+                "scores beyond float16",
+                "error",
+                _places("query", places),
+                f"{_count(len(at), 'query')} {'has' if len(at) == 1 else 'have'} products of q and k beyond "
+                f"{largest:,.0f}, the largest number of float16: a model that computes them in float16 has NaN there. "
+                "These weights are computed in float32",
+                "Scale q before the product, or compute the scores in float32 or bfloat16.",
+                **_at("query", places),
+            )
+            return
 
 
 def _scores_not_finite(head: Head) -> Iterator[Finding | None]:

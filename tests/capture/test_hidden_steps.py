@@ -102,3 +102,27 @@ def test_rounding_is_not_taken_for_a_hidden_step(size: float, dtype: torch.dtype
 def test_one_cell_of_one_head_is_enough() -> None:
     (why,) = captured(lambda q, k: one_cell(q, k, CAUSAL), 3, torch.float32).values()
     assert "do not give its output" in why
+
+
+def test_nan_where_float16_overflows_is_named_by_its_rows_and_any_other_contradicts_the_output() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            q = x[:, None]
+            return torch.softmax(q @ q.mT / 8, -1) @ q
+
+    x = torch.randn(1, 6, 64, generator=torch.Generator().manual_seed(1)).half()
+    x[0, 2] *= 200
+    model = Own()
+    with capture(model) as cap:
+        output = model(x)
+    assert output[0, 0, 2].isnan().all()
+    (found,) = (one for one in cap.attention[0].check() if one.kind == "scores beyond float16")
+    assert (found.severity, found.query) == ("error", 2)
+    assert "1 query has products of q and k beyond 65,504" in found.message
+    assert "do not give its output" in next(iter(captured(lambda q, k: with_nan(q, k), 1, torch.float32).values()))
+
+
+def with_nan(q: Tensor, k: Tensor) -> Tensor:
+    weights = scores(q, k).softmax(-1)
+    weights.data[0, 0, 0] = torch.nan
+    return weights
