@@ -1,6 +1,6 @@
 """How far from float64 are the weights and outputs of attnwidget, and those of torch? Prints docs/accuracy.md.
 
-python benchmarks/accuracy.py > docs/accuracy.md
+python benchmarks/accuracy.py                   # all but the last section, which verification.py gives
 python benchmarks/accuracy.py --json out.json     # and the worst of each dtype as JSON
 python benchmarks/accuracy.py --quick             # of 256 tokens only
 """

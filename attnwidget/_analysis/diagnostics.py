@@ -508,7 +508,7 @@ def _parity_finding(found: Parity | None) -> Iterator[Finding]:
         "",
         f"the output differs from torch's scaled_dot_product_attention by up to {found.difference:.2g} in "
         f"{found.queries:,} queries",
-        "In half types torch rounds on the way; otherwise please report it, with the shapes.",
+        "In half types torch rounds between steps; otherwise please report it, with the shapes.",
     )
 
 

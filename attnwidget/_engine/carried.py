@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .._utils.indexing import Indices, take
+from .._utils.mutation import version_of
 from .sources import CARRIED
 
 NEEDS = {"value_norm": ("w_o",), "logit": ("w_o", "direction"), "saliency": ("grad_output",)}
@@ -39,11 +40,6 @@ class Of(NamedTuple):
 
     batch: int
     head: int
-
-
-def version_of(x: Tensor | None) -> int:
-    """Return how often torch changed a tensor in place; 0 if torch does not count."""
-    return 0 if x is None or x.is_inference() else x._version
 
 
 class Readout(Protocol):

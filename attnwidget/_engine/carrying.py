@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from .._utils.indexing import as_index
+from .._utils.mutation import version_of
 from .._utils.validation import as_tensor
 from .base import AttentionBase, OnlyWeightsError
-from .carried import NEEDS, Carrying, version_of
+from .carried import NEEDS, Carrying
 
 A = TypeVar("A", bound=AttentionBase)
 NO_UNEMBEDDING = (

@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import warnings
 from pathlib import Path
 
+import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
+READ = 1 << 16  # numbers of a tensor that are read to notice changes that torch does not count
+_shared: dict[int, StorageWeakRef] = {}  # memory that others may write to, such as numpy, by its address
 HERE = str(Path(__file__).parent.parent) + os.sep
+
+
+def note_shared(x: Tensor) -> None:
+    """Note that others may write into the memory of a tensor, which torch does not count."""
+    for key in [key for key, storage in _shared.items() if storage.expired()]:
+        del _shared[key]
+    storage = StorageWeakRef(x.untyped_storage())
+    _shared[storage.cdata] = storage
+
+
+def version_of(x: Tensor | None) -> int:
+    """Return a number that changes with a tensor; of one whose changes torch does not count, with the numbers read."""
+    if x is None:
+        return 0
+    if x.is_inference():
+        return _digest(x)
+    return hash((x._version, _digest(x))) if _shared and _is_shared(x) else x._version
+
+
+def _is_shared(x: Tensor) -> bool:
+    found = _shared.get(x.untyped_storage()._cdata)
+    return found is not None and not found.expired()
+
+
+def _digest(x: Tensor) -> int:
+    """Return a hash of a tensor's numbers, evenly spread ones of a large tensor."""
+    steps, counts = [1] * x.ndim, list(x.shape)
+    while math.prod(counts) > READ:
+        axis = counts.index(max(counts))
+        steps[axis] *= 2
+        counts[axis] = -(-x.shape[axis] // steps[axis])
+    with torch.no_grad():
+        some = x.detach()[tuple(slice(None, None, step) for step in steps)].contiguous().flatten()
+        return hash(some.view(torch.uint8).cpu().numpy().tobytes())
 
 
 class MutationGuard:
@@ -21,8 +60,8 @@ class MutationGuard:
         self.has_warned = False
 
     def versions(self) -> tuple[int, ...]:
-        """Return how often torch changed each in place; what numpy writes into shared memory is not counted."""
-        return tuple(0 if x.is_inference() else x._version for x in self.tensors.values())
+        """Return a number for each tensor that changes with it: see `version_of`."""
+        return tuple(version_of(x) for x in self.tensors.values())
 
     def check(self) -> None:
         """Warn, once, if any of the tensors has changed."""

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils.dlpack import from_dlpack
 
+from .mutation import note_shared
+
 LISTED = 24  # the most names in an error
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -39,6 +41,7 @@ def as_tensor(x: Any, name: str) -> Tensor:
     if not isinstance(x, Tensor | np.ndarray) and hasattr(x, "__dlpack__"):
         try:
             x = from_dlpack(x)
+            note_shared(x)
         except (BufferError, RuntimeError, TypeError, ValueError):  # read-only, or a dtype that DLPack lacks
             if not hasattr(x, "__array__"):
                 raise
@@ -91,7 +94,9 @@ def _from_numpy(x: np.ndarray[Any, Any], name: str) -> Tensor:
         x = x.copy()  # torch has no such strides
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # we only read
-        return torch.from_numpy(x)
+        found = torch.from_numpy(x)
+    note_shared(found)
+    return found
 
 
 def check_floats(x: Tensor, name: str) -> None:

@@ -73,7 +73,7 @@ def save_by_heads(rank: int, mesh: Any, path: Path) -> None:
         assert [att.part.heads for att in cap.attention] == [expected] * 3, (name, cap.attention[0])
         assert cap.skipped == {}
         cap.save(path / f"{name}-{{rank}}.safetensors")
-    with pytest.raises(ValueError, match=r"heads=\[\d\] are those of other processes: it has heads \d to \d of 8"):
+    with pytest.raises(ValueError, match=r"heads=\[\d\] belong to other processes: this one has heads \d to \d of 8"):
         capture(by_heads(llama(), mesh), heads=[7 - 7 * rank])(IDS)
 
 

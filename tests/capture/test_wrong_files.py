@@ -53,6 +53,9 @@ HOSTILE = {
     "an overview of nothing": text(overview={}),
     "a text of nothing": text(text={"ids": "none"}),
     "names that are lists": text(name=["a"]),
+    "videos of more frames than can be": text(text={"images": {"token": 1, "grids": [[3, 3]], "frames": [10**12]}}),
+    "images of no size": text(text={"images": {"token": 1, "grids": [[0, 3]]}}),
+    "images of a size that is no number": text(text={"images": {"token": 1, "each": [[True, 3]]}}),
     "no list": '{"version": 1, "forwards": 3}',
     "a version as deep as a well": '{"version": ' + "[" * 900 + "]" * 900 + "}",
     "null": "null",
@@ -71,6 +74,15 @@ def test_hostile_contents_are_told_in_one_sentence(
     with pytest.raises(ValueError, match=r"cannot be read|has version") as told:
         Capture.load(path)
     assert len(str(told.value)) < 600
+
+
+def test_one_of_more_processes_than_can_be_is_refused_at_once(tmp_path: Path) -> None:
+    header = json.loads(text())
+    save_file({"0": torch.randn(1, 2, 5, 8)}, tmp_path / "run-1.safetensors", {
+        "attnwidget": json.dumps(header | {"process": [1, 2**52]}),
+    })  # fmt: skip
+    with pytest.raises(ValueError, match=r"the part of processes 0, 2, .* 8, … of 4503599627370496 is missing"):
+        Capture.load(tmp_path / "run-*.safetensors")
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tolerance import rounding
@@ -182,3 +183,30 @@ def test_the_change_is_told_once_and_names_the_tensors() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         att.block(batch=1)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "a view of numpy", "inference"])
+def test_changes_that_torch_does_not_count_are_noticed(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    own = rng.standard_normal((3, 9, 8)).astype(np.float32)
+    if kind == "inference":
+        with torch.inference_mode():
+            own = torch.from_numpy(own).clone()
+    q, k, v = own if kind != "a view of numpy" else (x[:, None].swapaxes(0, 1) for x in own)
+    att = Attention(q, k, v)
+    att.log_normalizer()
+    with torch.inference_mode(kind == "inference"):
+        own[0, 2] *= 50
+    with pytest.warns(UserWarning, match="q changed in place"):
+        found = att.block("weights", queries=2, keys=[0, 1, 2, 3, 4, 5, 6, 8, 7])
+    fresh = Attention(*(torch.as_tensor(np.asarray(x)).clone() for x in (q, k, v)))
+    assert_close(found, fresh.block("weights", queries=2, keys=[0, 1, 2, 3, 4, 5, 6, 8, 7]))
+
+
+def test_of_a_large_array_evenly_spread_numbers_are_read() -> None:
+    q, k = np.random.default_rng(0).standard_normal((2, 1, 8, 4096, 64)).astype(np.float32)
+    att = Attention(q, k)
+    before = att.versions()
+    assert att.versions() == before
+    q[0, 3, 1024:2048] = 0
+    assert att.versions() != before

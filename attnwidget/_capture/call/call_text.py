@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 UNKNOWN = -1  # in place of an id
+MOST = 1 << 20  # rows, columns or frames of images in a file
 
 
 class PatchGrid(NamedTuple):
@@ -60,9 +61,22 @@ class ImageTokens:
     def of_entry(cls, entry: Mapping[str, Any]) -> ImageTokens:
         """Return the image tokens in a file, as `asdict` has written them."""
         token, many, each, frames = (entry.get(name) for name in ("token", "grids", "each", "frames"))
-        grids = None if many is None else tuple((int(h), int(w)) for h, w in many)
-        counts = None if frames is None else tuple(map(int, frames))
-        return cls(int(token), grids, tuple((int(h), int(w)) for h, w in each or ()), counts)  # type: ignore[arg-type]
+        grids = None if many is None else tuple(_sizes_of(*one) for one in many)
+        counts = None if frames is None else tuple(map(_count, frames))
+        if counts is not None and sum(counts) > (MOST if grids is None else len(grids)):
+            raise ValueError(f"videos of {sum(counts):,} frames, more than it has grids")
+        return cls(int(token), grids, tuple(_sizes_of(*one) for one in each or ()), counts)  # type: ignore[arg-type]
+
+
+def _sizes_of(rows: Any, columns: Any) -> tuple[int, int]:
+    return _count(rows), _count(columns)
+
+
+def _count(value: Any) -> int:
+    """Return a number of a file, which may be hostile."""
+    if type(value) is not int or not 0 < value <= MOST:
+        raise ValueError(f"a size of an image of {value!r:.40}: it must be 1 to {MOST:,}")
+    return value
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._engine.carried import version_of
+from ..._utils.mutation import version_of
 from .projections import COMPARED, LEAST, coarsest
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps")

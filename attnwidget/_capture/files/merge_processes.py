@@ -23,6 +23,7 @@ from .capture_file import LoadedCapture, LoadedRecord
 HEADS, QUERIES = 1, 2  # axes
 ROWS_AT_ONCE = 256  # of a mask
 ONE_BY_ONE = "load each file alone"
+NAMED = 8  # missing processes in an error
 
 
 def load_files(pattern: str | Path) -> LoadedCapture:
@@ -95,9 +96,10 @@ def _in_order(parts: Mapping[str, LoadedCapture]) -> dict[str, LoadedCapture]:
         if rank in ranks:
             raise ValueError(f"{ranks[rank]} and {name} are both of process {rank}: give one of them")
         ranks[rank] = name
-    missing = [str(rank) for rank in range(_size(parts)) if rank not in ranks]
+    missing = list(itertools.islice((rank for rank in range(_size(parts)) if rank not in ranks), NAMED + 1))
     if missing:
-        which = f"process {missing[0]}" if len(missing) == 1 else f"processes {', '.join(missing)}"
+        which = f"process {missing[0]}" if len(missing) == 1 else f"processes {', '.join(map(str, missing[:NAMED]))}"
+        which += ", …" * (len(missing) > NAMED)
         raise ValueError(f"the part of {which} of {_size(parts)} is missing: there are {', '.join(ranks.values())}")
     return {ranks[rank]: parts[ranks[rank]] for rank in sorted(ranks)}
 
