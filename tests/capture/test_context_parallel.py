@@ -143,8 +143,8 @@ def some_positions(rank: int, mesh: Any, _: Path) -> None:
         (Ring(), "with the same queries to one part of the keys after the other, in one of 2"),
         (RingWrittenOut(), "with the same queries to one part of the keys after the other, in one of 2"),
         (Exchanged(), "was given 6 positions and attends with 12, in one of 2 processes"),
-        (Spread(mesh, 2), r"spread over 2 processes by their positions (a DTensor with Shard(2))"),
-        (Spread(mesh, 1), "its q, k and v are DTensors, of which this process may have a part"),
+        (Spread(mesh, 2), r"spread over 2 processes by position (a DTensor with Shard(2))"),
+        (Spread(mesh, 1), "its q, k and v are DTensors, and this process may have only a part"),
     ):
         said = refused(model, x)
         assert why in said, (type(model).__name__, said)

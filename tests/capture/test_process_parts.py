@@ -40,9 +40,9 @@ def some_heads(rank: int, mesh: Any, _: Path) -> None:
 
     x = torch.randn(1, 5, 8)
     for model, why in (
-        (Fused(4, total=8), "it has 4 of the 8 heads that its config names, in one of 2 processes: which of them is"),
-        (split(Fused(2)), "split over 2 processes, and this one has 1 head of an unknown number, so that which of the"),
-        (split(Fused(4, total=6)), "split over 2 processes, and this one has 2 heads of 6, so that which of the"),
+        (Fused(4, total=8), "it has 4 of the 8 heads that its config names, in one of 2 processes. Its heads in the"),
+        (split(Fused(2)), "split over 2 processes, and this one has 1 head of an unknown number, so its heads in the"),
+        (split(Fused(4, total=6)), "split over 2 processes, and this one has 2 heads of 6, so its heads in the"),
     ):
         said = refused(model, x)
         assert why in said, said
