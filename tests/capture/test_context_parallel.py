@@ -161,7 +161,7 @@ def some_positions(rank: int, mesh: Any, _: Path) -> None:
         assert own.shape[1] == N // PROCESSES
         said = refused(WrittenOut(), own)
         assert "it runs inside torch's context_parallel" in said
-        assert "or keep its parts by position and lay them together, as docs/scale.md shows" in said
+        assert "or keep its parts by position and merge them, as docs/scale.md shows" in said
     unaffected(whole)
 
 
