@@ -139,7 +139,9 @@ def test_parts_that_are_missing_doubled_or_of_other_runs_are_named(files: Path, 
     (tmp_path / "run-7.safetensors").write_bytes(second)
     assert len(Capture.load(tmp_path / "run-*.safetensors").attention) == 3
     alone().save(tmp_path / "run-8.safetensors")
-    with pytest.raises(ValueError, match=r"run-8\.safetensors is from a single process, and other files are of several"):
+    with pytest.raises(
+        ValueError, match=r"run-8\.safetensors is from a single process, and other files are of several"
+    ):
         Capture.load(tmp_path / "run-*.safetensors")
     with pytest.raises(FileNotFoundError, match="no file matches"):
         Capture.load(tmp_path / "other-*.safetensors")

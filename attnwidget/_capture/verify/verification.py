@@ -275,11 +275,12 @@ def differ(
     device, wide, precision = one.queries.device, torch.float64, one.sample.precision
     (S, heads, Q, D), (groups, K) = one.queries.shape, one.keys.shape[1:3]
     share, factor = heads // groups, D**-0.5 if scale is None else scale
-    scores, spread = (torch.empty(n, S, groups, share * Q, K, dtype=wide, device=device) for _ in range(2))
+    scores = torch.empty(n, S, groups, share * Q, K, dtype=wide, device=device)
+    spread = torch.empty_like(scores, dtype=torch.float32)  # of errors a few digits are enough
     for call, of_scores, of_spread in zip(calls, scores, spread, strict=True):
-        queries, keys = call.queries.to(wide).unflatten(1, (groups, share)).flatten(2, 3), call.keys.to(wide).mT
-        torch.matmul(queries, keys, out=of_scores)
-        torch.matmul(queries**2, keys**2, out=of_spread)
+        queries, keys = call.queries.unflatten(1, (groups, share)).flatten(2, 3), call.keys.mT
+        torch.matmul(queries.to(wide), keys.to(wide), out=of_scores)
+        torch.matmul(queries.float() ** 2, keys.float() ** 2, out=of_spread)
     scores, spread = (x.unflatten(3, (share, Q)).flatten(2, 3).flatten(0, 1) for x in (scores, spread))
     overflows = (scores.abs() > torch.finfo(torch.float16).max).any(-1) & (one.queries.dtype is torch.float16)
     scaled, spread = scores.mul_(factor), spread.sqrt_().mul_(abs(factor))  # (n * S, heads, Q, K)
@@ -305,9 +306,8 @@ def differ(
         found = torch.empty(n, S, heads, Q, dtype=torch.bool, device=device)
         apart = (x.unflatten(0, (n, S)).unflatten(2, (groups, share)).flatten(3, 4) for x in (weights, changes))
         for call, own, moved, given, differs in zip(calls, *apart, expected.unflatten(0, (n, S)), found, strict=True):
-            values = call.values.to(wide)
-            again = own @ values  # (S, groups, share * Q, Dv)
-            noise = output_noise(precision, own, moved, values, again)
+            again = own @ call.values.to(wide)  # (S, groups, share * Q, Dv)
+            noise = output_noise(precision, own.float(), moved.float(), call.values.float(), again.float())
             theirs = given.unflatten(1, (groups, share)).flatten(2, 3)
             is_other = ((again - theirs).abs_() > noise).any(-1) | (theirs.isnan() & ~again.isnan()).any(-1)
             differs.copy_(is_other.unflatten(2, (share, Q)).flatten(1, 2))
