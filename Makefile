@@ -35,7 +35,7 @@ export PYTHON VENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test quick thorough whole mutants machine lint types js pure unit browser portable matrix bench docs dist
-.PHONY: bundle host format clean
+.PHONY: bundle packages host format clean
 .DELETE_ON_ERROR:
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
@@ -79,22 +79,22 @@ mutants: $(VENV)/.mutants bundle
 machine:
 	@tools/system.sh venv chromium
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev packages
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) tools/phrases.py
 	$(NPM) run lint
 
-types: $(VENV)/.dev
+types: $(VENV)/.dev packages
 	$(VENV)/bin/mypy
 	$(NPM) run types
 
-js: $(VENV)/.dev
+js: $(VENV)/.dev packages
 	$(NPM) test
 
 # Those of the front-end that need no page.
-pure: $(VENV)/.dev
+pure: $(VENV)/.dev packages
 	$(NPM) test -- --project pure
 
 unit: $(VENV)/.dev bundle
@@ -125,8 +125,12 @@ dist: $(VENV)/.dev bundle
 bundle: $(VENV)/.node
 	$(PY) tools/js.py bundle
 
+# The packages of js/, once, before targets that run side by side use them.
+packages: $(VENV)/.node
+	$(PY) tools/js.py packages
+
 # The script of the plain pages that tests and benchmarks open.
-host: $(VENV)/.node
+host: packages
 	$(NPM) run build:host
 
 format: $(VENV)/.dev

@@ -2,6 +2,7 @@
 
     python tools/js.py node               exit status 0 if a usable Node is here
     python tools/js.py bundle             build attnwidget/static, unless it is fresh
+    python tools/js.py packages           install the packages of js/, unless they are installed
     python tools/js.py npm run lint       npm in js/, its packages installed before
 
 The build hook (hatch_build.py) and the Makefile both go through here. Standard library only.
@@ -141,6 +142,8 @@ def main(arguments: list[str]) -> int:
                 return 0 if find_node() else 1
             case ["bundle"]:
                 bundle()
+            case ["packages"]:
+                install(everything=True)
             case ["npm", *rest] if rest:
                 install(everything=True)
                 _npm(*rest)
