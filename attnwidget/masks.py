@@ -225,7 +225,10 @@ class Band(Mask):
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Band:
-        return cls(told["low"], told["high"])
+        low, high = told["low"], told["high"]
+        if not all(limit is None or type(limit) is int for limit in (low, high)):
+            raise ValueError(f"a band from {low!r:.40} to {high!r:.40}")
+        return cls(low, high)
 
 
 # FlexAttention counts the parameters of a mask function.

@@ -48,7 +48,12 @@ class Spans(Mask):
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Spans:
-        return cls(tensors[told["starts"]], tensors[told["stops"]])
+        starts, stops = (tensors[told[name]] for name in ("starts", "stops"))
+        if any(x.dtype not in (torch.int32, torch.int64) or x.ndim != 3 for x in (starts, stops)):
+            raise ValueError(f"spans of {starts.dtype} {tuple(starts.shape)}, not of integers (B, H, Q)")
+        if starts.shape != stops.shape:
+            raise ValueError(f"spans with starts {tuple(starts.shape)} and stops {tuple(stops.shape)}")
+        return cls(starts, stops)
 
     def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Tensor) -> Tensor:
         at = tuple(i * (n > 1) for i, n in zip((b, h, q_idx), self.starts.shape, strict=True))

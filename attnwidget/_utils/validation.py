@@ -141,6 +141,9 @@ def as_choice(value: Any, options: Sequence[str], name: str) -> str:
     raise ValueError(f"no {name} is called {value!r}: {nearest(value, options)}give one of {', '.join(options)}")
 
 
+LARGEST = float(torch.finfo(torch.float32).max)
+
+
 def as_number(value: Any, name: str) -> float:
     """Return value as a finite float; else raise TypeError or ValueError."""
     try:
@@ -153,6 +156,8 @@ def as_number(value: Any, name: str) -> float:
         raise TypeError(f"{name} is {told(value)}: give a number")
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}: give a finite number")
+    if abs(number) > LARGEST:
+        raise ValueError(f"{name} is {number}: give a number up to {LARGEST:.3g}, the largest of float32")
     return number
 
 

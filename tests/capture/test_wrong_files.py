@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from attnwidget import Capture, capture
@@ -54,6 +55,9 @@ HOSTILE = {
     "a text of nothing": text(text={"ids": "none"}),
     "names that are lists": text(name=["a"]),
     "videos of more frames than can be": text(text={"images": {"token": 1, "grids": [[3, 3]], "frames": [10**12]}}),
+    "a band of bools": text(mask={"kind": "band", "low": True, "high": True}),
+    "spans of floats": text(mask={"kind": "spans", "starts": "0", "stops": "0"}),
+    "a scale that float32 does not hold": text(scale=-1e308),
     "images of no size": text(text={"images": {"token": 1, "grids": [[0, 3]]}}),
     "images of a size that is no number": text(text={"images": {"token": 1, "each": [[True, 3]]}}),
     "no list": '{"version": 1, "forwards": 3}',
@@ -74,6 +78,28 @@ def test_hostile_contents_are_told_in_one_sentence(
     with pytest.raises(ValueError, match=r"cannot be read|has version") as told:
         Capture.load(path)
     assert len(str(told.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sizes": [0, 0]}, {"sizes": [-1, -1]}, {"sizes": [2**52, 2**52]}, {"bins": [-2, -2]}, {"bins": [1, 1]}]
+    + [{name: "short"} for name in ("values", "allowed", "log_normalizers")]
+    + [{"values": "metric_counts"}, {"allowed": "values"}],
+    ids=str,
+)
+def test_an_overview_of_other_sizes_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    with capture(keep="overview") as cap:
+        torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 2, 300, 8))
+    path = tmp_path / "overview.safetensors"
+    cap.save(path)
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["attnwidget"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    told = header["forwards"][0][0]["overview"]
+    told |= {name: told.get(one, one) if isinstance(one, str) else one for name, one in change.items()}
+    save_file({**tensors, "short": torch.zeros(1, 2, 3, 3)}, path, metadata={"attnwidget": json.dumps(header)})
+    with pytest.raises(ValueError, match="an overview of"):
+        Capture.load(path)
 
 
 def test_one_of_more_processes_than_can_be_is_refused_at_once(tmp_path: Path) -> None:

@@ -293,12 +293,30 @@ def attention_from(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> R
     """Return the attention that `entry_of` described."""
     parts = [tensors[entry[name]] for name in ("values", "allowed", "log_normalizers")]
     found = [_with_all_metrics(tensors[entry[name]], entry["metrics"]) for name in ("metric_sums", "metric_counts")]
-    rows, columns = entry["bins"]
+    (queries, keys), bins = entry["sizes"], tuple(entry["bins"])
+    _check_sizes(parts, found, (queries, keys), bins)
     mask = None if entry["mask"] is None else mask_from_json(entry["mask"], tensors)
-    queries, keys = entry["sizes"]
     sinks = tensors[entry["sinks"]] if "sinks" in entry else None
-    levels = KeptLevels(parts[0], parts[1], parts[2], found[0], found[1], (rows, columns), sinks)
+    levels = KeptLevels(parts[0], parts[1], parts[2], found[0], found[1], bins, sinks)
     return reduced_attention(levels, (queries, keys), mask, bool(entry["is_causal"]))
+
+
+def _check_sizes(
+    parts: Sequence[Tensor], of_metrics: Sequence[Tensor], sizes: tuple[Any, Any], bins: tuple[Any, ...]
+) -> None:
+    """Refuse tensors of a file that do not have the sizes, types and bins of an overview."""
+    if not all(type(n) is int and n > 0 for n in (*sizes, *bins)) or bins != tuple(map(bin_width, sizes)):
+        raise ValueError(f"an overview of {sizes!r:.80} in bins of {bins!r:.80}")
+    (values, allowed, normalizers), floats = parts, (torch.float32, torch.float64)
+    B, H = values.shape[:2]
+    grid = tuple(-(-n // width) for n, width in zip(sizes, bins, strict=True))
+    fits = tuple(values.shape) == (B, H, *grid) and values.dtype in floats
+    fits &= allowed.dtype == torch.bool and allowed.shape[:2] in {(b, h) for b in (1, B) for h in (1, H)}
+    fits &= tuple(allowed.shape[2:]) == grid and normalizers.dtype in floats
+    fits &= tuple(normalizers.shape) == (B, H, sizes[0])
+    fits &= all(x.ndim == 3 and (x.shape[0], x.shape[2]) == (B, H) for x in of_metrics)
+    if not fits:
+        raise ValueError(f"an overview of {sizes[0]} × {sizes[1]} whose tensors have other sizes or types")
 
 
 def _with_all_metrics(x: Tensor, names: Sequence[str]) -> Tensor:
