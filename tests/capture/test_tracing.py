@@ -227,34 +227,6 @@ def test_attention_in_somebodys_own_words(words: Any) -> None:
     assert (1 if words in (one_key_head, single) else 4) == att.shape.G
 
 
-def squared(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    p = (q @ k.mT).softmax(-1)
-    return p, (p * p) @ v
-
-
-def of_no_product(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    p = (q[:, :, :, None] - k[:, :, None]).square().sum(-1).softmax(-1)
-    return p, p @ v
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (squared, "its weights go through mul before they meet v"),
-        (of_no_product, "its softmax is not of a product of q and k"),
-    ],
-    ids=lambda x: getattr(x, "__name__", ""),
-)
-def test_what_cannot_be_followed_is_refused_and_not_shown_wrongly(words: Any, why: str) -> None:
-    class OwnAttention(Own):
-        pass
-
-    torch.manual_seed(0)
-    model, x = OwnAttention(words).eval(), torch.randn(2, 7, 32)
-    with torch.no_grad(), pytest.raises(ValueError, match=why), capture(model):
-        model(x)
-
-
 def test_a_step_that_is_called_in_another_way_leaves_the_model_alone() -> None:
     model, x = nn.Sequential(Own(filled), Steps()).eval(), torch.randn(1, 7, 32)
     with torch.no_grad():

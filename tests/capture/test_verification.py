@@ -54,7 +54,8 @@ class CausalThroughAnotherName(Block):
     """Blocks the future through memory that torch does not know to be that of the scores."""
 
     def changed(self, q: Tensor, scores: Tensor) -> Tensor:
-        scores.detach().numpy()[..., ~torch.ones(7, 7).tril().bool().numpy()] = -torch.inf
+        with torch._C.DisableTorchFunction():
+            scores.detach().numpy()[..., ~torch.ones(7, 7).tril().bool().numpy()] = -torch.inf
         return scores
 
 

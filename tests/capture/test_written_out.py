@@ -98,7 +98,7 @@ def set_by_slices(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, T
     return w, w @ v
 
 
-@told
+@shown
 def set_to_a_number(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     scores = scores_of(q, k)
     scores[..., 0] = 1.0
@@ -106,7 +106,7 @@ def set_to_a_number(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor,
     return w, w @ v
 
 
-@told
+@shown
 def added_to_a_part(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     scores = scores_of(q, k)
     scores[..., 1:, 1:] += 1.0
@@ -114,7 +114,7 @@ def added_to_a_part(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor,
     return w, w @ v
 
 
-@told
+@shown
 def filled_through_a_view(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     scores = scores_of(q, k)
     scores[:, :, 0].zero_()
@@ -122,19 +122,19 @@ def filled_through_a_view(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[T
     return w, w @ v
 
 
-@told
+@shown
 def heads_mixed_before(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = torch.einsum("bhij,hg->bgij", scores_of(q, k), self.over_heads).softmax(-1)
     return w, w @ v
 
 
-@told
+@shown
 def heads_mixed_by_a_linear(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = F.linear(scores_of(q, k).permute(0, 2, 3, 1), self.over_heads).permute(0, 3, 1, 2).softmax(-1)
     return w, w @ v
 
 
-@told
+@shown
 def only_the_best_keys(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     scores = scores_of(q, k)
     best = scores.topk(3, -1)
@@ -257,7 +257,7 @@ def rectified(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tenso
     return w, torch.einsum("bhij,bhjd->bhid", w, v)
 
 
-@told
+@shown
 def over_the_queries(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = scores_of(q, k).softmax(1)
     return w, w @ v
@@ -295,13 +295,13 @@ def masked_and_normalized(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[T
     return w, w @ v
 
 
-@told
+@shown
 def masked_after(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = scores_of(q, k).softmax(-1) * LOWER
     return w, w @ v
 
 
-@told
+@shown
 def more_by_a_constant(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = masked(q, k).softmax(-1) + 0.01
     return w, w @ v
@@ -379,22 +379,22 @@ def only_some_heads(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor,
     return w, torch.stack([w[:, h] @ v[:, h] for h in (0, 1, 2, 2)], 1)
 
 
-@told
+@shown
 def heads_mixed_after(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = torch.einsum("bhij,hg->bgij", masked(q, k).softmax(-1), self.over_heads)
     return w, w @ v
 
 
-@told
+@shown
 def mean_over_heads(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = masked(q, k).softmax(-1).mean(1, keepdim=True)
-    return w, w @ v
+    return w.expand(-1, 4, -1, -1), w @ v
 
 
-@told
+@shown
 def squared(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    w = masked(q, k).softmax(-1)
-    return w, (w * w) @ v
+    w = masked(q, k).softmax(-1) ** 2
+    return w, w @ v
 
 
 @told
@@ -403,7 +403,7 @@ def some_keys(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tenso
     return w, w[..., :6] @ v[..., :6, :]
 
 
-@told
+@shown
 def by_a_sum(self: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     w = masked(q, k).softmax(-1)
     return w, (w[..., None] * v[..., None, :, :]).sum(-2)

@@ -60,6 +60,15 @@ class ObservedCall:
     text: CallText | None = None  # the text at its positions, if known
     after: int = 0  # the number of keys after those of its queries, as the module reports
     heads: ProcessHeads | None = None  # if other processes have the model's other heads
+    weights: Tensor | None = None  # (B, H, Q, K), if only these are known: D of q and k is then 0
+
+    @classmethod
+    def of_weights(cls, weights: Tensor, v: Tensor) -> ObservedCall:
+        """Return a call of which only the weights (B, H, Q, K) and v (B, H or 1, K, Dv) are known."""
+        B, H, Q, K = weights.shape
+        empty = weights.new_empty(B, H, max(Q, K), 0)
+        v = v.expand(B, -1, -1, -1)
+        return cls(empty[:, :, :Q], empty[:, : v.shape[1], :K], v, 1.0, weights=weights, cross=None if Q == K else True)
 
     def numbers_of(self, kept: Sequence[int] | None) -> Sequence[int] | None:
         """Return the numbers of the kept heads in the model; None if all are kept.

@@ -67,7 +67,8 @@ def tensors_of(att: Attention) -> dict[str, Tensor]:
     """Return all tensors of an attention by name, such as "q" or "mask.starts"."""
     if isinstance(att, ReducedAttention):
         return att.source.tensors()
-    found = {name: x for name, x in (("q", att.q), ("k", att.k), ("v", att.v), ("sinks", att.sinks)) if x is not None}
+    found = att.source.tensors()
+    found |= {name: x for name, x in (("v", att.v), ("sinks", att.sinks)) if x is not None}
     for name in ("mask", "bias"):
         rule = getattr(att.options, name)
         if isinstance(rule, Mask):
@@ -140,7 +141,8 @@ def _entry_of(name: str, record: TextedRecord, table: _TensorTable) -> dict[str,
     found = {"name": name, "cross": record.cross, **_part_of(att), **_text_of(record, table)}
     if isinstance(att, ReducedAttention):
         return {**found, "overview": overview_record.entry_of(att, table.add)}
-    parts = {part: table.add(x) for part, x in (("q", att.q), ("k", att.k), ("v", att.v)) if x is not None}
+    given = att.source.tensors() | ({} if att.v is None else {"v": att.v})
+    parts = {part: table.add(x) for part, x in given.items()}
     options = att.options
     entry = {**found, **parts}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
@@ -275,6 +277,9 @@ def _attention_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Attentio
     if "overview" in entry:
         return overview_record.attention_from(entry["overview"], tensors)
     given: list[Any] = [tensors[entry[name]] if name in entry else None for name in ("q", "k", "v")]
+    if "weights" in entry:
+        att = Attention.from_weights(tensors[entry["weights"]], given[2])
+        return with_carried(att, entry["carried"], tensors) if "carried" in entry else att
     rules = {name: entry[name] for name in SCALAR_RULES}
     bias = None if entry["bias"] is None else tensors[entry["bias"]]
     sinks = tensors[entry["sinks"]] if "sinks" in entry else None

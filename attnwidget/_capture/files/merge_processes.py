@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..._engine.base import Part
+from ..._engine.sources import Given
 from ..._rules.row_spans import Spans, as_spans, simplify
 from ...attention import Attention
 from ...masks import Mask
@@ -180,6 +181,10 @@ def _both(what: str, ours: tuple[int, ...] | None, theirs: tuple[int, ...] | Non
 def _along(axis: int, a: Attention, b: Attention) -> Attention:
     """Return two attentions as one, along the axis of heads or of queries."""
     _refuse_unlike(axis, a, b)
+    if isinstance(a.source, Given) and isinstance(b.source, Given):
+        weights = torch.cat([a.source.matrix, b.source.matrix], axis)
+        v = a.v if a.v is None or axis == QUERIES else torch.cat([a.v, _need(b.v)], axis)
+        return Attention.from_weights(weights, v)
     keywords: dict[str, Any] = {name: getattr(a, name) for name in ("scale", "softcap", "is_causal", "window")}
     keywords |= {name: _rule(name, axis, a, b) for name in ("mask", "bias")}
     keywords["sinks"] = a.sinks if a.sinks is None or axis == QUERIES else torch.cat([a.sinks, _need(b.sinks)])

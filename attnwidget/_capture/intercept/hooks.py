@@ -81,6 +81,19 @@ class Listener(Protocol):
     ) -> None:
         """Note that a module may compute attention that cannot be read: see `traced_tensors.Reports`."""
 
+    def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputCallback | None:
+        """Record a call of which only the weights are known; else report `why` it cannot be read.
+
+        Returns:
+            A function to call with the output (B, H, Q, Dv); None if the call is not recorded.
+        """
+
+    def report_merged(self) -> None:
+        """Note that the calling module merges the outputs of its calls: see `traced_tensors.Reports`."""
+
+    def is_over_positions(self, keys: int, rows: int) -> bool:
+        """Return whether the calling module was given so many positions: see `traced_tensors.Reports`."""
+
     def caller(self) -> Caller:
         """Return the module that calls."""
 
@@ -472,10 +485,26 @@ class FunctionWatcher(WatchingMode):
         self, read: Callable[[], ObservedCall], seen: Tensor | DroppedWeights, written: Tensor | None
     ) -> None:
         """Record attention that a module has written out, and verify it by its output: see `traced_tensors.Reports`."""
+        self._tracer.note_output(self._result)
         try:
             self._tell(self._listener.record_call(None, read), self._result, seen, written)
         except EditRefused as refused:
             self._refused = refused  # raised after the tracer, which lets a model go on
+
+    def record_weights(self, weights: Tensor, v: Tensor, output: Tensor, why: str) -> None:
+        """Record weights of which no q and k are known: see `traced_tensors.Reports`."""
+        callback = self._listener.record_weights(lambda: ObservedCall.of_weights(weights, v), why)
+        if callback is not None:
+            with torch._C.DisableTorchFunction(), _reporting_errors():
+                callback(output)
+
+    def report_merged(self) -> None:
+        """Note that the calling module merges the outputs of its calls: see `traced_tensors.Reports`."""
+        self._listener.report_merged()
+
+    def is_over_positions(self, keys: int, rows: int) -> bool:
+        """Return whether the calling module was given so many positions."""
+        return self._listener.is_over_positions(keys, rows)
 
     def _tell(
         self, callback: Any, output: Tensor, seen: Any, written: Tensor | None, weights: Tensor | None = None
@@ -499,6 +528,7 @@ class FunctionWatcher(WatchingMode):
         output = func(*args, **kwargs)
         if callback is None:
             return output
+        self._tracer.note_output(output)
         with torch._C.DisableTorchFunction():
             seen = None
             with _reporting_errors():
@@ -511,6 +541,7 @@ class FunctionWatcher(WatchingMode):
         result = func(*args, **kwargs)
         if callback is None:
             return result
+        self._tracer.note_output(result[0], result[1] if len(result) > 1 else None)
         with torch._C.DisableTorchFunction():
             return (_output_of(callback, result[0], result[0], lambda x: x), *result[1:])
 

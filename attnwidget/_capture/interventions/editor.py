@@ -30,7 +30,7 @@ from ..modules.self_or_cross import ToldCross
 from ..records.forward_passes import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
 from ..records.kept_tensors import TensorKeeper
 from ..session.callers import ModelCalls, calls_running, module_names, parts_of
-from ..tracing.traced_tensors import Caller
+from ..tracing.traced_tensors import MERGED, Caller
 from ..verify.verification import DroppedWeights, RowsOfOutput
 from .checkpoints import EditedCall, Repeated, checkpoints_around
 from .edited_heads import Chain, EditedHeads, by_key_head
@@ -270,6 +270,14 @@ class Editor(ModelCalls):
                 return None
             why = str(error) if isinstance(error, Unreadable) else f"its call cannot be read ({error})"
             raise EditRefused(self._with_advice(f"{name} cannot be edited: {why}", module)) from error
+
+    def record_weights(self, read: Callable[[], ObservedCall], why: str) -> None:
+        """Note why a call cannot be edited: an edit needs its q and k."""
+        self.report_unreadable(why, certain=True)
+
+    def report_merged(self) -> None:
+        """Note that the calling module merges partial attentions, which an edit of one would not change alike."""
+        self.report_unreadable(MERGED, certain=True)
 
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]

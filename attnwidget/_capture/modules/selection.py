@@ -226,6 +226,7 @@ def with_heads(call: ObservedCall, heads: Sequence[int]) -> ObservedCall:
         mask=part_of_rule(call.mask, HEADS, heads),
         bias=part_of_rule(call.bias, HEADS, heads),
         sinks=None if call.sinks is None else call.sinks[list(heads)],
+        weights=None if call.weights is None else take_part(call.weights, HEADS, heads),
     )
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from ..verify.batched import verify, verify_aside
 from .decode_steps import RepeatedStep
 from .kept_tensors import TensorKeeper
 from .record import Continuation, OutputCallback, Record
+from .weights_record import WeightsRecord
 
 LATER = (
     "its later calls do not have the keys of the first, so only the first call is kept: capture the whole "
@@ -478,7 +480,8 @@ class RecordMatcher:
         if record is not None and how is None and forward.how is not None:
             raise Unreadable(LATER)
         memory, before = self._keeper.memory, 0
-        needed = self._new_record.needed(call, self._keeper, how)
+        kind = self._new_record if call.weights is None else WeightsRecord
+        needed = kind.needed(call, self._keeper, how)
         if not memory.has_room(needed, self._keeper.device or call.k.device):
             raise OverLimit
         if record is None or how is None:
@@ -486,7 +489,7 @@ class RecordMatcher:
             refuse_keys_of_others(call, call.k.shape[2] if call.cached else given, by_length=by_length)
             if record is not None:
                 forward.records = records = self._begin_records()
-            record = records[name] = self._new_record(name, call, self._keeper, forward.step, heads)
+            record = records[name] = kind(name, call, self._keeper, forward.step, heads)
         else:
             if name in records:
                 before = record.size
@@ -518,14 +521,20 @@ class RecordMatcher:
         self.forwards[:] = [one for one in self.forwards if one is running or any(one is other for other in kept)]
         self._keeper.memory.recount(record for records in self.forwards for record in records.values())
 
-    def remove_faulty(self) -> dict[str, str]:
-        """Remove the records that cannot be shown, and return their names with the reasons."""
-        reasons = {}
+    def remove_faulty(self, modules: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """Remove the records that cannot be shown, and return their names with the reasons.
+
+        Args:
+            modules: whose records cannot be shown, by name, with the reasons.
+        """
+        reasons: dict[str, str] = {}
         for records in self.forwards:
-            faults = {name: why for name, record in records.items() if (why := record.fault()) is not None}
-            reasons.update(faults)
-            for name in faults:
-                del records[name]
+            for name, record in list(records.items()):
+                module = name.partition(" #")[0]
+                why = modules.get(module) or record.fault()
+                if why is not None:
+                    reasons[module if module in modules else name] = why
+                    del records[name]
         self.forwards[:] = [records for records in self.forwards if records]
         return reasons
 

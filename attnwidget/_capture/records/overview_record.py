@@ -27,9 +27,10 @@ from ..call.lineage import ChosenRows, ModelCall
 from ..call.observed_call import ObservedCall, Unreadable
 from ..call.query_offset import keys_before
 from ..verify.batched import OutputCheck
+from ..verify.compared_output import ComparedOutput, compare_output
 from .decode_steps import RepeatedStep
 from .kept_tensors import TensorKeeper
-from .record import CONTRADICTED, UNVERIFIED, ComparedOutput, Continuation, OutputCallback, Record, compare_output
+from .record import CONTRADICTED, UNVERIFIED, Continuation, OutputCallback, Record
 
 GROWS = (
     "only its first call is kept: keep='overview' drops the keys that a later call needs; capture the whole "

@@ -25,6 +25,7 @@ from ..call.query_offset import keys_before
 from ..call.rule_slices import QUERIES, take_part
 from ..carried.carried_record import carry, gradients_of
 from ..verify.batched import WAITING, OutputCheck, verify
+from ..verify.compared_output import compare_output
 from ..verify.pending_outputs import AT_ONCE, KeptOutputs
 from ..verify.verification import (
     ComparedRows,
@@ -756,30 +757,6 @@ class Record:
             found = found if chosen is None else found.with_target(chosen)
             self._carried = att, known, found
         return self._carried[2]
-
-
-@dataclass
-class ComparedOutput:
-    """Some rows of a call's output, and whether they differ from softmax(q, k, v, rules)."""
-
-    sample: OutputSample
-    differs: Tensor  # (), bool
-
-
-def compare_output(call: ObservedCall, output: Any) -> ComparedOutput | None:
-    """Compare a call's output, as `verification.sample_output` takes it, with q, k, v and rules; None if it cannot.
-
-    Args:
-        call: the call.
-        output: of the call.
-    """
-    sample = None if call.v is None else sample_output(output, call.q, call.k, call.v)
-    if sample is None or call.v is None:
-        return None
-    rules = CallRules(call.q.shape[2], call.k.shape[2], 0, call.is_causal, call.mask, call.bias)
-    how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "rules": rules, "first": 0}
-    with torch.no_grad():
-        return ComparedOutput(sample, differs(sample, call.q, call.k, call.v, **how, sinks=call.sinks))
 
 
 def _keeps_all(keeper: TensorKeeper) -> bool:

@@ -73,6 +73,20 @@ class ModelCalls:
                     return found
         return None
 
+    def is_over_positions(self, keys: int, rows: int) -> bool:
+        """Return whether the calling module was given so many positions: see `traced_tensors.Reports`."""
+        running = self._provenance.innermost()
+        if running is None:
+            return False
+        given = [x for x in (*running.args, *running.kwargs.values()) if isinstance(x, torch.Tensor)]
+        for x in given:
+            if x.ndim != (3 if x.is_floating_point() else 2):
+                continue
+            for samples, positions in (x.shape[:2], x.shape[1::-1]):
+                if positions == keys and samples and not rows % samples and rows < samples * positions:
+                    return True
+        return False
+
     def _modules(self) -> list[nn.Module]:
         """Return the modules on the stack of the caller's caller, the innermost first: those of the model, if given."""
         modules = [one for one in modules_on_stack(sys._getframe(2)) if not isinstance(one, nn.Softmax | nn.Dropout)]

@@ -36,7 +36,7 @@ from ..records.kept_tensors import TensorKeeper
 from ..records.overview_record import ReducedRecord
 from ..records.record import OutputCallback, Record
 from ..text.text_watcher import TextWatcher
-from ..tracing.traced_tensors import Caller
+from ..tracing.traced_tensors import MERGED, Caller
 from .callers import ModelCalls, calls_running, forward_hooks, module_names, module_of, modules_on_stack, parts_of
 from .options import CaptureOptions, read_tokenizer
 
@@ -67,6 +67,7 @@ class Recorder(ModelCalls):
         self._unreadable: dict[str, str] = {}  # like `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
         self._called: set[str] = set()  # names of modules whose calls were seen
+        self._merged: set[str] = set()  # names of modules that merge the outputs of their calls
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._open: list[contextlib.ExitStack] = []
         self._follows_outputs = options.keep == "tensors" and options.values and model is not None
@@ -210,7 +211,7 @@ class Recorder(ModelCalls):
             for records in self.matcher.forwards:
                 for record in records.values():
                     record.tensors()  # frees the memory for further growth
-            self.skipped.update(self.matcher.remove_faulty())
+            self.skipped.update(self.matcher.remove_faulty(dict.fromkeys(self._merged, MERGED)))
             recorded = {name for records in self.matcher.forwards for name in records}
             unseen = self._unseen([*recorded, *self._called, *self._unreadable])
             for name, why in {**self._unreadable, **unseen}.items():
@@ -334,6 +335,19 @@ class Recorder(ModelCalls):
         except (TypeError, ValueError, IndexError, RuntimeError) as error:
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
         return None
+
+    def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputCallback | None:
+        """Record a call of which only the weights are known, if tensors are kept; else note why it cannot be read."""
+        if self._options.keep == "tensors":
+            return self.record_call(None, read)
+        self.report_unreadable(why, certain=True)
+        return None
+
+    def report_merged(self) -> None:
+        """Note that the calling module merges partial attentions: none of its calls is shown."""
+        name = self.caller().name
+        if name is not None:
+            self._merged.add(name)
 
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]

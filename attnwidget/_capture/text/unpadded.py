@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..._engine.base import Part
 from ..._engine.kept_levels import only_overviews
+from ..._engine.sources import Given
 from ..._rules.row_spans import Spans, as_spans, simplify
 from ..._segments.segments import Segments
 from ..._widget.stores.named_stacks import LabeledStack, StackKey
@@ -26,6 +27,8 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LabelsOf = Callable[[str], tuple[Any, Any, Sequence[Segments] | None]]
 CAUSAL = Band(low=None, high=0)
 TITLE = "padding is removed: positions count from each sample's own first token"
+
+ATTENDS_TO_PADDING = "sample {} attends to its padding, so its weights would change without it: leave out padding=False"
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,9 @@ def part_of(att: Attention, batch: int, queries: range, keys: range) -> Attentio
     Raises:
         ValueError: there are only overviews, no q and k; or a query attends to a key that is left out.
     """
+    if isinstance(att.source, Given):
+        found = _part_of_weights(att, batch, queries, keys)
+        return found.as_part((att.part or Part()).heads, None, None, (att.part or Part()).elsewhere)
     if att.q is None or att.k is None or only_overviews(att) is not None:
         raise ValueError(
             "padding=False takes parts of q and k, which were not kept (keep='overview'): leave it out, or capture "
@@ -167,6 +173,19 @@ def part_of(att: Attention, batch: int, queries: range, keys: range) -> Attentio
         before = None if before == 0 and rows is None and len(queries) == len(keys) else before
     own = None if rows is None else rows[queries.start : queries.stop]
     return found.as_part(part.heads, own, before, part.elsewhere)
+
+
+def _part_of_weights(att: Attention, batch: int, queries: range, keys: range) -> Attention:
+    """Return one sample's weights at some of its positions; the weights outside must be 0."""
+    assert isinstance(att.source, Given)
+    weights = att.source.matrix[batch : batch + 1, :, queries.start : queries.stop]
+    inside = weights[..., keys.start : keys.stop]
+    outside = torch.ones(weights.shape[-1], dtype=torch.bool, device=weights.device)
+    outside[keys.start : keys.stop] = False
+    if bool(weights[..., outside].any()):
+        raise ValueError(ATTENDS_TO_PADDING.format(batch))
+    v = None if att.v is None else att.v[batch : batch + 1, :, keys.start : keys.stop]
+    return Attention.from_weights(inside, v)
 
 
 def _rules_of(att: Attention, batch: int, queries: range, keys: range) -> tuple[Any, Any]:
@@ -209,9 +228,7 @@ def _allowed(att: Attention, batch: int, head: int, queries: range, keys: range)
     outside = torch.ones(found.shape[1], dtype=torch.bool, device=found.device)
     outside[keys.start : keys.stop] = False
     if bool((found & outside).any()):
-        raise ValueError(
-            f"sample {batch} attends to its padding, so its weights would change without it: leave out padding=False"
-        )
+        raise ValueError(ATTENDS_TO_PADDING.format(batch))
     return found[:, keys.start : keys.stop]
 
 

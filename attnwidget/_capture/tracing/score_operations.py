@@ -14,11 +14,13 @@ from torch import Tensor
 
 from ..call.hidden_rows import BLOCKING
 from .heads_axis import order_of
+from .matrices import TracedMatrices, matrix_of
 from .slices import is_all, marked, parts_of
 from .traced_scores import (
     Index,
     RowSums,
     Traced,
+    TracedMatrix,
     TracedScores,
     TracedWeights,
     Unfollowed,
@@ -27,10 +29,9 @@ from .traced_scores import (
     scaled,
     with_sizes,
 )
-from .traced_tensors import TracedTensors
 
 
-class ScoreOperations(TracedTensors):
+class ScoreOperations(TracedMatrices):
     """Follows operations on scores and on weights."""
 
     # Operations that keep all numbers, in the same shape or another.
@@ -70,6 +71,10 @@ class ScoreOperations(TracedTensors):
     def take(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced | None:
         """Follow parts of scores and weights: x[…], x.chunk(…), x.unbind(…) and their like."""
         known = self.of(args[0])
+        if isinstance(known, TracedMatrix):
+            self._take_of_matrix(func, result, args, kwargs)
+            found = self._traced.get(result) if isinstance(result, Tensor) else None
+            return None if found is None else found[0]
         if not isinstance(known, TracedScores | TracedWeights):
             return None
         found = [
@@ -91,7 +96,7 @@ class ScoreOperations(TracedTensors):
         if known.order is not None:
             return None
         if isinstance(known, TracedScores):
-            return part_of(known, index) or Unfollowed(tuple(part.shape), "an index")
+            return part_of(known, index) or Unfollowed(tuple(part.shape), "an index", self._reports.caller())
         if known.part is not None or not is_all(index[-1]) or not isinstance(index[-2], slice):
             return None
         return replace(known, sizes=tuple(part.shape), part=index[:-1])
@@ -131,11 +136,11 @@ class ScoreOperations(TracedTensors):
         if self.of(factor) is not None or known.sizes != known.scores.sizes or known.order != known.scores.order:
             return None
         scores = replace(known.scores, factors=(*known.scores.factors, known.scores.given(factor)))
-        return replace(known, scores=scores, is_normalized=False)
+        return replace(known, scores=scores, is_normalized=False, touched=True)
 
     def div(self, result: Tensor, x: Any, divisor: Any, **named: Any) -> Traced | None:
         known, number = self.of(x), number_of(divisor)
-        if named.get("rounding_mode") is not None or isinstance(known, RowSums | Unfollowed | None):
+        if named.get("rounding_mode") is not None or not isinstance(known, TracedScores | TracedWeights):
             return None
         if isinstance(known, TracedWeights):
             sums = self.of(divisor)
@@ -174,15 +179,13 @@ class ScoreOperations(TracedTensors):
 
     def _filled(self, known: Traced | None, mask: Tensor, number: float | None, result: Tensor) -> Traced | None:
         """Follow a number that replaces some scores, or some weights."""
-        if number is None or known is None or isinstance(known, RowSums | Unfollowed):
-            return None
-        if tuple(result.shape) != known.shape:
+        if number is None or not isinstance(known, TracedScores | TracedWeights) or tuple(result.shape) != known.shape:
             return None
         if isinstance(known, TracedScores):
             given = replace(known.given(mask), number=number)
             return replace(known, blocked=(*known.blocked, given)) if number <= BLOCKING else None
         if known.is_normalized or number != 0 or known.order != known.scores.order or known.part is not None:
-            return known if number == 0 else None
+            return replace(known, touched=True) if number == 0 else None
         return replace(known, scores=replace(known.scores, blocked=(*known.scores.blocked, known.scores.given(mask))))
 
     def where(self, result: Tensor, condition: Any, x: Any = None, other: Any = None) -> Traced | None:
@@ -204,19 +207,30 @@ class ScoreOperations(TracedTensors):
         if is_followed and mask is not None:
             found = self._filled(known, mask, number_of(value), x)
         elif is_followed and isinstance(known, TracedWeights) and number_of(value) == 0:
-            found = known
+            found = replace(known, touched=True)
         if found is not None:
             self._note(x, found)
+        elif isinstance(known, TracedWeights) and known.part is None:
+            self._give_up(known, "an assignment")
+            self._note(x, matrix_of(known))
         elif isinstance(known, TracedWeights):
             self._traced.pop(x)
             self._give_up(known, "an assignment")
-        else:
-            self._note(x, Unfollowed(tuple(x.shape), "an assignment"))
+        elif isinstance(known, TracedScores):
+            self._note(x, Unfollowed(tuple(x.shape), "an assignment", self._reports.caller()))
+
+    def expose(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced | None:
+        """Note that weights can now change without a count: by `.data`, or by an array of numpy."""
+        storage = args[0].untyped_storage()._cdata
+        for x, (known, version) in list(self._traced.items()):
+            if isinstance(known, TracedScores | TracedWeights) and x.untyped_storage()._cdata == storage:
+                self._traced[x] = replace(known, touched=True), version
+        return self.of(args[0])
 
     def clamp(self, result: Tensor, x: Any, other: Any = None, *_: Any, **named: Any) -> Traced | None:
         """Follow a lower limit that only blocked scores, or sums of no weights, can reach."""
         known, number = self.of(x), number_of(named.get("min", other))
-        if number is None or named.get("max") is not None:
+        if number is None or any(limit is not None for limit in (named.get("max"), *_)):
             return None
         if isinstance(known, TracedWeights | RowSums):
             return known if number <= torch.finfo(result.dtype).eps else None

@@ -45,6 +45,7 @@ class TracedScores:
     blocked: tuple[AddedTensor, ...] = ()  # True for a blocked key
     factors: tuple[AddedTensor, ...] = ()  # 0 for a blocked key, else 1
     heads: HeadsAxis | None = None  # the axis of heads, if known
+    touched: bool = False  # whether some may have changed without a count
 
     @property
     def shape(self) -> Sizes:
@@ -67,7 +68,10 @@ class SeenSoftmax:
     """One softmax of followed scores, until its weights have met their values."""
 
     caller: Any  # that computed it
+    certain: bool = True  # whether it is attention: of a product of q and k, or in a module of such a name
+    origin: str | None = None  # why its scores are not those of q and k; None: they are
     why: str | None = None  # the first operation on its weights that is not followed
+    met: bool = False  # whether its weights have met values
     parts: list[tuple[Index, Tensor, Tensor]] = field(default_factory=list)  # of weights, their values, their output
     seen: Tensor | None = None  # the rows that have met values, if they meet them part by part
 
@@ -83,11 +87,35 @@ class TracedWeights:
     is_normalized: bool = True  # each row sums to 1
     dropout: float = 0.0  # the share that was set to 0
     part: Index | None = None  # the part of these scores' weights; None: all
+    touched: bool = False  # whether some weights may have changed, such as to 0
 
     @property
     def shape(self) -> Sizes:
         """Return the sizes of the tensor as it is."""
         return self.sizes if self.order is None else tuple(self.sizes[i] for i in self.order)
+
+
+@dataclass(frozen=True)
+class TracedMatrix:
+    """Weights that only their own numbers describe: of another softmax, or changed after it."""
+
+    softmaxes: tuple[SeenSoftmax, ...]  # that they are made from
+    axis: int  # of the keys
+    adds_up: bool = True  # False: rows must be seen to sum to 1
+
+    def moved(self, axis: int) -> TracedMatrix:
+        """Return the same with its keys along another axis."""
+        return replace(self, axis=axis)
+
+
+@dataclass(frozen=True)
+class WeightedValues:
+    """Weights times values, before the sum over the keys."""
+
+    matrix: TracedMatrix
+    weights: Tensor
+    values: Tensor
+    axis: int  # of the keys, in the product
 
 
 @dataclass(frozen=True)
@@ -98,14 +126,20 @@ class RowSums:
 
 
 @dataclass(frozen=True)
+class RowNumbers:
+    """The log-sum-exp of the rows of scores, or numbers made from it, to merge partial attentions by."""
+
+
+@dataclass(frozen=True)
 class Unfollowed:
     """A tensor made from scores by an operation that is not followed."""
 
     shape: Sizes
     why: str
+    caller: Any  # of the operation
 
 
-Traced = TracedScores | TracedWeights | RowSums | Unfollowed
+Traced = TracedScores | TracedWeights | TracedMatrix | WeightedValues | RowSums | RowNumbers | Unfollowed
 
 
 def inverse(order: Sizes) -> Sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from ..._utils.validation import FLOATS
 from ..call.observed_call import ObservedCall
 from ..verify.verification import DroppedWeights
 from .heads_axis import HeadsAxes, functions
-from .traced_scores import SeenSoftmax, Sizes, Traced, TracedScores, TracedWeights, Unfollowed
+from .traced_scores import RowNumbers, SeenSoftmax, Sizes, Traced, TracedMatrix, TracedScores, TracedWeights, Unfollowed
 
 USE_RETURNED_WEIGHTS = (
     "call it with output_attentions=True, if it has that, and give output.attentions to AttentionWidget.from_weights"
@@ -28,6 +28,15 @@ BLOCKED_QUERIES = f"its queries and keys come in blocks, which are not places in
 CHANGED_SCORES = "its scores go through {}, which is not a scale, mask or bias: " + USE_RETURNED_WEIGHTS
 CHANGED_WEIGHTS = "its weights go through {} before they meet v: " + USE_RETURNED_WEIGHTS
 NO_VALUES = f"its weights were not seen to meet v, or only a part of them: {USE_RETURNED_WEIGHTS}"
+VALUES_BY_QUERY = (
+    "each of its queries has values of its own, gathered or in a band, so its weights are not queries × keys: "
+    + USE_RETURNED_WEIGHTS
+)
+MERGED = (
+    "it merges partial attentions by their log-sum-exp, and no map of a part is its attention: call it with all keys "
+    "at once, or give its q, k and v to AttentionWidget"
+)
+NEGATIVE = f"some of its weights are below 0: {USE_RETURNED_WEIGHTS}"
 NOT_NORMALIZED = f"the rows of its weights do not sum to 1: {USE_RETURNED_WEIGHTS}"
 NO_SOFTMAX = (
     "between its scores and v there is no softmax that can be followed (the last step seen is {}): "
@@ -81,6 +90,27 @@ class Reports(Protocol):
     def head_count(self) -> int | None:
         """Return the number of heads that the calling module reports."""
 
+    def record_weights(self, weights: Tensor, v: Tensor, output: Tensor, why: str) -> None:
+        """Record weights of which no q and k are known.
+
+        Args:
+            weights: (B, H, Q, K).
+            v: (B, H or 1, K, Dv).
+            output: their product, (B, H, Q, Dv).
+            why: the reason to give where they cannot be kept.
+        """
+
+    def report_merged(self) -> None:
+        """Note that the calling module merges the outputs of its calls, so that none of them is its attention."""
+
+    def is_over_positions(self, keys: int, rows: int) -> bool:
+        """Return whether the calling module was given so many positions, and so many samples or a multiple.
+
+        Args:
+            keys: the number of keys of a softmax.
+            rows: the number of samples and heads.
+        """
+
 
 class TracedTensors:
     """Knows which of a model's living tensors are scores or weights, or made from them."""
@@ -88,6 +118,7 @@ class TracedTensors:
     def __init__(self, reports: Reports) -> None:
         self._reports, self._heads = reports, HeadsAxes()
         self._traced: Any = WeakIdKeyDictionary()  # the description of each tensor, and its version then
+        self._outputs: Any = WeakIdKeyDictionary()  # of attention calls
         self._waiting: dict[SeenSoftmax, None] = {}  # whose weights have not met their values yet
 
     def _follow_change(self, x: Tensor) -> bool:
@@ -114,26 +145,58 @@ class TracedTensors:
         known, version = found
         if version == _version(x):
             return known
+        return self._changed(x, known)
+
+    def _changed(self, x: Tensor, known: Traced) -> Traced | None:
+        """Return the description of a tensor that was changed in place, by a view of it or unseen."""
+        if isinstance(known, TracedMatrix):
+            return known
         if isinstance(known, TracedWeights):
             self._give_up(known, "a change in place")
             return None
-        return Unfollowed(tuple(x.shape), "a change in place") if isinstance(known, TracedScores) else None
+        return Unfollowed(tuple(x.shape), "a change in place", None) if isinstance(known, TracedScores) else None
+
+    def note_output(self, output: Any, log_sum_exp: Any = None) -> None:
+        """Note the output of an attention call, and the log-sum-exp of its rows if it is returned."""
+        if isinstance(output, Tensor):
+            self._outputs[output] = None
+        if isinstance(log_sum_exp, Tensor):
+            self._note(log_sum_exp, RowNumbers())
+
+    def _find_merge(self, func: Any, result: Tensor, given: list[Tensor]) -> None:
+        """Report partial attentions that are merged by their log-sum-exp: their outputs times numbers made from it."""
+        numbers = [x for x in given if isinstance(self.of(x), RowNumbers)]
+        outputs = {x.untyped_storage()._cdata for x in list(self._outputs)}
+        is_output = [x for x in given if x.untyped_storage()._cdata in outputs]
+        if numbers and is_output:
+            self._reports.report_merged()
+        elif numbers and (result.shape[-1] == 1 or result.numel() == numbers[0].numel() or func in JOINS):
+            self._note(result, RowNumbers())
+        elif is_output and func in JOINS:
+            self._outputs[result] = None
 
     def _lose(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that something was made from scores or weights and is not followed."""
+        if func in CHOICES and isinstance(result, tuple):
+            result = result[0]
         if not isinstance(result, Tensor) or result.dtype not in FLOATS or result.ndim < 2:
             return
         name = getattr(func, "__name__", str(func))
         if name in FRESH:
             return
-        for x in _tensors((*args, *kwargs.values())):
+        given = list(tensors_in((*args, *kwargs.values())))
+        if self._outputs:
+            self._find_merge(func, result, given)
+        for x in given:
             known = self._traced.get(x)
             known = None if known is None else known[0]
             if isinstance(known, TracedWeights):
                 self._give_up(known, name)
-            elif isinstance(known, TracedScores | Unfollowed) and (func in JOINS or _is_alike(result, known.shape)):
-                why = known.why if isinstance(known, Unfollowed) else name
-                self._note(result, Unfollowed(tuple(result.shape), why))
+            elif isinstance(known, TracedScores | Unfollowed) and (
+                func in JOINS or func in CHOICES or _is_alike(result, known.shape)
+            ):
+                made = known if isinstance(known, Unfollowed) else Unfollowed((), name, self._reports.caller())
+                self._note(result, replace(made, shape=tuple(result.shape)))
 
     def _give_up(self, known: TracedWeights, name: str) -> None:
         known.softmax.why = known.softmax.why or CHANGED_WEIGHTS.format(name)
@@ -143,14 +206,16 @@ class TracedTensors:
         waiting, self._waiting = self._waiting, {}
         for softmax in waiting:
             unused = softmax.why is None and not softmax.parts
-            self._reports.report_unreadable(softmax.why or NO_VALUES, softmax.caller, certain=True, unused=unused)
+            why = softmax.why or softmax.origin or NO_VALUES
+            self._reports.report_unreadable(why, softmax.caller, certain=softmax.certain, unused=unused)
 
 
 def _version(x: Tensor) -> int:
     return -1 if x.is_inference() else x._version
 
 
-def _tensors(given: Any) -> Iterator[Tensor]:
+def tensors_in(given: Any) -> Iterator[Tensor]:
+    """Yield the tensors among arguments."""
     for x in given:
         if isinstance(x, Tensor):
             yield x
@@ -167,4 +232,5 @@ def _is_alike(result: Tensor, shape: Sizes) -> bool:
 FRESH = {f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn")} | {
     "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor",
 }  # fmt: skip
+CHOICES = functions("topk", "sort", "gather", "take_along_dim", "index_select")
 JOINS = functions("cat", "concat", "stack") | {F.pad}

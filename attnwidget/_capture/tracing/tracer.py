@@ -16,20 +16,26 @@ import torch
 from torch import Tensor
 
 from ..._utils.validation import FLOATS
+from ..call.observed_call import Unreadable
+from ..verify.compared_output import compare_output
 from ..verify.verification import DroppedWeights
 from .einsum import read_equation, scores_of, values_of
 from .heads_axis import PERMUTATIONS, HeadsAxis, functions
+from .matrices import as_product, differs_by_query, einsum_axis, einsum_product, matrix_of
 from .score_operations import ScoreOperations
 from .slices import gather
 from .traced_scores import (
     AddedTensor,
+    RowNumbers,
     RowSums,
     SeenSoftmax,
     Sizes,
     Traced,
+    TracedMatrix,
     TracedScores,
     TracedWeights,
     Unfollowed,
+    WeightedValues,
     expanded,
     layout_of,
     observed_call,
@@ -39,10 +45,12 @@ from .traced_tensors import (
     BLOCKED_QUERIES,
     CHANGED_SCORES,
     MIN_AXES,
+    NEGATIVE,
     NO_SOFTMAX,
     NO_VALUES,
     NOT_NORMALIZED,
     UNTRACED_SOFTMAX,
+    VALUES_BY_QUERY,
 )
 
 
@@ -79,30 +87,57 @@ class ScoreTracer(ScoreOperations):
         if found is not None:
             self._note(result, found)
         elif self._traced:
-            self._traced.pop(result, None)  # a result in place: the tensor has changed
+            before = self._traced.get(result)  # of a result in place
             if step not in PRODUCTS:
                 self._lose(func, result, args, kwargs)
+            if before is not None and self._traced.get(result) is before:
+                self._traced.pop(result)
 
     # Steps: a function's result as scores or weights; None if it is neither. First products.
 
-    def matmul(self, result: Tensor, x: Tensor, other: Tensor, **_: Any) -> TracedScores | None:
+    def matmul(self, result: Tensor, x: Tensor, other: Tensor, **_: Any) -> Traced | None:
         one, two = self.of(x), self.of(other)
+        if isinstance(one, TracedMatrix) or isinstance(two, TracedMatrix):
+            return self._matmul_of_matrix(one, two, x, other, result)
         if isinstance(one, TracedWeights):
             if one.order is None:
                 self._meet_values(one, x, other, result)
+            elif one.part is None:
+                self._meet_matrix(matrix_of(one), x, other, result)
             return None
         if isinstance(two, TracedWeights):
             if two.order is not None and two.order == _swapped(len(two.order)):  # vᵀ · weightsᵀ
                 self._meet_values(replace(two, order=None), other.mT, x.mT, result.mT)
             return None
-        for known, values in ((one, other), (two, x)):
-            if isinstance(known, Unfollowed) and not _is_parameter(values):
-                why = NO_SOFTMAX.format(known.why)
-                self._reports.report_unreadable(why, certain=len(known.shape) >= MIN_AXES)
+        if isinstance(one, Unfollowed) and not _is_parameter(other):
+            self._meet_unfollowed(one, x, other, result)
+        if isinstance(two, Unfollowed) and not _is_parameter(x):
+            self._meet_unfollowed(two, other.mT, x.mT, result.mT)
         if x.ndim != other.ndim or x.ndim < 2 or _is_parameter(other) or result.dtype not in FLOATS:
             return None
         heads = self._heads_of(result, x, other)
         return TracedScores(x, other.mT, result.dtype, tuple(result.shape), heads=heads)
+
+    def _matmul_of_matrix(
+        self, one: Traced | None, two: Traced | None, x: Tensor, other: Tensor, result: Tensor
+    ) -> TracedMatrix | None:
+        """Follow the product of a matrix of weights and another tensor."""
+        if isinstance(one, TracedMatrix) and one.axis == x.ndim - 1 and other.ndim > 1:
+            self._meet_matrix(one, x, other, result)
+        elif isinstance(two, TracedMatrix) and two.axis == other.ndim - 2 and x.ndim > 1 and two.axis >= 0:
+            self._meet_matrix(two, other.mT, x.mT, result.mT)
+        elif isinstance(one, TracedMatrix) and result.ndim == x.ndim > 2 and not _is_parameter(other):
+            self._meet_matrix(one, x, other, result)  # normalized over the queries
+        elif isinstance(one, TracedMatrix) and result.ndim == x.ndim:
+            return one
+        return None
+
+    def linear(self, result: Tensor, x: Any, weight: Any, bias: Any = None) -> Traced | None:
+        """Follow `F.linear` without parameters as a product, or as a linear map of weights along another axis."""
+        if bias is None and not _is_parameter(weight):
+            return self.matmul(result, x, weight.mT)
+        known = self._matrix(x) if self._traced else None
+        return known if known is not None and known.axis < x.ndim - 1 else None
 
     def _heads_of(self, result: Tensor, *tensors: Tensor) -> HeadsAxis | None:
         """Return the heads axis of a product of tensors; no heads may be repeated."""
@@ -114,34 +149,31 @@ class ScoreTracer(ScoreOperations):
 
     def baddbmm(
         self, result: Tensor, x: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1, **_: Any
-    ) -> TracedScores | None:
+    ) -> Traced | None:
         known = self.of(batch1)
-        if isinstance(known, TracedWeights):
+        if isinstance(known, TracedWeights | TracedMatrix):
             if not beta and alpha == 1:
-                self._meet_values(known, batch1, batch2, result)
+                return self.matmul(result, batch1, batch2)
             return None
         sizes, heads = tuple(result.shape), self._heads_of(result, batch1, batch2)
         added = (AddedTensor(x, sizes, float(beta)),) if beta else ()
         return TracedScores(batch1, batch2.mT, result.dtype, sizes, scale=float(alpha), added=added, heads=heads)
 
-    def einsum(self, result: Tensor, equation: Any, *operands: Any) -> TracedScores | None:
+    def einsum(self, result: Tensor, equation: Any, *operands: Any) -> Traced | None:
         read = read_equation(equation, operands)
         if read is None:
             return None
         (one, two), out = read
         for (names, x), (others, y) in ((one, two), (two, one)):
             known = self.of(x)
-            if isinstance(known, TracedWeights):
-                found = values_of(known, names, y, others, result, out)
-                if found is not None:
-                    axes = known.order or tuple(range(x.ndim))
-                    weights = x.permute([axes.index(i) for i in range(x.ndim)])
-                    self._meet_values(replace(known, order=None), weights, *found)
+            found = values_of(known, names, y, others, result, out) if isinstance(known, TracedWeights) else None
+            if isinstance(known, TracedWeights) and found is not None:
+                axes = known.order or tuple(range(x.ndim))
+                weights = x.permute([axes.index(i) for i in range(x.ndim)])
+                self._meet_values(replace(known, order=None), weights, *found)
                 return None
-            if isinstance(known, Unfollowed):
-                why = NO_SOFTMAX.format(known.why)
-                self._reports.report_unreadable(why, certain=len(known.shape) >= MIN_AXES)
-                return None
+            if self._matrix(x) is not None or isinstance(known, Unfollowed):
+                return self._einsum_of_matrix((names, x), (others, y), (out, result))
         if _is_parameter(one[1]) or _is_parameter(two[1]):
             return None
         scores = scores_of(result, out, one, two)
@@ -155,28 +187,58 @@ class ScoreTracer(ScoreOperations):
                 return replace(scores, heads=replace(heads, axis=axes[place]))
         return scores
 
+    def _einsum_of_matrix(
+        self, one: tuple[str, Tensor], two: tuple[str, Tensor], made: tuple[str, Tensor]
+    ) -> TracedMatrix | None:
+        """Follow an einsum of weights, or of scores that are not followed; each tensor has its letters."""
+        (names, x), (others, y), (out, result) = one, two, made
+        matrix, known = self._matrix(x), self.of(x)
+        if matrix is None:
+            product = einsum_product(names, x, others, y, out, result, x.ndim - 1)
+            if product is not None and isinstance(known, Unfollowed):
+                self._meet_unfollowed(known, *product)
+            return None
+        if differs_by_query(names, others, out) and not _is_parameter(y):
+            self._reports.report_unreadable(VALUES_BY_QUERY, matrix.softmaxes[0].caller, certain=x.ndim > MIN_AXES)
+            return None
+        for axis in dict.fromkeys((matrix.axis, x.ndim - 1, x.ndim - 2)):
+            product = None if _is_parameter(y) else einsum_product(names, x, others, y, out, result, axis)
+            if product is not None:
+                self._meet_matrix(matrix, *product)
+                return None
+        kept = einsum_axis(names, others, out, matrix.axis)
+        return None if kept is None else matrix.moved(kept)
+
     # Then the softmax, at once or step by step, and the values.
 
-    def softmax(self, result: Tensor, x: Any = None, dim: Any = None, *_: Any, **named: Any) -> TracedWeights | None:
+    def softmax(self, result: Tensor, x: Any = None, dim: Any = None, *_: Any, **named: Any) -> Traced | None:
         known, dim = self.of(named.get("input", x)), named.get("dim", dim)
-        last = isinstance(dim, int) and dim % result.ndim == result.ndim - 1
-        if isinstance(known, TracedScores) and isinstance(dim, int):
-            axis = dim % result.ndim if known.order is None else known.order[dim % result.ndim]
-            keys = axis - len(known.sizes)
+        if not isinstance(dim, int):
+            return None
+        axis = dim % result.ndim
+        if isinstance(known, TracedScores):
+            keys = (axis if known.order is None else known.order[axis]) - len(known.sizes)
             if keys == -1:
                 return self._weights(known)
             if keys == -2:
                 return self._weights(with_queries_last(known))
-        square = result.ndim > MIN_AXES and result.shape[-1] == result.shape[-2] and last
-        if isinstance(known, TracedScores | Unfollowed):
-            why = CHANGED_SCORES.format(known.why) if isinstance(known, Unfollowed) else UNTRACED_SOFTMAX
-            self._reports.report_unreadable(why, certain=result.ndim >= MIN_AXES)
-        elif result.ndim >= MIN_AXES and result.shape[-1] > 1:
-            self._reports.report_unreadable(UNTRACED_SOFTMAX, certain=square)
-        return None
+        if isinstance(known, TracedMatrix | TracedWeights):
+            return None
+        if result.shape[axis] < 2 or result.dtype not in FLOATS:
+            return None
+        square = result.ndim > MIN_AXES and result.shape[-1] == result.shape[-2] and axis == result.ndim - 1
+        square = square and self._reports.is_over_positions(result.shape[axis], math.prod(result.shape[:-2]))
+        caller = self._reports.caller()
+        of_scores = isinstance(known, TracedScores | Unfollowed) and result.ndim >= MIN_AXES
+        why = CHANGED_SCORES.format(known.why) if isinstance(known, Unfollowed) else UNTRACED_SOFTMAX
+        found = SeenSoftmax(caller, certain=square or of_scores or caller.is_attention, origin=why)
+        if found.certain and result.ndim >= MIN_AXES:
+            self._waiting[found] = None
+        return TracedMatrix((found,), axis)
 
     def _weights(self, scores: TracedScores, *, is_normalized: bool = True) -> TracedWeights:
-        found = TracedWeights(scores, scores.sizes, SeenSoftmax(self._reports.caller()), scores.order, is_normalized)
+        softmax = SeenSoftmax(self._reports.caller())
+        found = TracedWeights(scores, scores.sizes, softmax, scores.order, is_normalized, touched=scores.touched)
         if is_normalized:
             self._await_values(found)
         return found
@@ -192,13 +254,21 @@ class ScoreTracer(ScoreOperations):
         last = named.get("dim", dim) in (-1, result.ndim - 1)
         return known if isinstance(known, TracedScores) and known.order is None and last else None
 
+    def logsumexp(self, result: Tensor, x: Any = None, *_: Any, **named: Any) -> RowNumbers | None:
+        return RowNumbers() if isinstance(self.of(named.get("input", x)), TracedScores) else None
+
     def exp(self, result: Tensor, x: Any) -> TracedWeights | None:
         known = self.of(x)
         return self._weights(known, is_normalized=False) if isinstance(known, TracedScores) else None
 
     def sum(self, result: Tensor, x: Any = None, dim: Any = None, keepdim: bool = False, **named: Any) -> Traced | None:
         known, dim = self.of(named.get("input", x)), named.get("dim", named.get("axis", dim))
+        keepdim = bool(named.get("keepdim", keepdim))
         dim = dim[0] if isinstance(dim, tuple | list) and len(dim) == 1 else dim
+        if isinstance(known, WeightedValues) and isinstance(dim, int):
+            if dim % (result.ndim + (not keepdim)) == known.axis:
+                self._meet_weighted(known, result, keepdim)
+            return None
         if not isinstance(known, TracedWeights) or not isinstance(dim, int) or known.dropout:
             return None
         axes = known.order or tuple(range(len(known.sizes)))
@@ -211,10 +281,17 @@ class ScoreTracer(ScoreOperations):
     def _meet_values(self, known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor) -> None:
         """Report a call, which is complete when weights are multiplied by v."""
         if not known.is_normalized and not known.dropout and not _adds_up(weights):
+            if known.touched and known.part is None:  # a softmax, times 0 and 1
+                self._meet_matrix(replace(matrix_of(replace(known, order=None)), adds_up=True), weights, v, result)
+                return
             self._waiting.pop(known.softmax, None)
             self._reports.report_unreadable(NOT_NORMALIZED, certain=len(known.scores.sizes) >= MIN_AXES)
             return
         given = result if known.part is None else None
+        may_differ = known.part is None and not known.dropout and (known.touched or weights.is_inference())
+        if may_differ and not self._gives(known, v, result):
+            self._meet_matrix(matrix_of(replace(known, order=None)), weights, v, result)
+            return
         if known.part is not None:
             gathered = gather(known, weights, v, result)
             if gathered is None:
@@ -238,7 +315,87 @@ class ScoreTracer(ScoreOperations):
         seen = DroppedWeights(shown, known.dropout) if known.dropout else shown
         is_whole = given is not None and math.prod(given.shape[:-2]) == layout.samples * layout.heads
         written = layout.unmerge(given) if given is not None and is_whole else None
+        known.softmax.met = True
         self._reports.record_traced(lambda: observed_call(known, v, layout), seen, written)
+
+    def _gives(self, known: TracedWeights, v: Tensor, result: Tensor) -> bool:
+        """Return whether softmax(q, k) under the rules, times v, is the result: whether no weight was changed."""
+        if tuple(v.shape[:-2]) != known.sizes[:-2] or known.sizes != known.scores.sizes:
+            return True  # verified later, in its final shape
+        layout = layout_of(known.scores, None, None)
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            try:
+                found = compare_output(observed_call(known, v, layout), layout.unmerge(result))
+            except Unreadable:
+                return False
+        return found is None or not bool(found.differs)
+
+    def _meet_matrix(self, known: TracedMatrix, weights: Tensor, v: Tensor, result: Tensor) -> None:
+        """Report weights that are known by their numbers alone, when they are multiplied by values.
+
+        Args:
+            known: the weights.
+            weights: (…, Q, K).
+            v: (…, K, Dv).
+            result: (…, Q, Dv).
+        """
+        if all(one.met for one in known.softmaxes) or _is_parameter(v) or v.shape[-1] == 0:
+            return
+        reasons = (reason for one in known.softmaxes for reason in (one.why, one.origin) if reason)
+        why: str | None = next(reasons, UNTRACED_SOFTMAX)
+        keys = weights.shape[-1]
+        if v.shape[-2] != keys or weights.ndim < 2 or result.dtype not in FLOATS:
+            return
+        batch = tuple(result.shape[:-2])
+        certain = any(one.certain for one in known.softmaxes)
+        if not certain and not self._reports.is_over_positions(keys, math.prod(batch)):
+            return
+        if not known.adds_up and not _adds_up(weights):
+            why = NOT_NORMALIZED
+        elif bool((weights < 0).any()):
+            why = NEGATIVE
+        else:
+            self._take_matrix(weights.expand(*batch, *weights.shape[-2:]), v, result, why)
+            why = None
+        for one in known.softmaxes:
+            one.why, one.met = why, one.met or not why
+            if not why:
+                self._waiting.pop(one, None)
+        if why:
+            self._reports.report_unreadable(why, known.softmaxes[0].caller, certain=True)
+
+    def _meet_weighted(self, known: WeightedValues, result: Tensor, keepdim: bool) -> None:
+        """Report weights times values, which the model has summed over the keys."""
+        product = as_product(known, result, keepdim)
+        if product is not None:
+            self._meet_matrix(known.matrix, *product)
+        elif known.weights.ndim > MIN_AXES + 1:  # samples, heads, queries, keys and features
+            self._reports.report_unreadable(VALUES_BY_QUERY, known.matrix.softmaxes[0].caller, certain=True)
+
+    def _take_matrix(self, weights: Tensor, v: Tensor, result: Tensor, why: str | None) -> None:
+        """Report weights (…, Q, K), values (…, K, Dv) and output (…, Q, Dv), with samples and heads apart."""
+        batch = tuple(weights.shape[:-2])
+        values = v.expand(*batch, *v.shape[-2:])
+        heads = self._heads.of(v) if v.shape[:-2] == batch else None
+        heads = None if heads is None or heads.axis >= len(batch) else heads
+        like = TracedScores(weights, values, weights.dtype, tuple(weights.shape), heads=heads)
+        layout = layout_of(like, heads, self._reports.head_count())
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            given = [layout.unmerge(x.detach()) for x in (weights, values, result)]
+        self._reports.record_weights(given[0], given[1], given[2], why or UNTRACED_SOFTMAX)
+
+    def _meet_unfollowed(self, known: Unfollowed, weights: Tensor, v: Tensor, result: Tensor) -> None:
+        """Report scores that meet values after a step that is not followed, in the module of that step."""
+        caller = self._reports.caller()
+        if known.caller is not None and known.caller.name != caller.name:
+            return
+        rows = weights.shape[-2:] == known.shape[-2:] and weights.ndim >= MIN_AXES and v.shape[-2] == weights.shape[-1]
+        if rows and bool((weights >= 0).all()) and _adds_up(weights):
+            softmax = SeenSoftmax(caller, origin=NO_SOFTMAX.format(known.why))
+            self._meet_matrix(TracedMatrix((softmax,), weights.ndim - 1), weights, v, result)
+        else:
+            why = NO_SOFTMAX.format(known.why)
+            self._reports.report_unreadable(why, caller, certain=len(known.shape) >= MIN_AXES)
 
 
 def _is_parameter(x: Any) -> bool:
@@ -284,12 +441,17 @@ STEPS_BY_NAME: dict[Step, tuple[str, ...]] = {
     ScoreTracer.softmax: ("softmax", "_softmax"),
     ScoreTracer.log_softmax: ("log_softmax", "_log_softmax"),
     ScoreTracer.exp: ("exp", "exp_"),
+    ScoreTracer.logsumexp: ("logsumexp",),
     ScoreTracer.sum: ("sum",),
+    ScoreTracer.linear: ("linear",),
+    ScoreTracer.expose: ("numpy",),
 }
-PRODUCTS = {ScoreTracer.matmul, ScoreTracer.baddbmm, ScoreTracer.einsum}
+PRODUCTS = {ScoreTracer.matmul, ScoreTracer.baddbmm, ScoreTracer.einsum, ScoreTracer.linear}
 STARTS = {*PRODUCTS, ScoreTracer.softmax}  # while nothing is traced, only these matter
-TAKE_FUNCTION = {ScoreTracer.permute, ScoreTracer.take, ScoreTracer.setitem}  # called as (func, result, args, kwargs)
+# Called as (func, result, args, kwargs).
+TAKE_FUNCTION = {ScoreTracer.permute, ScoreTracer.take, ScoreTracer.setitem, ScoreTracer.expose}
 STEPS: dict[Any, Step] = {
     **{function: step for step, names in STEPS_BY_NAME.items() for function in functions(*names)},
     **dict.fromkeys(PERMUTATIONS, ScoreTracer.permute),
+    Tensor.data.__get__: ScoreTracer.expose,  # type: ignore[attr-defined]
 }
