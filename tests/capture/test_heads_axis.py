@@ -190,7 +190,7 @@ def test_an_axis_of_heads_is_followed_through_what_merges_it() -> None:
         ((B, N, H * D), HeadsAxis(2, H), HeadsAxis(2, H, D)),
         ((B, N, H * D), HeadsAxis(1, N), HeadsAxis(1, N)),
         ((B, N, H, D), HeadsAxis(2, H, 3), HeadsAxis(2, H, 3)),
-        ((B * N * H, D), HeadsAxis(2, H), None),
-        ((N, B, H, D), HeadsAxis(2, H), None),
+        ((B * N * H, D), HeadsAxis(2, H), HeadsAxis(0, H)),
+        ((N, B, H, D), HeadsAxis(2, H), HeadsAxis(2, H)),
     ):
         assert HEADS_STEPS[torch.reshape](known, x.new_empty(shape), x, torch.reshape, (shape,), {}) == found

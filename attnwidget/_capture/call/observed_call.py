@@ -60,6 +60,7 @@ class ObservedCall:
     text: CallText | None = None  # the text at its positions, if known
     after: int = 0  # the number of keys after those of its queries, as the module reports
     heads: ProcessHeads | None = None  # if other processes have the model's other heads
+    reordered: str | None = None  # the function that put its positions into another order than the text
     weights: Tensor | None = None  # (B, H, Q, K), if only these are known: D of q and k is then 0
 
     @classmethod

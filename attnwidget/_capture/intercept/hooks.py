@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Protocol
 
@@ -28,6 +30,7 @@ from ..records.decode_steps import NotedCall
 from ..records.forward_passes import BeamSearch, RecordMatcher
 from ..records.record import OutputCallback
 from ..tracing.torch_mode import WatchingMode
+from ..tracing.traced_scores import Layout
 from ..tracing.traced_tensors import Caller
 from ..tracing.tracer import ScoreTracer
 from ..verify.verification import DroppedWeights, RowsOfOutput, sampled_rows
@@ -419,7 +422,9 @@ class FunctionWatcher(WatchingMode):
         kwargs = kwargs or {}
         attention = self._attention_functions.get(func)
         if attention is not None and not _thread.depth:
-            return attention(func, types, args, kwargs)
+            result = attention(func, types, args, kwargs)
+            self._tracer.order.trace(func, result, args, kwargs)
+            return result
         result = func(*args, **kwargs)
         if not _thread.heads:
             if not _thread.depth:
@@ -523,8 +528,14 @@ class FunctionWatcher(WatchingMode):
                 callback(kernel_output(output, seen))
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        inputs = _thread.inputs
-        callback = self._listener.record_call(None, lambda: read_sdpa(*args, **kwargs, inputs=inputs))
+        inputs, layout = _thread.inputs, None
+        query, key = (_argument(args, kwargs, i, name, None) for i, name in enumerate(("query", "key")))
+        if not inputs:
+            with torch._C.DisableTorchFunction():
+                layout = self._tracer.layout_of_query(query, key)
+        reordered = self._tracer.order.of(*(inputs or (query, key)))
+        read = functools.partial(read_sdpa, *args, **kwargs, inputs=inputs, layout=layout)
+        callback = self._listener.record_call(None, lambda: replace(read(), reordered=reordered))
         output = func(*args, **kwargs)
         if callback is None:
             return output
@@ -533,8 +544,8 @@ class FunctionWatcher(WatchingMode):
             seen = None
             with _reporting_errors():
                 dropped = _argument(args, kwargs, 4, "dropout_p", 0.0) > 0
-                seen = _rows_without_dropout(*args, **kwargs) if dropped else _with_four_axes(output)
-            return _output_of(callback, output, seen, _with_four_axes)
+                seen = _rows_without_dropout(*args, **kwargs, layout=layout) if dropped else _by_heads(output, layout)
+            return _output_of(callback, output, seen, lambda x: _by_heads(x, layout))
 
     def _flex(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         callback = self._listener.record_call(None, lambda: read_flex(*args, **kwargs))
@@ -632,6 +643,8 @@ def _rows_without_dropout(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
+    layout: Layout | None,
     **others: Any,
 ) -> RowsOfOutput:
     """Return some rows of the output of `F.scaled_dot_product_attention` for these arguments, without dropout."""
@@ -642,7 +655,7 @@ def _rows_without_dropout(
         attn_mask = attn_mask.as_subclass(Tensor)[..., rows, :]
     with torch.no_grad():
         output = F.scaled_dot_product_attention(query[..., rows, :], key, value, attn_mask, **others)
-    return RowsOfOutput(_with_four_axes(output))
+    return RowsOfOutput(_by_heads(output, layout))
 
 
 def read_sdpa(
@@ -656,8 +669,9 @@ def read_sdpa(
     scale: float | None = None,
     enable_gqa: bool = False,
     inputs: tuple[Tensor, Tensor] | None = None,
+    layout: Layout | None = None,
 ) -> ObservedCall:
-    """Read a call of `F.scaled_dot_product_attention` from its arguments; all but `inputs`.
+    """Read a call of `F.scaled_dot_product_attention` from its arguments; all but `inputs` and `layout`.
 
     Args:
         query: (…, Q, D), of 2 axes or more; those before the last two broadcast.
@@ -669,10 +683,18 @@ def read_sdpa(
         scale: as torch takes it.
         enable_gqa: as torch takes it.
         inputs: the sources of q and k; None if unknown.
+        layout: which leading axes are samples and heads; None: by their number, as `_with_four_axes` does.
 
     Raises:
         Unreadable: nested tensors.
     """
+    if layout is not None:
+        batch = query.shape[:-2]
+        query, key, value = (layout.unmerge(x.expand(*batch, *x.shape[-2:])) for x in (query, key, value))
+        if isinstance(attn_mask, Tensor) and type(attn_mask) is Tensor and math.prod(attn_mask.shape[:-2]) > 1:
+            attn_mask = layout.unmerge(attn_mask.expand(*batch, *attn_mask.shape[-2:]))
+        elif isinstance(attn_mask, Tensor) and type(attn_mask) is Tensor:
+            attn_mask = attn_mask.reshape(1, 1, *attn_mask.shape[-2:])
     q, k, v = (_with_four_axes(x) for x in (query, key, value))
     mask = attn_mask
     bias = sys.modules.get("torch.nn.attention.bias")  # importing it here would take a second
@@ -688,6 +710,11 @@ def read_sdpa(
     q, k, v = (x.expand(batches, -1, -1, -1) for x in (q, k, v))
     dropout = dropout_p > 0
     return ObservedCall(q, k, v, scale, mask=mask, is_causal=bool(is_causal), inputs=inputs, dropout=dropout)
+
+
+def _by_heads(x: Tensor, layout: Layout | None) -> Tensor:
+    """Return an output (…, Q, Dv) of SDPA as (B, H, Q, Dv)."""
+    return _with_four_axes(x) if layout is None else layout.unmerge(x)
 
 
 def _with_four_axes(x: Tensor) -> Tensor:

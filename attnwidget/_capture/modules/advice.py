@@ -14,6 +14,10 @@ from ..tracing.traced_tensors import USE_RETURNED_WEIGHTS
 RETURNED_WEIGHTS = (
     "give its weights to AttentionWidget.from_weights, or its q, k and v to AttentionWidget, if its code has them"
 )
+REORDERED = (
+    "the positions of {} are in another order than the text, because of {} in the model, so they have no tokens: give "
+    "the tokens in that order, cap.widget(tokens=[…])"
+)
 OTHER_THREAD = (
     "some of it was called in another thread than the block's, and torch's functions are watched only there: "
     "call it in the thread that entered the block, or enter another capture in each thread"

@@ -48,6 +48,7 @@ CrossLike: TypeAlias = "bool | str | re.Pattern[str] | Iterable[str | re.Pattern
 NOT_A_SOURCE = re.compile(r"mask|bias|pos|rotary|rope|freq|rel_|relative|alibi|residual|past|cache|^cos$|^sin$", re.I)
 QUERY = re.compile(r"^(to_?|w_?|c_|in_)?q(uery|ueries)?(_|$|\d|proj|lin)", re.IGNORECASE)
 KEY = re.compile(r"^(to_?|w_?|c_|in_)?k(ey|eys|v)?(_|$|\d|proj|lin|value)", re.IGNORECASE)
+VALUE = re.compile(r"^(to_?|w_?|c_|in_)?v(alue|alues)?(_|$|\d|proj|lin)", re.IGNORECASE)
 PARAMETER = -1  # in place of a source's number: a parameter of the module itself
 LEVELS = 4  # of nested modules that are examined
 PARTS = 8  # the most modules in a child that is followed
@@ -399,6 +400,9 @@ def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool)
     if of_query is not None and of_key is not None:
         return of_query != of_key
     made_of = {x.source for x in one.made}
+    of_values = {x.source for x in one.made if VALUE.match(x.name)}
+    if len(of_values) == 1 and not keys_not_made:  # q and k are made of sums with positions, and v is not
+        return next(iter(of_values)) not in (0, PARAMETER)
     return keys_not_made if len(made_of) == 1 else None
 
 

@@ -26,7 +26,7 @@ from ..intercept import hooks
 from ..intercept.transformers_calls import read_call
 from ..intercept.watched_modules import INTERRUPTED, UnwatchedParts
 from ..intercept.watching import NOT_FOLLOWED, WatchedModules
-from ..modules.advice import OTHER_THREAD, WRAPPED, under_transform, way_on_unseen, with_way_on
+from ..modules.advice import OTHER_THREAD, REORDERED, WRAPPED, under_transform, way_on_unseen, with_way_on
 from ..modules.coverage import AttentionModules
 from ..modules.module_walk import walked_once
 from ..modules.position_check import why_not_positions
@@ -67,6 +67,7 @@ class Recorder(ModelCalls):
         self._unreadable: dict[str, str] = {}  # like `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
         self._called: set[str] = set()  # names of modules whose calls were seen
+        self._reordered: dict[str, str] = {}  # names of modules whose positions have another order, and what did it
         self._merged: set[str] = set()  # names of modules that merge the outputs of their calls
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._open: list[contextlib.ExitStack] = []
@@ -232,6 +233,10 @@ class Recorder(ModelCalls):
             remarks.append(BY_LENGTH.format(f"{by_length[0]!r}{several}"))
         if self.texts is not None and self.matcher.forwards:
             remarks += self.texts.pop_remarks()
+        reordered, self._reordered = [*self._reordered.items()], {}
+        if reordered:
+            (name, by), others = reordered[0], len(reordered) - 1
+            remarks.append(REORDERED.format(f"{name!r}{f' and {others} more' if others else ''}", by))
         for remark in remarks:
             with contextlib.suppress(UserWarning):  # if warnings are errors, the recorded calls are still there
                 warnings.warn(remark, stacklevel=4)
@@ -393,6 +398,9 @@ class Recorder(ModelCalls):
             raise Unreadable(why)
         (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
         call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
+        if call.reordered is not None and call.text is not None:
+            self._reordered.setdefault(name, call.reordered)
+            call.text = None
         call.heads = self._heads_of_process(name, call)
         call.after = keys_after(None if running is None else running.module)
         return call

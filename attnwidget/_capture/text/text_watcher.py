@@ -81,9 +81,9 @@ class Lookup(NamedTuple):
     claim: Claim
     is_row: bool = False
 
-    def fitting(self, batches: int, length: int) -> Tensor | None:
-        """Return the ids for so many samples and positions; None if they do not fit."""
-        return None if self.is_row and batches > 1 else _fitting(self.ids, batches, length)
+    def fitting(self, batches: int, length: int, *, copies: bool = False) -> Tensor | None:
+        """Return the ids for so many samples and positions, as `_fitting` does; None if they do not fit."""
+        return None if self.is_row and batches > 1 else _fitting(self.ids, batches, length, copies=copies)
 
 
 @dataclass
@@ -275,7 +275,7 @@ class TextWatcher:
         for other in self.towers.paths:
             theirs = self._now.texts.get(other) if other != path or keys != queries else None
             lookup = None if theirs is None else self._source_of(other, theirs, keys)
-            if theirs is not None and lookup is not None and lookup.fitting(batches, keys) is not None:
+            if theirs is not None and lookup is not None and lookup.fitting(batches, keys, copies=True) is not None:
                 if not any(lookup.ids is known.ids for known, _ in ids):  # a lookup outside all towers may fit each
                     ids.append((lookup, theirs.last_mask))
             elif theirs is not None and (grid := self._patches(other, theirs.last_grid, keys)) is not None:
@@ -286,8 +286,8 @@ class TextWatcher:
             text.key_patches = patches.pop()
             return
         found, mask = ids[0]
-        text.key_ids, text.key_claim = found.fitting(batches, keys), found.claim
-        text.key_real = None if mask is None else _fitting(mask, batches, keys)
+        text.key_ids, text.key_claim = found.fitting(batches, keys, copies=True), found.claim
+        text.key_real = None if mask is None else _fitting(mask, batches, keys, copies=True)
 
     def _source_of(self, path: str, theirs: TowerText, length: int) -> Lookup | None:
         """Return the lookups of a tower that others attend to: in this forward pass if it has run, else earlier."""
@@ -610,7 +610,7 @@ def _are_ids(x: Tensor) -> bool:
     return x.dtype in (torch.int64, torch.int32)
 
 
-def _fitting(x: Tensor, batches: int, length: int, *, last: bool = False) -> Tensor | None:
+def _fitting(x: Tensor, batches: int, length: int, *, last: bool = False, copies: bool = False) -> Tensor | None:
     """Return x (B, n) for so many samples, repeated if there are more; None if it does not fit.
 
     Args:
@@ -618,6 +618,7 @@ def _fitting(x: Tensor, batches: int, length: int, *, last: bool = False) -> Ten
         batches: the number of samples.
         length: the number of positions.
         last: whether the last of more positions are accepted.
+        copies: whether the copies of a sample are side by side, as a search by beams makes them.
     """
     B, n = x.shape
     if n != length and not (last and n > length):
@@ -625,7 +626,10 @@ def _fitting(x: Tensor, batches: int, length: int, *, last: bool = False) -> Ten
     if not B or batches % B:
         return None
     x = x[:, n - length :]
-    return x if batches == B else x.repeat_interleave(batches // B, 0)
+    if batches == B:
+        return x
+    alike = copies or bool((x == x[:1]).all())  # else which sample is whose copy is unknown
+    return x.repeat_interleave(batches // B, 0) if alike else None
 
 
 def _fingerprint(hidden: Any) -> Tensor | None:

@@ -25,6 +25,7 @@ class HeadsAxis:
     axis: int
     heads: int
     inside: int = 1
+    axes: int = 1  # 2: key heads, and the query heads that share each
 
 
 class HeadsAxes:
@@ -78,10 +79,17 @@ def _reshape(known: HeadsAxis | None, result: Tensor, x: Tensor, *_: Any) -> Hea
         return _split(before, after)
     if before == after:
         return known
-    for j in range(len(before) - 1):
-        if after == (*before[:j], before[j] * before[j + 1], *before[j + 2 :]):
-            inside = known.inside * (before[j + 1] if known.axis == j else 1)
-            return HeadsAxis(known.axis - (known.axis > j), known.heads, inside)
+    size, first = before[known.axis], math.prod(before[: known.axis])
+    each = size // (known.heads * known.inside)  # what comes before the heads in the same axis
+    start = 1
+    for j, n in enumerate(after):
+        if start == first * each and n == known.heads and j < len(after) - 1:
+            return HeadsAxis(j, known.heads)  # alone
+        if start == first * each and 1 < n < known.heads and j + 2 < len(after) and n * after[j + 1] == known.heads:
+            return HeadsAxis(j, known.heads, axes=2)  # key heads, and query heads of each
+        if first % start == 0 and start * n % (first * size) == 0 and known.axes == 1:
+            return HeadsAxis(j, known.heads, known.inside * (start * n // (first * size)))  # the same axis, or merged
+        start *= n
     return None
 
 
@@ -102,7 +110,10 @@ def _permute(
 ) -> HeadsAxis | None:
     if known is None:
         return None
-    return replace(known, axis=order_of(func, x.ndim, others, kwargs).index(known.axis))
+    order = order_of(func, x.ndim, others, kwargs)
+    place = order.index(known.axis)
+    is_together = known.axes == 1 or order[place + 1 : place + 2] == (known.axis + 1,)
+    return replace(known, axis=place) if is_together else None
 
 
 def _keep(known: HeadsAxis | None, result: Tensor, x: Any, *_: Any) -> HeadsAxis | None:
@@ -112,10 +123,21 @@ def _keep(known: HeadsAxis | None, result: Tensor, x: Any, *_: Any) -> HeadsAxis
 def _take(
     known: HeadsAxis | None, result: Tensor, x: Tensor, func: Any, others: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> HeadsAxis | None:
-    """Follow x[i], which drops the first axis."""
-    if known is None or not others or type(others[0]) is not int or known.axis == 0:
+    """Follow x[i], x[:, :n] and x[:, None], if all heads are kept."""
+    if known is None or not others or known.axes > 1:
         return None
-    return replace(known, axis=known.axis - 1)
+    index = others[0] if isinstance(others[0], tuple) else (others[0],)
+    if any(one is not None and type(one) is not int and not isinstance(one, slice) for one in index):
+        return None
+    axis, place = 0, 0  # of x, and of the result
+    for one in (*index, *[slice(None)] * x.ndim):
+        if one is not None and axis == known.axis:
+            return (
+                replace(known, axis=place) if isinstance(one, slice) and result.shape[place] == x.shape[axis] else None
+            )
+        axis += one is not None
+        place += not isinstance(one, int)
+    return None
 
 
 def _join(
@@ -153,11 +175,13 @@ PERMUTATIONS = functions("transpose", "permute", "swapaxes", "swapdims", "movedi
 UNBINDS = functions("unbind")
 Step = Callable[..., HeadsAxis | None]
 HEADS_STEPS: dict[Any, Step] = {
-    **dict.fromkeys(functions("view", "reshape", "unflatten", "flatten"), _reshape),
+    **dict.fromkeys(functions("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze"), _reshape),
     **dict.fromkeys(PERMUTATIONS, _permute),
     **dict.fromkeys(functions("contiguous", "clone", "to", "float", "half", "bfloat16", "type_as", "dropout"), _keep),
     **dict.fromkeys(functions("mul", "__mul__", "div", "__truediv__", "add", "__add__", "__itruediv__"), _keep),
-    **dict.fromkeys(functions("mul_", "__imul__", "div_", "normalize", "rms_norm", "layer_norm"), _keep),
+    **dict.fromkeys(
+        functions("mul_", "__imul__", "div_", "normalize", "rms_norm", "layer_norm", "flip", "roll"), _keep
+    ),
     **dict.fromkeys(functions("__getitem__"), _take),
     **dict.fromkeys(functions("cat", "concat", "stack"), _join),
     **dict.fromkeys(UNBINDS, _keep),

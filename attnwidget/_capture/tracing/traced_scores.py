@@ -46,6 +46,7 @@ class TracedScores:
     factors: tuple[AddedTensor, ...] = ()  # 0 for a blocked key, else 1
     heads: HeadsAxis | None = None  # the axis of heads, if known
     touched: bool = False  # whether some may have changed without a count
+    reordered: str | None = None  # the function that put positions of q or k into another order
 
     @property
     def shape(self) -> Sizes:
@@ -254,10 +255,10 @@ def layout_of(scores: TracedScores, heads: HeadsAxis | None, head_count: int | N
     *batch, _, _ = scores.sizes
     n = math.prod(batch)
     if heads is not None and heads.axis < len(batch):
-        each, rest = divmod(batch[heads.axis], heads.heads * heads.inside)
-        if not rest and each:
-            split = (each, heads.heads, heads.inside)
-            return Layout((*batch[: heads.axis], *split, *batch[heads.axis + 1 :]), heads.axis + 1)
+        stop = heads.axis + heads.axes
+        each, rest = divmod(math.prod(batch[heads.axis : stop]), heads.heads * heads.inside)
+        if not rest and each and stop <= len(batch):
+            return Layout((*batch[: heads.axis], each, heads.heads, heads.inside, *batch[stop:]), heads.axis + 1)
     four = scores.sizes if len(scores.sizes) == 4 else scores.four_axes
     if four is not None:
         return Layout(four[:2], 1)
@@ -285,7 +286,8 @@ def observed_call(known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCa
     mask, bias = _rules(scores, layout)
     first, last = (None, None) if mask is None else (mask[:, :, :1], mask[:, :, -1:])
     grows = first is not None and last is not None and not torch.equal(first, last)
-    return ObservedCall(q, k, v, scores.scale, scores.softcap, mask, bias, cached=grows, dropout=known.dropout > 0)
+    how: dict[str, Any] = {"cached": grows, "dropout": known.dropout > 0, "reordered": scores.reordered}
+    return ObservedCall(q, k, v, scores.scale, scores.softcap, mask, bias, **how)
 
 
 def _as_heads(x: Tensor, batch: Sizes, layout: Layout) -> Tensor:

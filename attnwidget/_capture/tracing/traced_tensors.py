@@ -15,6 +15,7 @@ from ..._utils.validation import FLOATS
 from ..call.observed_call import ObservedCall
 from ..verify.verification import DroppedWeights
 from .heads_axis import HeadsAxes, functions
+from .positions_order import PositionOrder
 from .traced_scores import RowNumbers, SeenSoftmax, Sizes, Traced, TracedMatrix, TracedScores, TracedWeights, Unfollowed
 
 USE_RETURNED_WEIGHTS = (
@@ -116,7 +117,7 @@ class TracedTensors:
     """Knows which of a model's living tensors are scores or weights, or made from them."""
 
     def __init__(self, reports: Reports) -> None:
-        self._reports, self._heads = reports, HeadsAxes()
+        self._reports, self._heads, self.order = reports, HeadsAxes(), PositionOrder()
         self._traced: Any = WeakIdKeyDictionary()  # the description of each tensor, and its version then
         self._outputs: Any = WeakIdKeyDictionary()  # of attention calls
         self._waiting: dict[SeenSoftmax, None] = {}  # whose weights have not met their values yet

@@ -26,6 +26,7 @@ from .score_operations import ScoreOperations
 from .slices import gather
 from .traced_scores import (
     AddedTensor,
+    Layout,
     RowNumbers,
     RowSums,
     SeenSoftmax,
@@ -61,6 +62,7 @@ class ScoreTracer(ScoreOperations):
         """Note one call of a function of torch, and its result."""
         try:
             self._heads.trace(func, result, args, kwargs)
+            self.order.trace(func, result, args, kwargs)
             step = STEPS.get(func)
             if step is None:
                 if self._traced:
@@ -85,13 +87,21 @@ class ScoreTracer(ScoreOperations):
         if not isinstance(result, Tensor):
             return
         if found is not None:
+            if isinstance(found, TracedScores) and (by := self.order.of(*args)) is not None:
+                found = replace(found, reordered=by)
             self._note(result, found)
         elif self._traced:
-            before = self._traced.get(result)  # of a result in place
-            if step not in PRODUCTS:
-                self._lose(func, result, args, kwargs)
-            if before is not None and self._traced.get(result) is before:
-                self._traced.pop(result)
+            self._take_unknown(step, func, result, args, kwargs)
+
+    def _take_unknown(
+        self, step: Step, func: Any, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Note the result of a step that is neither scores nor weights of q and k."""
+        before = self._traced.get(result)  # of a result in place
+        if step not in PRODUCTS:
+            self._lose(func, result, args, kwargs)
+        if before is not None and self._traced.get(result) is before:
+            self._traced.pop(result)
 
     # Steps: a function's result as scores or weights; None if it is neither. First products.
 
@@ -143,7 +153,10 @@ class ScoreTracer(ScoreOperations):
         """Return the heads axis of a product of tensors; no heads may be repeated."""
         for x in tensors:
             found = self._heads.of(x)
-            if found is not None and found.axis < x.ndim - 2 and x.shape[found.axis] == result.shape[found.axis]:
+            if found is None or found.axis + found.axes > x.ndim - 2:
+                continue
+            own = slice(found.axis, found.axis + found.axes)
+            if x.shape[own] == result.shape[own]:
                 return found
         return None
 
@@ -182,7 +195,7 @@ class ScoreTracer(ScoreOperations):
         axes = scores.order or tuple(range(len(out)))
         for names, x in (one, two):
             heads = self._heads.of(x)
-            place = -1 if heads is None else out.find(names[heads.axis])
+            place = -1 if heads is None else out.find(names[heads.axis : heads.axis + heads.axes])
             if heads is not None and place >= 0 and axes[place] < len(out) - 2:
                 return replace(scores, heads=replace(heads, axis=axes[place]))
         return scores
@@ -277,6 +290,22 @@ class ScoreTracer(ScoreOperations):
         if not known.is_normalized:  # exponentials that will be divided by it
             self._await_values(known)
         return RowSums(known)
+
+    def layout_of_query(self, query: Tensor, key: Tensor) -> Layout | None:
+        """Return which leading axes of q are samples and heads, if they are not (samples, heads), and it was seen."""
+        heads = self._heads.of(query)
+        if heads is None or query.ndim < 3 or heads.axis + heads.axes > query.ndim - 2:
+            return None
+        if query.ndim == 4 and (heads.axis, heads.heads, heads.inside, heads.axes) == (1, query.shape[1], 1, 1):
+            return None
+        batch = tuple(query.shape[:-2])
+        try:
+            if tuple(torch.broadcast_shapes(batch, key.shape[:-2])) != batch:
+                return None
+        except RuntimeError:  # grouped heads
+            return None
+        layout = layout_of(TracedScores(query, key, query.dtype, (*batch, 1, 1), heads=heads), heads, None)
+        return None if tuple(layout.batch) == batch and layout.is_plain and len(batch) == 2 else layout
 
     def _meet_values(self, known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor) -> None:
         """Report a call, which is complete when weights are multiplied by v."""
