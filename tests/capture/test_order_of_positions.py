@@ -163,3 +163,32 @@ def test_copies_of_several_samples_have_no_tokens() -> None:
     tiled = captured(plain, lambda x: x.repeat(2, 1, 1))[1]
     assert tiled.tokens is None
     assert tiled.attention[0].shape.B == 2 * B
+
+
+def test_time_and_space_are_two_stacks() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    config = transformers.TimesformerConfig(image_size=32, patch_size=8, num_frames=3, **sizes)
+    model = transformers.TimesformerModel(config).eval()
+    with torch.no_grad(), capture(model) as cap:
+        model(torch.randn(2, 3, 3, 32, 32))
+    stacks = cap[0].stacks()
+    assert list(stacks) == ["encoder, temporal_attention", "encoder, attention"]
+    assert [{att.shape.K for att in one.attention} for one in stacks.values()] == [{3}, {17}]
+    assert stacks["encoder, attention"].grids()["grid"] == (4, 4)
+
+
+@pytest.mark.parametrize("kind", ["Detr", "TableTransformer"])
+def test_keys_of_another_source_are_cross_attention_where_positions_are_added(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    backbone = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8] * 4, depths=[1] * 4, out_features=["stage4"]
+    )
+    sizes = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 32))}
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "d_model": 32, "num_queries": 6}
+    own = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "backbone_config": backbone}
+    model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes, **own)).eval()
+    with torch.no_grad(), capture(model) as cap:
+        model(torch.randn(1, 3, 64, 96))  # 2 × 3 places in the last stage: as many as queries
+    found = {name: one.cross for name, one in cap[0].stacks().items()}
+    assert found == {"encoder": False, "decoder": False, "decoder, cross-attention": True}

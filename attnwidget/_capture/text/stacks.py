@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -226,14 +227,18 @@ def named_stacks(
     groups: dict[tuple[str, int, bool], dict[str, TextedRecord]] = {}
     for name, record in records.items():
         tower = towers.name_of(name)
-        groups.setdefault((tower, _which(groups, tower, record), record.cross), {})[name] = record
+        groups.setdefault((tower, _which(groups, tower, name, record), record.cross), {})[name] = record
     order = list(dict.fromkeys(tower for tower, _, _ in groups))
     keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1], key[2]))
     only = len(keys) == 1
     found = {}
     for tower, which, cross in keys:
         held = groups[tower, which, cross]
-        name = _name(tower, which, cross, only=only, one_tower=len(order) == 1)
+        place = _own_place(groups, tower, which, cross)
+        if place is None:
+            name = _name(tower, which, cross, only=only, one_tower=len(order) == 1)
+        else:
+            name = f"{tower}, {place}{f', {CROSS}' if cross else ''}"
         queries, side = _sides(next(iter(held.values())))
         found[name] = NamedStack(name, name, held, queries, side, tower, cross, forward, tokenizer)
     return found
@@ -249,14 +254,43 @@ def _name(tower: str, which: int, cross: bool, *, only: bool, one_tower: bool) -
     return f"{numbered}, {kind}" if cross else numbered
 
 
-def _which(groups: Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]], tower: str, record: TextedRecord) -> int:
+Groups = Mapping[tuple[str, int, bool], Mapping[str, TextedRecord]]  # by tower, which of its stacks, cross
+LAST_NUMBER = re.compile(r"^(.*\.\d+\.)(.*)$")  # of a module's name: the layer, and its place in the layer
+
+
+def _own_place(groups: Groups, tower: str, which: int, cross: bool) -> str | None:
+    """Return the place in a layer that tells a stack from others of its tower; None if another thing tells them."""
+    places = {
+        number: _place(next(iter(held)))[1].partition(".")[0]
+        for (of, number, kind), held in groups.items()
+        if (of, kind) == (tower, cross)
+    }
+    own = places[which]
+    return own if len(places) > 1 and own and list(places.values()).count(own) == 1 else None
+
+
+def _place(name: str) -> tuple[str, str]:
+    """Return the layer of a module, without numbers, and the module's place in it."""
+    found = LAST_NUMBER.match(name)
+    return ("", name) if found is None else (re.sub(r"\d+", "*", found[1]), found[2])
+
+
+def _are_apart(name: str, record: TextedRecord, other: str, first: TextedRecord) -> bool:
+    """Return whether two records are of two places in a layer and other positions, such as time and space."""
+    (layer, place), (theirs, another) = _place(name), _place(other)
+    sizes = [(one.attention.shape.B, one.attention.shape.Q, one.attention.shape.K) for one in (record, first)]
+    return bool(layer) and layer == theirs and place != another and sizes[0][0] != sizes[1][0] and sizes[0] != sizes[1]
+
+
+def _which(groups: Groups, tower: str, name: str, record: TextedRecord) -> int:
     """Return which of a tower's texts or images a record has: a tower may read several in one forward pass."""
     patches = record.text.patches
     if patches is not None and patches.picture is not None:
         return patches.picture
     which = 0
     while (tower, which, record.cross) in groups:
-        if _may_join(record, next(iter(groups[tower, which, record.cross].values()))):
+        other, first = next(iter(groups[tower, which, record.cross].items()))
+        if _may_join(record, first) and not _are_apart(name, record, other, first):
             return which
         which += 1
     return which
