@@ -92,6 +92,7 @@ def examining(head: Head, tokens: Sequence[str] | None) -> Generator[None, None,
         compared = yield from comparing(head)
         found += yield from _found(_spread(head))
         found += _parity_finding(compared)
+        found += yield from _found(_of_capture(head))
     order = ("error", "warning", "note")
     return sorted(found, key=lambda finding: order.index(finding.severity)), compared
 
@@ -389,6 +390,32 @@ def _weight_on(head: Head, queries: Tensor, keys: Tensor) -> Generator[None, Non
 # Given weights.
 
 
+def _of_capture(head: Head) -> Iterator[Finding | None]:
+    """Compare each row with the output of the model's own call, and name what the capture lacks."""
+    att = head.att
+    if att.witness is None:
+        return
+    if att.witness.missing:
+        what, *others = att.witness.missing
+        advice = " ".join((*others, "cap.skipped has each module with its reason."))
+        yield Finding("incomplete capture", "warning", "", what.rstrip("."), advice)
+    rows: list[int] = []
+    for some in att.witness.rows_that_differ(att, head.batch, head.head):
+        rows += some
+        yield None
+    if rows:
+        places = torch.tensor(rows, device="cpu")
+        yield Finding(
+            "another output",
+            "error",
+            _places("query", places),
+            f"the output that the model computed is another in {_count(len(rows), 'query')} of this head",
+            "The model does more than its q, k, v, mask and scale show. Give its own weights to "
+            "AttentionWidget.from_weights.",
+            **_at("query", places),
+        )
+
+
 def _given_weights(head: Head) -> Iterator[Finding | None]:
     att = head.att
     if att.source.gives != "weights":
@@ -400,6 +427,17 @@ def _given_weights(head: Head) -> Iterator[Finding | None]:
         by_column += block.sum(0)
         yield None
     sums, near = torch.cat(by_row), ROW_SUM_TOLERANCES.get(att.dtype, 1e-3)
+    if bool(sums.isnan().any()):
+        rows_of_nan = sums.isnan().nonzero()[:, 0]
+        yield Finding(
+            "NaN in weights",
+            "error",
+            _places("query", rows_of_nan),
+            f"the weights of {_count(len(rows_of_nan), 'query')} are NaN",
+            "A softmax over keys that are all −∞, or scores beyond the largest number of their type, give NaN: look at "
+            "the mask and the scores of these rows.",
+            **_at("query", rows_of_nan),
+        )
     off = ((sums - 1).abs() > near) & (sums.abs() > near)  # a fully masked row sums to 0
     if not bool(off.any()):
         return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+A = TypeVar("A", bound="AttentionBase")
 MAX_LISTED = 8  # the most heads or queries to list one by one
 
 
@@ -86,6 +87,13 @@ def _listed(name: str, numbers: tuple[int, ...]) -> str:
     return f"{plural} {', '.join(some)}"
 
 
+def witnessed(att: A, witness: CallWitness) -> A:
+    """Return the same attention with what a capture knows about its call."""
+    found = copy.copy(att)
+    found.__dict__["witness"] = witness
+    return found
+
+
 def find_head(att: AttentionBase, head: Any) -> int:
     """Return a head's number from 0; otherwise raise IndexError, with the numbers of the heads in the model."""
     try:
@@ -95,6 +103,21 @@ def find_head(att: AttentionBase, head: Any) -> int:
             raise
         own = _listed("head", att.part.heads)
         raise IndexError(f"{error}, counted from 0 among the kept heads: {own} of the model") from None
+
+
+class CallWitness(Protocol):
+    """What a capture knows about the output of the model's own call."""
+
+    @property
+    def checked(self) -> str:
+        """How many rows were compared: "all", "rows" if each can be compared now, or "some"."""
+
+    @property
+    def missing(self) -> list[str]:
+        """What the capture lacks, in lines."""
+
+    def rows_that_differ(self, att: AttentionBase, batch: int, head: int) -> Iterator[list[int]]:
+        """Yield the queries of a head, some at a time, that do not give the output of the model's call."""
 
 
 class AttentionBase:
@@ -114,6 +137,7 @@ class AttentionBase:
     options: AttentionOptions
     part: Part | None = None
     carries: Carrying | None = None  # what its weights contribute downstream, if known
+    witness: CallWitness | None = None  # of a captured call
     axes_read: str | None = None  # the letters assumed for 3 unnamed axes, if the first is a batch of several samples
     _read: MaskAndBias
     _memory: LogSumExpCache

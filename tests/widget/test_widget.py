@@ -89,6 +89,7 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
         "head_size": 8, "value_size": 8, "dtype": "float32", "device": "cpu", "is_causal": False,
         "stages": ["scores", "scaled", "masked", "weights", "contribution"], "has_pieces": False,
         "has_sinks": False, "targets": None,
+        "checked": None,
         "axes_read": None, "head_numbers": None, "model_heads": None, "stack": "", "stacks": [""], "forward": 0,
         "forwards": 1,
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from ..tracing.traced_tensors import USE_RETURNED_WEIGHTS
 RETURNED_WEIGHTS = (
     "give its weights to AttentionWidget.from_weights, or its q, k and v to AttentionWidget, if its code has them"
 )
+RAISED = "its forward pass ended with {}: the maps of the layers that ran before are whole, and later layers have none"
 REORDERED = (
     "the positions of {} are in another order than the text, because of {} in the model, so they have no tokens: give "
     "the tokens in that order, cap.widget(tokens=[…])"
@@ -26,6 +27,7 @@ WRAPPED = (
     "it runs under torch.vmap or another transform of torch.func, where tensors have no numbers to keep: call the "
     "model on the whole batch, or in a loop, inside the block"
 )
+MOST_NAMED = 4  # modules in a line of a report
 PYTHON_MODEL = "capture the Python model that it was made from"
 BY_LIBRARY = {
     "transformers": EAGER,
@@ -115,3 +117,30 @@ def under_transform() -> bool:
 
 
 _innermost = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+
+
+def incomplete(skipped: Mapping[str, str], whole: int) -> list[str]:
+    """Return what a capture lacks: how many maps are whole, then a line for each reason, with its modules.
+
+    Args:
+        skipped: the reason of each module that is not shown, by name.
+        whole: how many maps are.
+    """
+    if not skipped:
+        return []
+    of_reason: dict[str, list[str]] = {}
+    for name, why in skipped.items():
+        of_reason.setdefault(why, []).append(name)
+    first = (
+        f"{_counted(whole, 'attention map')} can be shown; {_counted(len(skipped), 'module')} cannot, or only in part."
+    )
+    lines = [first]
+    for why, names in of_reason.items():
+        some = ", ".join(map(repr, names[:MOST_NAMED]))
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        lines.append(f"{some}{more}: {why}.")
+    return lines
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"

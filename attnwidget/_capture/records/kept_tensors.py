@@ -19,6 +19,7 @@ from ..call.lineage import take_rows
 from ..call.memory_limit import MemoryLimit
 from ..call.observed_call import ObservedCall, Unreadable
 from ..call.rule_slices import take_part
+from ..verify.witness import CaptureLacks
 
 APPENDED = 64  # calls whose tensors are kept separately before they are joined
 SLACK = 64  # queries kept beyond the wanted ones: some may be taken back, as by an assistant
@@ -34,6 +35,7 @@ class TensorKeeper:
     clone: bool = True
     queries: Numbers | None = None
     memory: MemoryLimit = field(default_factory=lambda: MemoryLimit(None))
+    report: CaptureLacks = field(default_factory=CaptureLacks)
     _masks: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], int, KeptMask]] = field(default_factory=dict)
     _joined: tuple[list[Any], list[CallRules], CallRules] | None = None
 

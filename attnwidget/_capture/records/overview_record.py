@@ -13,7 +13,7 @@ from ..._analysis.gradients import Gradients
 from ..._analysis.head_sampling import HeadSampler
 from ..._analysis.metrics import MEASURED, MetricMeans
 from ..._analysis.sampled_parts import SampledPart, sampler_tasks
-from ..._engine.base import Shape
+from ..._engine.base import Shape, witnessed
 from ..._engine.kept_levels import KeptLevels, bin_width
 from ..._engine.sources import STAGES
 from ..._parallel.task import Task
@@ -28,6 +28,7 @@ from ..call.observed_call import ObservedCall, Unreadable
 from ..call.query_offset import keys_before
 from ..verify.batched import OutputCheck
 from ..verify.compared_output import ComparedOutput, compare_output
+from ..verify.witness import Witness
 from .decode_steps import RepeatedStep
 from .kept_tensors import TensorKeeper
 from .record import CONTRADICTED, UNVERIFIED, Continuation, OutputCallback, Record
@@ -184,6 +185,7 @@ class ReducedRecord(Record):
             ids = None if call.text is None or self.cross else call.text.ids
             ids = ids if ids is not None and ids.shape == (B, K) else None
             self._reduced = reduced(att, keeper.device, ids).as_part(numbers, None, before, self.cross)
+            self._reduced = witnessed(self._reduced, Witness("some", keeper.report))
 
     _compared: ComparedOutput | None
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
+from ..._engine.base import witnessed
 from ..._rules.row_spans import Spans, simplify
 from ...attention import Attention
 from ..call.cache_growth import GrownKeys, SeenKeys, grown_keys
@@ -35,6 +36,7 @@ from ..verify.verification import (
     rows_to_compare,
     sample_output,
 )
+from ..verify.witness import Checked, Digest, Witness
 from .decode_steps import NotedCall, RepeatedStep, kinds_of
 from .kept_tensors import GrowingTensor, KeptQueries, TensorKeeper, bytes_of_mask
 
@@ -135,6 +137,8 @@ class Record:
         self._rearranged = False  # whether rows of the calls have changed places
         self._is_too_coarse = False  # whether the type in which it is kept changes its weights
         self._outputs = KeptOutputs()
+        self._checked: Checked = "all"  # how many rows were compared with the model's output
+        self._digest: Digest | None = None  # of the first call's output
         # Whether outputs of calls with one new token are kept until the end and verified there.
         self.keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
         self._repeats = _keeps_all(keeper) and heads is None  # whether its calls may repeat those of other layers
@@ -579,11 +583,26 @@ class Record:
             sample = found.sample
             self._differences.append(found.differs)
         self._outputs.has_seen(first)
+        self._note_checked(call, first, sample, output)
         if (kept_type := self._keeper.dtype) is not None:
             self._is_too_coarse |= is_changed_by_rounding(call.q, call.k, call.scale, kept_type)
         whole = self._heads is None and self._queries is None
         if sample.dropout is None and self._keeper.dtype is None and whole:
             self._samples.append((first, sample))
+
+    def _note_checked(self, call: ObservedCall, first: int, sample: OutputSample, output: Any) -> None:
+        """Note whether all rows of a call are compared; else keep sums of its output, if it is the first."""
+        (B, H, Q, _), v = call.q.shape, call.v
+        if sample.dropout is None and (len(sample.samples), len(sample.heads), len(sample.rows)) == (B, H, Q):
+            return
+        whole = self._heads is None and self._queries is None and self._keeper.dtype is None
+        self._checked = "some"
+        if whole and not first and isinstance(output, Tensor) and v is not None and self._keeper.values:
+            self._checked, self._digest = "rows", Digest.of(output, call.q, v)
+
+    def _witness(self) -> Witness:
+        digest = None if self._rearranged or not self._keeper.clone else self._digest
+        return Witness(self._checked if digest or self._checked != "rows" else "some", self._keeper.report, digest)
 
     def _verify_later(self, kept: ObservedCall, output: Any) -> OutputSample | None:
         """Keep some rows of a short call's output, to be verified with other layers; None if they are not.
@@ -677,6 +696,8 @@ class Record:
             return
         self._grown = self._unconfirmed = None
         self._verify_checks()  # before the memory that they read is overwritten
+        if self._digest is not None and self.queries - by < self._digest.sums.shape[2]:
+            self._digest = None  # other calls may have these rows later
         self._lineage.shorten(by)
         for kept in () if self.cross else (self.k, self.v):
             if kept is not None:
@@ -745,7 +766,8 @@ class Record:
                 warnings.warn(CHANGED_IN_PLACE.format(" and ".join(changed)), UserWarning, stacklevel=3)
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
-            self._attention = att.as_part(self._head_numbers, self.positions, self._keys_before, self.cross)
+            att = att.as_part(self._head_numbers, self.positions, self._keys_before, self.cross)
+            self._attention = witnessed(att, self._witness())
         return self._carrying(self._attention)
 
     def _carrying(self, att: Attention) -> Attention:

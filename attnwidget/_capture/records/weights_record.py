@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ..._engine.base import witnessed
 from ...attention import Attention
 from ..call.lineage import ChosenRows, ModelCall
 from ..call.observed_call import ObservedCall, Unreadable
@@ -128,7 +129,8 @@ class WeightsRecord(Record):
         if self._attention is None:
             kept = self.tensors()
             att = Attention.from_weights(kept["weights"], kept.get("v"))
-            self._attention = att.as_part(self._head_numbers, self.positions, None, self.cross)
+            att = att.as_part(self._head_numbers, self.positions, None, self.cross)
+            self._attention = witnessed(att, self._witness())
         return self._carrying(self._attention)
 
 

@@ -26,7 +26,16 @@ from ..intercept import hooks
 from ..intercept.transformers_calls import read_call
 from ..intercept.watched_modules import INTERRUPTED, UnwatchedParts
 from ..intercept.watching import NOT_FOLLOWED, WatchedModules
-from ..modules.advice import OTHER_THREAD, REORDERED, WRAPPED, under_transform, way_on_unseen, with_way_on
+from ..modules.advice import (
+    OTHER_THREAD,
+    RAISED,
+    REORDERED,
+    WRAPPED,
+    incomplete,
+    under_transform,
+    way_on_unseen,
+    with_way_on,
+)
 from ..modules.coverage import AttentionModules
 from ..modules.module_walk import walked_once
 from ..modules.position_check import why_not_positions
@@ -62,12 +71,15 @@ class Recorder(ModelCalls):
         kept_as = ReducedRecord if options.keep == "overview" else Record
         self._heads = HeadSelection(options.heads, self._layers.number_of)
         how = options.last, options.every, kept_as, self._provenance.wake
+        self._report = keeper.report
         self.matcher = RecordMatcher(keeper, self._is_selected, self._heads.of, self._is_cross, *how)
         self.skipped: dict[str, str] = {}
         self._unreadable: dict[str, str] = {}  # like `skipped`, but other calls of the same module may be readable
         self._attention_modules: AttentionModules | None = None
         self._called: set[str] = set()  # names of modules whose calls were seen
         self._reordered: dict[str, str] = {}  # names of modules whose positions have another order, and what did it
+        self._error_before: BaseException | None = None
+        self._raised: str | None = None  # the error of the model's last forward pass
         self._merged: set[str] = set()  # names of modules that merge the outputs of their calls
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._open: list[contextlib.ExitStack] = []
@@ -157,6 +169,7 @@ class Recorder(ModelCalls):
         warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
 
     def _forward_began(self) -> None:
+        self._error_before = sys.exc_info()[1]  # a model may run while another error is handled
         if threading.get_ident() != self._thread:
             self._ran_elsewhere = True
             self._provenance.wake(for_good=True)
@@ -184,6 +197,8 @@ class Recorder(ModelCalls):
 
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
+        error = sys.exc_info()[1]
+        self._raised = None if error is None or error is self._error_before else type(error).__name__
         self.matcher.end()
         if self.matcher.running_step is None:
             self._outputs.end()
@@ -220,8 +235,11 @@ class Recorder(ModelCalls):
                 self.skipped.setdefault(name, part if name in recorded else why)
             if self._ran_elsewhere and self._watched:  # by modules that do not call transformers' interface
                 self.skipped.setdefault(type(self.model).__name__, OTHER_THREAD)
+            if self._raised is not None:
+                self.skipped.setdefault(type(self.model).__name__, RAISED.format(self._raised))
             self._advise()
             self._roots.clear()
+            self._report.lines[:] = incomplete(self.skipped, sum(map(len, self.matcher.forwards)))
             self._tell_remarks()
 
     def _tell_remarks(self) -> None:
@@ -233,6 +251,8 @@ class Recorder(ModelCalls):
             remarks.append(BY_LENGTH.format(f"{by_length[0]!r}{several}"))
         if self.texts is not None and self.matcher.forwards:
             remarks += self.texts.pop_remarks()
+        if self._report.lines and not self._over_limit.keys() >= self.skipped.keys():  # told as it happened
+            remarks.insert(0, "\n".join((*self._report.lines, "cap.skipped has each module with its reason.")))
         reordered, self._reordered = [*self._reordered.items()], {}
         if reordered:
             (name, by), others = reordered[0], len(reordered) - 1
@@ -298,9 +318,9 @@ class Recorder(ModelCalls):
         kind = "the calls in the block" if self.model is None else type(self.model).__name__
         if self.skipped:
             name, why = next(iter(self.skipped.items()))
-            self._refuse(
-                name, f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}"
-            )
+            others = [line for line in incomplete(self.skipped, 0)[1:] if why not in line]
+            first = f"none of {len(self.skipped)} attention calls can be shown; the first is {name!r}: {why}"
+            self._refuse(name, "\n".join((first, *others)))
         elif self.model is not None and not self.matcher.begun:
             self._refuse(
                 kind,

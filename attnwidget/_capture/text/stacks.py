@@ -271,6 +271,7 @@ def _own_place(groups: Groups, tower: str, which: int, cross: bool) -> str | Non
 
 def _place(name: str) -> tuple[str, str]:
     """Return the layer of a module, without numbers, and the module's place in it."""
+    name = name.partition(" #")[0]
     found = LAST_NUMBER.match(name)
     return ("", name) if found is None else (re.sub(r"\d+", "*", found[1]), found[2])
 

@@ -254,22 +254,29 @@ def rows_to_compare(
     return ComparedRows(sample, _rows_of(q, sample.samples, sample.heads, rows, copied=copied), near, values)
 
 
-def differ(
+def differ(calls: Sequence[ComparedRows], **how: Any) -> Tensor:
+    """Return whether the output of each call differs beyond rounding, (calls,) bool: see `rows_that_differ`."""
+    return rows_that_differ(calls, **how).reshape(len(calls), -1).any(1)
+
+
+def rows_that_differ(
     calls: Sequence[ComparedRows],
     *,
     scale: float | None,
     softcap: float | None,
     sinks: Tensor | None = None,
     rules: Any,
+    rounded: Tensor | float = 0.0,
 ) -> Tensor:
     """Compare the outputs of calls, of one `kind` and with the same rules, as `differs` does that of one.
 
     Args:
         calls: rows of their outputs, and what they are computed from.
         scale, softcap, sinks, rules: as `differs` takes them.
+        rounded: further rounding of the outputs; broadcasts to (samples, key heads, rows, Dv).
 
     Returns:
-        Of each call whether its output differs beyond rounding, (calls,) bool.
+        Which rows differ beyond rounding, (calls · samples, heads, rows) bool.
     """
     one, n = calls[0], len(calls)
     device, wide, precision = one.queries.device, torch.float64, one.sample.precision
@@ -309,10 +316,10 @@ def differ(
             again = own @ call.values.to(wide)  # (S, groups, share * Q, Dv)
             noise = output_noise(precision, own.float(), moved.float(), call.values.float(), again.float())
             theirs = given.unflatten(1, (groups, share)).flatten(2, 3)
-            is_other = ((again - theirs).abs_() > noise).any(-1) | (theirs.isnan() & ~again.isnan()).any(-1)
+            is_other = ((again - theirs).abs_() > noise + rounded).any(-1) | (theirs.isnan() & ~again.isnan()).any(-1)
             differs.copy_(is_other.unflatten(2, (share, Q)).flatten(1, 2))
     lost = overflows & ~expected.isfinite().all(-1)  # the model's own weights are NaN there: `Attention.check` names it
-    return (found.view_as(lost) & filled & ~lost).reshape(n, -1).any(1)
+    return found.view_as(lost) & filled & ~lost
 
 
 def _apply(rule: Any, scores: Tensor, indices: Sequence[Tensor]) -> Tensor:

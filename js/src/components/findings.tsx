@@ -33,7 +33,7 @@ const wanted = new WeakSet<HTMLElement>(); // widgets that should show the list 
 /** The number of findings, in the toolbar of every view; nothing without findings. */
 export function FindingsBadge({ ui }: { ui: Ui }) {
   const findings = findingsOf(ui);
-  if (findings === null || findings.length === 0) return null;
+  if (findings === null || findings.length === 0) return <CheckedBadge ui={ui} isExamined={findings !== null} />;
   const severity = findings[0]!.severity;
   const text = countOf(findings);
   return (
@@ -48,6 +48,38 @@ export function FindingsBadge({ ui }: { ui: Ui }) {
       <i aria-hidden="true">{SIGNS[severity]}</i>
       {ui.mode.value === "narrow" ? text.split(" ")[0] : text}
       {ui.mode.value === "narrow" && <span class="aw-visually-hidden"> {text.split(" ")[1]}</span>}
+    </button>
+  );
+}
+
+const REASONS = {
+  all: "Each row gives the output that the model computed.",
+  rows: "Some rows gave the output that the model computed. Click to check all rows of this head.",
+  some: "Only some rows were compared with the output of the model, because the output was not kept.",
+} as const;
+
+/** Whether the head gives the model's own output, for a captured call. */
+function CheckedBadge({ ui, isExamined }: { ui: Ui; isExamined: boolean }) {
+  const checked = ui.store.facts.value.checked;
+  if (checked === undefined || checked === null) return null;
+  const isChecked = checked === "all" || (checked === "rows" && isExamined);
+  return (
+    <button
+      type="button"
+      class="aw-badge"
+      data-severity={isChecked ? "checked" : "unchecked"}
+      data-aw="badge"
+      title={REASONS[isChecked ? "all" : checked]}
+      onClick={() => lookAtFindings(ui)}
+    >
+      <i aria-hidden="true">{isChecked ? "✓" : "?"}</i>
+      {ui.mode.value === "narrow" ? (
+        <span class="aw-visually-hidden">{isChecked ? "checked" : "not checked"}</span>
+      ) : isChecked ? (
+        "checked"
+      ) : (
+        "not checked"
+      )}
     </button>
   );
 }

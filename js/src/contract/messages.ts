@@ -86,6 +86,8 @@ export interface Facts {
     | null;
   /** The letters of three unnamed axes that were read as samples but may be heads; else null. */
   axes_read?: string | null;
+  /** How the model's own output was compared: "all" rows, "rows" that can be compared now, "some" rows; null: never. */
+  checked?: "all" | "rows" | "some" | null;
   /** Each head's number in the model, if a capture kept only some; null if all are here. */
   head_numbers?: readonly number[] | null;
   /** The same for every layer, null for one with all heads; null if all have all. */
