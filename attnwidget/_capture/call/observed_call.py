@@ -65,7 +65,7 @@ class ObservedCall:
 
     @classmethod
     def of_weights(cls, weights: Tensor, v: Tensor) -> ObservedCall:
-        """Return a call of which only the weights (B, H, Q, K) and v (B, H or 1, K, Dv) are known."""
+        """Return a call with weights (B, H, Q, K) and v (B, H or 1, K, Dv), whose q and k are unknown."""
         B, H, Q, K = weights.shape
         empty = weights.new_empty(B, H, max(Q, K), 0)
         v = v.expand(B, -1, -1, -1)

@@ -85,7 +85,7 @@ class Listener(Protocol):
         """Note that a module may compute attention that cannot be read: see `traced_tensors.Reports`."""
 
     def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputCallback | None:
-        """Record a call of which only the weights are known; else report `why` it cannot be read.
+        """Record a call with known weights and unknown q and k; else report `why` it cannot be read.
 
         Returns:
             A function to call with the output (B, H, Q, Dv); None if the call is not recorded.
@@ -497,7 +497,7 @@ class FunctionWatcher(WatchingMode):
             self._refused = refused  # raised after the tracer, which lets a model go on
 
     def record_weights(self, weights: Tensor, v: Tensor, output: Tensor, why: str) -> None:
-        """Record weights of which no q and k are known: see `traced_tensors.Reports`."""
+        """Record weights whose q and k are unknown: see `traced_tensors.Reports`."""
         callback = self._listener.record_weights(lambda: ObservedCall.of_weights(weights, v), why)
         if callback is not None:
             with torch._C.DisableTorchFunction(), _reporting_errors():

@@ -108,7 +108,7 @@ def _of_axes(name: str, x: Tensor, axes: list[int], change: Any) -> Reordered | 
 
 
 def _order_of_index(x: Tensor, index: Any) -> Order | None:
-    """Return the order of x[…, index, …]; None if the index is none of numbers, one for each place of an axis."""
+    """Return the order of x[…, index, …]; None unless the index has a number for each place of an axis."""
     entries = index if isinstance(index, tuple) else (index,)
     axis = 0
     for i, one in enumerate(entries):

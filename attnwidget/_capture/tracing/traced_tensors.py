@@ -92,7 +92,7 @@ class Reports(Protocol):
         """Return the number of heads that the calling module reports."""
 
     def record_weights(self, weights: Tensor, v: Tensor, output: Tensor, why: str) -> None:
-        """Record weights of which no q and k are known.
+        """Record weights whose q and k are unknown.
 
         Args:
             weights: (B, H, Q, K).
