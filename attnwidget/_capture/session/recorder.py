@@ -362,7 +362,7 @@ class Recorder(ModelCalls):
         return None
 
     def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputCallback | None:
-        """Record a call with known weights and unknown q and k, if tensors are kept; else note why it cannot be read."""
+        """Record weights without q and k, if tensors are kept; else note why the call cannot be read."""
         if self._options.keep == "tensors":
             return self.record_call(None, read)
         self.report_unreadable(why, certain=True)
