@@ -31,9 +31,11 @@ const SIGNS = { error: "✕", warning: "!", note: "i" } as const;
 const wanted = new WeakSet<HTMLElement>(); // widgets that should show the list once it exists
 
 /** The number of findings, in the toolbar of every view; nothing without findings. */
-export function FindingsBadge({ ui }: { ui: Ui }) {
+export function FindingsBadge({ ui, isFolded = false }: { ui: Ui; isFolded?: boolean }) {
   const findings = findingsOf(ui);
-  if (findings === null || findings.length === 0) return <CheckedBadge ui={ui} isExamined={findings !== null} />;
+  if (findings === null || findings.length === 0) {
+    return <CheckedBadge ui={ui} isExamined={findings !== null} isShort={isFolded || ui.mode.value === "narrow"} />;
+  }
   const severity = findings[0]!.severity;
   const text = countOf(findings);
   return (
@@ -59,7 +61,7 @@ const REASONS = {
 } as const;
 
 /** Whether the head gives the model's own output, for a captured call. */
-function CheckedBadge({ ui, isExamined }: { ui: Ui; isExamined: boolean }) {
+function CheckedBadge({ ui, isExamined, isShort }: { ui: Ui; isExamined: boolean; isShort: boolean }) {
   const checked = ui.store.facts.value.checked;
   if (checked === undefined || checked === null) return null;
   const isChecked = checked === "all" || (checked === "rows" && isExamined);
@@ -73,13 +75,7 @@ function CheckedBadge({ ui, isExamined }: { ui: Ui; isExamined: boolean }) {
       onClick={() => lookAtFindings(ui)}
     >
       <i aria-hidden="true">{isChecked ? "✓" : "?"}</i>
-      {ui.mode.value === "narrow" ? (
-        <span class="aw-visually-hidden">{isChecked ? "checked" : "not checked"}</span>
-      ) : isChecked ? (
-        "checked"
-      ) : (
-        "not checked"
-      )}
+      <span class={isShort ? "aw-visually-hidden" : ""}>{isChecked ? "checked" : "not checked"}</span>
     </button>
   );
 }

@@ -31,10 +31,10 @@ export function toolbar(ui: Ui): View {
     before = now;
     ui.root.dataset.mode = mode.value; // set before measuring
     render(<Toolbar ui={ui} folded={folded} />, node);
-    while (folded < MOST_FOLDED && node.offsetWidth > ui.width.value) {
+    while (folded <= MOST_FOLDED && node.offsetWidth > ui.width.value) {
       render(<Toolbar ui={ui} folded={++folded} />, node);
     }
-    ui.inToolbar.value = placed(ui, folded);
+    ui.inToolbar.value = placed(ui, foldedMenus(folded));
   });
   return {
     node,
@@ -45,6 +45,9 @@ export function toolbar(ui: Ui): View {
   };
 }
 
+/** The first step shortens the badge; all others fold menus. */
+const foldedMenus = (folded: number) => Math.max(0, folded - 1);
+
 /** The menus that fit here; else they stand above the view. */
 function placed(ui: Ui, folded: number): string {
   const { shown } = menusOf(ui, roomOf(ui.mode.value, viewsOf(ui).length, folded));
@@ -53,14 +56,14 @@ function placed(ui: Ui, folded: number): string {
 
 function Toolbar({ ui, folded }: { ui: Ui; folded: number }) {
   const views = viewsOf(ui);
-  const room = roomOf(ui.mode.value, views.length, folded);
+  const room = roomOf(ui.mode.value, views.length, foldedMenus(folded));
   const menus = menusOf(ui, room);
   const isHeads = ui.store.view.value === "heads";
   return (
     <>
       {room.tabs ? <ViewTabs ui={ui} views={views} /> : <ViewMenu ui={ui} views={views} />}
       <div class="aw-controls">
-        {!isHeads && <FindingsBadge ui={ui} />}
+        {!isHeads && <FindingsBadge ui={ui} isFolded={folded > 0} />}
         {ui.mode.value === "narrow" && !isHeads && (
           <>
             <LayerStepper ui={ui} />
