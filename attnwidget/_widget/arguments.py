@@ -164,11 +164,11 @@ def _of_output(output: Any, v: Any, dims: str | None) -> Attention | AttentionSt
         hasattr(output, name) for name in (*ATTENTIONS, *TOWERS)
     ):
         return None
-    found = {
-        name: attention_from_weights(weights, v, dims)
-        for name, field, weights in _weights_of(output)
-        if not is_missing(weights)
-    }
+    there = [one for one in _weights_of(output) if not is_missing(one[2])]
+    found = {name: attention_from_weights(weights, v, dims) for name, _, weights in there}
+    for name, field, _ in there:
+        if name not in (ATTENTIONS["cross_attentions"], CROSS_OF_TWO):
+            _refuse_bands(found[name], field)
     if not found:
         fields = ", ".join(field for _, field, _ in _weights_of(output)) or "attentions"
         raise TypeError(
@@ -177,6 +177,17 @@ def _of_output(output: Any, v: Any, dims: str | None) -> Attention | AttentionSt
             "call it with output_attentions=True"
         )
     return next(iter(found.values())) if len(found) == 1 else found
+
+
+def _refuse_bands(found: Attention | AttentionStack, field: str) -> None:
+    """Refuse self-attention with fewer keys than queries: its columns are relative places, as in Longformer."""
+    for layer, att in enumerate([found] if isinstance(found, Attention) else found):
+        if att.shape.K < att.shape.Q:
+            raise ValueError(
+                f"layer {layer} of {field} has {att.shape.Q} queries and {att.shape.K} keys, so its columns are not "
+                "the keys of a text but a band of relative places, as in Longformer: column j of query i is key "
+                "i + j − window // 2. Put the numbers at their keys in a matrix of queries × keys, and give that"
+            )
 
 
 def _weights_of(output: Any) -> list[tuple[str, str, Any]]:

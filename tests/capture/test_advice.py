@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnwidget import capture
+from attnwidget import AttentionWidget, capture
 
 
 class Sigmoid(nn.Module):
@@ -198,3 +198,31 @@ def test_a_hook_that_another_thread_is_removing_does_not_break_the_forward() -> 
             module._forward_pre_hooks_with_kwargs.clear()  # what torch has taken away first
         model(x)
     assert len(cap) == 1
+
+
+def test_bands_are_refused_with_the_place_of_each_column() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    torch.manual_seed(0)
+    config = transformers.LongformerConfig(vocab_size=60, attention_window=[4], max_position_embeddings=40, **sizes)
+    model, ids = transformers.LongformerModel(config).eval(), torch.randint(3, 60, (1, 16))
+    with torch.no_grad():
+        output = model(ids, output_attentions=True, output_hidden_states=True)
+        with pytest.raises(ValueError, match="column j of query i at key"), capture(model):
+            model(ids)
+    for show in (AttentionWidget, AttentionWidget.from_weights):
+        with pytest.raises(ValueError, match="16 queries and 5 keys, so its columns are not the keys"):
+            show(output)
+    band, dense = output.attentions[0], torch.zeros(1, 2, 16, 16)
+    for query in range(16):
+        for column in range(5):
+            key = query + column - 4 // 2
+            if 0 <= key < 16:
+                dense[..., query, key] = band[..., query, column]
+    own, x = model.encoder.layer[0].attention.self, output.hidden_states[0]
+    q, k = (f(x).unflatten(-1, (2, 8)).transpose(1, 2) for f in (own.query, own.key))
+    places = torch.arange(16)
+    near = (places[:, None] - places).abs() <= 2
+    expected = (q @ k.mT * 8**-0.5).masked_fill(~near, -torch.inf).softmax(-1)
+    assert (dense - expected).abs().max() < 1e-6
+    assert AttentionWidget.from_weights(dense).weights(10)[10] == dense[0, 0, 10, 10]

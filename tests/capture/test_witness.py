@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,3 +131,19 @@ def test_weights_of_nan_are_found() -> None:
     weights[1] = torch.nan
     (found,) = of_kind(Attention.from_weights(weights), "NaN in weights", head=0)
     assert (found.severity, found.query) == ("error", 1)
+
+
+def test_a_saved_capture_can_be_compared_too(tmp_path: Path) -> None:
+    cap = captured(300)
+    cap.save(tmp_path / "cap.safetensors")
+    (att,) = Capture.load(tmp_path / "cap.safetensors").attention
+    witness: Any = att.witness
+    assert witness.checked == "rows"
+    assert not of_kind(att, "another output")
+    witness.digest.sums[0, 1, 299] += 1
+    assert of_kind(att, "another output")
+    model = nn.Sequential(Layer(), Sigmoid()).eval()
+    with pytest.warns(UserWarning, match="1 attention map can be shown"):
+        run(model).save(tmp_path / "part.safetensors")
+    (att,) = Capture.load(tmp_path / "part.safetensors").attention
+    assert of_kind(att, "incomplete capture")

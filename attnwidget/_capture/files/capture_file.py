@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, deserialize, safe_open
 from torch import Tensor
 
+from ..._engine.base import witnessed
 from ..._parallel import saved_tensors
 from ..._rules.row_spans import as_spans
 from ..._utils import files
@@ -24,10 +25,12 @@ from ..call.call_rules import CallRules, evaluate_mask
 from ..call.call_text import RecordText
 from ..carried.files import entry_of_carried, with_carried
 from ..distributed.head_shards import named_by_process, process_of
+from ..modules.advice import incomplete
 from ..records import overview_record
 from ..records.overview_record import ReducedAttention
 from ..text.labels import SavedWords, saved_words
 from ..text.stacks import TextedRecord
+from ..verify.witness import CaptureLacks, Witness
 
 VERSION = 1
 HEADER = "attnwidget"
@@ -145,6 +148,7 @@ def _entry_of(name: str, record: TextedRecord, table: _TensorTable) -> dict[str,
     parts = {part: table.add(x) for part, x in given.items()}
     options = att.options
     entry = {**found, **parts}
+    entry |= {} if not isinstance(att.witness, Witness) else {"witness": att.witness.to_json(table.add)}
     entry |= {"scale": att.scale, "softcap": att.softcap, "is_causal": att.is_causal}
     entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
     carried = entry_of_carried(att, table.add)
@@ -204,11 +208,15 @@ def load(path: str | Path) -> LoadedCapture:
         header, tensors = _read(found) if found.stat().st_size <= READ_BYTES else _map(found)
         saved_tensors.note(found, tensors)
         metadata = _checked(header, path)
-        forwards = [{one["name"]: _record_of(one, tensors) for one in entries} for entries in metadata["forwards"]]
+        lacks, skipped = CaptureLacks(), dict(metadata.get("skipped", {}))
+        forwards = [
+            {one["name"]: _record_of(one, tensors, lacks) for one in entries} for entries in metadata["forwards"]
+        ]
+        lacks.lines[:] = incomplete(skipped, sum(map(len, forwards)))
         tokenizer = _tokenizer_of(metadata.get("tokenizer"))
         towers = tuple(str(one) for one in metadata.get("towers", ()))
         process = _process_in(metadata.get("process"))
-        return LoadedCapture(forwards, dict(metadata.get("skipped", {})), tokenizer, towers, process)
+        return LoadedCapture(forwards, skipped, tokenizer, towers, process)
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file ({error}): {ADVICE}") from error
     except OtherFileError:
@@ -253,11 +261,13 @@ def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
     return dict(metadata)
 
 
-def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor]) -> LoadedRecord:
+def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor], lacks: CaptureLacks) -> LoadedRecord:
     att = _attention_of(entry, tensors)
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
     cross = bool(entry["cross"])
-    return LoadedRecord(entry["name"], cross, _as_part(att, entry.get("part", {}), cross=cross), text)
+    att = _as_part(att, entry.get("part", {}), cross=cross)
+    witness = Witness.from_json(entry["witness"], tensors, lacks, att.shape) if "witness" in entry else None
+    return LoadedRecord(entry["name"], cross, att if witness is None else witnessed(att, witness), text)
 
 
 def _as_part(att: Attention, part: Mapping[str, Any], *, cross: bool) -> Attention:

@@ -55,6 +55,11 @@ BY_LIBRARY = {
         "AttentionWidget.from_weights(weights.unbind(1))"
     ),
 }
+BANDS = ("Longformer", "LED")  # whose classes return a band of relative places for each query
+OF_BANDS = (
+    "its output.attentions hold a band for each query: put column j of query i at key i + j − window // 2 in a matrix "
+    "of queries × keys, and give that to AttentionWidget.from_weights"
+)
 # Objects that are not modules of torch, by the package of their class: the reason and the advice.
 NO_MODULES = {
     "onnx": "ONNX runs outside of torch: capture the PyTorch model that it was exported from",
@@ -78,6 +83,8 @@ def way_on(modules: Iterable[nn.Module]) -> str:
         modules: the module, and those around it; the first of a known library decides.
     """
     for module in modules:
+        if type(module).__name__.startswith(BANDS) and type(module).__module__.startswith("transformers."):
+            return OF_BANDS
         for kind in type(module).__mro__:
             found = BY_LIBRARY.get(kind.__module__.split(".")[0])
             if found is not None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ..._engine.base import AttentionBase
+from ..._engine.base import AttentionBase, Shape
+from ..._utils.validation import as_number
 from ..call.call_rules import CallRules
 from .noise import OUTPUT_ROUNDINGS, Precision
 from .verification import ComparedRows, OutputSample, rows_that_differ
@@ -68,6 +69,30 @@ class Witness:
     def missing(self) -> list[str]:
         """What the capture lacks, in lines."""
         return self.report.lines
+
+    def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
+        """Return JSON from which `from_json` restores it; `add` puts a tensor into the file."""
+        if self.digest is None:
+            return {"checked": self.checked}
+        kept = self.digest.precision
+        tensors = {"sums": add(self.digest.sums), "norms": add(self.digest.norms)}
+        return {"checked": self.checked, **tensors, "precision": [kept.kept, kept.factors, kept.least]}
+
+    @classmethod
+    def from_json(
+        cls, told: Mapping[str, Any], tensors: Mapping[str, Tensor], lacks: CaptureLacks, shape: Shape
+    ) -> Witness:
+        """Return what `to_json` described, for an attention of this shape."""
+        if told["checked"] not in get_args(Checked):
+            raise ValueError(f"rows that are checked {told['checked']!r:.40}")
+        if "sums" not in told:
+            return cls("some" if told["checked"] == "rows" else told["checked"], lacks)
+        sums, norms = (tensors[told[name]] for name in ("sums", "norms"))
+        (B, H, *_), rows = shape, sums.shape[2] if sums.ndim == 4 else 0
+        if (*sums.shape, *norms.shape) != (B, H, rows, SUMS, B, H, rows, 1) or rows > shape.Q:
+            raise ValueError(f"sums {tuple(sums.shape)} and norms {tuple(norms.shape)} of outputs")
+        kept, factors, least = (as_number(one, "precision") for one in told["precision"])
+        return cls(told["checked"], lacks, Digest(sums.float(), norms.float(), Precision(kept, factors, least)))
 
     def rows_that_differ(self, att: AttentionBase, batch: int, head: int) -> Iterator[list[int]]:
         """Yield the queries of a head, some at a time, that do not give the output of the model's call."""
