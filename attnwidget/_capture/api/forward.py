@@ -92,9 +92,14 @@ class Forward:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all kept tensors, each counted once."""
+        """The bytes of all kept tensors; memory that several share counts once."""
         kept = {id(x): x for record in self._records.values() for x in tensors_of(record.attention).values()}
-        return sum(x.numel() * x.element_size() for x in kept.values())
+        bytes_of: dict[int, list[int]] = {}  # of each piece of memory, and of the tensors in it
+        for x in kept.values():
+            storage = x.untyped_storage()
+            found = bytes_of.setdefault(storage._cdata, [storage.nbytes(), 0])
+            found[1] += x.numel() * x.element_size()
+        return sum(min(found) for found in bytes_of.values())
 
     # Its text.
 

@@ -281,6 +281,7 @@ class RecordMatcher:
         for record in every:
             record.settle(self._chosen)
         self._chosen = {}
+        self._keeper.forget_masks()
         with torch.no_grad():
             verify(check for record in every for check in record.take_checks())
 
