@@ -159,6 +159,50 @@ def generate(cache: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     return lambda: captured(model, act), act
 
 
+def by_sdpa(q: Any, k: Any, v: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def written(q: Any, k: Any, v: Any) -> Any:
+    n = q.shape[2]
+    return (q @ k.mT * 32**-0.5).masked_fill(~torch.ones(n, n).bool().tril(), -torch.inf).softmax(-1) @ v
+
+
+def by_chunk(q: Any, k: Any, v: Any) -> Any:
+    chunks = [q[:, :, i : i + 16] for i in range(0, q.shape[2], 16)]
+    return torch.cat([(chunk @ k.mT * 32**-0.5).softmax(-1) @ v for chunk in chunks], 2)
+
+
+def by_head(q: Any, k: Any, v: Any) -> Any:
+    heads = [(q[:, head] @ k[:, head].mT * 32**-0.5).softmax(-1) @ v[:, head] for head in range(q.shape[1])]
+    return torch.stack(heads, 1)
+
+
+def by_row(q: Any, k: Any, v: Any) -> Any:
+    rows = [(q[:, :, i : i + 1], k[:, :, : i + 1], v[:, :, : i + 1]) for i in range(q.shape[2])]
+    return torch.cat([torch.nn.functional.scaled_dot_product_attention(*row) for row in rows], 2)
+
+
+class OwnLayer(torch.nn.Module):
+    """A layer of one's own code; `way` computes its attention."""
+
+    def __init__(self, way: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = torch.nn.LayerNorm(256), torch.nn.Linear(256, 768), torch.nn.Linear(256, 256)
+        steps = torch.nn.LayerNorm(256), torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256)
+        self.feed_forward, self.way = torch.nn.Sequential(*steps), way
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (y.unflatten(-1, (8, 32)).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1))
+        x = x + self.out(self.way(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.feed_forward(x)
+
+
+def own_code(way: Callable[[Any, Any, Any], Any], length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    model, x = torch.nn.Sequential(*(OwnLayer(way) for _ in range(4))).eval(), torch.randn(2, length, 256)
+    return lambda: captured(model, lambda: model(x)), lambda: model(x)
+
+
 def beside_eager(length: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
     model, eager, text = gpt2("sdpa"), gpt2("eager"), ids(length)
     return lambda: captured(model, lambda: model(text)), lambda: eager(text, output_attentions=True)
@@ -173,6 +217,11 @@ ACTS: dict[str, Callable[[], tuple[Callable[[], Any], Callable[[], Any]]]] = {
     "itself, 512 tokens": lambda: (forward(SHORT)[1], forward(SHORT)[1]),
     "generate 20, dynamic": lambda: generate("dynamic"),
     "generate 20, static": lambda: generate("static"),
+    "own code, SDPA, 256 tokens": lambda: own_code(by_sdpa, 256),
+    "own code, written out, 256 tokens": lambda: own_code(written, 256),
+    "own code, chunks of 16 queries, 256 tokens": lambda: own_code(by_chunk, 256),
+    "own code, head by head, 256 tokens": lambda: own_code(by_head, 256),
+    "own code, row by row, 128 tokens": lambda: own_code(by_row, 128),
     "2,048 tokens, time over eager": lambda: beside_eager(LONG),
 }
 

@@ -140,7 +140,7 @@ def _differs(weights: Tensor, v: Tensor, output: Tensor) -> Tensor:
         rows = sorted({0, weights.shape[2] // 2, weights.shape[2] - 1})
         some = weights[:, :, rows].to(torch.float64)
         if output.shape != (*weights.shape[:3], v.shape[-1]):
-            return torch.ones((), dtype=torch.bool)
+            return torch.ones((), dtype=torch.bool, device=output.device)
         values, found = v.to(torch.float64), output[:, :, rows].to(torch.float64)
         precision = Precision.of(output, weights, v)
         slack = ROUNDINGS * (precision.kept + precision.factors)

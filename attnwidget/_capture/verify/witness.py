@@ -30,7 +30,7 @@ class CaptureLacks:
 
 @functools.lru_cache(maxsize=16)
 def _directions(size: int) -> Tensor:
-    return torch.randn(size, SUMS, generator=torch.Generator("cpu").manual_seed(size))
+    return torch.randn(size, SUMS, generator=torch.Generator("cpu").manual_seed(size), device="cpu")
 
 
 @dataclass(frozen=True)
