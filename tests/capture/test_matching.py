@@ -151,6 +151,23 @@ def test_rejected_tokens_leave_the_map_where_the_search_is_given_no_cache(
     assert_equal(cap.attention, Eager(build(DECODERS["GPT-2"], "eager"), text[:, :-1]).attentions)
 
 
+def test_tokens_that_the_first_layers_draft_are_not_in_the_map() -> None:
+    """Early exit: some of the model's own layers draft, and the model reads what they drafted."""
+    config = transformers.LlamaConfig(
+        vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=4, pad_token_id=0
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(3, 40, (1, 6))
+    how = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    with torch.no_grad(), capture(model) as cap:
+        found = model.generate(ids, assistant_early_exit=2, **how)
+    assert (len(cap), cap.tokens) == (1, found[:, :-1].tolist())
+    eager = transformers.LlamaForCausalLM._from_config(config, attn_implementation="eager").eval()
+    eager.load_state_dict(model.state_dict())
+    assert_equal(cap.attention, Eager(eager, found[:, :-1]).attentions)
+
+
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_rejected_tokens_of_a_translation_leave_decoder_and_cross(name: str) -> None:
     model, ids = build(SEQUENCES[name], "sdpa"), batch()["input_ids"][:1]

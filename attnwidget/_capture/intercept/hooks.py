@@ -135,7 +135,7 @@ def add_listener(listener: Listener) -> None:
             forget_interrupted()
             _undo = contextlib.ExitStack()
             _undo.callback(InterfaceWrapper(_wrap_attention).remove)
-            _undo.callback(SearchWrapper(_follow_beams, _follow_rejections).remove)
+            _undo.callback(SearchWrapper(_follow_beams, _follow_rejections, _ignore_drafts).remove)
             _undo.callback(CacheWrapper().remove)
             _undo.enter_context(without_compilation())
             _undo.enter_context(without_fast_path())
@@ -181,6 +181,14 @@ def _follow_rejections(model: nn.Module) -> Iterator[list[RecordMatcher]]:
         for matcher in matchers:
             stack.enter_context(matcher.rejecting())
         yield matchers
+
+
+@contextlib.contextmanager
+def _ignore_drafts(model: nn.Module) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for matcher in _matchers_of(model):
+            stack.enter_context(matcher.ignoring())
+        yield
 
 
 def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -219,9 +219,15 @@ class SearchWrapper:
     Args:
         follow_beams: returns a context with a list of `BeamSearch` for a model that searches with beams.
         follow_rejections: returns a context with a list of `RecordMatcher` for a model that rejects tokens.
+        ignore_drafts: returns a context for a model that drafts tokens by some of its own layers.
     """
 
-    def __init__(self, follow_beams: Following, follow_rejections: Following) -> None:
+    def __init__(self, follow_beams: Following, follow_rejections: Following, ignore_drafts: Following) -> None:
+        drafts = sys.modules.get("transformers.generation.candidate_generator")
+        self._drafts: Any = getattr(drafts, "EarlyExitCandidateGenerator", None)
+        self._own_drafts = None if self._drafts is None else vars(self._drafts).get("get_candidates")
+        if callable(self._own_drafts):
+            self._drafts.get_candidates = _wrapped_drafts(self._own_drafts, ignore_drafts)
         self._mixin = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
         self._own: dict[str, Any] = {}
         wrappers = {"_beam_search": _wrapped_beam_search, "_assisted_decoding": _wrapped_assistance}
@@ -233,6 +239,8 @@ class SearchWrapper:
 
     def remove(self) -> None:
         """Put transformers' own functions back."""
+        if callable(self._own_drafts):
+            self._drafts.get_candidates = self._own_drafts
         for name, own in self._own.items():
             setattr(self._mixin, name, own)
 
@@ -245,6 +253,17 @@ def length_of_cache(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> in
         return int(cache.get_seq_length())  # type: ignore[union-attr]
     except Exception:  # there is none, or one of an unknown kind
         return None
+
+
+def _wrapped_drafts(draft: Callable[..., Any], ignore: Following) -> Callable[..., Any]:
+    """Return a method that drafts tokens unseen: the model then reads the drafted tokens, and rejects some."""
+
+    @functools.wraps(draft)
+    def unseen(generator: Any, *arguments: Any, **keywords: Any) -> Any:
+        with ignore(generator.assistant_model):
+            return draft(generator, *arguments, **keywords)
+
+    return unseen
 
 
 def _wrapped_assistance(search: Callable[..., Any], follow: Following) -> Callable[..., Any]:

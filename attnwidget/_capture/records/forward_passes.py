@@ -126,6 +126,7 @@ class _ThreadPasses(threading.local):
     last: ForwardRecords | None = None  # took the last call
     added: Record | None = None  # took the last call
     rejects = 0  # running searches that try tokens and reject some
+    ignores = 0  # running drafts, whose calls are not recorded
     search: list[list[int]] | None = None  # in a beam search, the numbers of the calls for each token
     opening: str | None = None  # the layer whose call was noted first in a step
 
@@ -252,6 +253,15 @@ class RecordMatcher:
         finally:
             self._thread.rejects -= 1
 
+    @contextlib.contextmanager
+    def ignoring(self) -> Iterator[None]:
+        """Record none of this thread's calls inside the block, such as those that draft tokens."""
+        self._thread.ignores += 1
+        try:
+            yield
+        finally:
+            self._thread.ignores -= 1
+
     def reject_beyond(self, length: int) -> None:
         """Drop the last call of this thread from a record whose cache now holds at most so many positions."""
         with self._lock:
@@ -295,7 +305,7 @@ class RecordMatcher:
         Returns:
             A function that takes the call's output; None if the call is not recorded.
         """
-        if in_backward():
+        if in_backward() or self._thread.ignores:
             return None  # a checkpoint computes a recorded call again
         with self._lock:
             forward = self._thread.forward
@@ -387,7 +397,7 @@ class RecordMatcher:
         """
         thread = self._thread
         forward = thread.forward
-        if forward is None or name in forward.calls or _current_graph() != -1:  # in a backward pass
+        if forward is None or name in forward.calls or thread.ignores or _current_graph() != -1:  # in a backward pass
             return None
         opens = forward.records is None
         records = thread.last if opens else forward.records
