@@ -210,6 +210,7 @@ def _wrapped_look_up(look_up: Callable[..., Any], wrap: Wrap) -> Callable[..., A
 
 # Searches of transformers.
 
+DRAFT = "get_candidates"
 Following = Callable[[nn.Module], contextlib.AbstractContextManager[Any]]
 
 
@@ -225,9 +226,9 @@ class SearchWrapper:
     def __init__(self, follow_beams: Following, follow_rejections: Following, ignore_drafts: Following) -> None:
         drafts = sys.modules.get("transformers.generation.candidate_generator")
         self._drafts: Any = getattr(drafts, "EarlyExitCandidateGenerator", None)
-        self._own_drafts = None if self._drafts is None else vars(self._drafts).get("get_candidates")
+        self._own_drafts = None if self._drafts is None else vars(self._drafts).get(DRAFT)
         if callable(self._own_drafts):
-            self._drafts.get_candidates = _wrapped_drafts(self._own_drafts, ignore_drafts)
+            setattr(self._drafts, DRAFT, _wrapped_drafts(self._own_drafts, ignore_drafts))
         self._mixin = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
         self._own: dict[str, Any] = {}
         wrappers = {"_beam_search": _wrapped_beam_search, "_assisted_decoding": _wrapped_assistance}
@@ -240,7 +241,7 @@ class SearchWrapper:
     def remove(self) -> None:
         """Put transformers' own functions back."""
         if callable(self._own_drafts):
-            self._drafts.get_candidates = self._own_drafts
+            setattr(self._drafts, DRAFT, self._own_drafts)
         for name, own in self._own.items():
             setattr(self._mixin, name, own)
 
