@@ -184,7 +184,7 @@ def by_row(q: Any, k: Any, v: Any) -> Any:
 
 
 class OwnLayer(torch.nn.Module):
-    """A layer of one's own code; `way` computes its attention."""
+    """A layer whose own code computes its attention; `way` does."""
 
     def __init__(self, way: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__()
