@@ -126,10 +126,32 @@ def words(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return w, w @ self.seeds
 
 
-@pytest.mark.parametrize("way", [experts, experts_by_einsum, streams, words])
+def branches(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """As in selective kernels: a softmax over branches, for each channel."""
+    made = torch.stack([self.one(x), self.two(x)], 1).unflatten(-1, (8, 4)).transpose(2, 3)  # (B, 2, 8, N, 4)
+    w = made.mean((-1, -2), keepdim=True).softmax(1)
+    return w, (w * made).sum(1).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", [experts, experts_by_einsum, streams, words, branches])
 def test_softmaxes_over_no_positions_are_neither_shown_nor_named(way: Any) -> None:
     cap = captured(Layer(way))
     assert (list(cap.calls), cap.skipped) == (["0"], {})
+
+
+def test_attention_over_channels_is_named() -> None:
+    """As in DANet: the largest product minus each product, between channels."""
+
+    class ChannelAttention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            flat = x.flatten(2)
+            products = flat @ flat.mT
+            weights = (products.amax(-1, keepdim=True) - products).softmax(-1)
+            return (weights @ flat).view_as(x) + x
+
+    model = nn.Sequential(nn.Conv2d(3, 6, 1), ChannelAttention()).eval()
+    with torch.no_grad(), pytest.raises(ValueError, match="over channels, not over positions"), capture(model):
+        model(torch.randn(2, 3, 4, 5))
 
 
 def banded(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:

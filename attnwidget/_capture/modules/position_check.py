@@ -56,6 +56,7 @@ def _takes_pieces(kind: str) -> tuple[bool, bool]:
 def _are_channels(call: ObservedCall, positions: int, channels: int) -> bool:
     """Return whether the products of q and k are sums over so many positions, with channels as queries."""
     _, H, Q, D = call.q.shape
+    D = D if call.weights is None or call.v is None else call.v.shape[3]  # values have positions as features too
     if call.k.shape[2] != Q or positions != D or channels != H * Q:
         return False
     if positions != Q or call.v is None:

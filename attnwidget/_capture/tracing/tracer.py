@@ -212,7 +212,8 @@ class ScoreTracer(ScoreOperations):
                 self._meet_unfollowed(known, *product)
             return None
         if differs_by_query(names, others, out) and not _is_parameter(y):
-            self._reports.report_unreadable(VALUES_BY_QUERY, matrix.softmaxes[0].caller, certain=x.ndim > MIN_AXES)
+            if x.ndim > MIN_AXES:
+                self._report_by_query(matrix, x)
             return None
         for axis in dict.fromkeys((matrix.axis, x.ndim - 1, x.ndim - 2)):
             product = None if _is_parameter(y) else einsum_product(names, x, others, y, out, result, axis)
@@ -399,7 +400,16 @@ class ScoreTracer(ScoreOperations):
         if product is not None:
             self._meet_matrix(known.matrix, *product)
         elif known.weights.ndim > MIN_AXES + 1:  # samples, heads, queries, keys and features
-            self._reports.report_unreadable(VALUES_BY_QUERY, known.matrix.softmaxes[0].caller, certain=True)
+            self._report_by_query(known.matrix, known.weights)
+
+    def _report_by_query(self, known: TracedMatrix, weights: Tensor) -> None:
+        """Report weights whose values differ by query, if an axis of theirs has the positions of the module's input."""
+        sizes = [n for i, n in enumerate(weights.shape) if i != known.axis]
+        cells = math.prod(sizes)
+        certain = any(one.certain for one in known.softmaxes) or any(
+            n > 1 and self._reports.is_over_positions(n, cells // n) for n in sizes
+        )
+        self._reports.report_unreadable(VALUES_BY_QUERY, known.softmaxes[0].caller, certain=certain)
 
     def _take_matrix(self, weights: Tensor, v: Tensor, result: Tensor, why: str | None) -> None:
         """Report weights (…, Q, K), values (…, K, Dv) and output (…, Q, Dv), with samples and heads apart."""
