@@ -133,7 +133,21 @@ def branches(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return w, (w * made).sum(1).transpose(1, 2).flatten(2)
 
 
-@pytest.mark.parametrize("way", [experts, experts_by_einsum, streams, words, branches])
+def linear_attention(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """As in efficient attention: softmaxes of q and k alone."""
+    q, k = self.one(x).softmax(-1), self.two(x).softmax(1)
+    return k, q @ (k.mT @ x)
+
+
+def linear_attention_by_head(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    q, k = split(self.one(x)).softmax(-1), split(self.two(x)).softmax(-2)
+    return k, (q @ torch.einsum("bhnd,bhne->bhde", k, split(x))).transpose(1, 2).flatten(2)
+
+
+NO_POSITIONS = [experts, experts_by_einsum, streams, words, branches, linear_attention, linear_attention_by_head]
+
+
+@pytest.mark.parametrize("way", NO_POSITIONS)
 def test_softmaxes_over_no_positions_are_neither_shown_nor_named(way: Any) -> None:
     cap = captured(Layer(way))
     assert (list(cap.calls), cap.skipped) == (["0"], {})

@@ -72,6 +72,7 @@ class SeenSoftmax:
     certain: bool = True  # whether it is attention: of a product of q and k, or in a module of such a name
     origin: str | None = None  # why its scores are not those of q and k; None: they are
     why: str | None = None  # the first operation on its weights that is not followed
+    by_column: bool = False  # whether it ran along another axis than the last, of no product
     met: bool = False  # whether its weights have met values
     parts: list[tuple[Index, Tensor, Tensor]] = field(default_factory=list)  # of weights, their values, their output
     seen: Tensor | None = None  # the rows that have met values, if they meet them part by part

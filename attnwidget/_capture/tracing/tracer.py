@@ -240,12 +240,17 @@ class ScoreTracer(ScoreOperations):
             return None
         if result.shape[axis] < 2 or result.dtype not in FLOATS:
             return None
+        by_column = axis < result.ndim - 1 and known is None
+        if by_column and self._heads.of(named.get("input", x)) is not None:  # of keys: their features follow
+            self._reports.report_unreadable(UNTRACED_SOFTMAX)
+            return None
         square = result.ndim > MIN_AXES and result.shape[-1] == result.shape[-2] and axis == result.ndim - 1
         square = square and self._reports.is_over_positions(result.shape[axis], math.prod(result.shape[:-2]))
         caller = self._reports.caller()
         of_scores = isinstance(known, TracedScores | Unfollowed) and result.ndim >= MIN_AXES
         why = CHANGED_SCORES.format(known.why) if isinstance(known, Unfollowed) else UNTRACED_SOFTMAX
         found = SeenSoftmax(caller, certain=square or of_scores or caller.is_attention, origin=why)
+        found.by_column = by_column
         if found.certain and result.ndim >= MIN_AXES:
             self._waiting[found] = None
         return TracedMatrix((found,), axis)
@@ -374,6 +379,8 @@ class ScoreTracer(ScoreOperations):
         reasons = (reason for one in known.softmaxes for reason in (one.why, one.origin) if reason)
         why: str | None = next(reasons, UNTRACED_SOFTMAX)
         keys = weights.shape[-1]
+        if any(one.by_column for one in known.softmaxes) and 1 < weights.shape[-2] == v.shape[-1]:
+            return  # kᵀ · v of linear attention: its queries would be features
         if v.shape[-2] != keys or weights.ndim < 2 or result.dtype not in FLOATS:
             return
         batch = tuple(result.shape[:-2])
