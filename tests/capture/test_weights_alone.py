@@ -194,11 +194,16 @@ def merged(self: Any, x: Tensor, partial: Any) -> tuple[Tensor, Tensor]:
     q, k = split(self.one(x)), split(self.two(x))
     (one, first), (other, second) = (partial(q, k[:, :, part]) for part in (slice(5), slice(5, N)))
     share = torch.sigmoid(first - second)
+    one, other = (x() if callable(x) else x for x in (one, other))
     return share, (one * share + other * (1 - share)).transpose(1, 2).flatten(2)
 
 
 def by_sdpa(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return F.scaled_dot_product_attention(q, k, k), (q @ k.mT * 8**-0.5).logsumexp(-1, keepdim=True)
+
+
+def by_sdpa_later(q: Tensor, k: Tensor) -> tuple[Any, Tensor]:
+    return lambda: F.scaled_dot_product_attention(q, k, k), (q @ k.mT * 8**-0.5).logsumexp(-1, keepdim=True)
 
 
 def written(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,7 +219,7 @@ def by_flex(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("partial", [by_sdpa, written, by_flex])
+@pytest.mark.parametrize("partial", [by_sdpa, by_sdpa_later, written, by_flex])
 def test_partial_attentions_that_are_merged_are_named_and_not_shown(partial: Any) -> None:
     cap = captured(nn.Sequential(Layer(lambda self, x: merged(self, x, partial)), Plain()))
     assert list(cap.calls) == ["0", "1.1"]

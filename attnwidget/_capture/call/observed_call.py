@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -39,6 +39,13 @@ class ProcessHeads:
         return f"heads {self.first} to {self.first + self.count - 1} of {self.total}, in this process"
 
 
+class HeadsApart(NamedTuple):
+    """How far apart in memory the heads of a tensor are, and their number; None and 0 if unknown."""
+
+    step: int | None
+    heads: int
+
+
 @dataclass
 class ObservedCall:
     """One observed attention call, with the model's own tensors."""
@@ -61,6 +68,7 @@ class ObservedCall:
     after: int = 0  # the number of keys after those of its queries, as the module reports
     heads: ProcessHeads | None = None  # if other processes have the model's other heads
     reordered: str | None = None  # the function that put its positions into another order than the text
+    heads_apart: Callable[[], HeadsApart] | None = None  # of the tensor that q may be a part of
     weights: Tensor | None = None  # (B, H, Q, K), if only these are known: D of q and k is then 0
 
     @classmethod

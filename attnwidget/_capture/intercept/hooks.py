@@ -91,6 +91,9 @@ class Listener(Protocol):
             A function to call with the output (B, H, Q, Dv); None if the call is not recorded.
         """
 
+    def before(self, func: Any, args: Sequence[Any]) -> None:
+        """Prepare for a function of torch that is called next."""
+
     def report_merged(self) -> None:
         """Note that the calling module merges the outputs of its calls: see `traced_tensors.Reports`."""
 
@@ -407,7 +410,7 @@ class FunctionWatcher(WatchingMode):
         self._refused: EditRefused | None = None  # why an edit of traced attention cannot be made
         self._tracer = ScoreTracer(self)
         self.report_unreadable, self.caller = listener.report_unreadable, listener.caller
-        self.head_count = listener.head_count
+        self.head_count, self._before = listener.head_count, listener.before
         flex = getattr(sys.modules.get("torch._higher_order_ops.flex_attention"), "flex_attention", None)
         self._attention_functions: dict[Any, Callable[..., Any]] = {
             F.scaled_dot_product_attention: self._sdpa,
@@ -433,6 +436,7 @@ class FunctionWatcher(WatchingMode):
             result = attention(func, types, args, kwargs)
             self._tracer.order.trace(func, result, args, kwargs)
             return result
+        self._before(func, args)
         result = func(*args, **kwargs)
         if not _thread.heads:
             if not _thread.depth:
@@ -543,7 +547,8 @@ class FunctionWatcher(WatchingMode):
                 layout = self._tracer.layout_of_query(query, key)
         reordered = self._tracer.order.of(*(inputs or (query, key)))
         read = functools.partial(read_sdpa, *args, **kwargs, inputs=inputs, layout=layout)
-        callback = self._listener.record_call(None, lambda: replace(read(), reordered=reordered))
+        apart = functools.partial(self._tracer.heads_apart, query)
+        callback = self._listener.record_call(None, lambda: replace(read(), reordered=reordered, heads_apart=apart))
         output = func(*args, **kwargs)
         if callback is None:
             return output
@@ -714,8 +719,9 @@ def read_sdpa(
         mask = attn_mask[(None,) * (4 - attn_mask.ndim)] if query.ndim > 3 else _with_four_axes(attn_mask)
     elif isinstance(attn_mask, Tensor) and attn_mask.ndim > 4:
         mask = _with_four_axes(attn_mask.expand(*query.shape[:-2], *attn_mask.shape[-2:]))
-    batches = torch.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])[0]
-    q, k, v = (x.expand(batches, -1, -1, -1) for x in (q, k, v))
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        batches = torch.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])[0]
+        q, k, v = (x.expand(batches, -1, -1, -1) for x in (q, k, v))
     dropout = dropout_p > 0
     return ObservedCall(q, k, v, scale, mask=mask, is_causal=bool(is_causal), inputs=inputs, dropout=dropout)
 

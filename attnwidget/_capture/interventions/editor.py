@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
+from ..call.pieces import Pieces, may_be_piece
 from ..call.query_offset import keys_after, keys_before
 from ..distributed.context_parallel import refuse_keys_of_others, refuse_spread_positions
 from ..distributed.head_shards import heads_of_process
@@ -55,6 +56,10 @@ NOT_REPEATED = "{} is recomputed differently in the backward pass than before, s
 GROWS = (
     "{!r}: keep's {}, but this call continues after {:,} tokens that were read before: give the whole text in one "
     "call, or {}"
+)
+IN_PIECES = (
+    "{} computes its attention in pieces, such as chunks of queries or one head after another, and an edit of one "
+    "piece is not an edit of the whole: let it compute all queries, heads and samples in one call"
 )
 NO_GRADIENTS = "{} rounds numbers, and no gradients flow through rounding: run it under torch.no_grad()"
 
@@ -97,6 +102,8 @@ class Editor(ModelCalls):
         self._counts: Counter[str] = Counter()  # calls by name in this forward pass
         self._past: int | None = None  # positions in the cache that was given to the model
         self._first_query: tuple[int, int] = (0, 0)  # start and number of queries of the last self-attention
+        self._pieces: Pieces | None = None  # of the last call's attention
+        self._edits_pieces = False  # whether its first piece is edited
         self._kinds: dict[str, bool] = {}  # whether each layer is cross-attention
         self.lengths: dict[str, tuple[int, int]] = {}  # queries and keys of the text that each layer read first
         self.ends: dict[str, tuple[int, int]] = {}  # queries and keys of each layer so far
@@ -149,6 +156,7 @@ class Editor(ModelCalls):
             return
         if self._depth and calls_running(self._begins) == 1:
             self._forget_interrupted()
+        self._pieces = None
         if not self._depth:
             self._counts.clear()
             self._past, self._first_query = None, (0, 0)
@@ -241,23 +249,43 @@ class Editor(ModelCalls):
         """
         if self._thread is None or self._repeating[threading.get_ident()]:
             return None
-        name = self._name_of_innermost(self._modules()) if name is None else name
+        in_one, name = name is not None, self._name_of_caller() if name is None else name
         if name is None:
             return None
         self._called.add(name)
         if not self._depth:  # a module called alone is its own forward pass
             self._counts.clear()
             self._past, self._first_query = None, (0, 0)
+        if not in_one and not under_transform() and self._is_next_piece(name, read):
+            if self._edits_pieces:
+                raise EditRefused(IN_PIECES.format(name))
+            return None
         self._counts[name] += 1
         module = name
         name = name if self._counts[name] == 1 else f"{name} #{self._counts[name]}"
         around = checkpoints_around()
         found = self._edit_or_refusal(module, name, read)
+        self._edits_pieces = found is not None
         if found is not None and (around.is_unknown or (in_backward() and not self.is_repeating)):
             raise EditRefused(CHECKPOINTED.format(name))
         for part in around.parts:
             part.note(self.root, module, None if found is None else found.again())
         return found
+
+    def _is_next_piece(self, name: str, read: Callable[[], ObservedCall]) -> bool:
+        """Return whether a call is a further piece of the attention of the call before, which a capture shows whole."""
+        call, before = None, self._pieces
+        with torch._C.DisableTorchFunction(), contextlib.suppress(Exception):  # `_edit_or_refusal` tells them
+            call = read()
+        if call is None or before is None or before.name != name:
+            self._pieces = None
+        elif before.are_one_with(call, self._keeper.mask):
+            return True
+        self._pieces = None
+        if call is not None and may_be_piece(call):
+            self._pieces = Pieces(name, call)
+            self._pieces.add(call)
+        return False
 
     def _edit_or_refusal(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | None:
         try:
@@ -274,6 +302,9 @@ class Editor(ModelCalls):
     def record_weights(self, read: Callable[[], ObservedCall], why: str) -> None:
         """Note why a call cannot be edited: an edit needs its q and k."""
         self.report_unreadable(why, certain=True)
+
+    def before(self, func: Any, args: Sequence[Any]) -> None:
+        """Do nothing before a function of torch."""
 
     def report_merged(self) -> None:
         """Note that the calling module merges partial attentions, which an edit of one would not change alike."""

@@ -193,10 +193,14 @@ class _Running(threading.local):
 
 
 class Provenance:
-    """Follows the inputs of a model's modules while they run, by hooks."""
+    """Follows the inputs of a model's modules while they run, by hooks.
 
-    def __init__(self) -> None:
-        self._running = _Running()
+    Args:
+        on_leave: is called before a module's call ends.
+    """
+
+    def __init__(self, on_leave: Callable[[], None] = lambda: None) -> None:
+        self._running, self._on_leave = _Running(), on_leave
         self._hooks: dict[int, list[Any]] = {}
         self._followed: set[int] = set()  # modules whose children are watched
         self._needs_following: dict[int, bool] = {}
@@ -306,6 +310,7 @@ class Provenance:
 
     def _leave(self, module: nn.Module) -> None:
         invocations = self._running.invocations
+        self._on_leave()
         if any(one.module is module for one in invocations):  # not a module that was running before it was watched
             while invocations.pop().module is not module:
                 pass

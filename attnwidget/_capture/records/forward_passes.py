@@ -231,6 +231,15 @@ class RecordMatcher:
             self.end()
 
     @property
+    def takes_calls(self) -> bool:
+        """Return whether this thread's calls are recorded now."""
+        return not self._thread.ignores and not in_backward()
+
+    def mask(self, mask: Any) -> Any:
+        """Return a mask in its smallest form, made once for all calls that share it."""
+        return self._keeper.mask(mask)
+
+    @property
     def running_step(self) -> ModelCall | None:
         """Return the running call of the model in this thread."""
         return None if self._thread.forward is None else self._thread.forward.step
@@ -305,7 +314,7 @@ class RecordMatcher:
         Returns:
             A function that takes the call's output; None if the call is not recorded.
         """
-        if in_backward() or self._thread.ignores:
+        if not self.takes_calls:
             return None  # a checkpoint computes a recorded call again
         with self._lock:
             forward = self._thread.forward

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..._rules.row_spans import Spans, as_spans
 from ..._utils.choices import Numbers
@@ -23,23 +22,7 @@ from ..call.rule_slices import take_part
 from ..verify.witness import CaptureLacks
 
 APPENDED = 64  # calls whose tensors are kept separately before they are joined
-MOST_SHARED = 16  # keys and values of one forward pass that later calls may have too
 SLACK = 64  # queries kept beyond the wanted ones: some may be taken back, as by an assistant
-
-
-@dataclass
-class SharedMemory:
-    """Memory of the model that several calls read.
-
-    Attributes:
-        storage: the memory.
-        copied: the bytes that calls have copied of it.
-        copy: all of it, as it is kept; None: not yet.
-    """
-
-    storage: StorageWeakRef
-    copied: int = 0
-    copy: Tensor | None = None
 
 
 @dataclass
@@ -54,7 +37,6 @@ class TensorKeeper:
     memory: MemoryLimit = field(default_factory=lambda: MemoryLimit(None))
     report: CaptureLacks = field(default_factory=CaptureLacks)
     _masks: dict[tuple[Any, ...], tuple[weakref.ref[Tensor], int, KeptMask]] = field(default_factory=dict)
-    _shared: dict[tuple[Any, ...], SharedMemory] = field(default_factory=dict)
     _joined: tuple[list[Any], list[CallRules], CallRules] | None = None
 
     def size_of(self, call: ObservedCall, positions: int | None = None) -> int:
@@ -89,31 +71,6 @@ class TensorKeeper:
         """Return x as `tensor` keeps it, ready to grow."""
         kept = self.tensor(x)
         return GrowingTensor(kept, is_copy=kept.data_ptr() != x.data_ptr())
-
-    def shared(self, x: Tensor) -> GrowingTensor:
-        """Return x as `growing` does; memory that several calls read, as in chunks of queries, is kept once.
-
-        Calls copy what they read until their copies are as large as the memory itself. Then all of it is copied, and
-        later calls keep views.
-        """
-        if x.is_inference() or not self.clone or x.requires_grad:
-            return self.growing(x)
-        storage = x.untyped_storage()
-        key = storage._cdata, x.dtype, x._version
-        known = self._shared.get(key)
-        if known is None or known.storage.expired():
-            if len(self._shared) >= MOST_SHARED:
-                self._shared.clear()
-            known = self._shared[key] = SharedMemory(StorageWeakRef(storage))
-        if known.copy is not None:
-            view = known.copy.as_strided(x.shape, x.stride(), x.storage_offset())
-            return GrowingTensor(view, is_copy=False, is_shared=True)
-        known.copied += x.numel() * x.element_size()
-        if known.copied >= 2 * storage.nbytes():
-            whole = torch.empty(0, dtype=x.dtype, device=x.device).set_(storage)
-            known.copy = self.tensor(whole)
-            self.memory.add(known.copy.nbytes)
-        return self.growing(x)
 
     def parameter(self, x: Tensor) -> Tensor:
         """Return a parameter of the model as it is kept: in its own type, because it is small."""
@@ -162,8 +119,7 @@ class TensorKeeper:
         return known[2]
 
     def forget_masks(self) -> None:
-        """Drop the masks, keys and values of forward passes that have ended."""
-        self._shared.clear()
+        """Drop the masks of forward passes that have ended."""
         self._masks = {key: known for key, known in self._masks.items() if known[0]() is not None}
 
 
@@ -180,8 +136,8 @@ class GrowingTensor:
     Appended positions are copied at once, and joined to the others when needed or when there are many.
     """
 
-    def __init__(self, x: Tensor, *, is_copy: bool, is_shared: bool = False) -> None:
-        self._buffer, self._is_copy, self._is_shared = x, is_copy, is_shared
+    def __init__(self, x: Tensor, *, is_copy: bool) -> None:
+        self._buffer, self._is_copy = x, is_copy
         self._joined = self.length = x.shape[2]  # filled positions of the buffer, and all positions
         self._appended: list[Tensor] = []
         self._position_bytes = x.shape[0] * x.shape[1] * x.shape[3] * x.element_size()
@@ -195,8 +151,8 @@ class GrowingTensor:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of its positions; 0 while another tensor has the same memory."""
-        return 0 if self._is_shared else self.length * self._position_bytes
+        """Return the bytes of its positions."""
+        return self.length * self._position_bytes
 
     @property
     def device(self) -> torch.device:
@@ -235,7 +191,7 @@ class GrowingTensor:
             B, heads, _, size = self._buffer.shape
             larger = self._buffer.new_empty(B, heads, max(self.length, self._joined * 3 // 2 + 16), size)
             larger.narrow(2, 0, self._joined).copy_(self._buffer.narrow(2, 0, self._joined))
-            self._buffer, self._is_copy, self._is_shared = larger, True, False
+            self._buffer, self._is_copy = larger, True
         new = self._appended[0] if len(self._appended) == 1 else torch.cat(self._appended, 2)
         self._buffer.narrow(2, self._joined, self.length - self._joined).copy_(new)
         self._joined, self._appended = self.length, []

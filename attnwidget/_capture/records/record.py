@@ -121,8 +121,8 @@ class Record:
         self.sinks = None if call.sinks is None else keeper.parameter(call.sinks)
         rows = None if self._queries is None else self._queries.add(call.q.shape[2])
         q = call.q if rows is None else take_part(call.q, QUERIES, rows)
-        self.q, self.k = keeper.growing(q), keeper.shared(call.k)
-        self.v = keeper.shared(call.v) if keeper.values and call.v is not None else None
+        self.q, self.k = keeper.growing(q), keeper.growing(call.k)
+        self.v = keeper.growing(call.v) if keeper.values and call.v is not None else None
         self.call_rules = []
         self._add_rules(call, 0, rows)
         more = not self.cross and call.k.shape[2] > call.q.shape[2]

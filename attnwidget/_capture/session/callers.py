@@ -39,11 +39,14 @@ class ModelCalls:
     def __init__(self, model: nn.Module | None, told: ToldCross) -> None:
         self.model = model
         self._told = told
-        self._provenance = Provenance()
+        self._provenance = Provenance(lambda: self.finish_pieces())
         self._names: dict[int, str] = {}  # of the model's modules, by identity
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
         self._watcher: hooks.FunctionWatcher | None = None
         self._watched = WatchedModules(None)
+
+    def finish_pieces(self) -> None:
+        """Record the attention whose pieces were computed last, if they are kept together."""
 
     def knows(self, module: nn.Module | None) -> bool:
         """Return whether a module belongs to the model."""
@@ -52,7 +55,7 @@ class ModelCalls:
     def name_of(self, module: nn.Module) -> str | None:
         """Return the name under which calls of a module are recorded; None if it does not belong to the model."""
         if self.model is None:
-            return self._name_of_innermost(self._modules())
+            return self._name_of_caller()
         key, watched = id(module), self._watched
         is_news = key not in watched.called and watched.called_interface(module)
         if is_news and not watched and self._watcher is not None:
@@ -61,16 +64,16 @@ class ModelCalls:
 
     def caller(self) -> Caller:
         """Return the calling module, or without a module the calling function."""
-        modules = self._modules()
-        name = self._name_of_innermost(modules)
-        return Caller(name, bool(modules) and "att" in f"{name} {type(modules[0]).__name__}".lower())
+        module = self._innermost()
+        name = self._name_of_caller()
+        return Caller(name, module is not None and "att" in f"{name} {type(module).__name__}".lower())
 
     def head_count(self) -> int | None:
         """Return the number of heads that the calling module reports."""
-        for module in self._modules()[:1]:
-            for name in HEAD_COUNT_NAMES:
-                if isinstance(found := getattr(module, name, None), int):
-                    return found
+        module = self._innermost()
+        for name in () if module is None else HEAD_COUNT_NAMES:
+            if isinstance(found := getattr(module, name, None), int):
+                return found
         return None
 
     def is_over_positions(self, keys: int, rows: int) -> bool:
@@ -87,17 +90,21 @@ class ModelCalls:
                     return True
         return False
 
-    def _modules(self) -> list[nn.Module]:
-        """Return the modules on the stack of the caller's caller, the innermost first: those of the model, if given."""
-        modules = [one for one in modules_on_stack(sys._getframe(2)) if not isinstance(one, nn.Softmax | nn.Dropout)]
-        if self.model is None:
-            return modules
-        first = next((i for i, one in enumerate(modules) if id(one) in self._names), len(modules))
-        return modules[first:]
+    def _modules(self) -> Iterator[nn.Module]:
+        """Yield the modules that are running, the innermost first: those of the model, if given."""
+        for one in modules_on_stack(sys._getframe(1)):
+            if (self.model is None or id(one) in self._names) and not isinstance(one, nn.Softmax | nn.Dropout):
+                yield one
 
-    def _name_of_innermost(self, modules: list[nn.Module]) -> str | None:
+    def _innermost(self) -> nn.Module | None:
+        return next(self._modules(), None)
+
+    def _name_of_caller(self) -> str | None:
+        """Return the name of the innermost running module, or without one of the function."""
         if self.model is not None:
-            return self._names[id(modules[0])] if modules else None
+            module = self._innermost()
+            return None if module is None else self._names[id(module)]
+        modules = [*self._modules()]
         if not modules:
             return calling_function()
         root = modules[-1]

@@ -18,6 +18,7 @@ from torch import nn
 from ..._utils.interrupts import interrupts_put_off
 from ..call.memory_limit import MemoryLimit, OverLimit
 from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
+from ..call.pieces import Piece, Pieces, may_be_piece
 from ..call.query_offset import keys_after
 from ..carried.output_watcher import CallFacts, OutputWatcher
 from ..distributed.context_parallel import refuse_spread_positions
@@ -48,6 +49,14 @@ from ..text.text_watcher import TextWatcher
 from ..tracing.traced_tensors import MERGED, Caller
 from .callers import ModelCalls, calls_running, forward_hooks, module_names, module_of, modules_on_stack, parts_of
 from .options import CaptureOptions, read_tokenizer
+
+READING_ERRORS = TypeError, ValueError, IndexError, RuntimeError
+
+
+class _RunningPieces(threading.local):
+    """The pieces of an attention that a thread computes now."""
+
+    now: Pieces | None = None
 
 
 class Recorder(ModelCalls):
@@ -88,6 +97,8 @@ class Recorder(ModelCalls):
             gradients=options.gradients, memory=self._memory, device=options.device, dtype=options.dtype
         )
         self.texts: TextWatcher | None = None  # reads the model's text
+        self._pieces = _RunningPieces()
+        self._joins_pieces = not options.gradients  # each piece has a gradient of its own
         self._begins: set[int] = set()  # the model and its parts, by identity, whose calls begin a forward pass
         self._parts: UnwatchedParts | None = None  # of the model, that need not be watched
         self._thread: int | None = None  # the watched thread
@@ -197,6 +208,7 @@ class Recorder(ModelCalls):
 
     def _forward_ended(self) -> None:
         """Close the model's forward pass; stop watching torch's functions if no module has needed it."""
+        self.finish_pieces()
         error = sys.exc_info()[1]
         self._raised = None if error is None or error is self._error_before else type(error).__name__
         self.matcher.end()
@@ -219,6 +231,7 @@ class Recorder(ModelCalls):
     def settle(self) -> None:
         """Verify the records, when the outermost block has ended."""
         if not self._open:
+            self.finish_pieces()
             self.matcher.settle()
             self.matcher.drop_unwanted()
             if self._layers.is_open:
@@ -340,10 +353,52 @@ class Recorder(ModelCalls):
     # The methods of `hooks.Listener`.
 
     def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputCallback | None:
-        """Record a call if it is wanted; a call that cannot be read is skipped, and the model goes on."""
-        name = self._name_of_innermost(self._modules()) if name is None else name
+        """Record a call if it is wanted, or keep it until the other pieces of the same attention are there."""
+        name = self._name_of_caller() if name is None else name
         if name is None:
             return None
+        piece = self._piece_of(name, read)
+        return self._record(name, read) if piece is None else piece.take
+
+    def _piece_of(self, name: str, read: Callable[[], ObservedCall]) -> Piece | None:
+        """Return a call as a piece of one attention; None if it is whole, so that it is recorded at once."""
+        pieces, may_go_on = self._pieces.now, False
+        if self._joins_pieces and self.matcher.takes_calls and not under_transform():
+            with (
+                torch._C.DisableTorchFunction(),
+                _without_gradients(),
+                contextlib.suppress(Unreadable, *READING_ERRORS),  # `_record` tells them
+            ):
+                call = read()
+                if pieces is not None and pieces.name == name and pieces.may_go_on_with(call):
+                    return pieces.add(call)
+                may_go_on = may_be_piece(call)
+        self.finish_pieces()
+        if not may_go_on:
+            return None
+        self._pieces.now = Pieces(name, call)
+        return self._pieces.now.add(call)
+
+    def before(self, func: Any, args: Sequence[Any]) -> None:
+        """Record the pieces so far before a function of torch projects their outputs, or changes what they read."""
+        pieces = self._pieces.now
+        if pieces is not None and pieces.end_before(func, args):
+            self.finish_pieces()
+
+    def finish_pieces(self) -> None:
+        """Record the attention whose pieces were computed last."""
+        pieces, self._pieces.now = self._pieces.now, None
+        if pieces is None:
+            return
+        with torch._C.DisableTorchFunction(), _without_gradients():
+            for call, output in pieces.calls(self.matcher.mask):
+                callback = self._record(pieces.name, functools.partial(pieces.read, call))
+                if callback is not None and output is not None:
+                    with contextlib.suppress(*READING_ERRORS):  # the call then counts as not verified
+                        callback(output)
+
+    def _record(self, name: str, read: Callable[[], ObservedCall]) -> OutputCallback | None:
+        """Record a whole call if it is wanted; a call that cannot be read is skipped, and the model goes on."""
         self._called.add(name)
         if under_transform():
             self.skipped[name] = WRAPPED
@@ -357,7 +412,7 @@ class Recorder(ModelCalls):
             self.skipped[name] = self._memory.reason(self._over_limit[name])
         except Unreadable as error:
             self.skipped[name] = str(error)
-        except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        except READING_ERRORS as error:
             self.skipped[name] = f"it cannot be read as q, k and v ({error})"
         return None
 
@@ -387,7 +442,8 @@ class Recorder(ModelCalls):
                     self._provenance.rest(name, module)
                 return found if self._goes_as_before(name) else self._followed(found)
         read = functools.partial(read_call, implementation, module, *arguments, **settings)
-        callback = self.record_call(name, read)
+        self.finish_pieces()
+        callback = self._record(name, read)
         if callback is not None:
             self.matcher.note_step(name, implementation, arguments, settings)
         return callback

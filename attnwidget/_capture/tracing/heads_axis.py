@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..call.observed_call import HeadsApart
+
 
 @dataclass(frozen=True)
 class HeadsAxis:
@@ -33,10 +35,24 @@ class HeadsAxes:
 
     def __init__(self) -> None:
         self._known: Any = WeakIdKeyDictionary()
+        self._sources: Any = WeakIdKeyDictionary()  # of tensors with heads times a number, and the number
 
     def of(self, x: Any) -> HeadsAxis | None:
         """Return what is known about a tensor; None if nothing."""
         return self._known.get(x) if isinstance(x, Tensor) and self._known else None
+
+    def apart(self, x: Tensor) -> HeadsApart:
+        """Return how far apart in memory the heads are of which x may be one, if that was seen."""
+        whole = x._base
+        known = self.of(whole)
+        if whole is None or known is None or (known.axes, known.inside) != (1, 1):
+            return HeadsApart(None, 0)
+        return HeadsApart(whole.stride(known.axis), known.heads if whole.shape[known.axis] == known.heads else 0)
+
+    def source_of(self, x: Tensor) -> tuple[Tensor, float]:
+        """Return the tensor that was multiplied by a number to make x, and the number; x itself and 1 if none was."""
+        found: tuple[Tensor, float] = self._sources.get(x, (x, 1.0)) if self._sources else (x, 1.0)
+        return found
 
     def trace(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note one call of a function of torch, and its result."""
@@ -50,17 +66,29 @@ class HeadsAxes:
                 found = step(self.of(args[0]), result, args[0], func, args[1:], kwargs)
                 if found is not None:
                     self._known[result] = found
+                    factor = _factor_of(func, args)
+                    if factor is not None and args[0]._base is not None and result.dtype in WIDE:
+                        self._sources[result] = args[0], factor
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
             return  # called in an unknown way
 
     def _trace_parts(self, func: Any, parts: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        known = self.of(args[0])
-        if known is None or func not in UNBINDS:
+        known, place = self.of(args[0]), 1 if func in UNBINDS else 2
+        if known is None or func not in UNBINDS | SPLITS:
             return
-        axis = int(args[1] if len(args) > 1 else kwargs.get("dim", 0)) % args[0].ndim
+        axis = int(args[place] if len(args) > place else kwargs.get("dim", 0)) % args[0].ndim
         if axis != known.axis:
+            left = func in UNBINDS and axis < known.axis
             for part in parts:
-                self._known[part] = replace(known, axis=known.axis - (axis < known.axis))
+                self._known[part] = replace(known, axis=known.axis - left)
+
+
+def _factor_of(func: Any, args: tuple[Any, ...]) -> float | None:
+    """Return the number by which a function multiplies its first argument."""
+    number = args[1] if len(args) == 2 else None
+    if type(number) not in (int, float) or not number:
+        return None
+    return float(number) if func in PRODUCTS else 1 / float(number) if func in QUOTIENTS else None
 
 
 def order_of(func: Any, axes: int, others: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
@@ -172,17 +200,21 @@ def functions(*names: str) -> set[Any]:
 PERMUTATIONS = functions("transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint") | {
     getattr(Tensor, name).__get__ for name in ("mT", "T", "mH", "H")
 }
-UNBINDS = functions("unbind")
+PRODUCTS, QUOTIENTS = functions("mul", "__mul__", "__rmul__"), functions("div", "__truediv__")
+WIDE = torch.float32, torch.float64  # a product in another type has lost digits
+UNBINDS, SPLITS = functions("unbind"), functions("split", "chunk", "tensor_split")
 Step = Callable[..., HeadsAxis | None]
 HEADS_STEPS: dict[Any, Step] = {
     **dict.fromkeys(functions("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze"), _reshape),
     **dict.fromkeys(PERMUTATIONS, _permute),
     **dict.fromkeys(functions("contiguous", "clone", "to", "float", "half", "bfloat16", "type_as", "dropout"), _keep),
-    **dict.fromkeys(functions("mul", "__mul__", "div", "__truediv__", "add", "__add__", "__itruediv__"), _keep),
+    **dict.fromkeys(
+        functions("mul", "__mul__", "__rmul__", "div", "__truediv__", "add", "__add__", "__itruediv__"), _keep
+    ),
     **dict.fromkeys(
         functions("mul_", "__imul__", "div_", "normalize", "rms_norm", "layer_norm", "flip", "roll"), _keep
     ),
     **dict.fromkeys(functions("__getitem__"), _take),
     **dict.fromkeys(functions("cat", "concat", "stack"), _join),
-    **dict.fromkeys(UNBINDS, _keep),
+    **dict.fromkeys(UNBINDS | SPLITS, _keep),
 }

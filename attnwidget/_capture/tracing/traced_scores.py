@@ -242,7 +242,14 @@ class Layout:
     def unmerge(self, x: Tensor) -> Tensor:
         """Return x (…, rows, size), whose leading axes have the size of `batch`, as (B, H, rows, size)."""
         rows = x.shape[-2:]
+        if x.ndim == 4 and self.is_plain and x.shape[:2] == (self.samples, self.heads):
+            return x  # reshape would change the steps of axes of size 1
         return x.reshape(*self.batch, *rows).movedim(self.axis, -3).reshape(self.samples, self.heads, *rows)
+
+
+def broadcast(one: Sizes, other: Sizes) -> Sizes:
+    """Return the sizes to which both broadcast; torch's own function is slow."""
+    return one if one == other else tuple(torch.broadcast_shapes(one, other))
 
 
 def layout_of(scores: TracedScores, heads: HeadsAxis | None, head_count: int | None) -> Layout:
@@ -275,7 +282,7 @@ def observed_call(known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCa
         Unreadable: q, k and v do not fit together, or an operation on the scores is neither a mask nor a bias.
     """
     scores, B, H = known.scores, layout.samples, layout.heads
-    batch = torch.broadcast_shapes(scores.q.shape[:-2], scores.k.shape[:-2])
+    batch = broadcast(tuple(scores.q.shape[:-2]), tuple(scores.k.shape[:-2]))
     try:
         q, k = (_as_heads(x.to(scores.dtype), batch, layout) for x in (scores.q, scores.k))
         v = _as_heads(v, known.sizes[:-2], layout)

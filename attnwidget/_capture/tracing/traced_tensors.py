@@ -120,6 +120,7 @@ class TracedTensors:
         self._reports, self._heads, self.order = reports, HeadsAxes(), PositionOrder()
         self._traced: Any = WeakIdKeyDictionary()  # the description of each tensor, and its version then
         self._outputs: Any = WeakIdKeyDictionary()  # of attention calls
+        self._has_numbers = False  # whether the log-sum-exp of rows was computed
         self._waiting: dict[SeenSoftmax, None] = {}  # whose weights have not met their values yet
 
     def _follow_change(self, x: Tensor) -> bool:
@@ -131,6 +132,7 @@ class TracedTensors:
         return True
 
     def _note(self, x: Tensor, found: Traced) -> None:
+        self._has_numbers |= isinstance(found, RowNumbers)
         self._traced[x] = found, _version(x)
 
     @property
@@ -186,7 +188,7 @@ class TracedTensors:
         if name in FRESH:
             return
         given = list(tensors_in((*args, *kwargs.values())))
-        if self._outputs:
+        if self._outputs or self._has_numbers:
             self._find_merge(func, result, given)
         for x in given:
             known = self._traced.get(x)

@@ -7,6 +7,7 @@ operation that cannot be read so is reported; if one is read wrongly, the output
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ..._utils.validation import FLOATS
-from ..call.observed_call import Unreadable
+from ..call.observed_call import HeadsApart, ObservedCall, Unreadable
+from ..call.pieces import may_be_piece
 from ..verify.compared_output import compare_output
 from ..verify.verification import DroppedWeights
 from .einsum import read_equation, scores_of, values_of
@@ -37,6 +39,7 @@ from .traced_scores import (
     TracedWeights,
     Unfollowed,
     WeightedValues,
+    broadcast,
     expanded,
     layout_of,
     observed_call,
@@ -306,12 +309,16 @@ class ScoreTracer(ScoreOperations):
             return None
         batch = tuple(query.shape[:-2])
         try:
-            if tuple(torch.broadcast_shapes(batch, key.shape[:-2])) != batch:
+            if tuple(broadcast(batch, tuple(key.shape[:-2]))) != batch:
                 return None
         except RuntimeError:  # grouped heads
             return None
         layout = layout_of(TracedScores(query, key, query.dtype, (*batch, 1, 1), heads=heads), heads, None)
         return None if tuple(layout.batch) == batch and layout.is_plain and len(batch) == 2 else layout
+
+    def heads_apart(self, query: Tensor) -> HeadsApart:
+        """Return how far apart in memory the heads are of which q may be one, if that was seen."""
+        return self._heads.apart(query)
 
     def _meet_values(self, known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor) -> None:
         """Report a call, which is complete when weights are multiplied by v."""
@@ -333,7 +340,7 @@ class ScoreTracer(ScoreOperations):
                 return
             known, weights, v, result = gathered
         self._waiting.pop(known.softmax, None)
-        batch = tuple(torch.broadcast_shapes(known.sizes[:-2], v.shape[:-2]))
+        batch = tuple(broadcast(known.sizes[:-2], tuple(v.shape[:-2])))
         if batch != known.sizes[:-2] and known.sizes == known.scores.sizes:
             sizes = (*batch, *known.sizes[-2:])
             known, weights = replace(known, scores=expanded(known.scores, batch), sizes=sizes), weights.expand(sizes)
@@ -351,7 +358,18 @@ class ScoreTracer(ScoreOperations):
         is_whole = given is not None and math.prod(given.shape[:-2]) == layout.samples * layout.heads
         written = layout.unmerge(given) if given is not None and is_whole else None
         known.softmax.met = True
-        self._reports.record_traced(lambda: observed_call(known, v, layout), seen, written)
+        self._reports.record_traced(lambda: self._call_of(known, v, layout), seen, written)
+
+    def _call_of(self, known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCall:
+        """Return the call that has these weights; q without a number that only this part of it was multiplied by."""
+        query, factor = self._heads.source_of(known.scores.q)
+        if query is not known.scores.q:
+            scores = replace(known.scores, q=query, scale=known.scores.scale * factor)
+            call = observed_call(replace(known, scores=scores), v, layout)
+            if may_be_piece(call):
+                return replace(call, heads_apart=functools.partial(self.heads_apart, query))
+        call = observed_call(known, v, layout)
+        return replace(call, heads_apart=functools.partial(self.heads_apart, known.scores.q))
 
     def _gives(self, known: TracedWeights, v: Tensor, result: Tensor) -> bool:
         """Return whether softmax(q, k) under the rules, times v, is the result: whether no weight was changed."""
