@@ -42,7 +42,7 @@ class HeadsAxes:
         return self._known.get(x) if isinstance(x, Tensor) and self._known else None
 
     def apart(self, x: Tensor) -> HeadsApart:
-        """Return how far apart in memory the heads are of which x may be one, if that was seen."""
+        """Return how far apart in memory heads are, if x may be one of them and that was seen."""
         whole = x._base
         known = self.of(whole)
         if whole is None or known is None or (known.axes, known.inside) != (1, 1):

@@ -317,7 +317,7 @@ class ScoreTracer(ScoreOperations):
         return None if tuple(layout.batch) == batch and layout.is_plain and len(batch) == 2 else layout
 
     def heads_apart(self, query: Tensor) -> HeadsApart:
-        """Return how far apart in memory the heads are of which q may be one, if that was seen."""
+        """Return how far apart in memory heads are, if q may be one of them and that was seen."""
         return self._heads.apart(query)
 
     def _meet_values(self, known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor) -> None:
