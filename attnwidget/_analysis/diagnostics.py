@@ -122,12 +122,19 @@ def is_long(att: AttentionBase) -> bool:
 
 
 def _not_finite(head: Head) -> Iterator[Finding | None]:
-    broken = False
+    lost = [] if head.att.witness is None else head.att.witness.lost_rows(head.batch, head.head)
+    broken = bool(lost)
+    if lost:
+        yield _beyond(
+            torch.tensor(lost, device="cpu"),
+            "the model's own weights are NaN there, as they are shown, and so is all that is computed from them",
+        )
     for name, x, what in (("q", head.q, "query"), ("k", head.k, "key"), ("v", head.v, "key")):
         if x is None or _all_finite(x):
             continue
         for kind, test in (("NaN", torch.isnan), ("infinite", torch.isinf)):
             rows = test(x).any(1).nonzero()[:, 0]
+            rows = rows[~torch.isin(rows, rows.new_tensor(lost))] if name == "q" else rows
             if len(rows):
                 broken = True
                 yield Finding(
@@ -161,18 +168,25 @@ def _beyond_float16(head: Head) -> Iterator[Finding | None]:
         yield None
         at = (S.abs() > largest).any(1).nonzero()[:, 0]
         if len(at):
-            places = at * queries.step + queries.start
-            yield Finding(
-                "scores beyond float16",
-                "error",
-                _places("query", places),
-                f"{_count(len(at), 'query')} {'has' if len(at) == 1 else 'have'} products of q and k beyond "
-                f"{largest:,.0f}, the largest number of float16: a model that computes them in float16 has NaN there. "
-                "These weights are computed in float32",
-                "Scale q before the product, or compute the scores in float32 or bfloat16.",
-                **_at("query", places),
+            yield _beyond(
+                at * queries.step + queries.start,
+                "a model that computes them in float16 has NaN there. These weights are computed in float32",
             )
             return
+
+
+def _beyond(queries: Tensor, so: str) -> Finding:
+    """Return the finding that products of these queries overflow in float16, and what that means."""
+    count, largest = len(queries), torch.finfo(torch.float16).max
+    return Finding(
+        "scores beyond float16",
+        "error",
+        _places("query", queries),
+        f"{_count(count, 'query')} {'has' if count == 1 else 'have'} products of q and k beyond {largest:,.0f}, the "
+        f"largest number of float16: {so}",
+        "Scale q before the product, or compute the scores in float32 or bfloat16.",
+        **_at("query", queries),
+    )
 
 
 def _scores_not_finite(head: Head) -> Iterator[Finding | None]:

@@ -116,6 +116,9 @@ class CallWitness(Protocol):
     def missing(self) -> list[str]:
         """What the capture lacks, in lines."""
 
+    def lost_rows(self, batch: int, head: int) -> list[int]:
+        """Return the queries whose weights are NaN in the model, because their products overflowed."""
+
     def rows_that_differ(self, att: AttentionBase, batch: int, head: int) -> Iterator[list[int]]:
         """Yield the queries of a head, some at a time, that do not give the output of the model's call."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,7 +176,7 @@ def test_rounding_is_not_taken_for_a_hidden_step(size: float, dtype: torch.dtype
     assert wide == {}
 
 
-def test_nan_where_float16_overflows_is_named_by_its_rows_and_any_other_contradicts_the_output() -> None:
+def test_nan_where_float16_overflows_is_shown_and_named_by_its_rows(tmp_path: Path) -> None:
     class Own(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             q = x[:, None]
@@ -190,6 +191,13 @@ def test_nan_where_float16_overflows_is_named_by_its_rows_and_any_other_contradi
     (found,) = (one for one in cap.attention[0].check() if one.kind == "scores beyond float16")
     assert (found.severity, found.query) == ("error", 2)
     assert "1 query has products of q and k beyond 65,504" in found.message
+    cap.save(tmp_path / "cap.safetensors")
+    for one in (cap, Capture.load(tmp_path / "cap.safetensors")):
+        assert one.attention[0].block().isnan().all(1).tolist() == [row == 2 for row in range(6)]
+        assert [finding.kind for finding in one.attention[0].check() if finding.severity == "error"] == [found.kind]
+
+
+def test_any_other_nan_contradicts_the_output() -> None:
     assert capture_of(with_nan, 1, torch.float32)[1].attention[0].block()[0].isnan().all()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -139,6 +140,7 @@ class Record:
         self._outputs = KeptOutputs()
         self._checked: Checked = "all"  # how many rows were compared with the model's output
         self._digest: Digest | None = None  # of the first call's output
+        self._lost: Tensor | None = None  # (B, H, Q) bool: queries of the first call whose weights are NaN in the model
         # Whether outputs of calls with one new token are kept until the end and verified there.
         self.keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
         self._repeats = _keeps_all(keeper) and heads is None  # whether its calls may repeat those of other layers
@@ -589,6 +591,18 @@ class Record:
         whole = self._heads is None and self._queries is None
         if sample.dropout is None and self._keeper.dtype is None and whole:
             self._samples.append((first, sample))
+            if not first and self._keeper.clone and self._keeper.device is None:
+                self._mark_lost(call, output)
+
+    def _mark_lost(self, call: ObservedCall, output: Any) -> None:
+        """Make queries NaN whose outputs are, though q, k and v are finite: their products overflowed in float16."""
+        if not isinstance(output, Tensor) or output.dtype is not torch.float16 or call.v is None:
+            return
+        lost = output.detach().isnan().all(-1) & call.q.isfinite().all(-1)
+        finite = call.k.isfinite().flatten(2).all(-1) & call.v.isfinite().flatten(2).all(-1)
+        lost &= finite.repeat_interleave(lost.shape[1] // finite.shape[1], 1)[..., None]
+        self.q.view()[:, :, : lost.shape[2]].masked_fill_(lost[..., None], math.nan)
+        self._lost = lost
 
     def _note_checked(self, call: ObservedCall, first: int, sample: OutputSample, output: Any) -> None:
         """Note whether all rows of a call are compared; else keep sums of its output, if it is the first."""
@@ -601,8 +615,9 @@ class Record:
             self._checked, self._digest = "rows", Digest.of(output, call.q, v)
 
     def _witness(self) -> Witness:
-        digest = None if self._rearranged or not self._keeper.clone else self._digest
-        return Witness(self._checked if digest or self._checked != "rows" else "some", self._keeper.report, digest)
+        digest, lost = (self._digest, self._lost) if self._keeper.clone and not self._rearranged else (None, None)
+        checked: Checked = self._checked if digest or self._checked != "rows" else "some"
+        return Witness(checked, self._keeper.report, digest, lost if lost is not None and bool(lost.any()) else None)
 
     def _verify_later(self, kept: ObservedCall, output: Any) -> OutputSample | None:
         """Keep some rows of a short call's output, to be verified with other layers; None if they are not.

@@ -59,11 +59,17 @@ class Witness:
             rows that were drawn at random were compared.
         report: what the capture lacks.
         digest: of the first rows of the output, for "rows".
+        lost: (B, H, n) bool, whether the weights of the first n queries are NaN in the model, as their q then is here.
     """
 
     checked: Checked
     report: CaptureLacks
     digest: Digest | None = None
+    lost: Tensor | None = None
+
+    def lost_rows(self, batch: int, head: int) -> list[int]:
+        """Return the queries whose weights are NaN in the model, because their products overflowed."""
+        return [] if self.lost is None else [int(row) for row in self.lost[batch, head].nonzero()]
 
     @property
     def missing(self) -> list[str]:
@@ -72,11 +78,13 @@ class Witness:
 
     def to_json(self, add: Callable[[Tensor], str]) -> dict[str, Any]:
         """Return JSON from which `from_json` restores it; `add` puts a tensor into the file."""
+        told: dict[str, Any] = {"checked": self.checked}
+        told |= {} if self.lost is None else {"lost": add(self.lost)}
         if self.digest is None:
-            return {"checked": self.checked}
+            return told
         kept = self.digest.precision
         tensors = {"sums": add(self.digest.sums), "norms": add(self.digest.norms)}
-        return {"checked": self.checked, **tensors, "precision": [kept.kept, kept.factors, kept.least]}
+        return {**told, **tensors, "precision": [kept.kept, kept.factors, kept.least]}
 
     @classmethod
     def from_json(
@@ -85,14 +93,17 @@ class Witness:
         """Return what `to_json` described, for an attention of this shape."""
         if told["checked"] not in get_args(Checked):
             raise ValueError(f"rows that are checked {told['checked']!r:.40}")
+        (B, H, *_), lost = shape, tensors[told["lost"]] if "lost" in told else None
+        if lost is not None and (lost.dtype, *lost.shape) != (torch.bool, B, H, min(lost.shape[-1], shape.Q)):
+            raise ValueError(f"lost queries {tuple(lost.shape)}")
         if "sums" not in told:
-            return cls("some" if told["checked"] == "rows" else told["checked"], lacks)
+            return cls("some" if told["checked"] == "rows" else told["checked"], lacks, None, lost)
         sums, norms = (tensors[told[name]] for name in ("sums", "norms"))
         (B, H, *_), rows = shape, sums.shape[2] if sums.ndim == 4 else 0
         if (*sums.shape, *norms.shape) != (B, H, rows, SUMS, B, H, rows, 1) or rows > shape.Q:
             raise ValueError(f"sums {tuple(sums.shape)} and norms {tuple(norms.shape)} of outputs")
         kept, factors, least = (as_number(one, "precision") for one in told["precision"])
-        return cls(told["checked"], lacks, Digest(sums.float(), norms.float(), Precision(kept, factors, least)))
+        return cls(told["checked"], lacks, Digest(sums.float(), norms.float(), Precision(kept, factors, least)), lost)
 
     def rows_that_differ(self, att: AttentionBase, batch: int, head: int) -> Iterator[list[int]]:
         """Yield the queries of a head, some at a time, that do not give the output of the model's call."""
