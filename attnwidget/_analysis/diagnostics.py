@@ -238,7 +238,8 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
             _places("query", empty),
             f"{_count(len(empty), 'query')} may attend to no key: "
             + (
-                "weights and output are 0 here and in torch's SDPA, and NaN in a softmax of −∞ alone"
+                "weights and output are 0 here and in torch's SDPA. A softmax of −∞ alone gives NaN, and one of finite "
+                "numbers spreads the weight evenly, also over empty places of a cache"
                 if head.sink is None
                 else "the learned sink has all the weight, and the output is 0"
             ),

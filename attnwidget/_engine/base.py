@@ -116,6 +116,10 @@ class CallWitness(Protocol):
     def missing(self) -> list[str]:
         """What the capture lacks, in lines."""
 
+    @property
+    def maps(self) -> bool:
+        """Whether its samples are not those of the module's input, but windows, groups or heads."""
+
     def lost_rows(self, batch: int, head: int) -> list[int]:
         """Return the queries whose weights are NaN in the model, because their products overflowed."""
 

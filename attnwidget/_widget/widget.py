@@ -498,7 +498,9 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         shape = self._selected.shape
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
-        sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
+        witness = self._selected.witness
+        called = "map" if witness is not None and witness.maps else "sample"
+        sample = f"{called} {self.batch} of {shape.B}, " if shape.B > 1 else ""
         own = in_model([self.head], all_heads.numbers_of_heads(self._selected))
         return (
             f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"

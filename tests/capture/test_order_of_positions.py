@@ -192,3 +192,15 @@ def test_keys_of_another_source_are_cross_attention_where_positions_are_added(ki
         model(torch.randn(1, 3, 64, 96))  # 2 × 3 places in the last stage: as many as queries
     found = {name: one.cross for name, one in cap[0].stacks().items()}
     assert found == {"encoder": False, "decoder": False, "decoder, cross-attention": True}
+
+
+def test_windows_are_maps_and_samples_are_samples() -> None:
+    def in_windows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.unflatten(1, (3, 4)).flatten(0, 1) for x in (q, k, v))
+        return F.scaled_dot_product_attention(*map(split, (q, k, v)))
+
+    for way, word in ((in_windows, "map 0 of 9"), (plain, "sample 0 of 3")):
+        _, cap, _ = captured(way)
+        w = cap.widget()
+        assert word in repr(w)
+        assert w.facts["axes_read"] == ("maps" if word.startswith("map") else None)

@@ -69,6 +69,7 @@ class ObservedCall:
     heads: ProcessHeads | None = None  # if other processes have the model's other heads
     reordered: str | None = None  # the function that put its positions into another order than the text
     heads_apart: Callable[[], HeadsApart] | None = None  # of the tensor that q may be a part of
+    maps: bool = False  # its samples are not those of the module's input: they may be windows, groups or heads
     weights: Tensor | None = None  # (B, H, Q, K), if only these are known: D of q and k is then 0
 
     @classmethod

@@ -47,6 +47,11 @@ def why_not_positions(call: ObservedCall, running: Invocation | None) -> str | N
     return CHANNELS if any(_are_channels(call, *one) for one in sizes) else None
 
 
+def are_samples_of_input(count: int, running: Invocation) -> bool:
+    """Return whether a module was given so many samples, first or after the positions; True if that is unknown."""
+    return not running.origins or any(count in one.shape[:2] for one in running.origins)
+
+
 @functools.cache
 def _takes_pieces(kind: str) -> tuple[bool, bool]:
     """Return whether a class, by its name, always takes its queries and keys in pieces, and whether it may."""

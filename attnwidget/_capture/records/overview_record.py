@@ -185,7 +185,7 @@ class ReducedRecord(Record):
             ids = None if call.text is None or self.cross else call.text.ids
             ids = ids if ids is not None and ids.shape == (B, K) else None
             self._reduced = reduced(att, keeper.device, ids).as_part(numbers, None, before, self.cross)
-            self._reduced = witnessed(self._reduced, Witness("some", keeper.report))
+            self._reduced = witnessed(self._reduced, Witness("some", keeper.report, maps=call.maps))
 
     _compared: ComparedOutput | None
 

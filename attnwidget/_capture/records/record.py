@@ -140,6 +140,7 @@ class Record:
         self._outputs = KeptOutputs()
         self._checked: Checked = "all"  # how many rows were compared with the model's output
         self._digest: Digest | None = None  # of the first call's output
+        self._maps = call.maps
         self._lost: Tensor | None = None  # (B, H, Q) bool: queries of the first call whose weights are NaN in the model
         # Whether outputs of calls with one new token are kept until the end and verified there.
         self.keeps_outputs = _keeps_all(keeper) and keeper.values and heads is None
@@ -617,7 +618,8 @@ class Record:
     def _witness(self) -> Witness:
         digest, lost = (self._digest, self._lost) if self._keeper.clone and not self._rearranged else (None, None)
         checked: Checked = self._checked if digest or self._checked != "rows" else "some"
-        return Witness(checked, self._keeper.report, digest, lost if lost is not None and bool(lost.any()) else None)
+        lost = lost if lost is not None and bool(lost.any()) else None
+        return Witness(checked, self._keeper.report, digest, lost, maps=self._maps)
 
     def _verify_later(self, kept: ObservedCall, output: Any) -> OutputSample | None:
         """Keep some rows of a short call's output, to be verified with other layers; None if they are not.

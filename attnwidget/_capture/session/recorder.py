@@ -39,7 +39,7 @@ from ..modules.advice import (
 )
 from ..modules.coverage import AttentionModules
 from ..modules.module_walk import walked_once
-from ..modules.position_check import why_not_positions
+from ..modules.position_check import are_samples_of_input, why_not_positions
 from ..modules.selection import HeadSelection, LayerSelection
 from ..records.forward_passes import BY_LENGTH, RecordMatcher
 from ..records.kept_tensors import TensorKeeper
@@ -479,6 +479,7 @@ class Recorder(ModelCalls):
             call.text = None
         call.heads = self._heads_of_process(name, call)
         call.after = keys_after(None if running is None else running.module)
+        call.maps = batches > 1 and running is not None and not are_samples_of_input(batches, running)
         return call
 
     def _heads_of_process(self, name: str, call: ObservedCall) -> ProcessHeads | None:

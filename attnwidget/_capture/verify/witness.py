@@ -60,12 +60,14 @@ class Witness:
         report: what the capture lacks.
         digest: of the first rows of the output, for "rows".
         lost: (B, H, n) bool, whether the weights of the first n queries are NaN in the model, as their q then is here.
+        maps: whether its samples are not those of the module's input, but windows, groups or heads.
     """
 
     checked: Checked
     report: CaptureLacks
     digest: Digest | None = None
     lost: Tensor | None = None
+    maps: bool = False
 
     def lost_rows(self, batch: int, head: int) -> list[int]:
         """Return the queries whose weights are NaN in the model, because their products overflowed."""
@@ -80,6 +82,7 @@ class Witness:
         """Return JSON from which `from_json` restores it; `add` puts a tensor into the file."""
         told: dict[str, Any] = {"checked": self.checked}
         told |= {} if self.lost is None else {"lost": add(self.lost)}
+        told |= {"maps": True} if self.maps else {}
         if self.digest is None:
             return told
         kept = self.digest.precision
@@ -96,14 +99,17 @@ class Witness:
         (B, H, *_), lost = shape, tensors[told["lost"]] if "lost" in told else None
         if lost is not None and (lost.dtype, *lost.shape) != (torch.bool, B, H, min(lost.shape[-1], shape.Q)):
             raise ValueError(f"lost queries {tuple(lost.shape)}")
+        maps = bool(told.get("maps"))
         if "sums" not in told:
-            return cls("some" if told["checked"] == "rows" else told["checked"], lacks, None, lost)
+            return cls("some" if told["checked"] == "rows" else told["checked"], lacks, None, lost, maps)
         sums, norms = (tensors[told[name]] for name in ("sums", "norms"))
         (B, H, *_), rows = shape, sums.shape[2] if sums.ndim == 4 else 0
         if (*sums.shape, *norms.shape) != (B, H, rows, SUMS, B, H, rows, 1) or rows > shape.Q:
             raise ValueError(f"sums {tuple(sums.shape)} and norms {tuple(norms.shape)} of outputs")
         kept, factors, least = (as_number(one, "precision") for one in told["precision"])
-        return cls(told["checked"], lacks, Digest(sums.float(), norms.float(), Precision(kept, factors, least)), lost)
+        return cls(
+            told["checked"], lacks, Digest(sums.float(), norms.float(), Precision(kept, factors, least)), lost, maps
+        )
 
     def rows_that_differ(self, att: AttentionBase, batch: int, head: int) -> Iterator[list[int]]:
         """Yield the queries of a head, some at a time, that do not give the output of the model's call."""

@@ -107,7 +107,7 @@ class HeadPart(LookPart):
             "has_pieces": self._merges and shown.has_pieces(layer),
             "has_sinks": att.has_sinks,
             "checked": None if att.witness is None else att.witness.checked,
-            "axes_read": shown.given[layer].axes_read,
+            "axes_read": "maps" if att.witness is not None and att.witness.maps else shown.given[layer].axes_read,
             "head_numbers": None if numbers is None else list(numbers),
             "model_heads": shown.head_numbers,
         }

@@ -74,3 +74,8 @@ export function showsCells({ window }: Ui): boolean {
 export function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
 }
+
+/** Return the word for one of a layer's samples: "map" if they may be windows, groups or heads. */
+export function sampleWord(facts: Facts): "sample" | "map" {
+  return facts.axes_read === "maps" ? "map" : "sample";
+}

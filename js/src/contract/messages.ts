@@ -84,7 +84,10 @@ export interface Facts {
   targets?:
     | readonly { token: number; text: string; before_cap?: true; choices: readonly (readonly [number, string])[] }[]
     | null;
-  /** The letters of three unnamed axes that were read as samples but may be heads; else null. */
+  /**
+   * The letters of three unnamed axes that were read as samples but may be heads; "maps" if a model's samples may be
+   * windows, groups or heads; else null.
+   */
   axes_read?: string | null;
   /** How the model's own output was compared: "all" rows, "rows" that can be compared now, "some" rows; null: never. */
   checked?: "all" | "rows" | "some" | null;

@@ -4,7 +4,7 @@ import { Component } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
 import { Menu } from "../components/menu";
 import { NumberField } from "../components/number-field";
-import { headWords } from "../components/phrases";
+import { headWords, sampleWord } from "../components/phrases";
 import { Thumbnail } from "../components/thumbnail";
 import type { HeadPlace } from "../contract/messages";
 import { isSigned, wordsOf } from "../contract/stages";
@@ -31,9 +31,9 @@ function Picker({ ui }: { ui: Ui }) {
       <StackPicker ui={ui} />
       {(facts.saved?.samples.length ?? facts.batches) > 1 && (
         <div class="aw-group">
-          <span>Sample</span>
+          <span>{sampleWord(facts) === "map" ? "Map" : "Sample"}</span>
           <Stepper
-            name="sample"
+            name={sampleWord(facts)}
             value={store.batch.value}
             count={facts.batches}
             of
@@ -111,7 +111,7 @@ class AxesRead extends Component<{ read: string | null | undefined }, { away: bo
 
   override render() {
     const { read } = this.props;
-    if (!read || this.state.away) return null;
+    if (!read || read === "maps" || this.state.away) return null;
     return (
       <span class="aw-axes-read" data-aw="axes-read">
         3 axes: {[...read].map((letter) => AXES[letter] ?? letter).join(", ")}. For heads:{" "}

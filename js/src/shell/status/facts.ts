@@ -1,4 +1,4 @@
-import { drawnWords, headWords, showsCells, stackWords } from "../../components/phrases";
+import { drawnWords, headWords, sampleWord, showsCells, stackWords } from "../../components/phrases";
 import type { Picture } from "../../contract/decode";
 import type { Facts } from "../../contract/messages";
 import { leftOf, levelsOf } from "../../data/segments";
@@ -36,7 +36,7 @@ export function facts(ui: Ui, picture: Picture): string {
 export function placeWords(of: { layer: number; batch: number }, named: string, facts: Facts): string[] {
   return [
     facts.layers.length > 1 ? `layer ${of.layer}` : "",
-    facts.batches > 1 ? `sample ${of.batch}` : "",
+    facts.batches > 1 ? `${sampleWord(facts)} ${of.batch}` : "",
     facts.heads > 1 || facts.head_numbers ? named : "",
   ].filter(Boolean);
 }
@@ -96,7 +96,7 @@ function allHeads(ui: Ui): string {
     ...stackWords(facts.value),
     (sides.value?.length ?? 0) > 0 ? `A: ${sides.value![0]}` : "",
     `${layers.length} ${layers.length === 1 ? "layer" : "layers"} ${heads}`.replace(" ,", ","),
-    batches > 1 ? `sample ${batch.value}` : "",
+    batches > 1 ? `${sampleWord(facts.value)} ${batch.value}` : "",
     square ? `${count(first.queries)} × ${count(first.keys)}` : "",
     dtype,
     device,

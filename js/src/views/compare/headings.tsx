@@ -1,7 +1,7 @@
 /** Above the pictures: their names, or the choice of one, and the key that is pinned or under the pointer. */
 
 import { px, rove, Token } from "../../components/dom";
-import { isNamed, ofModel } from "../../components/phrases";
+import { isNamed, ofModel, sampleWord } from "../../components/phrases";
 import { PARTS, type Part, type ReadyComparison } from "../../data/comparison";
 import { cellOf } from "../../geometry/cell-grid";
 import type { Plot } from "../../state/plot";
@@ -93,7 +93,7 @@ function placesOf({ store }: Ui, { of, againstAt, numbers }: ReadyComparison): R
   const told = (number: number | null, layer: number, batch: number, head: number) => {
     const parts = [
       layers.length > 1 && `layer ${layer}`,
-      batches > 1 && `sample ${batch}`,
+      batches > 1 && `${sampleWord(store.facts.value)} ${batch}`,
       (heads > 1 || number !== null) && `head ${head}${ofModel(number)}`,
     ];
     return parts.filter(Boolean).join(", ");
