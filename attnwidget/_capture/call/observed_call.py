@@ -78,7 +78,7 @@ class ObservedCall:
         B, H, Q, K = weights.shape
         empty = weights.new_empty(B, H, max(Q, K), 0)
         v = v.expand(B, -1, -1, -1)
-        return cls(empty[:, :, :Q], empty[:, : v.shape[1], :K], v, 1.0, weights=weights, cross=None if Q == K else True)
+        return cls(empty[:, :, :Q], empty[:, : v.shape[1], :K], v, 1.0, weights=weights)
 
     def numbers_of(self, kept: Sequence[int] | None) -> Sequence[int] | None:
         """Return the numbers of the kept heads in the model; None if all are kept.

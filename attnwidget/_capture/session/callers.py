@@ -120,7 +120,10 @@ class ModelCalls:
         if self._provenance.rests(name):
             self._provenance.wake()
             raise Unreadable(NOT_WATCHED)
-        is_known = self._running(name) is not None or self._provenance.innermost() is None
+        running, (queries, keys) = self._running(name), (call.q.shape[2], call.k.shape[2])
+        if call.weights is not None and running is not None and queries != keys == running.positions:
+            return True  # its queries are slots, or one that pools
+        is_known = running is not None or self._provenance.innermost() is None
         return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
 
     def _running(self, name: str) -> Invocation | None:
