@@ -87,10 +87,19 @@ def drawn(samples: int, groups: int, share: int, queries: int, keys: int, size: 
     rows = min(queries, max(fewest, budget // max(1, some * heads * share * keys)))
     draw = random.Random(f"{samples} {groups} {share} {queries} {keys}")
     return (
-        _drawn(draw, samples, some, {0, samples - 1}),
-        _drawn(draw, groups, heads, set()),
+        _evenly(draw, samples, some),
+        _evenly(draw, groups, heads),
         _drawn(draw, queries, rows, {0, queries // 2, queries - 1}),
     )
+
+
+def _evenly(draw: random.Random, count: int, most: int) -> list[int]:
+    """Return at most so many numbers below `count` at even distances, which a view of a tensor can have."""
+    if most >= count:
+        return list(range(count))
+    step = max(1, (count - 1) // max(1, most - 1))
+    first = draw.randrange(count - step * (most - 1))
+    return list(range(first, first + step * (most - 1) + 1, step))
 
 
 def _drawn(draw: random.Random, count: int, most: int, always: set[int]) -> list[int]:

@@ -45,9 +45,12 @@ class Digest:
     def of(cls, output: Tensor, q: Tensor, v: Tensor) -> Digest:
         """Return the digest of an output (B, H, Q, Dv)."""
         with torch.no_grad():
-            wide = output.detach().float()
-            sums = wide @ _directions(output.shape[-1]).to(wide.device)
-            return cls(sums, wide.norm(dim=-1, keepdim=True), Precision.of(output, q, v))
+            order = sorted(range(3), key=output.stride, reverse=True)  # as it lies in memory, which is read faster
+            wide = output.detach().permute(*order, 3).float()
+            back = [order.index(axis) for axis in range(3)]
+            found = wide @ _directions(output.shape[-1]).to(wide.device), wide.norm(dim=-1, keepdim=True)
+            sums, norms = (x.permute(*back, 3) for x in found)
+            return cls(sums, norms, Precision.of(output, q, v))
 
 
 @dataclass(frozen=True)
