@@ -25,7 +25,8 @@ def segments(
 
     Args:
         source: one of these:
-            - `{"doc 1": (start, stop)}`; a list of pairs if a segment has several pieces;
+            - `{"doc 1": (start, stop)}`; a list of such tuples if a segment has several pieces; a list of numbers for
+              single tokens, `{"picked": [3, 5]}`;
             - the text of a segment, `{"doc 1": "The key hangs …"}`, which must occur once;
             - nested names, `{"documents": {"doc 1": …, "doc 2": …}}`, with or without their own span,
               `{"turn": [(3, 90), {"doc 1": …}]}`;

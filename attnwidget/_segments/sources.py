@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._utils.indexing import as_index
 from .._utils.validation import as_choice, closest, told
 from .named import Named, check_name, runs
 from .splitting import UNITS, Part, matches, parts_of
@@ -162,26 +163,58 @@ def _of_mapping(name: Any, value: Any, text: TokenText, unit: str, within: Seque
     span = _as_span(name, value, text.length)
     if span is not None:
         return Named(name, [_in_tokens(name, *span, text, unit)])
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        value = value.tolist()
     if not isinstance(value, list | tuple) or not value:
-        raise TypeError(f"{name!r} is {told(value)}: give (start, stop), several of them, its text, or names inside it")
+        raise TypeError(
+            f"{name!r} is {told(value)}: give (start, stop), several of them, positions as a list such as [3, 5], its "
+            "text, or names inside it"
+        )
+    places = [one for one in value if _is_place(one)]
+    if places:
+        return Named(name, _of_places(name, value, text, unit, within))
     inner = [one for one in value if isinstance(one, Mapping)]
     own = [one for one in value if not isinstance(one, Mapping)]
+    if any(isinstance(one, list) and all(map(_is_place, one)) for one in own):
+        raise TypeError(f"{name!r} is {told(value)}: give spans as tuples, [(0, 4), (6, 9)], or positions, [3, 5]")
     pieces = [piece for one in own for piece in _of_mapping(name, one, text, unit, within).pieces]
     inside = [one for given in inner for one in named_in(given, text, unit, pieces or within)]
     return Named(name, pieces or [piece for one in inside for piece in one.pieces], inside)
 
 
 def _as_span(name: str, value: Any, length: int) -> tuple[int, int] | None:
-    """Return start and stop of a pair of integers, a range or a slice; None for anything else."""
+    """Return start and stop of a tuple of two integers, a range or a slice; None for anything else."""
     if isinstance(value, slice):
         are_places = all(one is None or hasattr(one, "__index__") for one in (value.start, value.stop))
         return _of_slice(name, value, length) if are_places and value.step in (None, 1) else None
     if isinstance(value, range):
         return (value.start, value.stop) if value.step == 1 else None
-    is_pair = isinstance(value, list | tuple | np.ndarray) and len(value) == 2
-    if is_pair and all(hasattr(one, "__index__") and not isinstance(one, bool) for one in value):
+    if isinstance(value, tuple) and len(value) == 2 and all(map(_is_place, value)):
         return int(value[0]), int(value[1])
     return None
+
+
+def _is_place(one: Any) -> bool:
+    return hasattr(one, "__index__") and not isinstance(one, bool) and not getattr(one, "ndim", 0)
+
+
+def _of_places(name: str, value: Sequence[Any], text: TokenText, unit: str, within: Sequence[range]) -> list[range]:
+    """Return the pieces of a list of positions, such as [3, 5], which may have spans among them."""
+    if isinstance(value, tuple) and all(map(_is_place, value)):
+        raise TypeError(
+            f"{name!r} is {told(value)}: a span is (start, stop); give positions as a list, {[*map(int, value)]!r:.60}"
+        )
+    pieces: list[range] = []
+    for one in value:
+        if not _is_place(one):
+            pieces += _of_mapping(name, one, text, unit, within).pieces
+            continue
+        at = as_index(int(one), text.length, f"the position of {name!r}", "positions") if text.length else int(one)
+        if pieces and pieces[-1].stop == at and unit == "tokens":
+            pieces[-1] = range(pieces[-1].start, at + 1)
+        else:
+            pieces.append(_in_tokens(name, at, at + 1, text, unit))
+    return pieces
 
 
 def _of_slice(name: str, value: slice, length: int) -> tuple[int, int]:

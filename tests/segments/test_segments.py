@@ -109,10 +109,19 @@ class TestNamesWithSpans:
         found = segments({"a": (1, 4), "other": (4, 6)}, length=6)
         assert found.sizes == (1, 3, 2)
 
-    @pytest.mark.parametrize("source", [{3: (1, 2)}, {"a": 3}, {"a": [1, 2, 3]}, {"a": (True, 2)}, 7, None, [3]])
+    @pytest.mark.parametrize(
+        "source", [{3: (1, 2)}, {"a": 3}, {"a": (1, 2, 3)}, {"a": [[1, 3], [4, 5]]}, {"a": (True, 2)}, 7, None, [3]]
+    )
     def test_what_is_nothing_is_refused(self, source: Any) -> None:
         with pytest.raises(TypeError, match="give"):
             segments(source, length=9)
+
+    @pytest.mark.parametrize("places", [[3, 5], np.array([3, 5]), [-6, (5, 6)]])
+    def test_a_list_of_numbers_names_single_tokens(self, places: Any) -> None:
+        found = segments({"picked": places}, length=9)
+        assert [(one.start, one.stop) for one in found.entries if one.name == "picked"] == [(3, 4), (5, 6)]
+        with pytest.raises(IndexError, match="the position of 'picked' 9 is not there"):
+            segments({"picked": [3, 9]}, length=9)
 
 
 class TestLevels:
