@@ -19,6 +19,7 @@ from ._analysis.similar_heads import similar
 from ._engine.overview import Overview, checked
 from ._engine.parts import overviews
 from ._engine.sources import Stage
+from ._engine.step_weights import is_by_step, joined_steps
 from ._rules.options import KEYWORDS, AttentionKeywords, LayeredKeywords, MaskLike, with_keywords
 from ._segments.segments import Segments
 from ._tokens.inputs import check_tokens
@@ -548,12 +549,8 @@ def _layer_of(name: str, arrays: Any, keywords: Mapping[str, Any]) -> Attention:
 
 def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention | AttentionStack:
     """Make one attention from weights, or a stack of layers from a list or 5 dimensions."""
-    nested = isinstance(weights, list | tuple) and len(weights) > 0 and isinstance(weights[0], list | tuple)
-    if nested and any(hasattr(one, "shape") or one is None for one in weights[0]):
-        raise TypeError(
-            "weights holds a tuple for each token, as generate() returns them: give one tuple, such as weights[0] for "
-            "the prompt; or use capture(model) around generate(), which records all tokens as one map"
-        )
+    if is_by_step(weights):
+        weights = joined_steps(weights)
     if is_missing(weights) or (isinstance(weights, list | tuple) and any(one is None for one in weights)):
         raise TypeError(
             "weights is None or empty or holds None, so the model returned no weights: load it with "

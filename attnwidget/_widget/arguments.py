@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._engine.step_weights import is_by_step, joined_steps
 from .._tokens.inputs import is_encoding, is_tokens
 from .._utils.validation import FLOATS, as_tensor, kind_of
 from ..attention import Attention
@@ -74,7 +75,17 @@ def read_arguments(q: Any, k: Any, v: Any, rules: Mapping[str, Any], show: Mappi
         if not isinstance(q, str):
             _refuse_what_is_no_tensor(q)
         return Arguments(_of_three(q, k, v, rules), dict(show))
-    return Arguments(_alone(q, v, rules), _with_tokens(k, show))
+    found = _alone(q, v, rules)
+    return Arguments(found, _with_tokens(_generated_tokens(q, found, show) if k is None else k, show))
+
+
+def _generated_tokens(output: Any, found: Any, show: Mapping[str, Any]) -> Any:
+    """Return the ids that `generate` returned with the weights of one stack, if a tokenizer can spell them."""
+    ids = getattr(output, "sequences", None)
+    if not isinstance(ids, Tensor) or not isinstance(found, AttentionStack):
+        return None
+    (B, _, _, _, K, *_), given = found[0].shape, show.get("tokens")
+    return None if given is not None or show.get("tokenizer") is None or len(ids) != B else ids[:, :K]
 
 
 def read_weights(weights: Any, v: Any, dims: str | None, show: Mapping[str, Any]) -> Arguments:
@@ -164,7 +175,7 @@ def _of_output(output: Any, v: Any, dims: str | None) -> Attention | AttentionSt
         hasattr(output, name) for name in (*ATTENTIONS, *TOWERS)
     ):
         return None
-    there = [one for one in _weights_of(output) if not is_missing(one[2])]
+    there = [(name, field, _by_step(output, x)) for name, field, x in _weights_of(output) if not is_missing(x)]
     found = {name: attention_from_weights(weights, v, dims) for name, _, weights in there}
     for name, field, _ in there:
         if name not in (ATTENTIONS["cross_attentions"], CROSS_OF_TWO):
@@ -177,6 +188,11 @@ def _of_output(output: Any, v: Any, dims: str | None) -> Attention | AttentionSt
             "call it with output_attentions=True"
         )
     return next(iter(found.values())) if len(found) == 1 else found
+
+
+def _by_step(output: Any, weights: Any) -> Any:
+    """Return weights as one matrix of each layer, if `generate` has returned them step by step."""
+    return joined_steps(weights, getattr(output, "beam_indices", None)) if is_by_step(weights) else weights
 
 
 def _refuse_bands(found: Attention | AttentionStack, field: str) -> None:

@@ -680,8 +680,6 @@ def test_weights_that_the_model_did_not_give_are_refused_with_advice() -> None:
             TypeError, match=r"None, .*so the model returned no weights: .*eager.*output_attentions=True.*capture"
         ):
             AttentionWidget.from_weights(none)
-    with pytest.raises(TypeError, match=r"a tuple for each token, as generate\(\) returns them: give one tuple"):
-        AttentionWidget.from_weights(((one, one), (one[:, :, :1], one[:, :, :1])))
     assert len(AttentionWidget.from_weights((one, one)).attention.names) == 2
 
 
