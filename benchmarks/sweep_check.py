@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy
 import torch
+import torch.nn.functional as F
 from sweep_spy import SeenAttention, Spied, spy_on
 from torch import Tensor, nn
 
@@ -178,6 +180,11 @@ def compare(
             if size < best[0]:
                 best = (size, one)
         size, one = best
+        if one is None or size > bound_of(one, kept):
+            parts = of_pieces(shown, left, kept)
+            if parts:
+                left = [one for one in left if one not in parts]
+                continue
         if one is None:
             wrong.append(f"{shown.name}: no attention of {tuple(shown.weights.shape)} ran")
             continue
@@ -194,7 +201,7 @@ def compare(
     if single is not None and not wrong:
         wrong += samples_mixed(found, spied, single)
     missing = [one for one in ran if one in left and not is_named(one, skipped)]
-    crossing = sum(shown.cross for shown in maps)
+    crossing = sum(shown.cross for shown in maps if case.cross or shown.weights.shape[2] > 1)  # one query pools
     if (
         case.cross is not None
         and not missing
@@ -249,10 +256,35 @@ def distance(shown: Tensor, one: SeenAttention) -> float | None:
     B, H, Q, K = shown.shape
     if one.weights.shape[-2:] != (Q, K) or one.weights.shape[0] != B * H:
         return None
-    found = shown.reshape(B * H, Q, K)
-    sizes = [_off(found, one)]
-    sizes.append(_off(shown.transpose(0, 1).reshape(B * H, Q, K), one))
-    return min(sizes)
+    found = [shown.reshape(B * H, Q, K), shown.transpose(0, 1).reshape(B * H, Q, K)]
+    for order in itertools.permutations(range(len(one.sizes) - 2)) if len(one.sizes) == 5 else ():  # blocks, and heads
+        sizes = [one.sizes[axis] for axis in order]
+        back = [*(order.index(axis) for axis in range(len(order))), len(order), len(order) + 1]
+        found.append(shown.reshape(*sizes, Q, K).permute(back).reshape(B * H, Q, K))
+    return min(_off(x, one) for x in found)
+
+
+def of_pieces(shown: Shown, left: list[SeenAttention], kept: torch.dtype | None) -> list[SeenAttention]:
+    """Return the parts of an attention that a module computed in pieces, if they are what is shown; else none."""
+    (Q, K), own = shown.weights.shape[2:], re.sub(r" #\d+$", "", shown.name)
+    parts = [one for one in left if own in one.modules[:1]]
+    wholes = []
+    if len(parts) < 2:
+        return []
+    if sum(one.weights.shape[1] for one in parts) == Q:  # one after another along the queries
+        rows = [F.pad(one.weights, (0, K - one.weights.shape[2])) for one in parts if one.weights.shape[2] <= K]
+        if len(rows) == len(parts) and len({len(one) for one in rows}) == 1:
+            wholes.append(torch.cat(rows, 1))
+    if all(one.weights.shape == parts[0].weights.shape for one in parts):  # heads, or samples
+        each = torch.stack([one.weights for one in parts])
+        wholes += [each.flatten(0, 1), each.transpose(0, 1).flatten(0, 1)]
+    largest = max(parts, key=lambda one: one.largest)
+    for weights in wholes:
+        whole = replace(largest, weights=weights, sizes=tuple(weights.shape), empty_rows=None)
+        size = shown.distance(whole)
+        if size is not None and size <= bound_of(whole, kept):
+            return parts
+    return []
 
 
 def _off(found: Tensor, one: SeenAttention) -> float:

@@ -20,6 +20,7 @@ from .kept_levels import KeptLevels
 from .sources import Given, Products, Source
 
 KEEP = ("policy", "budget", "sinks", "recent", "prompt", "observe")
+OF_WEIGHTS = ("drop_keys", "causal", "window")  # what can be changed where only weights are known
 CAUSAL = (False, True, "lower right")
 A = TypeVar("A", bound=AttentionBase)
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
@@ -30,6 +31,8 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
     """Return the attention under other rules: see `Attention.what_if`."""
     changes = read(att, changes)
     source, v = att.source, att.v
+    if isinstance(source, Given) and source.gives == "weights" and changes:
+        return att.replaced(att.options, Given(_renormalized(source.matrix, changes), "weights"), v)
     if "dtype" in changes:
         assert isinstance(source, Products | Given)  # `read` raises for other sources
         source, v = rounded(source, v, changes["dtype"])
@@ -38,6 +41,22 @@ def what_if(att: A, changes: Mapping[str, Any]) -> A:
         found = found.as_carrying(found.carries.without_gradient())
     policy = changes.get("keep")
     return found if policy is None else with_keys(found, policy_mask(found, read_policy(found, policy)))
+
+
+def _renormalized(weights: Tensor, changes: Mapping[str, Any]) -> Tensor:
+    """Return weights (B, H, Q, K) without some keys of each query; what is left of a row is brought to sum 1."""
+    (Q, K), device = weights.shape[2:], weights.device
+    queries, keys = torch.arange(Q, device=device)[:, None], torch.arange(K, device=device)
+    hidden = torch.zeros(Q, K, dtype=torch.bool, device=device)
+    if changes.get("drop_keys"):
+        hidden[:, list(changes["drop_keys"])] = True
+    if changes.get("causal"):
+        hidden |= keys > queries + (K - Q if changes["causal"] == "lower right" else 0)
+    if changes.get("window") is not None:
+        hidden |= (keys - queries).abs() >= changes["window"]
+    left = weights.masked_fill(hidden, 0.0)
+    sums = left.sum(-1, keepdim=True)
+    return torch.where(sums > 0, left / sums, left)
 
 
 def changed(att: AttentionBase, changes: Mapping[str, Any]) -> AttentionOptions:
@@ -109,7 +128,12 @@ def read(att: AttentionBase, changes: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(att.source, KeptLevels) and changes:
         raise att.source.refusal("what it would be under other rules is")
     if att.source.gives == "weights" and changes:
-        raise ValueError("only weights were given, so earlier stages cannot be changed: give Attention(q, k)")
+        of_scores = [name for name in changes if name not in OF_WEIGHTS]
+        if of_scores:
+            raise ValueError(
+                f"only weights were given, so {of_scores[0]} cannot be changed: give {', '.join(OF_WEIGHTS)}, after "
+                "which each row sums to 1 again, or Attention(q, k)"
+            )
     made = {name: READERS[name](att, value) for name, value in changes.items()}
     _held(made.get("scale", att.scale) / made.get("temperature", 1.0), "scale / temperature")
     return made

@@ -182,6 +182,23 @@ def test_calls_that_are_not_pieces_of_one_attention_stay_apart() -> None:
         assert [name for name in cap.calls if "#" not in name] == ["layers.0", "layers.1"]
 
 
+def test_a_call_that_turns_out_to_be_whole_is_read_in_its_own_module() -> None:
+    class Pooled(nn.Module):  # one head, of whose memory others could follow
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(32, 96), nn.Sequential(nn.Linear(32, 32), nn.Dropout())
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x)[:, None].chunk(3, -1)
+            return self.out(sdpa(q, k[:, :, ::2], v[:, :, ::2])[:, 0])
+
+    model = nn.Sequential(Pooled(), Pooled()).eval()
+    with torch.no_grad(), capture(model) as cap:
+        model(torch.randn(B, N, 32))
+    assert list(cap.calls) == ["0", "1"]
+    assert len(cap.attention) == 2
+
+
 def test_keys_that_change_between_the_pieces_end_them() -> None:
     def changing(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         found = []

@@ -36,6 +36,8 @@ def keys_before(call: ObservedCall, mask: Any) -> int | None:
     """
     (_, _, Q, _), K = call.q.shape, call.k.shape[2]
     more = K - Q
+    if call.weights is not None:
+        return None
     if call.after:
         return max(0, more - call.after)
     if Q == 1 or (call.grown is not None and call.grown.length == K):

@@ -196,11 +196,11 @@ class Provenance:
     """Follows the inputs of a model's modules while they run, by hooks.
 
     Args:
-        on_leave: is called before a module's call ends.
+        on_change: is called before another module's call is the innermost.
     """
 
-    def __init__(self, on_leave: Callable[[], None] = lambda: None) -> None:
-        self._running, self._on_leave = _Running(), on_leave
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._running, self._on_change = _Running(), on_change
         self._hooks: dict[int, list[Any]] = {}
         self._followed: set[int] = set()  # modules whose children are watched
         self._needs_following: dict[int, bool] = {}
@@ -286,6 +286,7 @@ class Provenance:
         self._running.invocations.clear()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._on_change()
         running = Invocation(module, args, kwargs)
         self._running.invocations.append(running)
         key = id(module)
@@ -310,7 +311,7 @@ class Provenance:
 
     def _leave(self, module: nn.Module) -> None:
         invocations = self._running.invocations
-        self._on_leave()
+        self._on_change()
         if any(one.module is module for one in invocations):  # not a module that was running before it was watched
             while invocations.pop().module is not module:
                 pass

@@ -121,7 +121,8 @@ class ModelCalls:
             self._provenance.wake()
             raise Unreadable(NOT_WATCHED)
         running, (queries, keys) = self._running(name), (call.q.shape[2], call.k.shape[2])
-        if call.weights is not None and running is not None and queries != keys == running.positions:
+        one_head = call.weights is not None and call.weights.shape[1] == 1
+        if one_head and running is not None and queries != keys == running.positions:
             return True  # its queries are slots, or one that pools
         is_known = running is not None or self._provenance.innermost() is None
         return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None

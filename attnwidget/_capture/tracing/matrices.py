@@ -12,7 +12,7 @@ from ..._utils.validation import FLOATS
 from .heads_axis import PERMUTATIONS, functions, order_of
 from .slices import is_all, parts_of
 from .traced_scores import Sizes, Traced, TracedMatrix, TracedWeights, WeightedValues
-from .traced_tensors import JOINS, TracedTensors, tensors_in
+from .traced_tensors import CHANGED_WEIGHTS, JOINS, TracedTensors, tensors_in
 
 DROPOUTS, PRODUCTS_OF_CELLS = functions("dropout", "dropout_"), functions("mul", "__mul__", "__rmul__", "multiply")
 REDUCTIONS = functions("sum", "mean", "amax", "logsumexp", "norm")
@@ -72,6 +72,8 @@ class TracedMatrices(TracedTensors):
         for part, index in parts_of(func, result, args[0], args[1:], kwargs):
             places = [i for i, one in enumerate(index) if one is not None]
             if len(places) != args[0].ndim or not is_all(index[places[known.axis]]):
+                for one in known.softmaxes:  # unless the whole meets values too
+                    one.why = one.why or CHANGED_WEIGHTS.format("a slice of its keys")
                 continue
             before = index[: places[known.axis]]
             self._note(part, known.moved(sum(not isinstance(one, int) for one in before)))
