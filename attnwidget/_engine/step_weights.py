@@ -50,7 +50,7 @@ def _joined(steps: Sequence[Tensor], beams: Tensor | None) -> Tensor:
     if beams is not None:
         steps = [_of_sequences(one, beams[:, min(i, beams.shape[1] - 1)]) for i, one in enumerate(steps)]
     sizes = [one.shape[3] for one in steps]
-    if len(steps) > 1 and len(set(sizes)) == 1:  # of another text, or of a buffer that is filled by and by
+    if len(steps) > 1 and len(set(sizes)) == 1:  # of another text, or of a buffer that fills
         whole = torch.cat(list(steps), 2)
         used = whole.shape[2]
         is_buffer = used < whole.shape[3] and not bool(whole[..., used:].any())
