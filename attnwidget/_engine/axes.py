@@ -71,6 +71,8 @@ def as_matrix(x: Any, v: Any, dims: str | None, name: str) -> tuple[Tensor, Tens
     (torch.Size([1, 2, 5, 7]), torch.Size([1, 2, 7, 3]))
     """
     x = _floats(x, name, dims, MATRIX)
+    if dims is not None and "q" not in dims:
+        x, dims = x.unsqueeze(dims.index("k")), dims.replace("k", "qk")
     of_v = None if dims is None else dims.replace("k", "d")
     v = None if v is None else _floats(v, "v", of_v, LETTERS)
     _check_alike({name: x} if v is None else {name: x, "v": v})
@@ -139,7 +141,7 @@ def _check_rank(x: Tensor, name: str, dims: str | None, letters: dict[str, str])
 
 def _check_dims(dims: str, letters: dict[str, str]) -> None:
     known = ", ".join(f"{letter} ({word})" for letter, word in letters.items())
-    needed = list(letters)[2:]
+    needed = ["k"] if letters is MATRIX else ["q", "d"]  # without q each head has one query
     if not isinstance(dims, str):
         raise TypeError(f"dims is {kind_of(dims)}: give a string such as {''.join(letters)!r}")
     for letter in dims:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -145,7 +145,7 @@ class AttentionBase:
     part: Part | None = None
     carries: Carrying | None = None  # what its weights contribute downstream, if known
     witness: CallWitness | None = None  # of a captured call
-    axes_read: str | None = None  # the letters assumed for 3 unnamed axes, if the first is a batch of several samples
+    axes_read: str | None = None  # the letters assumed for 3 unnamed axes, if they may be read otherwise
     _read: MaskAndBias
     _memory: LogSumExpCache
     _guard: MutationGuard
@@ -237,11 +237,9 @@ class AttentionBase:
         found.__dict__["_memory"] = self._memory  # log-normalizers do not depend on it
         return found
 
-    def as_read(self, dims: str | None, axes: int, letters: Iterable[str]) -> Self:
-        """Note how 3 unnamed axes were read, if the first could be heads as well as samples."""
-        if dims is None and axes == 3 and self.shape.B > 1:
-            batch, _, *others = letters
-            self.__dict__["axes_read"] = "".join((batch, *others))
+    def as_read(self, read: str | None) -> Self:
+        """Note how 3 unnamed axes were read, as `axes_read`."""
+        self.__dict__["axes_read"] = read
         return self
 
     def own_keys(self, queries: range) -> Sequence[int] | None:

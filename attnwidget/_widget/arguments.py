@@ -75,8 +75,43 @@ def read_arguments(q: Any, k: Any, v: Any, rules: Mapping[str, Any], show: Mappi
         if not isinstance(q, str):
             _refuse_what_is_no_tensor(q)
         return Arguments(_of_three(q, k, v, rules), dict(show))
-    found = _alone(q, v, rules)
-    return Arguments(found, _with_tokens(_generated_tokens(q, found, show) if k is None else k, show))
+    read = _dims_by_tokens(q, show.get("tokens") if k is None else k, rules.get("dims"))
+    found = _noted(_alone(q, v, {**rules, "dims": read or rules.get("dims")}), read)
+    shown = _with_tokens(_generated_tokens(q, found, show) if k is None else k, show)
+    return Arguments(found, _of_keys(shown) if read == "bhk" else shown)
+
+
+def _of_keys(show: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the widget's keywords with the tokens as those of the keys."""
+    return {**{name: value for name, value in show.items() if name != "tokens"}, "key_tokens": show["tokens"]}
+
+
+def least_of(given: Any) -> float:
+    """Return the smallest number of one matrix of any layout; 0 for anything else."""
+    if not isinstance(given, Tensor | np.ndarray) or not 2 <= given.ndim <= 4 or not np.prod(given.shape):
+        return 0.0
+    least = float(given.min())
+    return least if np.isfinite(least) else 0.0
+
+
+def _noted(found: Any, read: str | None) -> Any:
+    """Return an attention with the note that its tokens told its axes."""
+    return found.as_read(read) if read is not None and isinstance(found, Attention) else found
+
+
+def _dims_by_tokens(weights: Any, tokens: Any, dims: str | None) -> str | None:
+    """Return the axes of weights with 3 axes, if one list of tokens tells them; None for the usual order.
+
+    The first axis of (N, n, n) is heads: samples would have a text each. (B, H, K) has one query for each head.
+    """
+    if dims is not None or not isinstance(weights, Tensor | np.ndarray) or weights.ndim != 3:
+        return None
+    if not isinstance(tokens, list | tuple) or not tokens:
+        return None
+    (first, second, keys), one_text = weights.shape, all(isinstance(one, str) for one in tokens)
+    if not one_text or len(tokens) != keys:
+        return None
+    return "hqk" if second == keys and first > 1 else "bhk" if second != keys and second > 1 == first else None
 
 
 def _generated_tokens(output: Any, found: Any, show: Mapping[str, Any]) -> Any:
@@ -94,9 +129,10 @@ def read_weights(weights: Any, v: Any, dims: str | None, show: Mapping[str, Any]
     if isinstance(weights, Attention | AttentionStack):
         raise TypeError(f"weights is {kind_of(weights)}: call AttentionWidget.from_attention(weights)")
     _refuse_what_is_no_tensor(weights)
-    return Arguments(
-        _of_output(weights, v, dims) or attention_from_weights(weights, v, dims), _with_tokens(tokens, show)
-    )
+    read = _dims_by_tokens(weights, show.get("tokens") if tokens is None else tokens, dims)
+    found = _of_output(weights, v, dims) or _noted(attention_from_weights(weights, v, read or dims), read)
+    shown = _with_tokens(tokens, show)
+    return Arguments(found, _of_keys(shown) if read == "bhk" else shown)
 
 
 def _with_tokens(tokens: Any, show: Mapping[str, Any]) -> dict[str, Any]:

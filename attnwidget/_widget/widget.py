@@ -11,6 +11,7 @@ import contextlib
 import os
 import pathlib
 import uuid
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
@@ -25,14 +26,15 @@ from .._export.page.html import to_html
 from .._export.page.snapshot import DEFAULT_LIMIT
 from .._export.still.preview import preview_of
 from .._parallel.executors import workers_of
-from .._rules.options import KEYWORDS, LayeredKeywords
+from .._rules.options import KEYWORDS, LayeredKeywords, TensorLike
+from .._tokens.inputs import is_tokens
 from .._utils.assets import bundled
 from .._utils.indexing import as_index
 from .._utils.progress_bars import progress_bar
 from .._utils.validation import as_size, refuse_unknown
 from ..attention import Attention
 from ..stack import AttentionStack, as_attention
-from .arguments import ModelOutput, Shown, read_arguments, read_weights
+from .arguments import ModelOutput, Shown, least_of, read_arguments, read_weights
 from .front_end.front_ends import FrontEndTraits
 from .front_end.messages import FrontEndMessages
 from .stores.named_stacks import LabeledStack, Sources
@@ -50,6 +52,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 # Set first: the other traits are checked against these, and count words if subwords are merged into words.
+SIGNED = (
+    "these numbers go down to {:.4g}, so they are no weights: they are shown as scores, on a diverging scale. "
+    "AttentionWidget.from_scores(…, title=…) does that without this warning"
+)
 FIRST = ("kinds", "layer", "batch", "tokenizer", "tokens", "key_tokens", "what_if", "target", "pieces")
 
 
@@ -214,6 +220,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             dims: another order of axes, as in `Attention.from_weights`.
             show: the keywords of `AttentionWidget` from `tokens` on.
 
+        Numbers below 0 are no weights: a signed map is shown as `from_scores` shows it, after a warning.
+
         Raises:
             ValueError, TypeError: as `Attention.from_weights` raises them; or a model's output has no weights (the
                 message says how to get them).
@@ -223,8 +231,43 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         AttentionWidget(layer 1 of 2, head 0 of 4, 6 queries × 6 keys)
         """
         refuse_unknown(show, keywords_of(cls))
+        if (least := least_of(weights)) < 0:
+            warnings.warn(SIGNED.format(least), stacklevel=2)
+            given: Any = {**show, "dims": dims} | ({"tokens": v} if is_tokens(v) else {})
+            signed: Any = weights
+            return cls.from_scores(signed, None if is_tokens(v) else v, **given)  # type: ignore[arg-type]
         widget = cls.__new__(cls)
         cls._open(widget, *read_weights(weights, v, dims, show), {})
+        return widget
+
+    @classmethod
+    def from_scores(
+        cls, scores: TensorLike, v: TensorLike | None = None, **show: Unpack[WidgetKeywords]
+    ) -> AttentionWidget:
+        """Show a matrix of scores, or any signed map such as the contacts of a protein, on a diverging scale.
+
+        Args:
+            scores: (Q, K), (B, Q, K) or (B, H, Q, K), of any sign.
+            v: values, as in `Attention.from_scores`.
+            show: the keywords of `AttentionWidget`, with `dims` and the rules that apply to scores. The stage is
+                "scores", the numbers as given, unless another is named; "weights" is their softmax.
+
+        Raises:
+            ValueError, TypeError: as `Attention.from_scores` raises them.
+
+        >>> import torch
+        >>> weights = torch.rand(7, 7).softmax(-1)
+        >>> both = weights + weights.T  # ESM's contacts: symmetric, less the average product (Dunn et al. 2008)
+        >>> contacts = both - both.sum(1, keepdim=True) * both.sum(0, keepdim=True) / both.sum()
+        >>> w = AttentionWidget.from_scores(contacts, tokens=list("MKTAYIA"), title="Contacts after APC")
+        >>> w.stage, w.title
+        ('scores', 'Contacts after APC')
+        """
+        refuse_unknown(show, [*keywords_of(cls), *KEYWORDS])
+        given: dict[str, Any] = {"stage": "scores", **show}
+        about_tensors = {name: given.pop(name) for name in KEYWORDS if name in given}
+        widget = cls.__new__(cls)
+        cls._open(widget, Attention.from_scores(scores, v, **about_tensors), given, {})
         return widget
 
     @property

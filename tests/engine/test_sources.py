@@ -149,7 +149,7 @@ def test_what_weights_do_not_tell_is_refused(stage: str) -> None:
         (lambda: Attention.from_weights(torch.ones(2, 3).long()), TypeError, "weights holds int64"),
         (lambda: Attention.from_scores(torch.ones(2, 3), dims="qd"), ValueError,
          r"dims 'qd' has the letter 'd': use b \(batch\), h \(head\), q \(query\), k \(key\)"),
-        (lambda: Attention.from_scores(torch.ones(2, 3), dims="qh"), ValueError, "must name q and k, and each axis"),
+        (lambda: Attention.from_scores(torch.ones(2, 3), dims="qh"), ValueError, "must name k, and each axis"),
         (lambda: Attention.from_scores(torch.ones(2, 3), causal=True), TypeError, "did you mean 'is_causal'"),
         (lambda: Attention.from_scores(torch.ones(2, 0)), ValueError, "its key axis is empty"),
     ],

@@ -90,7 +90,7 @@ def test_pieces_and_words_keep_only_a_stage_that_they_have() -> None:
 
 
 @pytest.mark.parametrize("who", ["Python", "front-end"])
-@pytest.mark.parametrize(("rules", "layer"), [({"drop_keys": [15]}, 1), ({"scale": 0.5}, 2), ({"window": 3}, 2)])
+@pytest.mark.parametrize(("rules", "layer"), [({"drop_keys": [15]}, 1), ({"scale": 0.5}, 2), ({"softcap": 3.0}, 2)])
 def test_rules_that_cannot_be_in_the_layer_that_one_goes_to_are_put_back_with_a_word(
     rules: dict[str, Any], layer: int, who: str, front_end: FrontEnd
 ) -> None:

@@ -44,6 +44,7 @@ function Picker({ ui }: { ui: Ui }) {
       )}
       {facts.layers.length > 1 && !narrow && !all && <Layers ui={ui} />}
       {facts.heads > 1 && !all && <Heads ui={ui} label={!narrow} />}
+      {facts.batches < 2 && <AxesRead read={facts.axes_read} />}
       {store.view.value === "compare" && <HeadOfOther ui={ui} />}
     </>
   );
@@ -103,7 +104,13 @@ function fixed({ store, kernel }: Ui): string | undefined {
   return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to choose another`;
 }
 
-const AXES: Record<string, string> = { b: "sample", q: "query", k: "key", d: "size" };
+const AXES: Record<string, string> = { b: "sample", h: "head", q: "query", k: "key", d: "size" };
+const OTHERWISE: Record<string, readonly [string, string]> = {
+  bqd: ["For heads", "hqd"],
+  bqk: ["For heads", "hqk"],
+  hqk: ["For samples", "bqk"],
+  bhk: ["For queries of one head", "bqk"],
+};
 
 /** How three unnamed axes were read and how to say otherwise, until dismissed. */
 class AxesRead extends Component<{ read: string | null | undefined }, { away: boolean }> {
@@ -111,11 +118,12 @@ class AxesRead extends Component<{ read: string | null | undefined }, { away: bo
 
   override render() {
     const { read } = this.props;
-    if (!read || read === "maps" || this.state.away) return null;
+    const otherwise = read && OTHERWISE[read];
+    if (!otherwise || this.state.away) return null;
     return (
       <span class="aw-axes-read" data-aw="axes-read">
-        3 axes: {[...read].map((letter) => AXES[letter] ?? letter).join(", ")}. For heads:{" "}
-        <code>dims="{read.replace("b", "h")}"</code>
+        3 axes: {[...read].map((letter) => AXES[letter] ?? letter).join(", ")}. {otherwise[0]}:{" "}
+        <code>dims="{otherwise[1]}"</code>
         <button type="button" aria-label="Dismiss this note" onClick={() => this.setState({ away: true })}>
           ×
         </button>
