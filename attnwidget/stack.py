@@ -16,6 +16,7 @@ from ._analysis.metrics import as_ids
 from ._analysis.rollout import rollout
 from ._analysis.segment_mass import SegmentMass, by_segment_of_layers
 from ._analysis.similar_heads import similar
+from ._engine.combined_heads import combined_layers
 from ._engine.overview import Overview, checked
 from ._engine.parts import overviews
 from ._engine.sources import Stage
@@ -457,6 +458,47 @@ class AttentionStack(Sequence[Attention]):
                 [0.7500, 0.2500]])
         """
         return Attention.from_weights(rollout(self.layers, self.names, batch, heads, residual))
+
+    def combine(
+        self, layers: Any = None, heads: Sequence[int] | None = None, how: Literal["mean", "max"] = "mean"
+    ) -> Attention:
+        """Combine heads of several layers into one map: the mean or the maximum of their exact weights.
+
+        Several forward passes or time steps are layers of one stack too:
+        `AttentionStack([att for forward in cap for att in forward.attention]).combine()`.
+
+        Args:
+            layers: numbers, names or a slice, as in `stack[…]`; None for all.
+            heads: numbers of heads in each layer; None for all.
+            how: "mean" or "max", cell by cell.
+
+        Returns:
+            An `Attention` of one head with only the stage "weights", computed on demand at any length. A cell is
+            blocked if it is blocked in all of these heads.
+
+        Raises:
+            ValueError, TypeError: layers have different sizes; or as in `Attention.combine`.
+            IndexError, KeyError: a layer or a head does not exist.
+
+        >>> import torch
+        >>> stack = AttentionStack(
+        ...     [Attention.from_weights(torch.tensor([[a, 1 - a]])) for a in (0.25, 0.5, 0.75)]
+        ... )
+        >>> stack.combine().block(), stack.combine(layers=[0, 1], how="max").block()
+        (tensor([[0.5000, 0.5000]]), tensor([[0.5000, 0.7500]]))
+        >>> stack.combine().description[0]
+        'the mean of 3 heads, layers 0–2'
+        """
+        if layers is None:
+            numbers = list(range(len(self)))
+        elif isinstance(layers, slice):
+            numbers = list(range(len(self)))[layers]
+        else:
+            given = [layers] if isinstance(layers, int | str) else list(layers)
+            numbers = sorted({self._find(one) if isinstance(one, str) else self._number(one) for one in given})
+        if not numbers:
+            raise ValueError(f"layers is {layers!r:.60}: give at least one layer, or None for all")
+        return combined_layers([self.layers[number] for number in numbers], numbers, heads, how)
 
     def _find(self, name: str) -> int:
         if name in self.names:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,58 +26,78 @@ HOW = ("mean", "max")
 A = TypeVar("A", bound=AttentionBase)
 
 
-@dataclass(frozen=True, eq=False)
-class CombinedHeads:
-    """The combined weights of several heads as one head: a `Source`.
-
-    It makes no (Q, K) tensor, and shares the log-normalizers of the attention.
-    """
+class Part(NamedTuple):
+    """One of the combined heads."""
 
     att: AttentionBase
-    heads: tuple[int, ...]
+    head: int
+
+
+@dataclass(frozen=True, eq=False)
+class CombinedHeads:
+    """The combined weights of several heads, of one layer or of several, as one head: a `Source`.
+
+    It makes no (Q, K) tensor, and shares the log-normalizers of the attentions.
+    """
+
+    parts: tuple[Part, ...]
     how: str
+    place: str = ""  # such as "layers 0–11"
     gives: Literal["scores", "weights"] = "weights"
     default_scale: float = 1.0
     derived: bool = True
 
     @property
     def description(self) -> tuple[str, ...]:
-        """How the heads are combined, and the description of their attention."""
-        return f"the {'mean' if self.how == 'mean' else 'maximum'} of {len(self.heads)} heads", *self.att.description
+        """How the heads are combined, and the description of their attention if it is one."""
+        told = f"the {'mean' if self.how == 'mean' else 'maximum'} of {len(self.parts)} heads{self.place}"
+        return (told, *(self.parts[0].att.description if len(self.layers) == 1 else ()))
+
+    @property
+    def layers(self) -> list[AttentionBase]:
+        """The attentions of the heads, each once."""
+        return list({id(one.att): one.att for one in self.parts}.values())
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
         return CombinedRows(self, batch, queries, scale)
 
     def tensors(self) -> dict[str, Tensor]:
-        sinks = {} if self.att.sinks is None else {"sinks": self.att.sinks}
-        return {**self.att.source.tensors(), **sinks, **self.att.rules.tensors()}
+        layers = self.layers
+        found: dict[str, Tensor] = {}
+        for number, att in enumerate(layers):
+            sinks = {} if att.sinks is None else {"sinks": att.sinks}
+            own = {**att.source.tensors(), **sinks, **att.rules.tensors()}
+            found |= {f"{name} of layer {number}" if len(layers) > 1 else name: x for name, x in own.items()}
+        return found
 
     def heads_in_cells(self, batch: int, head: int) -> tuple[Head, ...]:
-        return tuple(Head(self.att, batch, one) for one in self.heads)
+        return tuple(Head(one.att, batch, one.head) for one in self.parts)
 
     def rows_needed(self, batch: int, head: int, queries: range) -> tuple[tuple[Head, range], ...]:
         return tuple((one, queries) for one in self.heads_in_cells(batch, head))
 
     @property
     def zero_where_blocked(self) -> bool:
-        return self.att.source.gives == "scores" or self.att.source.zero_where_blocked
+        return all(att.source.gives == "scores" or att.source.zero_where_blocked for att in self.layers)
 
     @property
     def has_sinks(self) -> bool:
-        return self.att.has_sinks
+        return any(att.has_sinks for att in self.layers)
 
     def sink_weights(self, batch: int, head: int, queries: Indices) -> Tensor | None:
         """Return the mean or the maximum of the heads' sink weights."""
         found = [sink_weights(one, queries) for one in self.heads_in_cells(batch, head)]
-        each = [one for one in found if one is not None]
-        if not each:
+        known = next((one for one in found if one is not None), None)
+        if known is None:
             return None
+        each = [torch.zeros_like(known) if one is None else one.to(known.device) for one in found]
         return torch.stack(each).mean(0) if self.how == "mean" else torch.stack(each).amax(0)
 
     def prepare(self, batch: int, queries: Indices) -> Generator[int, None, None]:
         """Compute the log-normalizers of the combined heads."""
-        for head in self.heads if self.att.source.gives == "scores" else ():
-            yield from normalizing(Head(self.att, batch, head), queries)
+        for one in self.heads_in_cells(batch, 0):
+            if one.att.source.gives == "scores":
+                yield from normalizing(one, queries)
 
 
 class CombinedRows:
@@ -85,59 +105,60 @@ class CombinedRows:
 
     def __init__(self, source: CombinedHeads, batch: int, queries: Indices, scale: float) -> None:
         self._source, self._batch, self._queries, self._scale = source, batch, queries, scale
-        att, known = source.att, source.att.source.gives == "weights"
         self._pairs: list[LogSumExp | None] = [
-            None if known else normalizers(Head(att, batch, head), queries) for head in source.heads
+            None if one.att.source.gives == "weights" else normalizers(one, queries)
+            for one in source.heads_in_cells(batch, 0)
         ]
 
     def block(self, keys: Indices, scratch: Scratch | None) -> Tensor:
         found: Tensor | None = None
-        for head, pair in zip(self._source.heads, self._pairs, strict=True):
-            cells = Block(self._batch, head, self._queries, keys)
-            weights = exact_block(self._source.att, cells, "weights", pair).mT  # (keys, queries)
+        for one, pair in zip(self._source.parts, self._pairs, strict=True):
+            cells = Block(self._batch, one.head, self._queries, keys)
+            weights = exact_block(one.att, cells, "weights", pair).mT  # (keys, queries)
             if found is None:
                 found = weights.contiguous()
             elif self._source.how == "max":
-                torch.maximum(found, weights, out=found)
+                torch.maximum(found, weights.to(found.device, found.dtype), out=found)
             else:
-                found += weights
+                found += weights.to(found.device, found.dtype)
         assert found is not None
-        return found.mul_(self._scale / (len(self._source.heads) if self._source.how == "mean" else 1))
+        return found.mul_(self._scale / (len(self._source.parts) if self._source.how == "mean" else 1))
 
 
 @dataclass(frozen=True, eq=False)
 class AnyHead:
     """A rule that allows a cell if any of the heads allows it."""
 
-    att: AttentionBase
-    heads: tuple[int, ...]
+    parts: tuple[Part, ...]
 
     shared: bool = False
     same_for_heads: bool = False
     by_key: bool = False
 
     def bounds(self, cells: Block) -> KeyBounds:
-        if self.att.rules.by_score:
+        if any(one.att.rules.by_score for one in self.parts):
             return KeyBounds(hull(cells.keys), NO_KEYS)
-        each = [self._of(cells, head) for head in self.heads]
+        each = [self._of(cells, one) for one in self.parts]
         outer = [bounds.outer for bounds in each if bounds.outer] or [range(0)]
         inner = max((bounds.inner for bounds in each), key=len)
         return KeyBounds(range(min(one.start for one in outer), max(one.stop for one in outer)), inner)
 
-    def _of(self, cells: Block, head: int) -> KeyBounds:
+    def _of(self, cells: Block, one: Part) -> KeyBounds:
         """Return the bounds of one head: see `Rule.bounds`."""
-        at, columns = cells._replace(head=head), hull(cells.keys)
-        found = [rule.bounds(at) for rule in self.att.rules.rules]
+        at, columns = cells._replace(head=one.head), hull(cells.keys)
+        found = [rule.bounds(at) for rule in one.att.rules.rules]
         outer = reduce(overlap, (bounds.outer for bounds in found), columns)
         return KeyBounds(outer, reduce(overlap, (bounds.inner for bounds in found), columns))
 
     def allowed(self, cells: Block) -> Allowed:
         found: Allowed = False
-        for head in self.heads:
-            of_head = allowed_cells(self.att, cells._replace(head=head))
+        device = self.parts[0].att.device
+        for one in self.parts:
+            of_head = allowed_cells(one.att, cells._replace(head=one.head))
             if of_head is True:
                 return True
-            found = of_head if found is False else _either(found, of_head, cells, self.att.device)
+            of_head = of_head.to(device) if isinstance(of_head, Tensor) else of_head
+            found = of_head if found is False else _either(found, of_head, cells, device)
         return found
 
     def band_limits(self, batch: int) -> BandLimits | None:
@@ -177,9 +198,55 @@ def combined(att: A, heads: Any, how: str) -> A:
     """Combine several heads into one: see `Attention.combine`."""
     as_choice(how, HOW, "how")
     chosen = as_heads(att, heads)
-    att.find(0, 0)  # warns if tensors have changed
-    rules = Rules(att.rules.rules if att.rules.same_for_heads else (AnyHead(att, chosen),))
+    return _of_parts(att, CombinedHeads(tuple(Part(att, head) for head in chosen), how))
+
+
+def combined_layers(layers: Sequence[A], numbers: Sequence[int], heads: Any, how: str) -> A:
+    """Combine heads of several layers into one: see `AttentionStack.combine`.
+
+    Args:
+        layers: the chosen layers.
+        numbers: their numbers in the stack.
+        heads: of each layer; None for all.
+        how: "mean" or "max".
+    """
+    as_choice(how, HOW, "how")
+    sizes = {(att.shape.B, att.shape.Q, att.shape.K): number for att, number in zip(layers, numbers, strict=True)}
+    if len(sizes) > 1:
+        (one, first), (other, second), *_ = sizes.items()
+        raise ValueError(
+            f"layer {first} has (samples, queries, keys) {one}, and layer {second} has {other}: combine layers of one "
+            "size, such as combine(layers=[0, 1])"
+        )
+    parts = tuple(Part(att, head) for att in layers for head in as_heads(att, heads))
+    return _of_parts(layers[0], CombinedHeads(parts, how, f", {_listed(numbers)}"))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Return the numbers of layers in words.
+
+    >>> _listed([3]), _listed([0, 1, 2]), _listed([0, 2, 5])
+    ('layer 3', 'layers 0–2', 'layers 0, 2, 5')
+    """
+    if len(numbers) == 1:
+        return f"layer {numbers[0]}"
+    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"layers {numbers[0]}–{numbers[-1]}"
+    return f"layers {', '.join(map(str, numbers[:8]))}{', …' if len(numbers) > 8 else ''}"
+
+
+def _of_parts(att: A, source: CombinedHeads) -> A:
+    """Return heads as one; `att` is the attention of the first."""
+    layers = source.layers
+    for one in layers:
+        one.find(0, 0)  # warns if tensors have changed
+    if len(layers) == 1 and att.rules.same_for_heads:
+        rules = Rules(att.rules.rules)
+    else:
+        each = {(id(one.att), None if one.att.rules.same_for_heads else one.head): one for one in source.parts}
+        rules = Rules((AnyHead(tuple(each.values())),))
     shape = Shape(att.shape.B, 1, 1, att.shape.Q, att.shape.K, None, None)
-    options = AttentionOptions(is_causal=att.is_causal, window=att.window)
-    found = att.of(CombinedHeads(att, chosen, how), None, shape, options, rules=rules)
+    window = att.window if all(one.window == att.window for one in layers) else None
+    options = AttentionOptions(is_causal=all(one.is_causal for one in layers), window=window)
+    found = att.of(source, None, shape, options, rules=rules)
     return found if att.part is None else found.as_part(None, *att.part[1:])

@@ -12,7 +12,7 @@ from front_end import FrontEnd, decode, decode_cells
 from tolerance import Bound, rounding
 from torch.testing import assert_close
 
-from attnwidget import Attention, AttentionWidget, compare, masks
+from attnwidget import Attention, AttentionStack, AttentionWidget, compare, masks
 from attnwidget._engine.cost import COMBINED, cells, normalizers
 from attnwidget._engine.level_cache import LevelCache, LevelKey
 
@@ -227,3 +227,53 @@ def test_a_comparison_shows_one_head_of_each_side() -> None:
         compare(att, att, combine="mean")
     both = compare(att.combine(), att.combine(how="max"))
     assert both.comparison is not None
+
+
+# Heads of several layers.
+
+
+def layers_of_a_stack() -> AttentionStack:
+    plain, causal = make(40, is_causal=True), make(40, window=7)
+    g = torch.Generator().manual_seed(3)
+    given = Attention.from_weights(torch.rand(2, 2, 40, 40, generator=g).softmax(-1))
+    sinks = make(40, sinks=torch.linspace(-2, 3, 6), mask=torch.rand(1, 6, 40, 40, generator=g) > 0.6)
+    return AttentionStack([plain, causal, given, sinks], ["one", "two", "three", "four"])
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+@pytest.mark.parametrize(
+    ("layers", "heads", "numbers"),
+    [(None, None, [0, 1, 2, 3]), ([2, 0], [1], [0, 2]), (slice(1, 3), [0, 1], [1, 2]), (["four", 1], None, [1, 3])],
+)
+def test_heads_of_layers_are_one_map(layers: Any, heads: list[int] | None, numbers: list[int], how: Any) -> None:
+    stack = layers_of_a_stack()
+    found = stack.combine(layers, heads, how)
+    chosen = [(stack[i], h) for i in numbers for h in (range(stack[i].shape.H) if heads is None else heads)]
+    wanted = HOW[how](torch.stack([att.block(batch=1, head=h) for att, h in chosen]))
+    within = bound(*(stack[i] for i in numbers if stack[i].q is not None), added=3.0)
+    assert_close(found.block(batch=1), wanted, **within)
+    assert_close(found.block(batch=1, queries=[3, 39], keys=slice(5, 30)), wanted[[3, 39], 5:30], **within)
+    allowed = torch.stack([att.block("allowed", batch=1, head=h) for att, h in chosen]).any(0)
+    assert torch.equal(found.block("allowed", batch=1), allowed)
+    listed = "0–3" if len(numbers) == 4 else "1–2" if numbers == [1, 2] else ", ".join(map(str, numbers))
+    assert found.description[0].endswith(f"of {len(chosen)} heads, layers {listed}")
+
+
+def test_a_widget_of_layers_says_so_in_its_title() -> None:
+    found = layers_of_a_stack().combine()
+    w = AttentionWidget.from_attention(found)
+    assert w.title == "The mean of 20 heads, layers 0–3"
+    assert w.picture["high"] == pytest.approx(float(found.block().max()), rel=1e-3)
+    assert AttentionWidget.from_attention(found, title="Mine").title == "Mine"
+
+
+def test_layers_that_do_not_fit_together_are_refused() -> None:
+    stack = AttentionStack([make(40), make(30)])
+    with pytest.raises(ValueError, match=r"layer 0 has \(samples, queries, keys\) \(2, 40, 40\), and layer 1 has"):
+        stack.combine()
+    with pytest.raises(IndexError, match="layer 7"):
+        stack.combine([7])
+    with pytest.raises(ValueError, match="give at least one layer"):
+        stack.combine([])
+    with pytest.raises(ValueError, match="no how is called 'sum'"):
+        stack.combine([0], how="sum")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..._analysis.all_heads import numbers_of_heads
 from ..._analysis.head_kinds import HeadText
 from ..._engine.base import Part
+from ..._engine.combined_heads import CombinedHeads
 from ..._engine.kept_levels import only_overviews
 from ..._engine.level_cache import LevelCache, LevelStore
 from ..._engine.what_if import WhatIfLayers
@@ -92,7 +93,9 @@ class ShownLayers:
         part = parts.pop() if len(parts) == 1 else None
         kept = next((x for att in self.given if (x := only_overviews(att)) is not None), None)
         words = "" if part is None else part.describe()
-        said = [f"of the model: {words}"] if words else []
+        combined = [att.source.description[0] for att in self.given if isinstance(att.source, CombinedHeads)]
+        said = [combined[0].capitalize()] if len(combined) == 1 == len(self.given) else []
+        said += [f"of the model: {words}"] if words else []
         if kept is not None:
             said.append(
                 f"overviews only (keep='overview'): each cell is the largest of {kept.size} weights; single rows and "
