@@ -25,7 +25,7 @@ from ._analysis.segment_mass import SegmentMass, by_segment
 from ._analysis.statistics import Statistics, statistics, top_keys
 from ._engine import overview as overviews
 from ._engine import parts, softmax
-from ._engine.axes import as_heads, as_matrix
+from ._engine.axes import LETTERS, MATRIX, as_heads, as_matrix
 from ._engine.base import AttentionBase, Head, Shape
 from ._engine.carrying import carrying, with_target
 from ._engine.combined_heads import combined
@@ -134,7 +134,7 @@ class Attention(AttentionBase):
         q, k, v = as_heads(given, detached(k), detached(v), dims)
         (B, H, Q, D), (_, G, K, _) = q.shape, k.shape
         super().__init__(Products(q, k), v, Shape(B, H, G, Q, K, D, None if v is None else v.shape[3]), found)
-        self.as_read("bqd" if dims is None and given.ndim == 3 and B > 1 else None)
+        self.as_read(dims, given.ndim, LETTERS)
 
     @classmethod
     @with_keywords
@@ -167,8 +167,7 @@ class Attention(AttentionBase):
         found = AttentionOptions.of(options).detached()
         given = as_tensor(detached(scores), "scores")
         scores, v = as_matrix(given, detached(v), dims, "scores")
-        made = cls.of(Given(scores, "scores"), v, _shape_of(scores, v), found)
-        return made.as_read("bqk" if dims is None and given.ndim == 3 and made.shape.B > 1 else None)
+        return cls.of(Given(scores, "scores"), v, _shape_of(scores, v), found).as_read(dims, given.ndim, MATRIX)
 
     @classmethod
     def from_weights(cls, weights: TensorLike, v: TensorLike | None = None, *, dims: str | None = None) -> Attention:
@@ -202,7 +201,7 @@ class Attention(AttentionBase):
                 "AttentionWidget.from_scores(scores, title=…) draws a signed map on a diverging scale"
             )
         made = cls.of(Given(weights, "weights"), v, _shape_of(weights, v), AttentionOptions())
-        return made.as_read("bqk" if dims is None and given.ndim == 3 and made.shape.B > 1 else None)
+        return made.as_read(dims, given.ndim, MATRIX)
 
     def block(
         self,

@@ -94,6 +94,13 @@ def witnessed(att: A, witness: CallWitness) -> A:
     return found
 
 
+def read_as(att: A, letters: str) -> A:
+    """Return the same attention with the letters of its 3 axes, which its tokens told."""
+    found = copy.copy(att)
+    found.__dict__["axes_read"] = letters
+    return found
+
+
 def find_head(att: AttentionBase, head: Any) -> int:
     """Return a head's number from 0; otherwise raise IndexError, with the numbers of the heads in the model."""
     try:
@@ -237,9 +244,11 @@ class AttentionBase:
         found.__dict__["_memory"] = self._memory  # log-normalizers do not depend on it
         return found
 
-    def as_read(self, read: str | None) -> Self:
-        """Note how 3 unnamed axes were read, as `axes_read`."""
-        self.__dict__["axes_read"] = read
+    def as_read(self, dims: str | None, axes: int, letters: Iterable[str]) -> Self:
+        """Note how 3 unnamed axes were read, if the first could be heads as well as samples."""
+        if dims is None and axes == 3 and self.shape.B > 1:
+            batch, _, *others = letters
+            self.__dict__["axes_read"] = "".join((batch, *others))
         return self
 
     def own_keys(self, queries: range) -> Sequence[int] | None:

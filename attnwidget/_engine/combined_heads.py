@@ -26,7 +26,7 @@ HOW = ("mean", "max")
 A = TypeVar("A", bound=AttentionBase)
 
 
-class Part(NamedTuple):
+class OneHead(NamedTuple):
     """One of the combined heads."""
 
     att: AttentionBase
@@ -40,7 +40,7 @@ class CombinedHeads:
     It makes no (Q, K) tensor, and shares the log-normalizers of the attentions.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[OneHead, ...]
     how: str
     place: str = ""  # such as "layers 0–11"
     gives: Literal["scores", "weights"] = "weights"
@@ -129,7 +129,7 @@ class CombinedRows:
 class AnyHead:
     """A rule that allows a cell if any of the heads allows it."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[OneHead, ...]
 
     shared: bool = False
     same_for_heads: bool = False
@@ -143,7 +143,7 @@ class AnyHead:
         inner = max((bounds.inner for bounds in each), key=len)
         return KeyBounds(range(min(one.start for one in outer), max(one.stop for one in outer)), inner)
 
-    def _of(self, cells: Block, one: Part) -> KeyBounds:
+    def _of(self, cells: Block, one: OneHead) -> KeyBounds:
         """Return the bounds of one head: see `Rule.bounds`."""
         at, columns = cells._replace(head=one.head), hull(cells.keys)
         found = [rule.bounds(at) for rule in one.att.rules.rules]
@@ -198,7 +198,7 @@ def combined(att: A, heads: Any, how: str) -> A:
     """Combine several heads into one: see `Attention.combine`."""
     as_choice(how, HOW, "how")
     chosen = as_heads(att, heads)
-    return _of_parts(att, CombinedHeads(tuple(Part(att, head) for head in chosen), how))
+    return _of_parts(att, CombinedHeads(tuple(OneHead(att, head) for head in chosen), how))
 
 
 def combined_layers(layers: Sequence[A], numbers: Sequence[int], heads: Any, how: str) -> A:
@@ -218,7 +218,7 @@ def combined_layers(layers: Sequence[A], numbers: Sequence[int], heads: Any, how
             f"layer {first} has (samples, queries, keys) {one}, and layer {second} has {other}: combine layers of one "
             "size, such as combine(layers=[0, 1])"
         )
-    parts = tuple(Part(att, head) for att in layers for head in as_heads(att, heads))
+    parts = tuple(OneHead(att, head) for att in layers for head in as_heads(att, heads))
     return _of_parts(layers[0], CombinedHeads(parts, how, f", {_listed(numbers)}"))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._engine.base import read_as
 from .._engine.step_weights import is_by_step, joined_steps
 from .._tokens.inputs import is_encoding, is_tokens
 from .._utils.validation import FLOATS, as_tensor, kind_of
@@ -96,7 +97,7 @@ def least_of(given: Any) -> float:
 
 def _noted(found: Any, read: str | None) -> Any:
     """Return an attention with the note that its tokens told its axes."""
-    return found.as_read(read) if read is not None and isinstance(found, Attention) else found
+    return read_as(found, read) if read is not None and isinstance(found, Attention) else found
 
 
 def _dims_by_tokens(weights: Any, tokens: Any, dims: str | None) -> str | None:

@@ -582,6 +582,7 @@ for _function, _keywords in (
     (AttentionWidget.__init__, WidgetKeywords),
     (AttentionWidget.from_attention, ShowKeywords),
     (AttentionWidget.from_weights, ShowKeywords),
+    (AttentionWidget.from_scores, WidgetKeywords),
     (AttentionWidget.update, LayeredKeywords),
 ):
     list_keywords(_function, _keywords, AttentionWidget)

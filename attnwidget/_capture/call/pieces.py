@@ -30,7 +30,7 @@ CHANGED = (
 
 
 @dataclass(eq=False)
-class Piece:
+class AttentionPiece:
     """A call that may be a part of one attention, with a copy of its output (B, H, Q, Dv) once that is there."""
 
     call: ObservedCall
@@ -59,11 +59,11 @@ class Pieces:
 
     def __init__(self, name: str, call: ObservedCall) -> None:
         self.name, self._memory = name, _memory_of(call)
-        self.pieces: list[Piece] = []
+        self.pieces: list[AttentionPiece] = []
 
-    def add(self, call: ObservedCall) -> Piece:
+    def add(self, call: ObservedCall) -> AttentionPiece:
         """Add a call."""
-        self.pieces.append(Piece(call))
+        self.pieces.append(AttentionPiece(call))
         return self.pieces[-1]
 
     def may_go_on_with(self, call: ObservedCall) -> bool:
@@ -116,7 +116,7 @@ class Pieces:
         found = self.pieces if whole is None else [whole]
         return [(one.call, one.output) for one in found]
 
-    def _whole(self, masks: Callable[[Any], Any]) -> Piece | None:
+    def _whole(self, masks: Callable[[Any], Any]) -> AttentionPiece | None:
         """Return all pieces as one; None if it is only one, or their places in memory do not fit."""
         if len(self.pieces) < 2 or not all(_has_whole_output(one) for one in self.pieces):
             return None
@@ -165,7 +165,7 @@ def _settings_of(call: ObservedCall) -> tuple[Any, ...]:
     return call.scale, call.softcap, id(call.sinks), call.cross, call.reordered, call.v is None
 
 
-def _has_whole_output(one: Piece) -> bool:
+def _has_whole_output(one: AttentionPiece) -> bool:
     (B, H, Q, _), v = one.call.q.shape, one.call.v
     return v is not None and isinstance(one.output, Tensor) and one.output.shape == (B, H, Q, v.shape[3])
 
@@ -173,9 +173,9 @@ def _has_whole_output(one: Piece) -> bool:
 # Along the queries.
 
 
-def _runs_of_queries(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _runs_of_queries(pieces: Sequence[AttentionPiece]) -> list[list[AttentionPiece]]:
     """Return the pieces in runs: the queries of each piece follow those of the piece before, with the same keys."""
-    runs: list[list[Piece]] = [[pieces[0]]]
+    runs: list[list[AttentionPiece]] = [[pieces[0]]]
     for before, one in itertools.pairwise(pieces):
         if _follows(before.call, one.call):
             runs[-1].append(one)
@@ -220,7 +220,7 @@ def _rows_between(before: Any, x: Tensor) -> int | None:
     return moved if -x.shape[2] < moved < before.shape[2] else None  # else they may be other heads or samples
 
 
-def _joined_queries(run: Sequence[Piece], masks: Callable[[Any], Any]) -> Piece:
+def _joined_queries(run: Sequence[AttentionPiece], masks: Callable[[Any], Any]) -> AttentionPiece:
     """Return the pieces of a run as one."""
     if len(run) == 1:
         return run[0]
@@ -242,7 +242,7 @@ def _joined_queries(run: Sequence[Piece], masks: Callable[[Any], Any]) -> Piece:
     mask: Any = joined.mask
     call = replace(first, q=q, k=k, v=v, mask=mask, bias=joined.bias, is_causal=False)
     call.cached = any(one.cached for one in calls)
-    return Piece(call, torch.cat([one.output for one in run], 2))
+    return AttentionPiece(call, torch.cat([one.output for one in run], 2))
 
 
 def _with_size(x: Tensor, axis: int, size: int, step: int) -> Tensor:
@@ -256,7 +256,7 @@ def _with_size(x: Tensor, axis: int, size: int, step: int) -> Tensor:
 # Along heads and samples.
 
 
-def _joined_along_an_axis(pieces: Sequence[Piece]) -> list[Piece] | None:
+def _joined_along_an_axis(pieces: Sequence[AttentionPiece]) -> list[AttentionPiece] | None:
     """Return fewer pieces: those at even distances in memory as one each; None if there is no such order."""
     calls = [one.call for one in pieces]
     if any(one.call.q.shape != calls[0].q.shape or one.call.k.shape != calls[0].k.shape for one in pieces):
@@ -293,7 +293,7 @@ def _heads_apart(call: ObservedCall) -> HeadsApart:
     return HeadsApart(None, 0) if call.heads_apart is None else call.heads_apart()
 
 
-def _joined_group(pieces: Sequence[Piece], axis: int) -> Piece | None:
+def _joined_group(pieces: Sequence[AttentionPiece], axis: int) -> AttentionPiece | None:
     """Return pieces at even distances along an axis of q as one; None if k, v or the rules do not fit."""
     calls, n, first = [one.call for one in pieces], len(pieces), pieces[0].call
     (step, *others) = _steps(call.q for call in calls)
@@ -315,7 +315,7 @@ def _joined_group(pieces: Sequence[Piece], axis: int) -> Piece | None:
         return None
     q = _with_size(first.q, axis, n, step)
     whole = replace(first, q=q, k=k, v=v, **rules)
-    return Piece(whole, torch.cat([one.output for one in pieces], axis))
+    return AttentionPiece(whole, torch.cat([one.output for one in pieces], axis))
 
 
 def _is_same(one: Any, other: Any) -> bool:

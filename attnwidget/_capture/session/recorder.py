@@ -18,7 +18,7 @@ from torch import nn
 from ..._utils.interrupts import interrupts_put_off
 from ..call.memory_limit import MemoryLimit, OverLimit
 from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
-from ..call.pieces import Piece, Pieces, may_be_piece
+from ..call.pieces import AttentionPiece, Pieces, may_be_piece
 from ..call.query_offset import keys_after
 from ..carried.output_watcher import CallFacts, OutputWatcher
 from ..distributed.context_parallel import refuse_spread_positions
@@ -360,7 +360,7 @@ class Recorder(ModelCalls):
         piece = self._piece_of(name, read)
         return self._record(name, read) if piece is None else piece.take
 
-    def _piece_of(self, name: str, read: Callable[[], ObservedCall]) -> Piece | None:
+    def _piece_of(self, name: str, read: Callable[[], ObservedCall]) -> AttentionPiece | None:
         """Return a call as a piece of one attention; None if it is whole, so that it is recorded at once."""
         pieces, may_go_on = self._pieces.now, False
         if self._joins_pieces and self.matcher.takes_calls and not under_transform():
