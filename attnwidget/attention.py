@@ -21,6 +21,7 @@ from ._analysis.gradients import Gradients, gradients, jacobian
 from ._analysis.head_sampling import metrics
 from ._analysis.keep import Kept, keep
 from ._analysis.metrics import Metrics
+from ._analysis.received import received
 from ._analysis.segment_mass import SegmentMass, by_segment
 from ._analysis.statistics import Statistics, statistics, top_keys
 from ._engine import overview as overviews
@@ -380,6 +381,27 @@ class Attention(AttentionBase):
             return overviews.overview(self, batch, head, size=size, pool=pool, stage=stage, progress=progress)
         sample, number, size = overviews.checked(self, batch, head, size, pool, stage)
         return parts.overviews([(None, self)], sample, [[number]], size, pool, stage, executor, progress)[0][0]
+
+    def received(self, *, batch: int = 0, head: int | None = None) -> Tensor:
+        """Return the mean weight that each key receives from the queries that may attend to it, exactly.
+
+        Args:
+            batch: which sample; negative counts from the end.
+            head: which head; None for all.
+
+        Returns:
+            (K,), or (H, K) for all heads. NaN for a key that no query may attend to.
+
+        Raises:
+            IndexError: there is no such sample or head.
+
+        >>> att = Attention.from_scores(torch.zeros(3, 3), is_causal=True)
+        >>> att.received(head=0)  # the first key: (1 + 1/2 + 1/3) / 3
+        tensor([0.6111, 0.4167, 0.3333])
+        """
+        sample, number = self.find(batch, 0 if head is None else head)
+        found = received(self, sample, [*range(self.shape.H)] if head is None else [number])
+        return found if head is None else found[0]
 
     def top_keys(self, query: int, count: int = 10, *, batch: int = 0, head: int = 0) -> tuple[Tensor, Tensor]:
         """Find the keys with the largest weights of a query, exactly, among all keys.
