@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 # Set first: the other traits are checked against these, and count words if subwords are merged into words.
 SIGNED = (
-    "these numbers go down to {:.4g}, so they are no weights: they are shown as scores, on a diverging scale. "
+    "these numbers go down to {:.4g}, so they are not weights: they are shown as scores, on a diverging scale. "
     "AttentionWidget.from_scores(…, title=…) does that without this warning"
 )
 FIRST = ("kinds", "layer", "batch", "tokenizer", "tokens", "key_tokens", "what_if", "target", "pieces")
@@ -220,7 +220,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             dims: another order of axes, as in `Attention.from_weights`.
             show: the keywords of `AttentionWidget` from `tokens` on.
 
-        Numbers below 0 are no weights: a signed map is shown as `from_scores` shows it, after a warning.
+        Numbers below 0 are not weights: a signed map is shown as `from_scores` shows it, after a warning.
 
         Raises:
             ValueError, TypeError: as `Attention.from_weights` raises them; or a model's output has no weights (the

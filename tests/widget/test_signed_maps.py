@@ -22,7 +22,7 @@ def test_a_signed_map_is_drawn_as_given() -> None:
 
 @pytest.mark.parametrize("how", [{"tokens": NAMES}, {"v": NAMES}])
 def test_weights_below_zero_are_shown_so_after_a_warning(how: dict[str, list[str]]) -> None:
-    with pytest.warns(UserWarning, match=r"go down to -0\.\d+, so they are no weights: .*AttentionWidget.from_scores"):
+    with pytest.warns(UserWarning, match=r"go down to -0\.\d+, so they are not weights: .*AttentionWidget.from_scores"):
         w = AttentionWidget.from_weights(MAP, **how)  # type: ignore[arg-type]
     assert (w.stage, w.tokens) == ("scores", NAMES)
     with pytest.raises(ValueError, match=r"AttentionWidget\.from_scores\(scores, title=…\) draws a signed map"):
