@@ -99,6 +99,8 @@ def read_sinks(options: AttentionOptions, heads: int) -> Tensor | None:
     if options.sinks is None:
         return None
     if isinstance(options.sinks, int | float):
+        if options.sinks == -inf:
+            return None
         return torch.tensor(as_number(options.sinks, "sinks"), device="cpu").expand(heads)
     found = as_tensor(options.sinks, "sinks").detach()
     check_floats(found, "sinks")

@@ -51,11 +51,11 @@ from .traits.keywords import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Set first: the other traits are checked against these, and count words if subwords are merged into words.
 SIGNED = (
     "these numbers go down to {:.4g}, so they are not weights: they are shown as scores, on a diverging scale. "
     "AttentionWidget.from_scores(…, title=…) does that without this warning"
 )
+# Set first: the other traits are checked against these, and count words if subwords are merged into words.
 FIRST = ("kinds", "layer", "batch", "tokenizer", "tokens", "key_tokens", "what_if", "target", "pieces")
 
 

@@ -392,3 +392,12 @@ def test_heads_in_half_types(dtype: torch.dtype, tiny_blocks: None) -> None:
     seen = att.overview(size=50)  # bins of 3 × 3
     near = near.pooled("weights", 1)
     assert_close(seen.values[:, 0], att.block(keys=slice(3)).view(50, 3, 3).amax((1, 2)), **near)
+
+
+def test_minus_infinity_for_all_heads_is_no_sink() -> None:
+    q, k = torch.randn(2, 2, 4, 8, generator=torch.Generator().manual_seed(0))[:, None]
+    att = Attention(q, k, sinks=-torch.inf)
+    assert not att.has_sinks
+    assert torch.equal(att.block(head=1), Attention(q, k).block(head=1))
+    with pytest.raises(ValueError, match="sinks is inf: give a finite number"):
+        Attention(q, k, sinks=torch.inf)
