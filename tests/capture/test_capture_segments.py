@@ -110,3 +110,26 @@ def test_what_was_rejected_is_forgotten() -> None:
         text.append(None, 1, count)
     text.shorten(15)
     assert (text.calls, text.prompt) == ([12, 1, 1, 1], 12)
+
+
+def test_sentences_are_known_by_their_token_types(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=16)).eval()
+    ids = torch.tensor([[2, 5, 6, 3, 7, 8, 3], [2, 5, 3, 7, 3, 0, 0], [2, 5, 6, 7, 8, 9, 3]])
+    types = torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0]])
+    with torch.no_grad(), capture(model) as cap:
+        model(ids, attention_mask=(ids > 0).long(), token_type_ids=types)
+    cap.save(tmp_path / "pair.safetensors")
+    for known in (cap, Capture.load(tmp_path / "pair.safetensors")):
+        one, two, three = (known.segments(batch=batch) for batch in range(3))
+        assert one.names == ("first token", "sentence A", "sentence B")
+        assert (one.positions("sentence A").tolist(), one.positions("sentence B").tolist()) == ([1, 2, 3], [4, 5, 6])
+        assert two.names == ("first token", "sentence A", "sentence B", "padding")
+        assert two.positions("sentence B").tolist() == [3, 4]
+        assert three.names == ("first token", "sentence A")
+        assert known.widget().segments[1] == two  # by themselves
+    with torch.no_grad(), capture(model) as alone:
+        model(ids, token_type_ids=types * 0)
+    with pytest.raises(ValueError, match="prompt and answer are not known"):
+        alone.segments()

@@ -277,8 +277,8 @@ class Forward:
         """Return the named parts of the text that the model read, in tokens, found by its own ids and tokenizer.
 
         Args:
-            source: as in `attnwidget.segments`; None: the prompt and the answer of a generated text, whose last token
-                was never read.
+            source: as in `attnwidget.segments`; None: "sentence A" and "sentence B" as `token_type_ids` told them, or
+                the prompt and the answer of a generated text, whose last token was never read.
             batch: the sample.
             cross: use the text of the cross-attention's keys, such as an encoder's.
             unit: of spans: "tokens", or "characters", which needs `attnwidget.segments` with the text.

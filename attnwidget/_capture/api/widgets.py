@@ -25,8 +25,8 @@ from ..text.unpadded import TITLE, by_sample, sample_key
 def labeled(
     stack: NamedStack, tokens: Mapping[str, StackTokens], name: str, effects: EffectRunner | None = None
 ) -> LabeledStack:
-    """Return a stack with its tokens, an image's patches, prompt and answer, and its model, as a widget takes it."""
-    own, parts = tokens[name], prompt_and_answer(stack)
+    """Return a stack with its tokens, an image's patches, its known segments, and its model, as a widget takes it."""
+    own, parts = tokens[name], known_segments(stack)
     labels = {"tokens": own.tokens, "key_tokens": own.key_tokens, "segments": parts, **stack.grids()}
     return LabeledStack(with_words(stack.attention, stack.tokenizer), **labels, effects=effects)
 
@@ -46,8 +46,8 @@ def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords 
     return SavedWords(None, words) if words else None
 
 
-def prompt_and_answer(stack: NamedStack) -> list[Segments] | None:
-    """Return the prompt and the answer of each sample as segments; None if they are not known."""
+def known_segments(stack: NamedStack) -> list[Segments] | None:
+    """Return the sentences, or the prompt and the answer, of each sample as segments; None if they are not known."""
     if any(stack.keys.length != att.shape.K for att in stack.attention):
         return None
     try:
@@ -90,7 +90,7 @@ def widget_by_sample(
 
     def labels(one: str) -> tuple[Any, Any, Any]:
         own = tokens[one]
-        parts = given if given is not None and one == name else prompt_and_answer(stacks[one])
+        parts = given if given is not None and one == name else known_segments(stacks[one])
         return own.tokens, own.key_tokens, parts
 
     show["forward"], show["stack"] = sample_key(keys[name], chosen, stacks[name])

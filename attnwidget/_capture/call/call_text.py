@@ -105,6 +105,7 @@ class CallText:
     real: Tensor | None = None  # (B, Q) bool, False for padding
     key_ids: Tensor | None = None  # (B, K), of a cross-attention
     key_real: Tensor | None = None  # (B, K)
+    types: Tensor | None = None  # (B, Q), token_type_ids: which sentence each token belongs to
     patches: PatchGrid | None = None
     key_patches: PatchGrid | None = None
     images: ImageTokens | None = None
@@ -170,6 +171,7 @@ class RecordText:
     _real: GrowingNumbers = field(default_factory=GrowingNumbers)
     _key_ids: Tensor | None = None
     _key_real: Tensor | None = None
+    _types: Tensor | None = None  # of a record of one call
     patches: PatchGrid | None = None
     key_patches: PatchGrid | None = None
     images: ImageTokens | None = None
@@ -185,6 +187,7 @@ class RecordText:
         found.append(text, batches, queries)
         if text is not None:
             found.patches, found.images, found.videos = text.patches, text.images, text.videos
+            found._types = text.types
         if text is not None and cross:
             found._key_ids, found._key_real, found.key_patches = text.key_ids, text.key_real, text.key_patches
             found.key_claim = text.key_claim
@@ -228,6 +231,7 @@ class RecordText:
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors over positions, by name."""
         found = {"ids": self.ids, "real": self.real, "key_ids": self.key_ids, "key_real": self.key_real}
+        found["types"] = self.types
         return {name: x for name, x in found.items() if x is not None}
 
     def all_ids(self) -> list[Tensor]:
@@ -253,6 +257,7 @@ class RecordText:
         """
         given = {name: tensors[entry[name]] for name in ("ids", "real", "key_ids", "key_real") if name in entry}
         text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"))
+        text.types = tensors[entry["types"]] if "types" in entry else None
         text.patches, text.key_patches = (_grid(entry.get(name)) for name in ("patches", "key_patches"))
         text.images, text.videos = (
             ImageTokens.of_entry(entry[name]) if name in entry else None for name in ("images", "videos")
@@ -285,6 +290,15 @@ class RecordText:
         """Whether each query is not padding, (B, Q) bool on the CPU; None if unknown."""
         found = self._real.joined()
         return None if found is None else found != 0
+
+    @property
+    def types(self) -> Tensor | None:
+        """The number of the sentence of each query, (B, Q) on the CPU; None if unknown, or if all are of one."""
+        found, ids = self._types, self._ids.joined()
+        if found is None or ids is None or found.shape != ids.shape or found.is_floating_point():
+            return None
+        found = self._types = found.to("cpu", torch.int64)
+        return found if bool((found != found[:, :1]).any()) else None
 
     @property
     def key_ids(self) -> Tensor | None:

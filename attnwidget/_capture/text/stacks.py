@@ -170,7 +170,7 @@ class NamedStack:
         """
         side = self.keys
         at = as_index(batch, side.batches, "batch", "batches")
-        source = self._prompt_and_answer() if source is None else source
+        source = (self._sentences(at) or self._prompt_and_answer()) if source is None else source
         found = ids_of(side.ids)
         ids = None if found is None or None in found[at] else found[at]
         labels = side.labels(self.tokenizer)
@@ -182,6 +182,21 @@ class NamedStack:
             own = None if labels is None else labels[at]
         known: dict[str, Any] = {} if own is None else {"tokens": own}
         return segments(source, tokenizer=self.tokenizer, ids=ids, **known, unit=unit, length=side.length)
+
+    def _sentences(self, batch: int) -> dict[str, list[tuple[int, int]]] | None:
+        """Return the spans of the sentences that `token_type_ids` told, of one sample; None if each has only one."""
+        types = None if self.cross or self.keys.key else self.queries.text.types
+        if types is None or types.shape[1] != self.keys.length:
+            return None
+        real = self.queries.text.real
+        own = types[batch] if real is None else types[batch].masked_fill(~real[batch], -1)
+        numbers = sorted({*own.tolist()} - {-1})
+        found: dict[str, list[tuple[int, int]]] = {f"sentence {chr(65 + i)}": [] for i in range(len(numbers))}
+        for name, number in zip(found, numbers, strict=True):
+            edges = torch.diff((own == number).int(), prepend=torch.zeros(1).int(), append=torch.zeros(1).int())
+            starts, stops = ((edges == sign).nonzero().flatten().tolist() for sign in (1, -1))
+            found[name] = list(zip(starts, stops, strict=True))
+        return found
 
     def _prompt_and_answer(self) -> dict[str, tuple[int, int]]:
         prompt, before = self.queries.text.prompt, first_key_of(self)

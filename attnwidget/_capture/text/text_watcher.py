@@ -122,6 +122,7 @@ class TowerText:
     lookups: list[Lookup] = field(default_factory=list)
     used: bool = False  # whether attention of the tower has run since
     mask: Tensor | None = None  # (B, n)
+    types: Tensor | None = None  # (B, n), token_type_ids
     grid: tuple[int, int] | None = None
     pictures: Pictures | None = None  # that it is about to see, in order
     output: Tensor | None = None  # some numbers of its output, (B, FINGERPRINT)
@@ -133,7 +134,7 @@ class TowerText:
     def begin(self) -> None:
         """Forget the text of an earlier forward pass."""
         self.lookups, self.used, self.mask, self.grid, self.pictures = [], False, None, None, None
-        self.read = {}
+        self.read, self.types = {}, None
 
     def forget_source(self) -> None:
         """Forget also the text that later forward passes could attend to."""
@@ -259,6 +260,8 @@ class TextWatcher:
         ids = None if lookup is None else lookup.fitting(batches, queries)
         own.read[queries] = lookup if ids is not None else None
         text = CallText(ids, None if own.mask is None else _fitting(own.mask, batches, queries, last=True))
+        if ids is not None and own.types is not None:
+            text.types = _fitting(own.types, batches, queries)
         if lookup is not None and ids is not None and self._may_be_of_another(path, lookup, own.lookups):
             lookup.claim.add(path)
             text.claim = lookup.claim
@@ -485,6 +488,9 @@ class TextWatcher:
         mask = named.get("attention_mask")
         if isinstance(mask, Tensor) and mask.ndim == 2:
             text.mask = text.last_mask = mask.detach().clone()
+        types = named.get("token_type_ids")
+        if isinstance(types, Tensor) and types.ndim == 2:
+            text.types = types.detach().clone()
 
     def _tower_ends(self, _: Any, args: tuple[Any, ...], named: dict[str, Any], output: Any, *, path: str) -> None:
         first = output[0] if isinstance(output, list | tuple) else getattr(output, "last_hidden_state", output)
