@@ -96,7 +96,7 @@ def of_one(name: str, x: Tensors) -> Iterator[Any]:
             yield found.values, found.allowed
     if att.has_sinks:
         yield att.sink_weights(**at), att.block("masked", keys="sink", **at)
-    yield att.top_keys(3, 4, **at)
+    yield att.top_keys(3, 4, **at), att.received(**at)
     yield att.statistics(**at), att.metrics(**at), att.metrics(tokens=TOKENS, rows=3, **at)
     yield att.check(TOKENS, **at), att.explain(7, 3, **at)
     if "masked" in att.stages:
@@ -134,6 +134,7 @@ def of_stacks(x: Tensors) -> Iterator[Any]:
     yield stack[["layer 1"]].keep("window", 6), find_heads(stack, kind=["sink", "lookback"], segments=PARTS)
     yield AttentionStack.from_arrays({"one": {"q": x.q, "k": x.k}, "two": {"q": x.q, "k": x.k}})[1].block(batch=1)
     yield stack.rollout(1).block(), stack.rollout(heads="max").block(), stack.rollout(heads=[0, 2]).block()
+    yield stack.combine(heads=[0]).block(batch=-1), stack.combine(how="max").block(queries=[1, 3])
 
 
 def of_functions(x: Tensors) -> Iterator[Any]:

@@ -193,7 +193,8 @@ class NamedStack:
         numbers = sorted({*own.tolist()} - {-1})
         found: dict[str, list[tuple[int, int]]] = {f"sentence {chr(65 + i)}": [] for i in range(len(numbers))}
         for name, number in zip(found, numbers, strict=True):
-            edges = torch.diff((own == number).int(), prepend=torch.zeros(1).int(), append=torch.zeros(1).int())
+            is_own = (own == number).int()
+            edges = torch.diff(is_own, prepend=is_own.new_zeros(1), append=is_own.new_zeros(1))
             starts, stops = ((edges == sign).nonzero().flatten().tolist() for sign in (1, -1))
             found[name] = list(zip(starts, stops, strict=True))
         return found

@@ -4,7 +4,7 @@ import { computed, type ReadonlySignal, type Signal, signal } from "@preact/sign
 import { isBySize, isSigned, wordsOf } from "../contract/stages";
 import type { Side } from "../contract/values";
 import type { Over } from "../data/matrix";
-import { type Ranking, shortened } from "../data/rank";
+import { type Ranking, shortened, strongestCell } from "../data/rank";
 import {
   type Combination,
   combinationSource,
@@ -18,7 +18,7 @@ import {
 } from "../state/queries";
 import { axisSegments, type BlockCells, blockCells } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
-import { count, listNumber } from "../text/format";
+import { cellNumber, count, listNumber } from "../text/format";
 import type { Labels } from "../text/labels";
 import { SINK, SINK_TITLE } from "../text/words";
 import { BlockPanel, SegmentMark, showsBlock } from "./block-panel";
@@ -146,6 +146,32 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
   );
 }
 
+/** The strongest link of a head in words, to show how a row reads. */
+function StrongestLink({ ui }: { ui: Ui }) {
+  const { queryLabels, keyLabels, picture } = ui.store;
+  const link = strongestCell(picture.value);
+  if (link === null) return null;
+  const { query, key, weight } = link;
+  return (
+    <button type="button" class="aw-link-said" onClick={() => goToPlace(ui, query, key)}>
+      <Said labels={queryLabels.value} index={query} side="Query" /> looks most at{" "}
+      <Said labels={keyLabels.value} index={key} side="key" />,{" "}
+      {cellNumber(weight, "weights") || listNumber(weight, "weights")}
+    </button>
+  );
+}
+
+function Said({ labels, index, side }: { labels: Labels; index: number; side: string }) {
+  if (!isNamed(labels, index)) {
+    return (
+      <>
+        {side} {count(index)}
+      </>
+    );
+  }
+  return <bdi>{labels.at(index).text}</bdi>;
+}
+
 function Place({ labels, index }: { labels: Labels; index: number }) {
   if (!isNamed(labels, index)) return <>{count(index)}</>;
   return (
@@ -164,6 +190,7 @@ function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most:
       <>
         <div class="aw-panel-head" />
         {target === null && <p class="aw-prompt">Point at a row to see its keys. Click to pin it.</p>}
+        {target === null && together === null && <StrongestLink ui={ui} />}
       </>
     );
   }

@@ -1,6 +1,6 @@
 /** The ranking of a row or column: the strongest cells, how many matter, how spread out the weights are. */
 
-import { BLOCKED, MINUS_INF, NAN, PLUS_INF } from "../contract/decode";
+import { BLOCKED, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
 
 export interface Ranking {
   /** Positions of the strongest cells, strongest first, without NaN and blocked cells. */
@@ -21,6 +21,25 @@ export interface Ranking {
   readonly ninety: number;
   /** The learned sink's number in a row, counted in the entropies; null without one. */
   readonly sink?: number | null;
+}
+
+/**
+ * Return the strongest cell of a picture whose cells are pairs, without the first key and without a query's own key,
+ * which are often strong in any text; null if that is not known, or if there is none.
+ */
+export function strongestCell(picture: Picture | null): { query: number; key: number; weight: number } | null {
+  if (picture === null || !picture.exact || picture.sampled !== null || picture.grid === null) return null;
+  if (picture.of.stage !== "weights") return null;
+  const { columns, values, kinds } = picture.grid;
+  const square = picture.queries === picture.keys;
+  let found = -1;
+  for (let at = 0; at < values.length; at++) {
+    const key = at % columns;
+    if (key === 0 || kinds[at] !== NUMBER || (square && key === Math.floor(at / columns))) continue;
+    if (found < 0 || values[at]! > values[found]!) found = at;
+  }
+  if (found < 0 || values[found]! <= 0) return null;
+  return { query: Math.floor(found / columns), key: found % columns, weight: values[found]! };
 }
 
 /** Rank a row or column: one pass for the sums, one sort of the allowed values for `ninety`; signed numbers by size. */

@@ -182,12 +182,17 @@ describe("pointing", () => {
     expect(view.status).toContain("lent 2 → bank 1");
   });
 
-  test("with nothing pinned and no pointer the panel says what to do", async () => {
+  test("with nothing pinned and no pointer the panel says what to do, and the strongest link, which a click pins", async () => {
     const { view } = await small();
-    expect(view.panel).toBe("Point at a row to see its keys. Click to pin it.");
+    const said = /^Point at a row to see its keys\. Click to pin it\.\s*lent looks most at bank, \.30$/;
+    expect(view.panel).toMatch(said);
     await view.hover(1, 1);
     view.leave();
-    expect(view.panel).toBe("Point at a row to see its keys. Click to pin it.");
+    expect(view.panel).toMatch(said);
+    view.all(".aw-link-said")[0]!.click();
+    await view.hover(3, 2);
+    view.leave();
+    expect(view.status).toMatch(/^lent 2 → bank 1/);
   });
 
   test("with a finger previews nothing: a tap pins", async () => {

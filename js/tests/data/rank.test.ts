@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF } from "../../src/contract/decode";
-import { rank, shortened } from "../../src/data/rank";
+import { BLOCKED, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../../src/contract/decode";
+import { rank, shortened, strongestCell } from "../../src/data/rank";
 import { random } from "../helpers/states.ts";
 
 const numbers = (...values: number[]) => Float32Array.from(values);
@@ -142,4 +142,33 @@ test("what leaves the strongest joins the rest, infinite numbers apart", () => {
   const values = numbers(Infinity, Infinity, 2, 1);
   const short = shortened(rank(values, kindsOf(values), 3), 1);
   expect(short).toMatchObject({ top: [0], values: [Infinity], rest: { count: 3, sum: 3 } });
+});
+
+describe("the strongest link of a head", () => {
+  const pictureOf = (values: number[], columns: number, more: Partial<Picture> = {}) =>
+    ({
+      of: { layer: 0, batch: 0, head: 0, stage: "weights", pool: "max" },
+      queries: values.length / columns,
+      keys: columns,
+      exact: true,
+      sampled: null,
+      grid: { rows: values.length / columns, columns, values: numbers(...values), kinds: kindsOf(numbers(...values)) },
+      ...more,
+    }) as Picture;
+
+  test("is not that of the first key, nor of a token with itself", () => {
+    const picture = pictureOf([1, 0, 0, 0.9, 0.1, 0, 0.1, 0.3, 0.6], 3);
+    expect(strongestCell(picture)).toEqual({ query: 2, key: 1, weight: expect.closeTo(0.3) });
+    const cross = pictureOf([0.2, 0.8, 0.7, 0.3, 0.5, 0.5], 2); // of another text
+    expect(strongestCell(cross)).toEqual({ query: 0, key: 1, weight: expect.closeTo(0.8) });
+  });
+
+  test("is left out where there is none, or where a cell is not a pair of weights", () => {
+    expect(strongestCell(pictureOf([1, 0, 0.5, 0.5], 2, { exact: false }))).toBeNull();
+    expect(strongestCell(pictureOf([1, Number.NaN, 0.5, 0.5], 2))).toBeNull();
+    expect(strongestCell(pictureOf([1, 0, 1, 0], 2))).toBeNull();
+    const scores = { of: { layer: 0, batch: 0, head: 0, stage: "scores", pool: "max" } } as Partial<Picture>;
+    expect(strongestCell(pictureOf([1, 2, 3, 4], 2, scores))).toBeNull();
+    expect(strongestCell(null)).toBeNull();
+  });
 });

@@ -1,7 +1,7 @@
 /** The matrix: cells on a canvas, labels around it, rings above it. */
 
 import { effect } from "@preact/signals-core";
-import { KeyLabels, QueryLabels } from "../../components/axis-labels";
+import { AxisTitles, KeyLabels, QueryLabels } from "../../components/axis-labels";
 import { mount, part, px, type View } from "../../components/dom";
 import { watchKeyboard } from "../../components/keyboard";
 import { headWords, numberOf, stackWords } from "../../components/phrases";
@@ -46,6 +46,7 @@ export function heatmap(ui: Ui): Heatmap {
     mount(part("aw-segment-margins"), () => <SegmentMargins ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <QueryLabels ui={ui} plot={plot} />),
     mount(part("aw-labels"), () => <KeyLabels ui={ui} plot={plot} />),
+    mount(part("aw-labels"), () => <AxisTitles ui={ui} plot={plot} />),
     mount(part("aw-floating"), () => <WholeHead plot={plot} reset={pointer.reset} />),
     mount(part("aw-floating"), () => (pointer.hint.value ? <ZoomHint plot={plot} /> : <Readout ui={ui} plot={plot} />)),
   ];
