@@ -87,7 +87,7 @@ def test_in_every_host(gallery: Show, case: str, host: str) -> None:
 def test_a_word_is_pinned_and_colored_by_its_exact_weights(gallery: Show) -> None:
     w = bank()
     shown = gallery(w)
-    shown.page.get_by_text("lent", exact=True).click()
+    shown.page.locator(".aw-word").get_by_text("lent", exact=True).click()
     shown.wait_for_lines()
     at = w.query
     assert at is not None
