@@ -12,7 +12,7 @@ from .._engine.level_cache import LevelCache
 from .._engine.sources import Stage
 from .._engine.stages import NORMALIZED
 from .._engine.what_if import WhatIfLayers
-from .._messages.codec.images import Patches
+from .._messages.codec.patches import Patches
 from .._messages.pictures.heads_overview import OwnMetrics
 from .._messages.segments.segment_mass import HeadMasses, MassPass
 from .._tokens.tokenizers import Spelling
@@ -95,6 +95,8 @@ class TraitsView(Protocol):
     theme: str
     top_k: int | None
     threshold: float
+    overlay: str
+    opacity: float
     direction: str
     bar: str
     order: str

@@ -65,22 +65,17 @@ def labels_of(tokens: Sequence[str] | None, length: int, spelling: Spelling | No
     return labels
 
 
-def patch_labels(labels: Sequence[Label], grid: tuple[int, int], start: int | None) -> list[Label]:
-    """Return labels with image patches named by row and column.
+def patch_labels(labels: Sequence[Label], names: Sequence[str], start: int | None) -> list[Label]:
+    """Return labels with names for image patches.
 
     Args:
         labels: of all positions.
-        grid: rows and columns of patches.
+        names: of the patches.
         start: the position of the first patch; None: there is none.
     """
-    rows, columns = grid
     first = len(labels) if start is None else start
-    return [
-        Label(f"row {(at - first) // columns}, {(at - first) % columns}", "", False)
-        if 0 <= at - first < rows * columns
-        else label
-        for at, label in enumerate(labels)
-    ]
+    own = [Label(name, "", False) for name in names[: max(0, len(labels) - first)]]
+    return [*labels[:first], *own, *labels[first + len(own) :]]
 
 
 def display(token: str, style: Style = "text") -> str:

@@ -76,10 +76,11 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             `decode`.
         pieces: "pieces" for subwords, or "words": weights are then summed and averaged as in `Attention.merge`, and
             positions count words.
-        grid: (rows, columns) of image patches. They are the last positions, or begin at `grid_start`, of the queries,
-            the keys or both (`grid_side`: "query", "key", "both"; "auto": the sides that they fit).
-        image: the image of these patches: a path, a Pillow image or an array (H, W, 3); or a list with one for each
-            sample.
+        grid: (rows, columns) of image patches; (frames, rows, columns) of a video; or a list with one of these, or
+            None, for each layer. They are the last positions, or begin at `grid_start`, of the queries, the keys or
+            both (`grid_side`: "query", "key", "both"; "auto": the sides that they fit).
+        image: the image of these patches: a path, a Pillow image or an array (H, W, 3); for a video a list or an array
+            of its pictures, or one for all; or a list with one image or video for each sample.
         title: a line above the picture.
         stack, forward: the first stack shown, by name and number of its forward pass, if `from_attention` got several.
         layer, batch, head: the first ones shown.
@@ -101,6 +102,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         theme: "auto", "light", "dark" or "contrast".
         top_k: the number of links drawn for each token in the graph; None: all.
         threshold: the least weight of a drawn link, 0 to 1.
+        overlay: how weights are drawn over an image: "patches", or "smooth", interpolated between their centers.
+        opacity: of the weights over an image, 0 to 1.
         direction: "query" shows the keys that each query attends to; "key" shows the queries that attend to each key.
         bar: the metric below each head in the heads view: "entropy", "first_token", "previous_token", "itself",
             "same_token", "last_token", "induction", "mean_distance", "masked_share" or "learned_sink" (see `Metrics`);
@@ -541,8 +544,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         shape = self._selected.shape
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
-        witness = self._selected.witness
-        called = "map" if witness is not None and witness.maps else "sample"
+        called = {"maps": "map", "windows": "window"}.get(self._axes_read(self.layer) or "", "sample")
         sample = f"{called} {self.batch} of {shape.B}, " if shape.B > 1 else ""
         own = in_model([self.head], all_heads.numbers_of_heads(self._selected))
         return (

@@ -13,7 +13,8 @@ from PIL import Image
 from traitlets import TraitError
 
 from attnwidget import AttentionWidget
-from attnwidget._messages.codec import images
+from attnwidget._messages.codec import images, patches
+from attnwidget._messages.codec.patches import LayerGrid
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (12, 20, 3), dtype=np.uint8)
 
@@ -103,7 +104,8 @@ def test_what_is_no_image(image: Any, error: type[Exception], says: str) -> None
     ],
 )
 def test_where_patches_are(given: tuple[Any, ...], found: tuple[Any, ...]) -> None:
-    assert images.place(*given) == found
+    grid, side, start, queries, keys = given
+    assert patches.place(LayerGrid(*grid, start=start, side=side), queries, keys)[:4] == found
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,10 @@ def test_where_patches_are(given: tuple[Any, ...], found: tuple[Any, ...]) -> No
     ],
 )
 def test_patches_that_do_not_fit(given: tuple[Any, ...], says: str) -> None:
+    grid, side, start, queries, keys = given
+    of_layer = LayerGrid(*grid, start=start, side=side)
     with pytest.raises(ValueError, match=says):
-        images.place(*given)
+        patches.place(of_layer, queries, keys)
 
 
 # In the widget.

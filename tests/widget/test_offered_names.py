@@ -14,7 +14,7 @@ from attnwidget import Attention, AttentionWidget, ComparisonWidget, compare, ma
 Q, K = torch.randn(2, 1, 2, 4, 8)
 ATT = Attention(Q, K, K)
 WIDGET, BOTH = AttentionWidget(Q, K), compare(ATT, ATT)
-METHODS = {"close", "figure", "finish", "from_attention", "from_weights", "metrics", "observe", "to_html", "unobserve",
+METHODS = {"close", "figure", "finish", "from_attention", "metrics", "observe", "to_html", "unobserve",
            "update", "weights"}  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -239,6 +239,8 @@ class Forward:
         shown = self._shown(stacks, cross, stack, forward)
         if tokenizer is not self.tokenizer:
             stacks = {name: replace(one, tokenizer=tokenizer) for name, one in stacks.items()}
+        if stack is None and forward is None and not cross:
+            shown = self._stack_of_layer(stacks, shown, cast(dict[str, Any], show))
         placed = TokensOfStacks(stacks, shown, tokens, show.pop("key_tokens", None), tokenizer)
         if stack is None and forward is None:  # the tokens may belong to another tower than the first
             shown = placed.given_for
@@ -259,6 +261,22 @@ class Forward:
             return widget_by_sample(stacks, keys, placed, (shown, batch), model, {**show})
         token = logit_token(target, stacks[shown].attention, tokenizer, needed=model is None)
         return AttentionWidget.from_attention(sources, target=token, **show)
+
+    def _stack_of_layer(self, stacks: dict[str, NamedStack], shown: str, show: dict[str, Any]) -> str:
+        """Return the stack with the wanted layer: one that the first stack lacks counts in `attention`.
+
+        Args:
+            stacks: by name.
+            shown: the name of the first.
+            show: the keywords; the layer gets its number in its stack.
+        """
+        names, layer = [*self._stack(cross=False).names], show.get("layer")
+        if type(layer) is int and len(stacks[shown].records) <= layer < len(names):
+            for name, one in stacks.items():
+                if names[layer] in one.records and one.forward == stacks[shown].forward:
+                    show["layer"] = [*one.records].index(names[layer])
+                    return name
+        return shown
 
     def _shown(self, stacks: dict[str, NamedStack], cross: bool, stack: str | None, forward: Any = None) -> str:
         """Return the name of the stack that a widget shows first."""

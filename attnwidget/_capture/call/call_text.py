@@ -4,41 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .patch_grid import MOST, PatchGrid, size_of_image
+
 UNKNOWN = -1  # in place of an id
-MOST = 1 << 20  # rows, columns or frames of images in a file
-
-
-class PatchGrid(NamedTuple):
-    """The patches of an image among the positions of a tower, after some tokens of the model.
-
-    Attributes:
-        rows, columns: of patches.
-        before: the names of the model's tokens before the patches.
-        block: patches come in squares of this side, each square row by row, because the model joins them later; 1: all
-            patches come row by row; 0: their order is unknown.
-        picture: the number of the image or frame in a call of the tower; None if they are not separate.
-    """
-
-    rows: int
-    columns: int
-    before: tuple[str, ...] = ()
-    block: int = 1
-    picture: int | None = None
-
-    @property
-    def patches(self) -> int:
-        """The number of patches."""
-        return self.rows * self.columns
-
-    @property
-    def length(self) -> int:
-        """The number of positions."""
-        return self.patches + len(self.before)
 
 
 @dataclass(frozen=True)
@@ -62,21 +35,14 @@ class ImageTokens:
         """Return the image tokens in a file, as `asdict` has written them."""
         token, many, each, frames = (entry.get(name) for name in ("token", "grids", "each", "frames"))
         grids = None if many is None else tuple(_sizes_of(*one) for one in many)
-        counts = None if frames is None else tuple(map(_count, frames))
+        counts = None if frames is None else tuple(map(size_of_image, frames))
         if counts is not None and sum(counts) > (MOST if grids is None else len(grids)):
             raise ValueError(f"videos of {sum(counts):,} frames, more than it has grids")
         return cls(int(token), grids, tuple(_sizes_of(*one) for one in each or ()), counts)  # type: ignore[arg-type]
 
 
 def _sizes_of(rows: Any, columns: Any) -> tuple[int, int]:
-    return _count(rows), _count(columns)
-
-
-def _count(value: Any) -> int:
-    """Return a number of a file, which may be hostile."""
-    if type(value) is not int or not 0 < value <= MOST:
-        raise ValueError(f"a size of an image of {value!r:.40}: it must be 1 to {MOST:,}")
-    return value
+    return size_of_image(rows), size_of_image(columns)
 
 
 @dataclass(eq=False)
@@ -258,7 +224,7 @@ class RecordText:
         given = {name: tensors[entry[name]] for name in ("ids", "real", "key_ids", "key_real") if name in entry}
         text = CallText(given.get("ids"), given.get("real"), given.get("key_ids"), given.get("key_real"))
         text.types = tensors[entry["types"]] if "types" in entry else None
-        text.patches, text.key_patches = (_grid(entry.get(name)) for name in ("patches", "key_patches"))
+        text.patches, text.key_patches = (PatchGrid.of_entry(entry.get(name)) for name in ("patches", "key_patches"))
         text.images, text.videos = (
             ImageTokens.of_entry(entry[name]) if name in entry else None for name in ("images", "videos")
         )
@@ -310,14 +276,3 @@ class RecordText:
     def key_real(self) -> Tensor | None:
         """Whether each key of a cross-attention is not padding, (B, K)."""
         return None if self._key_real is None else self._key_real.cpu() != 0
-
-
-def _grid(entry: Any) -> PatchGrid | None:
-    """Return a text's list from a file; earlier versions left out the last two entries."""
-    if entry is None:
-        return None
-    rows, columns, before, *more = entry
-    block, picture = more or (1, None)
-    return PatchGrid(
-        int(rows), int(columns), tuple(map(str, before)), int(block), None if picture is None else int(picture)
-    )

@@ -473,8 +473,9 @@ class Recorder(ModelCalls):
         if why is not None:
             raise Unreadable(why)
         (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
-        call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys)
-        if call.reordered is not None and call.text is not None:
+        call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys, call.v)
+        is_known = call.text is not None and call.text.patches is not None and call.text.patches.windows is not None
+        if call.reordered is not None and call.text is not None and not is_known:
             self._reordered.setdefault(name, call.reordered)
             call.text = None
         call.heads = self._heads_of_process(name, call)

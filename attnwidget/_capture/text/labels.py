@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..._tokens.tokenizers import spell, spelling_of
 from ..._tokens.unread import Unread
-from ..call.call_text import UNKNOWN, ImageTokens, PatchGrid
+from ..call.call_text import UNKNOWN, ImageTokens
 
 PADDING = "[PAD]"
 
@@ -104,20 +104,6 @@ def labels_of(
         words = dict(zip(rest, spell([sample[i] for i in rest], tokenizer, "tokens"), strict=True))
         found.append([named[i] if i in named else words[i] for i in range(len(sample))])
     return found
-
-
-def patch_labels(patches: PatchGrid) -> list[str]:
-    """Return a label for each position of a tower that sees an image with a known order of patches."""
-    return [*patches.before, *(f"row {row}, {column}" for row, column in _places(patches))]
-
-
-def _places(patches: PatchGrid) -> Iterator[tuple[int, int]]:
-    """Yield the row and the column of each patch."""
-    block = patches.block
-    for i in range(patches.patches):
-        square, inside = divmod(i, block * block)
-        down, across = divmod(square, patches.columns // block)
-        yield down * block + inside // block, across * block + inside % block
 
 
 def grid_of(ids: Tensor, images: ImageTokens | None) -> tuple[tuple[int, int], int] | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ..._messages.codec.patches import LayerGrid
 from ..._segments.reading import segments
 from ..._segments.segments import Segments
 from ..._tokens.unread import Unread
@@ -17,9 +18,10 @@ from ..._utils.choices import matches_name
 from ..._utils.indexing import as_index
 from ...attention import Attention
 from ...stack import AttentionStack
-from ..call.call_text import UNKNOWN, ImageTokens, PatchGrid, RecordText
+from ..call.call_text import UNKNOWN, ImageTokens, RecordText
+from ..call.patch_grid import PatchGrid
 from ..modules.towers import Towers
-from .labels import PADDING, Ids, Labels, can_spell, grid_of, ids_of, image_labels, labels_of, patch_labels
+from .labels import PADDING, Ids, Labels, can_spell, grid_of, ids_of, image_labels, labels_of
 
 ONLY = "self-attention"
 CROSS = "cross-attention"
@@ -49,6 +51,7 @@ class Side:
         key: whether these are keys of another tower.
         rows: the kept queries, if only some are kept.
         total: the number of all queries.
+        differs: whether layers have different patches, so that a label would be of one layer only.
     """
 
     batches: int
@@ -59,13 +62,21 @@ class Side:
     key: bool = False
     rows: tuple[int, ...] | None = None
     total: int = 0
+    differs: bool = False
 
     @property
     def patches(self) -> PatchGrid | None:
         """The patches of an image, if they and the tokens before them are all positions."""
         found = self.text.key_patches if self.key else self.text.patches
-        fits = self.ids is None and found is not None and found.block > 0 and found.length == self.total
-        return found if fits else None
+        fits = (
+            self.ids is None
+            and not self.differs
+            and found is not None
+            and found.block > 0
+            and found.length == self.total
+        )
+        cut = None if found is None or found.windows is None else found.windows.many(found.rows, found.columns)
+        return found if fits and not self.batches % (cut or 1) else None
 
     @property
     def _images(self) -> list[ImageTokens]:
@@ -79,8 +90,8 @@ class Side:
         if self.ids is not None and can_spell(tokenizer):
             found = labels_of(self.ids, self.real, tokenizer, self._images, self.rows)
         elif self.patches is not None:
-            names = patch_labels(self.patches)
-            found = [names if self.rows is None else [names[row] for row in self.rows]] * self.batches
+            windows = [[own[row] for row in self.rows or range(len(own))] for own in self.patches.names()]
+            found = windows * (self.batches // len(windows))
         elif self.rows is not None:
             found = [[f"{row:,}" for row in self.rows]] * self.batches
         return found
@@ -103,15 +114,18 @@ class Side:
                     sample[at] = name
         return words
 
-    def grid(self) -> tuple[tuple[int, int], int] | None:
-        """Return rows and columns of the only image, and the position of its first patch; None if there is none."""
+    def grid(self) -> LayerGrid | None:
+        """Return the patches of the only image or video; None if there is none, or they are in another order."""
         if self.rows is not None:
             return None
         if self.ids is not None:
-            return None if self.key else grid_of(self.ids, self.text.images)
-        found = self.patches
-        by_rows = found is not None and found.block == 1
-        return ((found.rows, found.columns), len(found.before)) if found is not None and by_rows else None
+            found = None if self.key else grid_of(self.ids, self.text.images)
+            return None if found is None else LayerGrid(*found[0], start=found[1])
+        own = self.patches
+        if own is None or own.block != 1:
+            return None
+        windows = None if own.windows is None else tuple(map(tuple, own.windows.cells(own.rows, own.columns)))
+        return LayerGrid(own.rows, own.columns, own.frames, len(own.before), windows=windows)
 
 
 @dataclass(frozen=True)
@@ -147,12 +161,12 @@ class NamedStack:
 
     @property
     def tokens(self) -> Labels | None:
-        """The label of each query, of each sample; None if unknown."""
+        """The label of each query, of each sample; None if unknown, or if layers have other patches."""
         return self.queries.labels(self.tokenizer)
 
     @property
     def key_tokens(self) -> Labels | None:
-        """The label of each key, of each sample; None if unknown."""
+        """The label of each key, of each sample; None if unknown, or if layers have other patches."""
         return self.keys.labels(self.tokenizer)
 
     @property
@@ -212,13 +226,25 @@ class NamedStack:
         return {"prompt": (0, start), "answer": (start, before + sum(self.queries.text.calls))}
 
     def grids(self) -> dict[str, Any]:
-        """Return the keywords of a widget for an image's patches."""
-        for name, side in (("query", self.queries), ("key", self.keys)):
-            found = side.grid()
-            if found is not None:
-                same = name == "query" and not self.cross and self.queries.length == self.keys.length
-                return {"grid": found[0], "grid_start": found[1], "grid_side": "both" if same else name}
-        return {}
+        """Return the keywords of a widget for an image's patches: one grid for all layers, or one for each."""
+        if not self.queries.differs:
+            found = _grid_of(self.queries, self.keys, cross=self.cross)
+            if found is None or found.windows is not None:
+                return {} if found is None else {"grid": [found] * len(self.records)}
+            size = (found.frames, found.rows, found.columns) if found.frames > 1 else (found.rows, found.columns)
+            return {"grid": size, "grid_start": found.start, "grid_side": found.side}
+        grids = [_grid_of(*_sides(record), cross=self.cross) for record in self.records.values()]
+        return {"grid": grids} if any(grids) else {}
+
+
+def _grid_of(queries: Side, keys: Side, *, cross: bool) -> LayerGrid | None:
+    """Return the patches at the queries of a layer, and at its keys if they are the same; else those at its keys."""
+    for name, side in (("query", queries), ("key", keys)):
+        found = side.grid()
+        if found is not None:
+            same = name == "query" and not cross and queries.length == keys.length
+            return found._replace(side="both" if same else name)
+    return None
 
 
 def first_key_of(stack: NamedStack) -> int | None:
@@ -255,7 +281,8 @@ def named_stacks(
             name = _name(tower, which, cross, only=only, one_tower=len(order) == 1)
         else:
             name = f"{tower}, {place}{f', {CROSS}' if cross else ''}"
-        queries, side = _sides(next(iter(held.values())))
+        differs = len({(one.text.patches, one.text.key_patches) for one in held.values()}) > 1
+        queries, side = (replace(one, differs=differs) for one in _sides(next(iter(held.values()))))
         found[name] = NamedStack(name, name, held, queries, side, tower, cross, forward, tokenizer)
     return found
 

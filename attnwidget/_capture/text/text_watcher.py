@@ -10,8 +10,8 @@ of tokens are left out, and so are tables with far fewer rows than another. Of m
 looks nothing up, but is called with ids and has one tower, is labeled by those ids.
 
 Its `attention_mask` says which ids are padding. A grid of patches is the shape of a convolution's output, if
-its steps are as wide as its kernel; models with image tokens report it in their arguments (`image_grid_thw`) or in
-their config.
+its steps are as wide as its kernel, or that of the features around a call (`SpatialInputs`); models with image tokens
+report it in their arguments (`image_grid_thw`) or in their config.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..call.call_text import CallText, Claim, ImageTokens, PatchGrid
-from ..modules.module_walk import modules, named_modules, own_parameters
+from ..call.call_text import CallText, Claim, ImageTokens
+from ..call.patch_grid import PatchGrid
+from ..modules.module_walk import has_children, modules, named_modules, own_parameters
 from ..modules.towers import ATTENTION, Towers
+from .spatial_inputs import SpatialInputs
 
 NOT_TEXT = re.compile(r"pos|wpe|type|segment|relative|bias|bucket|time|step|class_emb|label|distance", re.IGNORECASE)
 NO_IDS = re.compile(rf"mask|{NOT_TEXT.pattern}", re.IGNORECASE)  # integer arguments that are not a text
@@ -123,13 +125,13 @@ class TowerText:
     used: bool = False  # whether attention of the tower has run since
     mask: Tensor | None = None  # (B, n)
     types: Tensor | None = None  # (B, n), token_type_ids
-    grid: tuple[int, int] | None = None
+    grid: tuple[int, ...] | None = None  # rows and columns, after frames in a video
     pictures: Pictures | None = None  # that it is about to see, in order
     output: Tensor | None = None  # some numbers of its output, (B, FINGERPRINT)
     read: dict[int, Lookup | None] = field(default_factory=dict)  # in this forward pass, by the number of positions
     last: list[Lookup] = field(default_factory=list)  # its last lookups, kept for cross-attention of later passes
     last_mask: Tensor | None = None
-    last_grid: tuple[int, int] | None = None
+    last_grid: tuple[int, ...] | None = None
 
     def begin(self) -> None:
         """Forget the text of an earlier forward pass."""
@@ -155,6 +157,7 @@ class ThreadText(threading.local):
         self.has_told_grids = False  # whether the running call has reported the grids of its images or videos
         self.encoded: weakref.ref[Tensor] | None = None  # that was given as the output of an encoder
         self.known: dict[tuple[Any, ...], CallText] = {}  # since the last lookup
+        self.spatial = SpatialInputs()
         self.running = 0
 
 
@@ -179,22 +182,25 @@ class TextWatcher:
         self._paths: dict[str, str] = {}  # the tower of each module that has called
         self._unnamed: dict[str, int] = {}  # modules whose axes are ambiguous, with their size
         self._now = ThreadText()
+        self._has_images = _may_see_images(model)
 
-    def text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
+    def text_of(
+        self, name: str, batches: int, queries: int, keys: int, values: Tensor | None = None
+    ) -> CallText | None:
         """Return the text at the positions of a module's call; None if unknown.
 
         Args:
             name: of the module.
-            batches, queries, keys: of the call.
+            batches, queries, keys, values: of the call; values (B, H, K, Dv), or None.
         """
         if 1 < batches == queries and self._is_positions_first(name):
             self._leave_unnamed(name, batches, queries, keys)
             return None
-        found = self._now.known.get((self._paths.get(name), batches, queries, keys))
+        found = None if self._has_images else self._now.known.get((self._paths.get(name), batches, queries, keys, None))
         if found is not None:  # layers of a tower share it
             return found
         try:
-            return self._text_of(name, batches, queries, keys)
+            return self._text_of(name, batches, queries, keys, values)
         except Exception:  # reading here must not stop the model
             return None
 
@@ -223,7 +229,9 @@ class TextWatcher:
         found = next(modules, None)
         return isinstance(found, nn.MultiheadAttention) and not found.batch_first
 
-    def _text_of(self, name: str, batches: int, queries: int, keys: int) -> CallText | None:
+    def _text_of(
+        self, name: str, batches: int, queries: int, keys: int, values: Tensor | None = None
+    ) -> CallText | None:
         path = self._paths.get(name)
         if path is None:
             inner = self.towers.given_inside(name)
@@ -242,10 +250,14 @@ class TextWatcher:
                 if patches is None
                 else CallText(patches=patches)
             )
-        key = path, batches, queries, keys
+        around = now.spatial.patches_of(name, batches, queries, values)
+        key = path, batches, queries, keys, around
         found = now.known.get(key)
         if found is None:
             found = now.known[key] = self._read_positions(path, own, batches, queries, keys)
+            if found.ids is None and found.patches is None:
+                found.patches = around
+                own.last_grid = (around.rows, around.columns) if around is not None else own.last_grid
         return found
 
     def _add_to_towers(self, name: str) -> None:
@@ -334,15 +346,15 @@ class TextWatcher:
                 fitting = [one for one in fitting if not of_table.search(one.table)]
         return _only_text(fitting, length)
 
-    def _patches(self, path: str, grid: tuple[int, int] | None, length: int) -> PatchGrid | None:
+    def _patches(self, path: str, grid: tuple[int, ...] | None, length: int) -> PatchGrid | None:
         """Return the patches of a tower, if they and the tokens before them are all its positions."""
         if grid is None:
             return None
-        rows, columns = grid
-        before = length - rows * columns
+        *frames, rows, columns = grid
         for named in ((), self._tokens_before(path)):
-            if len(named) == before:
-                return PatchGrid(rows, columns, named)
+            found = PatchGrid(rows, columns, named, frames=frames[0] if frames else 1)
+            if found.length == length:
+                return found
         return None
 
     def _tokens_before(self, path: str) -> tuple[str, ...]:
@@ -398,13 +410,19 @@ class TextWatcher:
                     yield inner, functools.partial(self._tower_begins, path=path, outermost=name == root), False
             if root in by_name and len(self.towers.paths) > 1:
                 yield by_name[root], functools.partial(self._tower_ends, path=path), True
-        convolutions = {kind for kind in set(map(type, by_name.values())) if issubclass(kind, nn.Conv2d)}
+        if self._has_images:
+            yield from self._watched_images(by_name)
+
+    def _watched_images(
+        self, by_name: Mapping[str, nn.Module]
+    ) -> Iterator[tuple[nn.Module, Callable[..., None], bool]]:
         for name, module in by_name.items():
-            cuts = (
-                type(module) in convolutions
-                and isinstance(module, nn.Conv2d)
-                and module.kernel_size == module.stride != (1, 1)
-            )
+            if has_children(module):
+                yield module, functools.partial(self._given_features, name="" if module is self.model else name), False
+            if not isinstance(module, nn.Conv2d | nn.Conv3d):
+                continue
+            yield module, self._convolved, True
+            cuts = module.kernel_size == module.stride and max(module.stride) > 1
             if cuts and not ATTENTION.search(name) and (path_of := self.towers.path_of(name)) is not None:
                 yield module, functools.partial(self._cut_into_patches, path=path_of), True
 
@@ -417,6 +435,7 @@ class TextWatcher:
         for text in self._now.texts.values():
             text.begin()
         self._now.of_no_tower.clear()
+        self._now.spatial.begin()
         self._now.has_told_grids = any(_are_grids(named.get(name)) for name in GRIDS)
         self._read_images(named)
         given = _arguments(self.model, args, named)
@@ -500,8 +519,14 @@ class TextWatcher:
     def _cut_into_patches(self, _: Any, args: tuple[Any, ...], named: Any, output: Any, *, path: str) -> None:
         text = self._now.texts.setdefault(path, TowerText())
         self._now.known.clear()
-        if isinstance(output, Tensor) and output.ndim == 4 and (text.grid is None or text.used):
-            text.grid = text.last_grid = int(output.shape[2]), int(output.shape[3])
+        if isinstance(output, Tensor) and output.ndim in (4, 5) and (text.grid is None or text.used):
+            text.grid = text.last_grid = tuple(output.shape[2:])
+
+    def _given_features(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, name: str) -> None:
+        self._now.spatial.note_input(name, module, args, named)
+
+    def _convolved(self, _: Any, args: tuple[Any, ...], named: Any, output: Any) -> None:
+        self._now.spatial.note_convolution(output)
 
     def _looked_up(
         self, table: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, rank: tuple[int, int], home: str | None
@@ -571,6 +596,12 @@ class TextWatcher:
         if sizes is not None:
             grids = _merged(sizes, merge)
         self._now.images = ImageTokens(token, grids, _grids_of_config(config, vision))
+
+
+def _may_see_images(model: nn.Module) -> bool:
+    """Return whether a model has a convolution of images, or no table of words, as Flux."""
+    every = modules(model)
+    return any(isinstance(one, nn.Conv2d | nn.Conv3d) for one in every) or not any(map(_is_table, every))
 
 
 def _token(config: Any, names: tuple[str, ...]) -> int | None:

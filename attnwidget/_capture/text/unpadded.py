@@ -83,8 +83,8 @@ class UnpaddedSample:
     def grids(self) -> dict[str, Any]:
         """Return the keywords of a widget for an image's patches."""
         found = self.stack.grids()
-        if not found:
-            return {}
+        if "grid_start" not in found:
+            return found
         start = found["grid_start"] - (self.keys if found["grid_side"] == "key" else self.queries).start
         return {**found, "grid_start": start} if start >= 0 else {}
 

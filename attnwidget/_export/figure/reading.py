@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._engine.kept_levels import only_overviews
 from ..._engine.stages import MASKED, SIGNED
 from ..._messages.codec.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF
-from ..._messages.codec.images import Patches
+from ..._messages.codec.patches import Patches
 from ..._tokens.running import Piece, pieces_of
 from ..look import colors
 from .legend import legend_name, ramp, scale_ticks
@@ -23,8 +25,12 @@ WIDEST = 720  # pixels: the longest line
 MOST_TOKENS = 4096
 LEAST_SHARE = 0.05  # weights below this share of the greatest are not colored
 TINT = {False: 0.4, True: 0.32}  # position on the ramp of the tint behind a token, by whether numbers are signed
-OVER = 0.55  # opacity of colors over an image
+SMOOTH = 256  # pixels of the longer side of interpolated weights
 LARGEST_IMAGE = 360
+MOST_RECEIVED = 1 << 28  # weights, as in the widget
+NOBODY = -1  # in place of a query: the mean over all
+RECEIVED = "Weight received: mean over the queries that may attend"
+FRAMES_ACROSS = 4  # frames of a video in a row
 LEAST_IMAGE = 200
 SIDES = ("query", "key")
 
@@ -48,13 +54,21 @@ class Passage(NamedTuple):
     sides: tuple[str, ...]
     tokens: list[str] | None
     length: int
-    patches: tuple[int, int, int] | None  # rows, columns, the first position
+    patches: Patches | None
+    batch: int
+
+    @property
+    def first(self) -> int | None:
+        """The position of the first patch; None if it has none."""
+        return None if self.patches is None else self.patches.query if "query" in self.sides else self.patches.key
+
+    @property
+    def cells(self) -> Sequence[int]:
+        """The cell of each patch; none without an image."""
+        return () if self.patches is None or self.first is None else self.patches.cells(self.batch)
 
     def is_patch(self, position: int) -> bool:
-        if self.patches is None:
-            return False
-        rows, columns, first = self.patches
-        return first <= position < first + rows * columns
+        return self.first is not None and 0 <= position - self.first < len(self.cells)
 
 
 class Word(NamedTuple):
@@ -81,13 +95,14 @@ def draw(context: FigureContext, top: float) -> float:
             context.canvas.text(context.left, y + 6, title, size=11, color=context.look.ink3)
             y += 18
         y = _draw_text(context, passage, (own, target, scale), y, with_image)
-        if with_image and passage.patches is not None:
+        if with_image and passage.first is not None:
             y = _draw_patches(context, passage, (own, target, scale), y)
         y += 8
     if target is not None:
         stage = context.traits.stage
         log = context.traits.color_scale == "log" and stage not in SIGNED
-        name = legend_name(stage, context) + (", log" if log else "")
+        name = RECEIVED if target.index == NOBODY else legend_name(stage, context)
+        name += ", log" if log else ""
         _, y = ramp(context, scale.kind, name, scale_ticks(scale, stage), (context.left, y + 4))
         y += 14
     return context.words(context.left, y, notes, context.look.ink2) - 8 if notes else y
@@ -101,7 +116,7 @@ def _target(context: FigureContext) -> Target | None:
     elif query is not None:
         side, index, where = "query", query, {"queries": [query]}
     else:
-        return None
+        return _received(context)
     values = context.block(stage, context.head, **where).detach().cpu().float().numpy().reshape(-1)
     kinds = np.full(values.shape, NUMBER, np.uint8)
     for kind, found in ((NAN, np.isnan(values)), (PLUS_INF, values == np.inf), (MINUS_INF, values == -np.inf)):
@@ -112,6 +127,16 @@ def _target(context: FigureContext) -> Target | None:
     return Target(side, index, values, kinds)
 
 
+def _received(context: FigureContext) -> Target | None:
+    """Return what each key receives, as the row of no query; None for other stages, and if it takes too long."""
+    att, head = context.of_head(context.head)
+    is_long = att.shape.Q * att.shape.K > MOST_RECEIVED
+    if context.traits.stage != "weights" or is_long or only_overviews(att) is not None:
+        return None
+    values = att.received(batch=context.traits.batch, head=head).detach().cpu().float().numpy()
+    return Target("query", NOBODY, values, np.where(np.isnan(values), BLOCKED, NUMBER).astype(np.uint8))
+
+
 def _other(side: str) -> str:
     return "key" if side == "query" else "query"
 
@@ -120,17 +145,12 @@ def _passages(context: FigureContext) -> list[Passage]:
     view, shape = context.view, context.selected.shape
     patches = view.patches
     queries, keys = (
-        Passage((side,), view.tokens(side), length, _grid_of(patches, side))
+        Passage((side,), view.tokens(side), length, patches, context.traits.batch)
         for side, length in (("query", shape.Q), ("key", shape.K))
     )
-    if queries[1:] == keys[1:]:
+    if queries[1:] == keys[1:] and queries.first == keys.first:
         return [queries._replace(sides=SIDES)]
     return [queries, keys]
-
-
-def _grid_of(patches: Patches | None, side: str) -> tuple[int, int, int] | None:
-    first = None if patches is None else patches.query if side == "query" else patches.key
-    return None if patches is None or first is None else (patches.rows, patches.columns, first)
 
 
 def _pieces(context: FigureContext, passage: Passage) -> list[Piece]:
@@ -252,47 +272,115 @@ def _tints(context: FigureContext, own: Target, scale: colors.Scale, at: int) ->
 
 
 def _draw_patches(context: FigureContext, passage: Passage, look: Look, top: float) -> float:
-    """Draw the image under the colors of its patches, with a ring around the pin; return the lower end."""
+    """Draw the image, or each frame of a video, under the colors of its patches; return the lower end."""
     assert passage.patches is not None
+    assert passage.first is not None
     own, target, scale = look
-    rows, columns, first = passage.patches
-    canvas, page = context.canvas, context.look
-    width = min(LARGEST_IMAGE, context.right - context.left)
-    pixels = _image(context)
-    height = width * (rows / columns if pixels is None else pixels.shape[0] / pixels.shape[1])
-    x, y = context.left, top + 8
-    if pixels is not None:
-        canvas.image(pixels, (x, y, width, height), smooth=True)
+    patches, cells, first = passage.patches, np.asarray(passage.cells), passage.first
+    pixels, there = _image(context, patches.frames), cells >= 0
+    painted = np.zeros((patches.frames * patches.rows * patches.columns, 4), np.uint8)
+    weights = np.full(len(painted), np.nan)
     if own is not None:
-        values = own.values[first : first + rows * columns].reshape(rows, columns)
-        kinds = own.kinds[first : first + rows * columns].reshape(rows, columns)
-        painted = np.empty((rows, columns, 4), np.uint8)
-        painted[..., :3] = context.table(scale.kind)[scale.entry(np.where(kinds == NUMBER, values, 0))]
-        painted[..., 3] = 255 if pixels is None else round(255 * OVER)
-        painted[kinds == BLOCKED] = 0
-        painted[kinds == NAN] = (*colors.rgb_of(page.bad), 255)
-        canvas.image(painted, (x, y, width, height))
+        values, kinds = (x[first : first + len(cells)][there] for x in (own.values, own.kinds))
+        colored = np.empty((len(values), 4), np.uint8)
+        colored[:, :3] = context.table(scale.kind)[scale.entry(np.where(kinds == NUMBER, values, 0))]
+        colored[:, 3] = 255
+        colored[kinds == BLOCKED] = 0
+        colored[kinds == NAN] = (*colors.rgb_of(context.look.bad), 255)
+        painted[cells[there]] = colored
+        weights[cells[there]] = np.where(kinds == NUMBER, values, np.nan)
+    pinned = target is not None and target.side in passage.sides and passage.is_patch(target.index)
+    ring = int(cells[target.index - first]) if pinned and target is not None else -1
+    of_frames = [*painted.reshape(patches.frames, patches.rows, patches.columns, 4)]
+    if context.traits.overlay == "smooth" and own is not None:
+        table, whole = context.table(scale.kind), weights.reshape(patches.frames, patches.rows, patches.columns)
+        of_frames = [_colored(smoothed(one, SMOOTH), table, scale) for one in whole]
+    across = 1 if patches.frames == 1 else min(patches.frames, FRAMES_ACROSS)
+    width = min(LARGEST_IMAGE * (1 if across == 1 else 2), context.right - context.left) / across
+    ratio = patches.rows / patches.columns if pixels is None else pixels[0].shape[0] / pixels[0].shape[1]
+    height, per_frame, gap = width * ratio, patches.rows * patches.columns, 4 if across > 1 else 0
+    for frame in range(patches.frames):
+        down, right = divmod(frame, across)
+        box = (context.left + right * width, top + 8 + down * height, width - gap, height - gap)
+        place = ring - frame * per_frame if ring // per_frame == frame and ring >= 0 else None
+        _draw_frame(context, box, None if pixels is None else pixels[frame], of_frames[frame])
+        if place is not None:
+            row, column = divmod(place, patches.columns)
+            _ring(context, box, (row / patches.rows, column / patches.columns, 1 / patches.rows, 1 / patches.columns))
+    return top + 8 + -(-patches.frames // across) * height
+
+
+Box = tuple[float, float, float, float]
+
+
+def _draw_frame(context: FigureContext, box: Box, pixels: colors.Array | None, painted: colors.Array) -> None:
+    """Draw one image under the colors of its patches."""
+    if pixels is not None:
+        context.canvas.image(pixels, box, smooth=True)
+    if painted[..., 3].any():
+        over = painted.copy()
+        if pixels is not None:
+            over[..., 3] = np.rint(over[..., 3] * context.traits.opacity)
+        context.canvas.image(over, box)
     elif pixels is None:
-        canvas.frame((x, y, width, height), 1, page.line)
-    across, down = width / columns, height / rows
-    if target is not None and target.side in passage.sides and passage.is_patch(target.index):
-        row, column = divmod(target.index - first, columns)
-        box = (x + column * across, y + row * down, across, down)
-        canvas.frame((box[0] - 1, box[1] - 1, across + 2, down + 2), 4, page.page, 2)
-        canvas.frame(box, 2, page.ink, 2)
-    return y + height
+        context.canvas.frame(box, 1, context.look.line)
 
 
-def _image(context: FigureContext) -> colors.Array | None:
-    """Return the image whose patches are positions, ready for matplotlib; None if there is none."""
+def _ring(context: FigureContext, box: Box, place: Box) -> None:
+    """Draw a ring around a patch: `place` is its top, left, height and width, as shares of the box."""
+    (x, y, width, height), (top, left, down, across) = box, place
+    x, y, across, down = x + left * width, y + top * height, across * width, down * height
+    context.canvas.frame((x - 1, y - 1, across + 2, down + 2), 4, context.look.page, 2)
+    context.canvas.frame((x, y, across, down), 2, context.look.ink, 2)
+
+
+def _colored(weights: colors.Array, table: colors.Array, scale: colors.Scale) -> colors.Array:
+    """Return the colors of weights, (height, width, 4); clear where they are NaN."""
+    known = ~np.isnan(weights)
+    painted = np.zeros((*weights.shape, 4), np.uint8)
+    painted[..., :3] = table[scale.entry(np.where(known, weights, 0))]
+    painted[..., 3] = np.where(known, 255, 0)
+    return painted
+
+
+def smoothed(weights: colors.Array, side: int) -> colors.Array:
+    """Return weights interpolated bilinearly between the centers of patches; those without a weight stay NaN.
+
+    Args:
+        weights: (rows, columns), NaN for patches without a weight.
+        side: pixels of the longer side of the result.
+
+    >>> smoothed(np.array([[0.0, 1.0]]), 4)
+    array([[0.  , 0.25, 0.75, 1.  ],
+           [0.  , 0.25, 0.75, 1.  ]])
+    """
+    each = max(1, side // max(weights.shape))
+    known = ~np.isnan(weights)
+    down, across = (_between(count, each) for count in weights.shape)
+    sums, totals = (down @ x @ across.T for x in (np.where(known, weights, 0.0), known.astype(float)))
+    there = np.repeat(np.repeat(known, each, 0), each, 1)
+    return np.where(there, sums / np.where(totals > 0, totals, 1), np.nan)
+
+
+def _between(patches: int, each: int) -> colors.Array:
+    """Return the share of each patch in each pixel, (patches · each, patches)."""
+    places = np.clip((np.arange(patches * each) + 0.5) / each - 0.5, 0, patches - 1)
+    return np.maximum(0.0, 1 - np.abs(places[:, None] - np.arange(patches)))
+
+
+def _image(context: FigureContext, frames: int) -> list[colors.Array] | None:
+    """Return the frames of the image whose patches are positions, ready for matplotlib; None if there is none."""
     message: dict[str, Any] | None = context.view.state().get("image")
     if message is None:
         return None
     from matplotlib.image import imread
 
-    read = imread(io.BytesIO(message["data"]), format=message["mime"].removeprefix("image/"))
-    pixels = np.asarray(read)
-    return pixels if pixels.dtype == np.uint8 else np.rint(pixels * 255).astype(np.uint8)
+    read = np.asarray(imread(io.BytesIO(message["data"]), format=message["mime"].removeprefix("image/")))
+    pixels = read if read.dtype == np.uint8 else np.rint(read * 255).astype(np.uint8)
+    across = message.get("across", 1)
+    height, width = pixels.shape[0] // -(-frames // across), pixels.shape[1] // across
+    places = (divmod(frame, across) for frame in range(frames))
+    return [pixels[row * height : (row + 1) * height, col * width : (col + 1) * width] for row, col in places]
 
 
 def _notes(context: FigureContext, target: Target | None, passages: list[Passage]) -> list[str]:
@@ -302,7 +390,7 @@ def _notes(context: FigureContext, target: Target | None, passages: list[Passage
         notes.append("special tokens are left out of the text, not of the sum")
     if target is None:
         notes.append("nothing is pinned: pin a token to color the text, as w.query = 3 does")
-    if not with_image and any(passage.patches is not None for passage in passages):
+    if not with_image and any(passage.first is not None for passage in passages):
         notes.append("patches are in the image, not in the text")
     if target is not None and (target.kinds == BLOCKED).any():
         notes.append("no color: masked" if with_image else "gray: masked")

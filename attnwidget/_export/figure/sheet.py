@@ -50,7 +50,7 @@ class FigureContext:
         if tokens is not None or patches is None:
             return labels
         start = patches.query if side == "query" else patches.key
-        return patch_labels(labels, (patches.rows, patches.columns), start)
+        return patch_labels(labels, patches.names(self.traits.batch), start)
 
     def of_head(self, head: int | str) -> tuple[Attention, int]:
         """Return the attention with a head and the head's number there: combined heads are head 0 of their own."""

@@ -484,7 +484,7 @@ def _answers(saved: Snapshot) -> Steps:
         asked += [{"kind": "jacobian", "query": query, **of} for query in range(shape.Q) if shape.Q <= MAX_JACOBIANS]
     else:
         weights = {**of, "stage": "weights"}
-        asked += [{"kind": "strongest", "count": 8, "skip_first": True, **weights}]
+        asked += [{"kind": "strongest", "count": 8, "skip_first": True, **weights}, {"kind": "received", **of}]
         if shape.Q + shape.K <= MAX_RANKED_LENGTH:
             for side, count in (("queries", shape.Q), ("keys", shape.K)):
                 asked += [{"kind": "ranked", side: [at], "count": 12, **weights} for at in range(count)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._analysis.received import receiving
 from ..._engine import cost
 from ..._engine.level_cache import LevelKey
 from ..._engine.softmax import run_to_end
@@ -37,12 +39,14 @@ from .asked import (
     span_in,
     spans_in,
 )
+from .long_answers import LongAnswer
 
 MAX_CELLS = 65_536  # in one `cells` reply
 MAX_LINE = 60_000  # numbers in one row or column: as float32 they fit in a message
 CELLS_AT_ONCE = 1 << 18  # cells read at a time when looking for a bin's peak
 MAX_BIN = 2**22  # cells that one `peak` may read: one bin of a million-token picture
 MAX_PAIRS = 32
+MAX_RECEIVED = 1 << 28  # cells from which what each key receives is computed unasked: about 1 s
 
 
 def row(message: Message, request: Reply) -> Reply:
@@ -72,6 +76,30 @@ def cells(message: Message, request: Reply) -> Reply:
     queries, keys = spans_in(att, request, MAX_CELLS)
     message.afford(att, request, queries, keys)
     return _numbers(message, att, request, queries, keys)
+
+
+def received(att: Attention, batch: int, head: int) -> LongAnswer:
+    """Begin to compute what each key receives; a key that no query may attend to is blocked.
+
+    Raises:
+        ValueError: there are too many keys to send, or too many cells for a picture that nobody asked for.
+    """
+    Q, K = att.shape.Q, att.shape.K
+    if K > MAX_LINE or Q * K > MAX_RECEIVED:
+        raise ValueError(f"{Q:,} × {K:,} weights are too many to show what each key receives: call att.received()")
+    all_cells = cost.cells(att, batch, head, range(Q), range(K), "weights")
+    return LongAnswer(_receiving(att, batch, head), all_cells, {})
+
+
+def _receiving(att: Attention, batch: int, head: int) -> Generator[int, None, Reply]:
+    steps = receiving(att, batch, head)
+    while True:
+        try:
+            yield cost.cells(att, batch, head, next(steps), range(att.shape.K), "weights")
+        except StopIteration as end:
+            values, any_may = end.value
+            numbers, bits = encoding.encode_numbers(values.to(torch.float32), None if bool(any_may.all()) else ~any_may)
+            return {"values": numbers, "blocked": bits}
 
 
 def peak(message: Message, request: Reply) -> Reply:

@@ -179,6 +179,13 @@ def _gradients(message: Message, request: Reply) -> Reply:
     return _over_several(message, request, stage_sections.gradients)
 
 
+def _received(message: Message, request: Reply) -> Reply:
+    att = head_of(message, request)[0]
+    if (kept := only_overviews(att)) is not None:
+        raise kept.refusal("what each key receives is")
+    return _over_several(message, request, of_cells.received)
+
+
 def _over_several(message: Message, request: Reply, begin: Callable[[Attention, int, int], LongAnswer]) -> Reply:
     """Answer a request that may take several messages: each one computes the next slice."""
     att, batch, head = head_of(message, request)
@@ -248,6 +255,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "column": of_cells.column,
     "cells": of_cells.cells,
     "peak": of_cells.peak,
+    "received": _received,
     "tiles": of_cells.tiles,
     "ranked": of_cells.ranked,
     "strongest": of_cells.strongest,

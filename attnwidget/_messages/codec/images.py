@@ -1,4 +1,4 @@
-"""An image whose patches are tokens: where its patches lie, and the image encoded for the front-end.
+"""An image, or a video, whose patches are tokens, encoded for the front-end.
 
 Pillow encodes it as PNG, or as JPEG if the PNG would be too large.
 """
@@ -7,108 +7,56 @@ from __future__ import annotations
 
 import io
 import os
-from math import ceil, isqrt
-from typing import Any, NamedTuple
+from math import ceil
+from typing import Any
 
 import numpy as np
 
 from ..._utils.png import png_of_colors
-from ..._utils.validation import as_size
+from .patches import Patches
 
 MAX_IMAGE_BYTES = 240 * 1024  # bytes in one image: an interaction sends at most 256 KiB
 MAX_IMAGE_SIDE = 1024  # pixels along the longer side: it is drawn at half that size
-SIDES = ("auto", "query", "key", "both")
 SLACK = 1e-3  # how far rounding may take a float image outside 0 to 1
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (height, width, 3)
 
 
-class Patches(NamedTuple):
-    """A grid of patches in row order, and the position of the first among queries and keys; None where it is absent."""
-
-    rows: int
-    columns: int
-    query: int | None
-    key: int | None
-
-
-def as_grid(grid: Any) -> tuple[int, int]:
-    """Return rows and columns of patches; raise TypeError or ValueError for anything else.
-
-    >>> as_grid([14, 14])
-    (14, 14)
-    """
-    try:
-        rows, columns = grid
-    except (TypeError, ValueError):
-        raise TypeError(f"grid is {grid!r:.40}: give (rows, columns) of patches, such as (14, 14)") from None
-    return as_size(rows, "grid rows"), as_size(columns, "grid columns")
-
-
-def place(grid: tuple[int, int], side: str, start: int | None, queries: int, keys: int) -> Patches:
-    """Return where the patches of a grid lie.
+def as_images(image: Any, batches: int, patches: Patches | None = None) -> list[Any] | None:
+    """Return one image, or one video, per sample: the same for all, or one from each entry of a list or first axis.
 
     Args:
-        grid: rows, columns.
-        side: "query", "key" or "both"; "auto" means every side with room for them.
-        start: the position of the first patch; None means the last rows · columns positions, which skips [CLS].
-        queries, keys: how many positions there are.
+        image: as given.
+        batches: the number of samples.
+        patches: of a layer: it tells videos from images, and samples that are windows of one image.
 
     Raises:
-        ValueError: they do not fit.
-
-    >>> place((14, 14), "auto", None, 197, 197)
-    Patches(rows=14, columns=14, query=1, key=1)
+        ValueError: there are not as many as samples.
     """
-    rows, columns = grid
-    many, lengths = rows * columns, {"query": queries, "key": keys}
-    needed = many + (start or 0)
-    wanted = ("query", "key") if side in ("auto", "both") else (side,)
-    fitting = [name for name in wanted if needed <= lengths[name]]
-    if not fitting or (side != "auto" and len(fitting) < len(wanted)):
-        there = " and ".join(f"{lengths[name]:,} {'queries' if name == 'query' else 'keys'}" for name in wanted)
-        after = f" after the first {start}" if start else ""
-        given = f"grid is {rows} × {columns} = {many:,} patches{after}"
-        raise ValueError(f"{given} but there are {there}: {_advice(max(lengths.values()))}")
-    first = {name: lengths[name] - many if start is None else start for name in fitting}
-    return Patches(rows, columns, first.get("query"), first.get("key"))
-
-
-def fitting(grid: tuple[int, int], side: str, start: int | None, queries: int, keys: int) -> Patches | None:
-    """Return what `place` returns, or None if the patches do not fit."""
-    try:
-        return place(grid, side, start, queries, keys)
-    except ValueError:
-        return None
-
-
-def _advice(length: int) -> str:
-    """Return advice, with a likely grid if the number of patches is a square after a few leading positions."""
-    for special in (1, 0, 2, 5):
-        side = isqrt(max(0, length - special))
-        if side > 1 and side * side == length - special:
-            return f"give the (rows, columns) into which the model cuts its image, here perhaps ({side}, {side})"
-    return "give the (rows, columns) into which the model cuts its image"
-
-
-def as_images(image: Any, batches: int) -> list[Any] | None:
-    """Return one image per sample: the same for all, or one from each entry of a list or a fourth axis."""
     if image is None:
         return None
-    several = isinstance(image, list | tuple) or getattr(image, "ndim", 0) == 4
-    if not several:
+    one = 3 if patches is None or patches.frames == 1 else 4  # axes of one image or video
+    windows = 1 if patches is None or patches.windows is None else len(patches.windows)
+    if _axes(image) <= one:
         return [image] * batches
-    if len(image) != batches:
-        raise ValueError(
-            f"image has {len(image)} images but there are {batches} samples: give one image, or one per sample"
-        )
-    return list(image)
+    if len(image) * windows != batches:
+        there = f"{batches} samples" if windows == 1 else f"{batches // windows} samples of {windows} windows each"
+        kind = "image" if one == 3 else "video"
+        raise ValueError(f"image has {len(image)} {kind}s but there are {there}: give one {kind}, or one per sample")
+    return [own for own in image for _ in range(windows)]
 
 
-def check_images(image: Any, batches: int) -> None:
+def _axes(image: Any) -> int:
+    """Return how many axes an image has, at least 3: a list has one more than what it holds."""
+    if isinstance(image, list | tuple):
+        return 1 + max((_axes(one) for one in image), default=2)
+    return max(3, int(getattr(image, "ndim", 0)))
+
+
+def check_images(image: Any, batches: int, patches: Patches | None = None) -> None:
     """Raise TypeError or ValueError unless all images can be shown."""
-    for one in as_images(image, batches) or ():
-        as_pixels(one)
+    for one in as_images(image, batches, patches) or ():
+        _pixels(one, patches)
         if one is image:  # the same image for all samples
             break
 
@@ -117,37 +65,71 @@ class Illustration:
     """The widget's image: sent for one sample at a time, and encoded once."""
 
     def __init__(self) -> None:
-        self._encoded: tuple[Any, dict[str, Any] | None] = (None, None)  # encoded last
+        self._encoded: tuple[Any, Any, dict[str, Any] | None] = (None, None, None)  # encoded last, and its frames
         self._told: tuple[Any, Any] = (None, None)  # the patches and image sent last
 
-    def message(self, image: Any, batch: int, batches: int) -> dict[str, Any] | None:
-        """Return a sample's image for the front-end; None if there is none."""
-        samples = as_images(image, batches)
-        one = None if samples is None else samples[min(batch, len(samples) - 1)]
-        if self._encoded[0] is not one:
-            self._encoded = one, None if one is None else encode_image(one)
-        return self._encoded[1]
+    def message(self, image: Any, batch: int, batches: int, patches: Patches | None) -> dict[str, Any] | None:
+        """Return a sample's image for the front-end; None if there is none, or it does not fit the layer's samples."""
+        one, frames = self._own(image, batch, batches, patches), 1 if patches is None else patches.frames
+        if self._encoded[0] is not one or self._encoded[1] != frames:
+            self._encoded = one, frames, None if one is None else encode_image(one, frames=frames)
+        return self._encoded[2]
 
     def is_new(self, patches: Patches | None, image: Any, batch: int, batches: int) -> bool:
         """Return whether the front-end lacks this image at this place, and record that it has it from now on."""
-        samples = as_images(image, batches)
-        told = patches, None if samples is None else id(samples[batch])
+        one = self._own(image, batch, batches, patches)
+        told = (patches, batch if patches is not None and patches.windows else 0), None if one is None else id(one)
         if self._told == told:
             return False
         self._told = told
         return True
 
+    def _own(self, image: Any, batch: int, batches: int, patches: Patches | None) -> Any:
+        """Return a sample's image; None if a layer has other samples than the images."""
+        try:
+            samples = as_images(image, batches, patches)
+            if samples is not None and patches is not None and patches.frames > 1:
+                _frames_of(samples[batch], patches.frames)
+        except ValueError:
+            return None
+        return None if samples is None else samples[min(batch, len(samples) - 1)]
 
-def encode_image(image: Any, name: str = "image") -> dict[str, Any]:
-    """Encode an image for the front-end.
+
+def _pixels(image: Any, patches: Patches | None) -> Any:
+    """Return the pixels of an image, or of the frames of a video."""
+    if patches is None or patches.frames == 1:
+        return as_pixels(image)
+    return [as_pixels(one) for one in _frames_of(image, patches.frames)]
+
+
+def _frames_of(video: Any, frames: int) -> list[Any]:
+    """Return a picture for each frame: of a video with several pictures for each frame, the first; or one for all.
+
+    Raises:
+        ValueError: the pictures are not a multiple of the frames.
+    """
+    if _axes(video) <= 3:
+        return [video] * frames
+    if len(video) % frames or not len(video):
+        raise ValueError(
+            f"image is a video of {len(video)} pictures but the grid has {frames} frames: give {frames} pictures, or "
+            "a multiple, from which the first of each frame is shown"
+        )
+    return [video[at] for at in range(0, len(video), len(video) // frames)]
+
+
+def encode_image(image: Any, name: str = "image", frames: int = 1) -> dict[str, Any]:
+    """Encode an image for the front-end, or the frames of a video side by side.
 
     Args:
         image: a path, a Pillow image, or a numpy array or torch tensor (H, W, 3), (3, H, W) or (H, W), uint8 or
             floating point from 0 to 1.
         name: the argument's name, for errors.
+        frames: of a video; 1: it is an image.
 
     Returns:
-        `mime`, `data` (at most 240 KiB, at a lower resolution if needed), and `width` and `height` as given.
+        `mime`, `data` (at most 240 KiB, at a lower resolution if needed), and `width` and `height` as given, of one
+        frame; for a video also `across`, the number of frames in a row of the picture.
 
     Raises:
         TypeError, ValueError: it is not such an image; the message says what to give.
@@ -156,10 +138,28 @@ def encode_image(image: Any, name: str = "image") -> dict[str, Any]:
     >>> made["mime"], made["width"], made["height"]
     ('image/png', 3, 2)
     """
+    if frames > 1:
+        return _encoded_video([as_pixels(one, name) for one in _frames_of(image, frames)])
     pixels = as_pixels(image, name)
     height, width = pixels.shape[:2]
     mime, data = _encoded(pixels)
     return {"mime": mime, "data": data, "width": width, "height": height}
+
+
+def _encoded_video(pictures: list[Pixels]) -> dict[str, Any]:
+    """Encode the frames of a video as one picture, row by row, each frame as large as all others."""
+    across = ceil(len(pictures) ** 0.5)
+    height, width = pictures[0].shape[:2]
+    longest = max(height, width, MAX_IMAGE_SIDE // across)
+    side = MAX_IMAGE_SIDE // across * max(height, width) // longest  # pixels of the longer side of a frame
+    small = [_at_most(one, side) for one in pictures]
+    if any(one.shape != small[0].shape for one in small):
+        raise ValueError("the pictures of a video have several sizes: give pictures of one size")
+    blank = np.zeros_like(small[0])
+    filled = small + [blank] * (-len(small) % across)
+    rows = [np.concatenate(filled[at : at + across], 1) for at in range(0, len(filled), across)]
+    mime, data = _encoded(np.concatenate(rows))
+    return {"mime": mime, "data": data, "width": width, "height": height, "across": across}
 
 
 def as_pixels(image: Any, name: str = "image") -> Pixels:

@@ -160,6 +160,10 @@ class ComparisonWidget(AttentionWidget):
         """All sides by name."""
         return dict(self._given)
 
+    def __dir__(self) -> list[str]:
+        """Return the names for users, without those that make a widget of one attention."""
+        return [name for name in super().__dir__() if name not in ("from_weights", "from_scores")]
+
     def __repr__(self) -> str:
         *names, last = map(repr, self.sides)
         shape = self._selected.shape

@@ -10,7 +10,7 @@ from ..._export.page import saved_segments
 from ..._export.view import SavedHead, SavedTrait, TraitsView
 from ..._messages.answers import requests
 from ..._messages.answers.asked import Context
-from ..._messages.codec.images import Patches
+from ..._messages.codec.patches import Patches
 from ..._messages.segments.segment_mass import HeadMasses, MassPass
 from ...attention import Attention
 from ..derived.derived_trait import Derived

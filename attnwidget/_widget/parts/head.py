@@ -107,10 +107,17 @@ class HeadPart(LookPart):
             "has_pieces": self._merges and shown.has_pieces(layer),
             "has_sinks": att.has_sinks,
             "checked": None if att.witness is None else att.witness.checked,
-            "axes_read": "maps" if att.witness is not None and att.witness.maps else shown.given[layer].axes_read,
+            "axes_read": self._axes_read(layer),
             "head_numbers": None if numbers is None else list(numbers),
             "model_heads": shown.head_numbers,
         }
+
+    def _axes_read(self, layer: int) -> str | None:
+        """Return how the samples of a layer are read: as `Attention.axes_read`, or windows or other maps."""
+        found, witness = self._patches(layer), self._shown.layers[layer].witness
+        if found is not None and found.windows is not None:
+            return "windows"
+        return "maps" if witness is not None and witness.maps else self._shown.given[layer].axes_read
 
     def _picture(self, *of: Any) -> Made:
         return self._exact_pass.picture(self._shown, *of)

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import traitlets
 
-from ..traits.keywords import ColorScale, Direction, Palette, Pool, Theme, View
-from ..traits.trait_types import Choice, ColorRange, Count, Threshold, WholeOrNone, WrongValue
+from ..traits.keywords import ColorScale, Direction, Overlay, Palette, Pool, Theme, View
+from ..traits.trait_types import Choice, ColorRange, Count, Opacity, Threshold, WholeOrNone, WrongValue
 from .tokens import TokensPart
 
 
@@ -30,6 +30,10 @@ class LookPart(TokensPart):
         None, allow_none=True, help="The number of links to draw for each token; None: all."
     ).tag(sync=True, role="look")
     threshold = Threshold(help="The weakest link to draw.").tag(sync=True, role="look")
+    overlay: Choice[Overlay] = Choice(*get_args(Overlay), help="How weights are drawn over an image.").tag(
+        sync=True, role="look"
+    )
+    opacity = Opacity(help="The opacity of the weights over an image.").tag(sync=True, role="look")
     direction: Choice[Direction] = Choice(
         *get_args(Direction), help="Whether links are chosen by query or by key."
     ).tag(sync=True, role="look")

@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import traitlets
 
-from ..._messages.codec import images
-from ..._messages.codec.images import Illustration, Patches
+from ..._messages.codec import images, patches
+from ..._messages.codec.images import Illustration
+from ..._messages.codec.patches import Patches
 from ..._utils.weak import weakly
 from ..stores.token_store import GivenTokens, TokenStore
 from ..traits.keywords import GridSide, Pieces
@@ -110,19 +111,23 @@ class TokensPart(SelectionPart):
         return value
 
     @traitlets.validate("grid")
-    def _grid_fits(self, proposal: Any) -> tuple[int, int] | None:
+    def _grid_fits(self, proposal: Any) -> patches.Grid | None:
         if proposal["value"] is None:
             return None
         with refusing():
-            grid = images.as_grid(proposal["value"])
-            shape = self._shown.given[self.layer].shape
-            images.place(grid, self.grid_side, self.grid_start, shape.Q, shape.K)
+            grid, layers = patches.as_grid(proposal["value"]), self._shown.given
+            if not isinstance(grid[0], int) and len(grid) != len(layers):
+                raise ValueError(f"grid has {len(grid)} entries but there are {len(layers)} layers: give one for each")
+            for layer in (self.layer,) if isinstance(grid[0], int) else range(len(grid)):
+                own = patches.of_layer(grid, layer, self.grid_start, self.grid_side)
+                if own is not None:
+                    patches.place(own, layers[layer].shape.Q, layers[layer].shape.K)
         return grid
 
     @traitlets.validate("image")
     def _image_can_be_shown(self, proposal: Any) -> Any:
         with refusing():
-            images.check_images(proposal["value"], self._there_are("batch"))
+            images.check_images(proposal["value"], self._there_are("batch"), self._patches())
         return proposal["value"]
 
     def as_strings(self, name: str) -> Any:
@@ -132,20 +137,22 @@ class TokensPart(SelectionPart):
     def _tokens_of(self, side: str) -> list[str] | None:
         return self._shown.tokens(side, self.layer, self.batch)
 
-    def _patches(self) -> Patches | None:
-        """Return where the selected layer has patches; None if they do not fit, or if tokens are merged."""
+    def _patches(self, layer: int | None = None) -> Patches | None:
+        """Return where a layer, by default the selected one, has patches; None without any, or if tokens are merged."""
         if self.grid is None or self.pieces == "words":
             return None
-        shape = self._shown.given[self.layer].shape
-        return images.fitting(self.grid, self.grid_side, self.grid_start, shape.Q, shape.K)
+        layer = self.layer if layer is None else layer
+        shape = self._shown.given[layer].shape
+        own = patches.of_layer(self.grid, layer, self.grid_start, self.grid_side)
+        return patches.fitting(own, shape.Q, shape.K)
 
     def _grid_message(self) -> dict[str, Any] | None:
-        patches = self._patches()
-        return None if patches is None else patches._asdict()
+        found = self._patches()
+        return None if found is None else found.message()
 
     def _image_message(self) -> dict[str, Any] | None:
         image = None if self.grid is None else self.image
-        return self._illustration.message(image, self.batch, self._there_are("batch"))
+        return self._illustration.message(image, self.batch, self._there_are("batch"), self._patches())
 
     def _to_send_again(self) -> Iterator[str]:
         yield from super()._to_send_again()

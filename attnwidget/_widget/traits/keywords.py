@@ -33,6 +33,7 @@ Pieces = Literal["pieces", "words"]
 GridSide = Literal["auto", "query", "key", "both"]
 Pool = Literal["max", "mean"]
 ColorScale = Literal["linear", "log"]
+Overlay = Literal["patches", "smooth"]
 Palette = Literal["attnwidget", "viridis"]
 Theme = Literal["auto", "light", "dark", "contrast"]
 Direction = Literal["query", "key"]
@@ -73,7 +74,7 @@ class LooksBesideTarget(TypedDict, total=False):
     title: str | None
     tokenizer: Any
     pieces: Pieces
-    grid: Sequence[int] | None
+    grid: Sequence[int] | Sequence[Sequence[int] | None] | None
     grid_side: GridSide
     grid_start: SupportsIndex | None
     image: Any
@@ -94,6 +95,8 @@ class LooksBesideTarget(TypedDict, total=False):
     theme: Theme
     top_k: SupportsIndex | None
     threshold: float
+    overlay: Overlay
+    opacity: float
     direction: Direction
     bar: Metric | str  # or one of `kinds`
     order: Literal["layer", "similar"] | Metric | str

@@ -281,15 +281,23 @@ class Threshold(traitlets.TraitType[float, float]):
     """A weight from 0 to 1."""
 
     default_value = 0.02
+    is_called = "a weight"
 
     def validate(self, obj: Any, value: Any) -> float:
         try:
             threshold = as_number(value, str(self.name))
         except (TypeError, ValueError, OverflowError, RecursionError):
-            raise WrongType(f"{self.name} is {told(value)}: give a weight from 0 to 1") from None
+            raise WrongType(f"{self.name} is {told(value)}: give {self.is_called} from 0 to 1") from None
         if not 0 <= threshold <= 1:
-            raise WrongValue(f"{self.name} is {threshold:g}: give a weight from 0 to 1")
+            raise WrongValue(f"{self.name} is {threshold:g}: give {self.is_called} from 0 to 1")
         return threshold
+
+
+class Opacity(Threshold):
+    """An opacity from 0 (clear) to 1 (opaque)."""
+
+    default_value = 0.55
+    is_called = "an opacity"
 
 
 def _listed(value: Any) -> Iterable[Any]:

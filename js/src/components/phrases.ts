@@ -76,6 +76,7 @@ export function sentence(text: string): string {
 }
 
 /** Return the word for one of a layer's samples: "map" if they may be windows, groups or heads. */
-export function sampleWord(facts: Facts): "sample" | "map" {
+export function sampleWord(facts: Facts): "sample" | "map" | "window" {
+  if (facts.axes_read === "windows") return "window";
   return facts.axes_read === "maps" ? "map" : "sample";
 }

@@ -86,7 +86,7 @@ export interface Facts {
     | null;
   /**
    * The letters of three unnamed axes that were read as samples but may be heads; "maps" if a model's samples may be
-   * windows, groups or heads; else null.
+   * windows, groups or heads; "windows" if they are windows of one image; else null.
    */
   axes_read?: string | null;
   /** How the model's own output was compared: "all" rows, "rows" that can be compared now, "some" rows; null: never. */
@@ -428,15 +428,23 @@ export interface GridMessage {
   columns: number;
   query: number | null;
   key: number | null;
+  /** Of a video; each frame has all rows and columns. */
+  frames?: number;
+  /**
+   * The cell of each patch in each sample that is a window of the image: frame by frame, row by row; -1 for padding.
+   */
+  windows?: readonly (readonly number[])[] | null;
 }
 
-/** The image that was cut into patches. */
+/** The image that was cut into patches, or the frames of a video as one picture. */
 export interface ImageMessage {
   mime: string;
   data: Bytes;
-  /** In pixels, as given. */
+  /** In pixels, as given; of one frame. */
   width: number;
   height: number;
+  /** How many frames of a video stand in a row of the picture. */
+  across?: number;
 }
 
 /** A column's color: 0 to 6; 7 for the asking segment; -1 for gray. */

@@ -44,6 +44,7 @@ const isPin: Check = (value) => Array.isArray(value) && value.length === 2 && va
 const isLimits: Check = (value) => Array.isArray(value) && value.length === 3 && value.every(orNone(isNumber));
 const isRange: Check = (value) =>
   Array.isArray(value) && value.length === 2 && value.every(isNumber) && value[0] < value[1];
+const isShare: Check = (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1;
 const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
 
 const isStage = isOneOf(
@@ -170,7 +171,9 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   palette: isOneOf("attnwidget", "viridis"),
   theme: isOneOf("auto", "light", "dark", "contrast"),
   top_k: orNone(isSize),
-  threshold: (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1,
+  threshold: isShare,
+  overlay: orNone(isOneOf("patches", "smooth")),
+  opacity: orNone(isShare),
   direction: isOneOf("query", "key"),
   bar: isText, // or a custom metric
   only_heads: orNone(isLimits),
@@ -209,6 +212,7 @@ const INSTEAD: Partial<Traits> = {
   ...{ uid: "", title: "", layer: 0, batch: 0, head: 0, query: null, key: null, heads: [0], pins: [] },
   ...{ view: "heatmap", stage: "weights", pool: "max", color_scale: "linear", color_range: "head" },
   ...{ palette: "attnwidget", theme: "auto", top_k: null, threshold: 0.02, direction: "query" },
+  ...{ overlay: "patches", opacity: 0.55 },
   ...{ bar: "entropy", order: "layer", combine: "none", facts: NO_FACTS, progress: null, what_if: {} },
   ...{ findings: null, deviation: null, grid: null, image: null },
   ...{ measure: "mass", aside: [], asking: null, segment: null, segment_path: [] },

@@ -47,6 +47,8 @@ export interface Answers {
   row: Values & { sink?: Figure };
   column: Values;
   cells: Values;
+  /** The mean weight that each key receives; below a `share` of 1 there are no numbers yet: repeat the request. */
+  received: Partial<Values> & { share: number };
   /** `value` is null if every cell is blocked, and text if JSON has no number for it. */
   peak: { value: number | string | null; query: number | null; key: number | null };
   tiles: { tiles: TileMessage[] };

@@ -38,6 +38,7 @@ import type {
   ColorScaleName,
   Measure,
   Metric,
+  Overlay,
   Palette,
   Pin,
   Pool,
@@ -72,6 +73,10 @@ export interface Traits {
   theme: ThemePreference;
   top_k: number | null;
   threshold: number;
+  /** How weights are drawn over an image; older Pythons lack it. */
+  overlay?: Overlay;
+  /** Of the weights over an image, 0 to 1. */
+  opacity?: number;
   direction: Side;
   bar: "effect" | StageSum | Metric;
   order: "layer" | "similar" | "effect" | StageSum | Metric;
@@ -167,6 +172,8 @@ export const TRAITS = {
   theme: "look",
   top_k: "look",
   threshold: "look",
+  overlay: "look",
+  opacity: "look",
   direction: "look",
   bar: "look",
   order: "look",

@@ -10,6 +10,7 @@ export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "layer" | "view" | "unit" | [number, number];
 /** Whose links are shown: those from a query to its keys, or from a key to the queries that attend to it. */
 export type Side = "query" | "key";
+export type Overlay = "patches" | "smooth";
 export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "segments" | "stages";
 /** The measure of attention to a segment: mass, mass per token, or relative to even attention. */
 export type Measure = "mass" | "per_token" | "lift";

@@ -16,6 +16,8 @@ import { canCombine } from "../views/heads/menus";
 
 const CHIPS = 12; // with more layers there is a stepper
 
+const SAMPLES = { sample: "Sample", map: "Map", window: "Window" } as const;
+
 /** Return the choice of sample, layer and heads that stands below the toolbar. */
 export function headPicker(ui: Ui): View {
   return mount(part("aw-picker", "picker"), () => <Picker ui={ui} />);
@@ -31,7 +33,7 @@ function Picker({ ui }: { ui: Ui }) {
       <StackPicker ui={ui} />
       {(facts.saved?.samples.length ?? facts.batches) > 1 && (
         <div class="aw-group">
-          <span>{sampleWord(facts) === "map" ? "Map" : "Sample"}</span>
+          <span>{SAMPLES[sampleWord(facts)]}</span>
           <Stepper
             name={sampleWord(facts)}
             value={store.batch.value}

@@ -23,6 +23,8 @@ const USUAL = {
   theme: "auto",
   top_k: null,
   threshold: 0.02,
+  overlay: "patches",
+  opacity: 0.55,
   direction: "query",
   against_at: null,
   bar: "entropy",

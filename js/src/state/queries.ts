@@ -100,6 +100,60 @@ export function latestAnswer<Q extends { picture: Picture }, A>(
   return answer;
 }
 
+/** What each key receives: the mean over the queries that may attend to it. */
+export interface Received {
+  readonly values: Float32Array;
+  readonly kinds: Uint8Array;
+  /** The picture that these numbers belong to. */
+  readonly from: Picture["of"];
+}
+
+/** More cells are not computed unasked, as in Python. */
+const MOST_RECEIVED = 2 ** 28;
+
+/** What each key of the shown head receives, while it is wanted: from the picture if it is exact, else by the kernel. */
+export function receivedSource(
+  store: Store,
+  kernel: Kernel,
+  wanted: ReadonlySignal<boolean>,
+  stop: AbortSignal,
+): ReadonlySignal<Received | null> {
+  const about = computed(() => (wanted.value ? "received" : null));
+  const answer = latestAnswer<{ picture: Picture; about: string }, Received>(
+    questionOf(store, about),
+    ({ picture }) => receivedIn(picture),
+    async ({ picture }, signal) => {
+      const { layer, batch, head, stage } = picture.of;
+      if (stage !== "weights" || picture.queries * picture.keys > MOST_RECEIVED) return null;
+      for (;;) {
+        const reply = await kernel.request("received", { layer, batch, head }, { signal });
+        if (signal.aborted) return null;
+        if (reply.values === undefined) continue;
+        const { values, kinds } = await decodeGrid(reply.values, reply.blocked ?? null, reply.buffers);
+        return { values, kinds, from: picture.of };
+      }
+    },
+    stop,
+  );
+  return computed(() => (answer.value?.from === store.picture.value?.of ? answer.value : null));
+}
+
+/** The means of the columns of a picture that is the matrix itself. */
+function receivedIn({ exact, sampled, grid, of }: Picture): Received | null {
+  if (!exact || sampled !== null || grid === null || of.stage !== "weights") return null;
+  const { rows, columns } = grid;
+  const [values, counts] = [new Float64Array(columns), new Uint32Array(columns)];
+  for (let at = 0; at < rows * columns; at++) {
+    if (grid.kinds[at] === BLOCKED) continue;
+    values[at % columns]! += grid.values[at]!;
+    counts[at % columns]!++;
+  }
+  const kinds = Uint8Array.from(counts, (many, key) =>
+    many === 0 ? BLOCKED : Number.isNaN(values[key]!) ? NAN : NUMBER,
+  );
+  return { values: Float32Array.from(values, (sum, key) => sum / Math.max(1, counts[key]!)), kinds, from: of };
+}
+
 const same = (a: object, b: object) => JSON.stringify(a) === JSON.stringify(b);
 
 /** Return a computed signal that keeps its old value while the new one is equal. */

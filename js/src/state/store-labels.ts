@@ -4,6 +4,7 @@ import { computed, type ReadonlySignal } from "@preact/signals-core";
 import { decodeTokens } from "../contract/decode";
 import type { Bytes, Envelope, Facts, GridMessage, TokensMessage } from "../contract/messages";
 import type { Side } from "../contract/values";
+import { patchesOf, patchName } from "../geometry/patches";
 import type { Kernel } from "../kernel/kernel";
 import { type Labels, labels, withPatches } from "../text/labels";
 import type { TokenStyle } from "../text/tokens";
@@ -49,7 +50,8 @@ export function labelsOfSide(
     const length = side === "query" ? facts.value.queries : facts.value.keys;
     if (known === null || known.length <= known.tokens.length) {
       const patches = grid.value;
-      if (known === null && patches) return withPatches(labels(null, length), patches, patches[side]);
+      const placed = known === null ? patchesOf(patches ?? null, side, length, batch.value) : null;
+      if (placed !== null) return withPatches(labels(null, length), (at) => patchName(placed, at));
       return labels(known?.tokens ?? null, length, known?.spelling);
     }
     const of = { layer: layer.peek(), batch: batch.value, side };

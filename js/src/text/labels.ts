@@ -76,21 +76,12 @@ export function unnamed(position: number): Label {
   return { text: count(position), special: false, position, repeated: false, subscript: "" };
 }
 
-/** Label image patches, which have no tokens, by row and column. */
-export function withPatches(
-  of: Labels,
-  { rows, columns }: { rows: number; columns: number },
-  start: number | null,
-): Labels {
-  const name = (position: number) => {
-    const patch = start === null ? -1 : position - start;
-    if (patch < 0 || patch >= rows * columns) return null;
-    return `row ${Math.floor(patch / columns)}, ${patch % columns}`;
-  };
+/** Label image patches, which have no tokens, by their places; `named` returns null for other positions. */
+export function withPatches(of: Labels, named: (position: number) => string | null): Labels {
   return {
     ...of,
     at(position) {
-      const text = name(position);
+      const text = named(position);
       return text === null ? of.at(position) : { ...of.at(position), text };
     },
   };

@@ -1,6 +1,7 @@
 /** Labels of a sequence: what is repeated, found, named, or a patch of an image. */
 
 import { expect, test } from "vitest";
+import { patchesOf, patchName } from "../../src/geometry/patches";
 import { labels, unread, withNamed, withPatches } from "../../src/text/labels";
 import { RECALL, RECALL_TITLE, SINK, SINK_TITLE } from "../../src/text/words";
 
@@ -52,14 +53,14 @@ test("one more name at the end is no token, and the others are as they were", ()
 
 test("patches are named by row and column, of fewer rows than columns, and nothing around them is", () => {
   const all = labels(["a", "b", "c", "d", "e", "f", "g", "h"], 8);
-  const named = withPatches(all, { rows: 2, columns: 3 }, 1);
+  const patches = patchesOf({ rows: 2, columns: 3, query: 1, key: null }, "query", 8)!;
+  const named = withPatches(all, (at) => patchName(patches, at));
   expect(Array.from({ length: 8 }, (_, at) => named.at(at).text)).toEqual([
     ...["a", "row 0, 0", "row 0, 1", "row 0, 2", "row 1, 0", "row 1, 1", "row 1, 2", "h"],
   ]);
   expect(named.at(4)).toMatchObject({ position: 4, special: false, repeated: false });
   expect(named.length).toBe(8);
-  expect(withPatches(all, { rows: 2, columns: 3 }, 0).at(0).text).toBe("row 0, 0");
-  expect(withPatches(all, { rows: 2, columns: 3 }, null).at(0).text).toBe("a");
+  expect(withPatches(all, (at) => patchName({ ...patches, start: 0 }, at)).at(0).text).toBe("row 0, 0");
 });
 
 test("the tokenizer's own style goes before what the tokens look like", () => {

@@ -1,8 +1,9 @@
 import { describe, expect, test } from "vitest";
+import { cellUnder, patchesOf, patchName } from "../../src/geometry/patches";
 import { labels, withPatches } from "../../src/text/labels";
 import { breakLines, lineOf, placed } from "../../src/text/lines";
 import { joinOf, styleOf } from "../../src/text/tokens";
-import { patchAt, patchesOf, sizeOf } from "../../src/views/text/patches";
+import { sizeOf } from "../../src/views/text/picture-size";
 
 /** A sequence as the text that a reader sees, one line break to each token that ends a line. */
 function read(
@@ -128,7 +129,7 @@ describe("lines", () => {
 describe("patches", () => {
   test("are where the grid says, on the sides that have them", () => {
     const grid = { rows: 2, columns: 3, query: null, key: 1 };
-    expect(patchesOf(grid, "key", 7)).toEqual({ start: 1, rows: 2, columns: 3 });
+    expect(patchesOf(grid, "key", 7)).toMatchObject({ start: 1, rows: 2, columns: 3, many: 6 });
     expect(patchesOf(grid, "query", 7)).toBeNull();
     expect(patchesOf(grid, "key", 6)).toBeNull();
     expect(patchesOf({ ...grid, rows: 1e9 }, "key", 7)).toBeNull();
@@ -136,19 +137,20 @@ describe("patches", () => {
 
   test("a point of the picture is one of them", () => {
     const patches = { start: 0, rows: 2, columns: 3 };
-    expect(patchAt(patches, 0.99, 0.99)).toBe(5);
-    expect(patchAt(patches, 0.4, 0.1)).toBe(1);
-    expect(patchAt(patches, 1, 0)).toBeNull();
+    expect(cellUnder(patches, 0.99, 0.99)).toBe(5);
+    expect(cellUnder(patches, 0.4, 0.1)).toBe(1);
+    expect(cellUnder(patches, 1, 0)).toBeNull();
   });
 
   test("the picture keeps its shape and fits the room", () => {
     const image = { mime: "image/png", data: "", width: 400, height: 200 };
-    expect(sizeOf({ start: 0, rows: 2, columns: 2 }, image, 300, 1)).toEqual({ width: 300, height: 150 });
-    expect(sizeOf({ start: 0, rows: 8, columns: 2 }, null, 300, 1)).toEqual({ width: 112, height: 448 });
+    expect(sizeOf({ rows: 2, columns: 2 }, image, 300, 1)).toEqual({ width: 300, height: 150 });
+    expect(sizeOf({ rows: 8, columns: 2 }, null, 300, 1)).toEqual({ width: 112, height: 448 });
   });
 
   test("without tokens a patch is called by its row and column", () => {
-    const all = withPatches(labels(null, 7), { rows: 2, columns: 3 }, 1);
+    const patches = patchesOf({ rows: 2, columns: 3, query: 1, key: null }, "query", 7)!;
+    const all = withPatches(labels(null, 7), (at) => patchName(patches, at));
     expect([0, 1, 6].map((at) => all.at(at).text)).toEqual(["0", "row 0, 0", "row 1, 2"]);
   });
 });

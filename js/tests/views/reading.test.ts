@@ -61,7 +61,8 @@ describe("text", () => {
 
   test("pointing previews, a click pins, another frees", async () => {
     const { view, host } = await text(CAUSAL);
-    expect(tinted(view)).toEqual([]);
+    expect(tinted(view)).toEqual([0, 1, 2, 3]);
+    expect(view.legend).toContain("Weight received: mean over the queries that may attend");
     expect(view.legend).toContain("point at a token to see its weights");
     await point(word(view, 1));
     expect(tinted(view)).toEqual([0, 1]);
@@ -286,6 +287,73 @@ describe("image", () => {
     expect(host.get("query")).toBe(0);
     await view.press("ArrowDown");
     expect(host.get("query")).toBe(1);
+  });
+
+  test("with nothing pinned its colors are what each patch receives: the mean over the queries that may attend", async () => {
+    const { view } = await text(CAUSAL, { view: "image", grid, ...tokens });
+    const received = [1, 2, 3].map((key) => {
+      const own = CAUSAL.map((row) => row[key] ?? null).filter((cell) => cell !== null);
+      return own.reduce((a, b) => a + b, 0) / own.length;
+    });
+    const canvas = view.all<HTMLCanvasElement>(".aw-patches canvas")[1]!;
+    const shade = (patch: number) => {
+      const [x, y] = [Math.floor(((patch + 0.4) * canvas.width) / 3), 20];
+      return canvas
+        .getContext("2d")!
+        .getImageData(x, y, 1, 1)
+        .data.slice(0, 3)
+        .reduce((a, b) => a + b, 0);
+    };
+    const order = [0, 1, 2].sort((a, b) => received[b]! - received[a]!);
+    expect([0, 1, 2].sort((a, b) => shade(a) - shade(b))).toEqual(order); // the darker, the more
+  });
+
+  test("a video has a frame at a time; the frame follows the pin, and a click is in the frame on display", async () => {
+    const video = { rows: 1, columns: 2, frames: 2, query: 0, key: 0 };
+    const { view, host } = await text(CAUSAL, { view: "image", grid: video, tokens: null, key_tokens: null, query: 3 });
+    expect(view.all(".aw-strip button").map((one) => one.getAttribute("aria-pressed"))).toEqual(["false", "true"]);
+    expect(view.panel).toContain("frame 1: 0, 1 attends to");
+    await click(view.find(".aw-strip button"));
+    expect(view.find(".aw-frames b").textContent).toBe("0");
+    const picture = view.find(".aw-patches");
+    vi.spyOn(picture, "getBoundingClientRect").mockReturnValue({ left: 0, top: 0, width: 200, height: 100 } as DOMRect);
+    picture.dispatchEvent(new MouseEvent("click", { bubbles: true, clientX: 150, clientY: 50 }));
+    await settle();
+    expect(host.get("query")).toBe(1);
+  });
+
+  test("a window of an image has its own patches; a click on another window shows that one", async () => {
+    const windows = [
+      [0, 1, 3, 4],
+      [2, -1, 5, -1],
+    ];
+    const cells = CAUSAL;
+    const { view, host } = await text(cells, {
+      ...{ view: "image", tokens: null, key_tokens: null, query: 1 },
+      grid: { rows: 2, columns: 3, query: 0, key: 0, windows },
+      facts: factsOf(cells, { batches: 2, axes_read: "windows" }),
+    });
+    expect(view.panel).toContain("row 0, 1 attends to");
+    expect(view.all(".aw-group").some((one) => one.textContent?.startsWith("Window"))).toBe(true);
+    const picture = view.find(".aw-patches");
+    vi.spyOn(picture, "getBoundingClientRect").mockReturnValue({ left: 0, top: 0, width: 300, height: 200 } as DOMRect);
+    picture.dispatchEvent(new MouseEvent("click", { bubbles: true, clientX: 250, clientY: 150 }));
+    await settle();
+    expect([host.get("batch"), host.get("query")]).toEqual([1, 2]);
+  });
+
+  test("weights over the image can be smooth, which changes pixels between centers and none at them", async () => {
+    const { view, host } = await text(CAUSAL, { view: "image", grid, query: 3, ...tokens });
+    const canvas = view.all<HTMLCanvasElement>(".aw-patches canvas")[1]!;
+    const pixel = (share: number) => [
+      ...canvas.getContext("2d")!.getImageData(Math.round(share * canvas.width), Math.floor(canvas.height / 2), 1, 1)
+        .data,
+    ];
+    const [center, edge] = [pixel(0.5), pixel(0.34)];
+    await click(view.all<HTMLElement>(".aw-overlay [role=radio]")[1]!);
+    expect(host.get("overlay")).toBe("smooth");
+    expect(pixel(0.34)).not.toEqual(edge);
+    for (const [at, value] of pixel(0.5).entries()) expect(Math.abs(value - center[at]!)).toBeLessThan(12);
   });
 
   test("in the text view patches are left out, and that is said", async () => {

@@ -1,6 +1,7 @@
 /** The keyboard on running text and patches: arrows move the pin along the text and between lines. */
 
 import { headLines, pinLines } from "../../components/keyboard";
+import { cellAt, positionAt } from "../../geometry/patches";
 import type { KeyLine, Ui } from "../../state/ui";
 import type { Line } from "../../text/lines";
 import { lineOf } from "../../text/lines";
@@ -63,10 +64,8 @@ export function stepAlong(flow: Flow, at: number | null, by: number, withImage: 
 function stepAcross(model: TextModel, flow: Flow, at: number | null, by: 1 | -1, withImage: boolean): number | null {
   const { patches } = flow.passage;
   if (at === null) return stepAlong(flow, null, 1, withImage);
-  if (withImage && patches !== null && at >= patches.start && at < patches.start + patches.rows * patches.columns) {
-    const next = at + by * patches.columns;
-    return next >= patches.start && next < patches.start + patches.rows * patches.columns ? next : at;
-  }
+  const cell = withImage && patches !== null ? cellAt(patches, at) : null;
+  if (patches !== null && cell !== null) return positionAt(patches, cell + by * patches.columns) ?? at;
   const place = flow.places.value.get(at);
   if (place === undefined) return stepAlong(flow, null, 1, withImage);
   const [tokens, lines] = [flow.tokens.value, flow.lines.value];

@@ -9,16 +9,17 @@ import type { Side, Stage } from "../../contract/values";
 import { lineOf, type Target } from "../../data/matrix";
 import { piecesAlong, piecesAt } from "../../data/segment-axis";
 import { type ColorMapper, makeColorMapper } from "../../draw/color-mapper";
+import { cellAt, frameOf, type Patches, patchesOf } from "../../geometry/patches";
 import type { Span } from "../../geometry/viewport";
 import { textMeasure } from "../../state/plot";
-import { isRankingOf, latestAnswer, stableComputed } from "../../state/queries";
+import { isRankingOf, latestAnswer, receivedSource, stableComputed } from "../../state/queries";
 import { axisSegments } from "../../state/segment-axes";
 import { PAGE } from "../../state/token-pages";
 import type { Ui } from "../../state/ui";
 import type { Labels } from "../../text/labels";
 import { breakLines, type Line, type Placed, placed } from "../../text/lines";
 import { shorten } from "../../text/tokens";
-import { decodeImage, MAX_PATCHED, type Patches, patchesOf } from "./patches";
+import { decodeImage } from "./picture-size";
 
 /** Weights below this share of the maximum are not colored. */
 export const LEAST_SHARE = 0.05;
@@ -80,6 +81,9 @@ export interface Weights {
   readonly kinds: Uint8Array;
 }
 
+/** Stands for all queries: their mean, which is what each key receives. */
+export const RECEIVED: Target = { side: "query", index: -1 };
+
 export interface TextModel {
   readonly flows: ReadonlySignal<readonly Flow[]>;
   /** null if unknown, or without a pin or pointer. */
@@ -87,6 +91,8 @@ export interface TextModel {
   readonly mapper: ReadonlySignal<ColorMapper | null>;
   readonly room: ReadonlySignal<number>;
   readonly image: ReadonlySignal<ImageBitmap | null>;
+  /** The frame of a video on display. */
+  readonly frame: Signal<number>;
   widthOf(token: Placed): number;
 }
 
@@ -110,8 +116,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
       const { patches, length } = passage;
       const outside: number[] = [];
       for (let at = 0; at < length; at++) {
-        if (patches === null || at < patches.start || at >= patches.start + patches.rows * patches.columns)
-          outside.push(at);
+        if (patches === null || at < patches.start || at >= patches.start + patches.many) outside.push(at);
       }
       return outside;
     });
@@ -154,6 +159,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
   }
 
   const flows = computed(() => passages.value.map(flowOf));
+  const frame = signal(0);
   const ends = [
     // A page follows the pin, on either side.
     effect(() => {
@@ -166,6 +172,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
       }
     }),
     keepAcross(ui, passages),
+    followFrame(ui, passages, frame),
   ];
   stop.addEventListener("abort", () => {
     for (const end of ends) end();
@@ -179,7 +186,13 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
     if (flow.pages === 1) return { start: 0, stop: flow.passage.length };
     return { start: flow.page.value * PAGE, stop: Math.min(flow.passage.length, (flow.page.value + 1) * PAGE) };
   });
-  const weights = weightsSource(ui, span);
+  const ofPin = weightsSource(ui, span);
+  const nothing = computed(() => ui.target.value === null);
+  const received = receivedSource(store, ui.kernel, nothing, stop);
+  const weights = computed<Weights | null>(() => {
+    const found = nothing.value ? received.value : null;
+    return found === null ? ofPin.value : { ...found, of: RECEIVED, stage: "weights", start: 0 };
+  });
   const mapper = computed(() => {
     const known = weights.value;
     const picture = store.picture.value;
@@ -191,7 +204,7 @@ export function textModel(ui: Ui, withImage: boolean): TextModel {
     const own = { ...picture, low: signed ? -high : 0, high };
     return makeColorMapper(own, picture.grid, signed, store.color_scale.value, range === "row" ? "head" : range);
   });
-  return { flows, weights, mapper, room, image: decodeImage(store.image, stop), widthOf };
+  return { flows, weights, mapper, room, image: decodeImage(store.image, stop), frame, widthOf };
 }
 
 export const otherSide = (side: Side): Side => (side === "query" ? "key" : "query");
@@ -236,7 +249,7 @@ function passagesOf({ store }: Ui): Passage[] {
   const [own, others] = [store.queryLabels.value, store.keyLabels.value];
   const grid = store.grid.value ?? null;
   const [query, key] = (["query", "key"] as const).map((side) =>
-    patchesOf(grid, side, side === "query" ? queries : keys),
+    patchesOf(grid, side, side === "query" ? queries : keys, store.batch.value),
   );
   const passage = (sides: readonly Side[], labels: Labels, length: number, patches: Patches | null) => ({
     sides,
@@ -254,6 +267,18 @@ function passagesOf({ store }: Ui): Passage[] {
 function sameText(own: Labels, others: Labels): boolean {
   for (let at = 0; at < Math.min(own.length, PAGE); at++) if (own.raw(at) !== others.raw(at)) return false;
   return true;
+}
+
+/** The frame of a video follows the pinned patch. */
+function followFrame({ store }: Ui, passages: ReadonlySignal<readonly Passage[]>, frame: Signal<number>): () => void {
+  return effect(() => {
+    const pins = { query: store.query.value, key: store.key.value };
+    for (const { sides, patches } of passages.value) {
+      const pinned = sides.map((side) => pins[side]).find((position) => position !== null);
+      const cell = patches === null || pinned === undefined ? null : cellAt(patches, pinned);
+      if (patches !== null && cell !== null) frame.value = frameOf(patches, cell);
+    }
+  });
 }
 
 /** Another reading direction takes the pin along, if both sides are one text. */
@@ -341,8 +366,7 @@ function greatest(ui: Ui, flow: Flow, { start, values, kinds, of }: Weights): nu
   };
   for (const token of flow.tokens.value) if (!token.special) see(token.position);
   const { patches, labels } = flow.passage;
-  if (patches !== null)
-    for (let at = 0; at < Math.min(MAX_PATCHED, patches.rows * patches.columns); at++) see(patches.start + at);
+  if (patches !== null) for (let at = 0; at < patches.many; at++) see(patches.start + at);
   const ranked = flow.pages > 1 ? ui.ranked.value : null;
   if (ranked !== null && "ranking" in ranked && isRankingOf(ranked, ui.store.picture.value, of)) {
     const { top, values: strongest } = ranked.ranking;

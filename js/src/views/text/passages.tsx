@@ -6,7 +6,7 @@ import { watchKeys } from "../../components/keyboard";
 import { Ramp, ticksOf } from "../../components/legend";
 import { headWords, rangeOf } from "../../components/phrases";
 import { panel } from "../../components/ranking-panel";
-import { BLOCKED, NAN, NUMBER } from "../../contract/decode";
+import { BLOCKED, NUMBER } from "../../contract/decode";
 import { legendOf, wordOf } from "../../contract/stages";
 import { segmentStyle } from "../../draw/segment-colors";
 import { PAGE } from "../../state/token-pages";
@@ -14,11 +14,11 @@ import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { lineOf } from "../../text/lines";
 import { type BoxProps, FlowBox } from "./flow-box";
-import { PatchPicture, type Ring } from "./image";
 import { textKeys } from "./keys";
-import { hoveredIn, tokenLooksOf, weightsOn } from "./looks";
+import { tokenLooksOf } from "./looks";
 import { leadOf, marksOf, marksOn, turnToMarks } from "./marks";
-import { type Flow, otherSide, type Passage, type TextModel, textModel } from "./model";
+import { type Flow, otherSide, RECEIVED, type TextModel, textModel } from "./model";
+import { PatchView } from "./patch-view";
 import { watchPointer } from "./pointing";
 
 const PANEL_GAP = 36;
@@ -27,7 +27,7 @@ const PANEL_GAP = 36;
 export function passagesView(ui: Ui, withImage: boolean): View {
   const { store } = ui;
   const model = textModel(ui, withImage);
-  const colored = signal(true);
+  const before = signal(0.55); // the opacity over the image, before it was shown alone
   const node = part("aw-main aw-read");
   const column = part("aw-column");
   const beside = part("aw-beside");
@@ -40,7 +40,7 @@ export function passagesView(ui: Ui, withImage: boolean): View {
   live.setAttribute("aria-live", "polite");
   const side = panel(ui);
   const views = [
-    mount(passages, () => <Passages ui={ui} model={model} colored={colored} withImage={withImage} />),
+    mount(passages, () => <Passages ui={ui} model={model} before={before} withImage={withImage} />),
     mount(part("aw-legend", "legend"), () => <Legend ui={ui} model={model} withImage={withImage} />),
     side,
   ];
@@ -107,11 +107,11 @@ function spoken({ store, target, ranked, marked }: Ui): string {
 interface ReaderProps {
   readonly ui: Ui;
   readonly model: TextModel;
-  readonly colored: Signal<boolean>;
+  readonly before: Signal<number>;
   readonly withImage: boolean;
 }
 
-function Passages({ ui, model, colored, withImage }: ReaderProps) {
+function Passages({ ui, model, before, withImage }: ReaderProps) {
   if (ui.width.value === 0) return null;
   const flows = model.flows.value;
   return (
@@ -125,7 +125,7 @@ function Passages({ ui, model, colored, withImage }: ReaderProps) {
             {!both && <div class="aw-heading">{passage.sides[0] === "query" ? "Queries" : "Keys"}</div>}
             {flow.pages > 1 && <Pager flow={flow} />}
             {hasText && <FlowBox {...boxProps(ui, model, flow)} />}
-            {withImage && passage.patches !== null && <Picture {...{ ui, model, colored, passage }} />}
+            {withImage && passage.patches !== null && <PatchView {...{ ui, model, before, passage }} />}
           </div>
         );
       })}
@@ -177,63 +177,7 @@ function boxProps(ui: Ui, model: TextModel, flow: Flow): BoxProps {
   };
 }
 
-function Picture({ ui, model, colored, passage }: Omit<ReaderProps, "withImage"> & { passage: Passage }) {
-  const patches = passage.patches;
-  if (patches === null) return null;
-  const looks = tokenLooksOf(ui, model, passage);
-  const many = patches.rows * patches.columns;
-  const known = weightsOn(model, passage);
-  const mapper = model.mapper.value;
-  const both = ui.paints.value;
-  const paints = mapper === null || both === null ? null : mapper.signed ? both.diverging : both.sequential;
-  const bitmap = model.image.value;
-  const plate = bitmap === null ? (both?.sequential.css[0] ?? "") : "";
-  const colors =
-    known === null || mapper === null || paints === null
-      ? Array<string>(many).fill(plate)
-      : Array.from({ length: many }, (_, at) => {
-          const kind = known.kinds[patches.start + at - known.start];
-          if (kind === NUMBER)
-            return paints.css[mapper.index(known.values[patches.start + at - known.start] as number, 0)] ?? "";
-          return kind === NAN ? paints.bad : "";
-        });
-  const within = (position: number) => position >= patches.start && position < patches.start + many;
-  const ring = (positions: Iterable<number>, kind: Ring["kind"]) =>
-    [...positions].filter(within).map((position) => ({ patch: position - patches.start, kind }));
-  const hovered = hoveredIn(ui, passage);
-  return (
-    <>
-      <PatchPicture
-        {...{ patches, bitmap, colors }}
-        message={ui.store.image.value ?? null}
-        colored={colored.value && known !== null}
-        ink={both?.sequential.ink ?? ""}
-        rings={[
-          ...ring(hovered === null ? [] : [hovered], "hovered"),
-          ...ring(looks.further, "further"),
-          ...ring(looks.pinned, "pinned"),
-        ]}
-        room={model.room.value}
-        unit={ui.unit.value}
-        dpr={ui.dpr.value}
-      />
-      {bitmap !== null && known !== null && (
-        <button
-          type="button"
-          class="aw-toggle"
-          aria-pressed={!colored.value}
-          onClick={() => {
-            colored.value = !colored.value;
-          }}
-        >
-          {colored.value ? "show the image alone" : "show weights over the image"}
-        </button>
-      )}
-    </>
-  );
-}
-
-function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
+function Legend({ ui, model, withImage }: Omit<ReaderProps, "before">) {
   const { store } = ui;
   const mapper = model.mapper.value;
   const both = ui.paints.value;
@@ -258,7 +202,9 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
         ) : (
           <>
             <span>
-              {legendOf(stage, ui.store.facts.value, ui.store.batch.value)}
+              {known?.of === RECEIVED
+                ? "Weight received: mean over the queries that may attend"
+                : legendOf(stage, ui.store.facts.value, ui.store.batch.value)}
               {mapper.log ? ", log" : ""}
             </span>
             <Ramp
@@ -271,6 +217,7 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "colored">) {
       </div>
       <div class="aw-kinds">
         <Marked ui={ui} />
+        {known?.of === RECEIVED && <span>{prompt(ui, flows)}</span>}
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
         {masked && <span>{withImage ? "no color: masked" : "gray: masked"}</span>}
