@@ -460,7 +460,12 @@ class AttentionStack(Sequence[Attention]):
         return Attention.from_weights(rollout(self.layers, self.names, batch, heads, residual))
 
     def combine(
-        self, layers: Any = None, heads: Sequence[int] | None = None, how: Literal["mean", "max"] = "mean"
+        self,
+        layers: Any = None,
+        heads: Sequence[int] | None = None,
+        how: Literal["mean", "max"] = "mean",
+        *,
+        grids: Sequence[tuple[int, int]] | None = None,
     ) -> Attention:
         """Combine heads of several layers into one map: the mean or the maximum of their exact weights.
 
@@ -471,6 +476,8 @@ class AttentionStack(Sequence[Attention]):
             layers: numbers, names or a slice, as in `stack[…]`; None for all.
             heads: numbers of heads in each layer; None for all.
             how: "mean" or "max", cell by cell.
+            grids: for an image model whose layers have different sizes, the (rows, columns) of each layer's patches,
+                which are its queries. All are brought to the largest grid by area; their rows still sum to 1.
 
         Returns:
             An `Attention` of one head with only the stage "weights", computed on demand at any length. A cell is
@@ -498,7 +505,8 @@ class AttentionStack(Sequence[Attention]):
             numbers = sorted({self._find(one) if isinstance(one, str) else self._number(one) for one in given})
         if not numbers:
             raise ValueError(f"layers is {layers!r:.60}: give at least one layer, or None for all")
-        return combined_layers([self.layers[number] for number in numbers], numbers, heads, how)
+        own = None if grids is None else [_as_grid(grids, number, len(self)) for number in numbers]
+        return combined_layers([self.layers[number] for number in numbers], numbers, heads, how, own)
 
     def _find(self, name: str) -> int:
         if name in self.names:
@@ -653,3 +661,14 @@ def _as_layers(x: Any, name: str) -> list[Any]:
     if x.ndim != 5:
         raise ValueError(f"{name} has {x.ndim} axes: give 5, layers first, or a list with a tensor for each layer")
     return list(x.unbind(0))
+
+
+def _as_grid(grids: Sequence[tuple[int, int]], layer: int, layers: int) -> tuple[int, int]:
+    """Return the rows and columns of a layer's patches, checked."""
+    if len(grids) != layers:
+        raise ValueError(f"grids has {len(grids)} entries but there are {layers} layers: give (rows, columns) for each")
+    try:
+        rows, columns = grids[layer]
+    except (TypeError, ValueError):
+        raise TypeError(f"grids[{layer}] is {grids[layer]!r:.40}: give (rows, columns), such as (16, 16)") from None
+    return as_size(rows, f"grids[{layer}] rows"), as_size(columns, f"grids[{layer}] columns")

@@ -16,6 +16,7 @@ from .._utils.indexing import Block, Indices, hull
 from .._utils.validation import as_choice
 from ..masks import NO_KEYS, BandLimits, KeyBounds, overlap
 from .base import AttentionBase, Head, Shape, find_head
+from .larger_grids import Size, on_larger_grid
 from .logsumexp import LogSumExp
 from .matmul import Scratch
 from .softmax import exact_block, normalizers, normalizing, sink_weights
@@ -201,7 +202,14 @@ def combined(att: A, heads: Any, how: str) -> A:
     return _of_parts(att, CombinedHeads(tuple(OneHead(att, head) for head in chosen), how))
 
 
-def combined_layers(layers: Sequence[A], numbers: Sequence[int], heads: Any, how: str) -> A:
+def combined_layers(
+    layers: Sequence[A],
+    numbers: Sequence[int],
+    heads: Any,
+    how: str,
+    grids: Sequence[Size] | None = None,
+    more: str = "",
+) -> A:
     """Combine heads of several layers into one: see `AttentionStack.combine`.
 
     Args:
@@ -209,17 +217,24 @@ def combined_layers(layers: Sequence[A], numbers: Sequence[int], heads: Any, how
         numbers: their numbers in the stack.
         heads: of each layer; None for all.
         how: "mean" or "max".
+        grids: rows and columns of the patches of each layer, which are its queries.
+        more: is added to the description of the layers.
     """
     as_choice(how, HOW, "how")
+    place = f", {_listed([*dict.fromkeys(numbers)])}{more}"
+    if grids is not None and len({*grids}) > 1:
+        largest = max(grids, key=lambda one: one[0] * one[1])
+        layers = [on_larger_grid(att, own, largest) for att, own in zip(layers, grids, strict=True)]
+        place += f", on {largest[0]} × {largest[1]} patches by area"
     sizes = {(att.shape.B, att.shape.Q, att.shape.K): number for att, number in zip(layers, numbers, strict=True)}
     if len(sizes) > 1:
         (one, first), (other, second), *_ = sizes.items()
         raise ValueError(
             f"layer {first} has (samples, queries, keys) {one}, and layer {second} has {other}: combine layers of one "
-            "size, such as combine(layers=[0, 1])"
+            "size, such as combine(layers=[0, 1]); if queries are patches, give each layer's (rows, columns): grids=[…]"
         )
     parts = tuple(OneHead(att, head) for att in layers for head in as_heads(att, heads))
-    return _of_parts(layers[0], CombinedHeads(parts, how, f", {_listed(numbers)}"))
+    return _of_parts(layers[0], CombinedHeads(parts, how, place))
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -63,6 +63,7 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
             target=self.target,
             version=self._version,
             place=self._named_stacks.place(self._chosen),
+            across=self._layers_across(attention),
         )
         self._forget_layers()
 

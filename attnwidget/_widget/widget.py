@@ -56,7 +56,10 @@ SIGNED = (
     "AttentionWidget.from_scores(…, title=…) does that without this warning"
 )
 # Set first: the other traits are checked against these, and count words if subwords are merged into words.
-FIRST = ("kinds", "layer", "batch", "tokenizer", "tokens", "key_tokens", "what_if", "target", "pieces")
+FIRST = (
+    *("kinds", "layer", "batch", "grid_side", "grid_start", "grid", "across"),
+    *("tokenizer", "tokens", "key_tokens", "what_if", "target", "pieces"),
+)
 
 
 class AttentionWidget(FrontEndTraits, FrontEndMessages):
@@ -83,7 +86,9 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             of its pictures, or one for all; or a list with one image or video for each sample.
         title: a line above the picture.
         stack, forward: the first stack shown, by name and number of its forward pass, if `from_attention` got several.
-        layer, batch, head: the first ones shown.
+        layer, batch, head: the first ones shown; layer="mean" or "max" is across="mean" or "max".
+        across: several layers, heads and forward passes as one exact map: "mean" or "max" for all layers and heads, or
+            a dict with `how`, `layers`, `heads` (None: all) and `forwards` (None: the one shown, "all", or a list).
         query, key: the pinned pair; None: nothing is pinned.
         heads: several heads, such as [0, 4], for the graph and for `combine`; they include `head`.
         pins: several pinned pairs, such as [(14, 16), (3, None)]; the last one is (`query`, `key`).
@@ -563,12 +568,14 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         self._make()
         self._show_layers(self._named_stacks.find(self._chosen).attention)
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
-        show["title"] = show.get("title") or self._shown.title
+        if show.get("layer") in ("mean", "max"):
+            show["across"] = show.pop("layer")
         has_image = all(show.get(name) is not None for name in ("grid", "image"))
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
         for name in [name for name in FIRST if name in show]:
             setattr(self, name, show.pop(name))
+        show["title"] = show.get("title") or self._shown.title
         uid = uuid.uuid4().hex
         super().__init__(uid=uid, model_id=uid, **self._select(show))
         self._own_layout = None if show.get("layout") is self.layout else self.layout

@@ -241,6 +241,12 @@ class ComparisonWidget(AttentionWidget):
             raise WrongValue(f"a comparison shows one head of each side: {advice}")
         return "none"
 
+    @traitlets.validate("across")
+    def _is_one_layer(self, proposal: Any) -> None:
+        if proposal["value"] is not None:
+            advice = "compare(a.combine(), b.combine()), of two stacks, shows several layers as one"
+            raise WrongValue(f"a comparison shows one layer of each side: {advice}")
+
     @traitlets.validate("stage")
     def _stage_is_there(self, proposal: Any) -> str:
         with refusing():  # also refuses a missing layer that is set at the same time

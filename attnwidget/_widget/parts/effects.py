@@ -96,7 +96,8 @@ class EffectsPart(StacksPart):
         """Run the model of the stack on display if its effects are asked for."""
         if self._is_changing:
             return
-        self._effects.use(self._named_stacks.find(self._chosen).effects)
+        source = self._named_stacks.find(self._chosen).effects
+        self._effects.use(None if self._shown.as_one is not None else source)  # a run edits single heads
         self._effects.bring()
 
     def _effect_wish(self) -> EffectWish:

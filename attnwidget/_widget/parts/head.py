@@ -110,6 +110,8 @@ class HeadPart(LookPart):
             "axes_read": self._axes_read(layer),
             "head_numbers": None if numbers is None else list(numbers),
             "model_heads": shown.head_numbers,
+            "across": None if shown.as_one is None else shown.as_one.stack[0].description[0],
+            "every": len(shown.every),
         }
 
     def _axes_read(self, layer: int) -> str | None:

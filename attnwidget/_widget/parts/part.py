@@ -18,6 +18,7 @@ from ...attention import Attention
 from ...stack import AttentionStack
 from ..derived.derived_trait import Derived, DerivedTrait
 from ..derived.selection import Selection
+from ..stores.across import AcrossLayers
 from ..stores.layers import ShownLayers
 from ..traits.taken_whole import TakenWhole
 
@@ -77,6 +78,10 @@ class WidgetPart(TakenWhole):
     @abstractmethod
     def _show_layers(self, attention: Attention | AttentionStack) -> None:
         """Show these layers under the rules and in the words that are set."""
+
+    @abstractmethod
+    def _layers_across(self, attention: Attention | AttentionStack) -> AcrossLayers | None:
+        """Return several layers as one, if they are shown so."""
 
     @abstractmethod
     def _replace_layers(self, attention: Attention | AttentionStack) -> None:

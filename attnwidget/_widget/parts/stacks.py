@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import traitlets
 
 from ..._tokens.inputs import is_by_name
 from ..._utils.indexing import as_index
+from ...attention import Attention
 from ...stack import AttentionStack, as_attention
+from ..stores.across import Across, AcrossLayers, as_across, message_of
 from ..stores.named_stacks import LabeledStack, NamedStacks, StackKey
 from ..traits.trait_types import Index, Text, Whole, refusing
 from .recall import RecallPart
 from .segments import SegmentsPart
+
+
+class AcrossTrait(traitlets.TraitType[Any, Any]):
+    """Several layers as one; None: each by itself."""
+
+    def validate(self, obj: Any, value: Any) -> Across | None:
+        with refusing():
+            return as_across(value)
 
 
 class StacksPart(SegmentsPart, RecallPart):
@@ -21,7 +31,11 @@ class StacksPart(SegmentsPart, RecallPart):
 
     _named_stacks: NamedStacks
     _chosen: StackKey  # the stack that is shown
+    _layer_before: int = 0  # the layer shown before several became one
 
+    across: Any = AcrossTrait(
+        None, allow_none=True, help="Several layers and forward passes shown as one, or None."
+    ).tag(sync=True, role="numbers", to_json=lambda value, self: message_of(value))
     title = Text(help="A line above the picture.").tag(sync=True, role="given")
     stack = Text(help="The name of the stack on display, if there are several.").tag(sync=True, role="numbers")
     forward: Whole = Index(help="The number of the forward pass on display.").tag(sync=True, role="numbers")
@@ -80,6 +94,61 @@ class StacksPart(SegmentsPart, RecallPart):
             self._check_labels(self._named_stacks.near(self.stack, forward))
         return forward
 
+    @traitlets.validate("across")
+    def _can_be_one(self, proposal: Any) -> Across | None:
+        found: Across | None = proposal["value"]
+        with refusing():
+            if found is not None:
+                self._combined(found, self._named_stacks.find(self._chosen).attention)
+        return found
+
+    @traitlets.observe("across")
+    def _on_across(self, change: Any) -> None:
+        """Show several layers as one, or the layers again with the one that was shown."""
+        if self._is_changing:
+            return
+        with self._lock, self.hold_sync():
+            self._cancel()
+            layer = self.layer
+            with self._changing():
+                titled_so = self.title == self._shown.title
+                if change["new"] is not None:
+                    self.set_trait("combine", "none")
+                    self.what_if, self.stage = {}, "weights"
+                    self._layer_before = layer if change["old"] is None else self._layer_before
+                self._replace_layers(self._shown.attention)
+                self.layer = 0 if change["new"] is not None else min(self._layer_before, len(self._shown.stack) - 1)
+                self.title = self._shown.title if titled_so else self.title
+            self._refresh()
+
+    def _layers_across(self, attention: Attention | AttentionStack) -> AcrossLayers | None:
+        """Return the layers as one, if they are shown so; the layers themselves if another stack cannot be."""
+        try:
+            return None if self.across is None else self._combined(self.across, attention)
+        except (ValueError, IndexError, TypeError) as error:
+            self._say_refused(error)
+            with self._changing():
+                self.across = None
+            return None
+
+    def _combined(self, across: Across, attention: Attention | AttentionStack) -> AcrossLayers:
+        layers = [*attention] if isinstance(attention, AttentionStack) else [attention]
+        return across.combine(layers, self.grid, lambda: self._layers_of_passes(across))
+
+    def _layers_of_passes(self, across: Across) -> list[Sequence[Attention]]:
+        """Return the layers of each chosen forward pass, of the stack on display."""
+        count = self._named_stacks.forwards
+        numbers = range(count) if across.forwards in ("all", None) else across.forwards
+        found: list[Sequence[Attention]] = []
+        for number in numbers:
+            forward = as_index(number, count, "forward", "forwards")
+            key = StackKey(forward, self._chosen.name)
+            if key.name not in self._named_stacks.names(forward):
+                raise ValueError(f"forward {forward} has no stack {key.name!r}: choose forward passes that have it")
+            layers = self._named_stacks.find(key).attention
+            found.append([*layers] if isinstance(layers, AttentionStack) else [layers])
+        return found
+
     def _check_labels(self, key: StackKey) -> None:
         """Raise if the tokens of another stack do not fit it; nothing has changed yet."""
         if key == self._chosen:
@@ -127,6 +196,7 @@ class StacksPart(SegmentsPart, RecallPart):
 
     def _watch(self) -> None:
         super()._watch()
+        self.observe(self._when_changed(self._send_soon, "grid"), ["across"])
         self.observe(self._when_changed(self._on_choice), ["stack", "forward"])
 
     def _on_choice(self) -> None:

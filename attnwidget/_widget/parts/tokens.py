@@ -115,7 +115,7 @@ class TokensPart(SelectionPart):
         if proposal["value"] is None:
             return None
         with refusing():
-            grid, layers = patches.as_grid(proposal["value"]), self._shown.given
+            grid, layers = patches.as_grid(proposal["value"]), self._shown.every
             if not isinstance(grid[0], int) and len(grid) != len(layers):
                 raise ValueError(f"grid has {len(grid)} entries but there are {len(layers)} layers: give one for each")
             for layer in (self.layer,) if isinstance(grid[0], int) else range(len(grid)):
@@ -143,7 +143,7 @@ class TokensPart(SelectionPart):
             return None
         layer = self.layer if layer is None else layer
         shape = self._shown.given[layer].shape
-        own = patches.of_layer(self.grid, layer, self.grid_start, self.grid_side)
+        own = patches.of_layer(self.grid, self._shown.grid_layer(layer), self.grid_start, self.grid_side)
         return patches.fitting(own, shape.Q, shape.K)
 
     def _grid_message(self) -> dict[str, Any] | None:

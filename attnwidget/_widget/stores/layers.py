@@ -21,6 +21,7 @@ from ..._segments.segments import Segments
 from ..._tokens.tokenizers import Spelling
 from ...attention import Attention
 from ...stack import AttentionStack
+from .across import AcrossLayers
 from .named_stacks import StackPlace
 from .token_store import TokenStore
 
@@ -41,9 +42,10 @@ class ShownLayers:
         target: the target token of the stage logit; None: each layer's own.
         version: a number that distinguishes these layers from earlier ones.
         place: the shown stack among the others.
+        across: several layers as one, shown in place of the layers; None: the layers themselves.
 
-    `given` holds the layers as given, `stack` merges subwords into words if requested, and `layers` also applies the
-    other rules. Each is made when it is first used.
+    `every` holds all layers as given, and `given` those on display. `stack` merges subwords into words if requested,
+    and `layers` also applies the other rules. Each is made when it is first used.
     """
 
     def __init__(
@@ -56,12 +58,15 @@ class ShownLayers:
         target: int | None = None,
         version: int,
         place: StackPlace,
+        across: AcrossLayers | None = None,
     ) -> None:
         self.attention, self.rules, self.version, self._token_store = attention, dict(rules), version, token_store
         self.place, self.words, self.target = place, words, target
         self.kinds: OwnMetrics = {}  # custom metrics
         self.segments_of: SegmentsOf = lambda layer, batch: (None, False)
-        self.given = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
+        self.every = attention if isinstance(attention, AttentionStack) else AttentionStack([attention])
+        self.as_one = across
+        self.given = self.every if across is None else across.stack
         if target is not None:
             self.given = AttentionStack([_of_token(att, target) for att in self.given], self.given.names)
         self.stack = self.given
@@ -110,6 +115,10 @@ class ShownLayers:
     def before(self, layer: int) -> Attention | None:
         """Return a layer without the other rules; None if there are none."""
         return self.stack[layer] if self.rules else None
+
+    def grid_layer(self, layer: int) -> int:
+        """Return the layer of `every` whose patches a shown layer has."""
+        return layer if self.as_one is None else self.as_one.largest
 
     # Tokens and words.
 

@@ -80,7 +80,8 @@ class LooksBesideTarget(TypedDict, total=False):
     image: Any
     stack: str | None
     forward: SupportsIndex
-    layer: SupportsIndex
+    layer: SupportsIndex | Literal["mean", "max"]
+    across: Literal["mean", "max"] | Mapping[str, Any] | None
     batch: SupportsIndex
     head: SupportsIndex
     query: SupportsIndex | None

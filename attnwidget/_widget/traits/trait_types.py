@@ -169,6 +169,16 @@ class ColorRange(traitlets.TraitType[str | tuple[float, float], str | Sequence[f
         return (low, high)
 
 
+class Layer(Index):
+    """A layer; "mean" and "max" show all layers as one, which sets `across`."""
+
+    def validate(self, obj: Any, value: Any) -> int | None:
+        if isinstance(value, str) and value in ("mean", "max"):
+            obj.across = value
+            return 0
+        return super().validate(obj, value)
+
+
 class Heads(traitlets.TraitType[list[int], Iterable[SupportsIndex]]):
     """Several heads, each once; the widget checks their bounds."""
 

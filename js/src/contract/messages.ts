@@ -71,6 +71,10 @@ export interface Facts {
   stacks?: string[];
   forward?: number;
   forwards?: number;
+  /** The layers and heads that are shown as one, in words; null: each layer by itself. */
+  across?: string | null;
+  /** The number of layers, also while they are shown as one. */
+  every?: number;
   /** In a saved file only: which parts of this layer and which layers it holds, and why others are missing. */
   saved?: { layers: number[]; heads: number[]; samples: number[]; others?: string };
   /** Whether merging tokens into words changes anything. */

@@ -34,6 +34,7 @@ import type {
   WhatIf,
 } from "./messages";
 import type {
+  Across,
   ColorRange,
   ColorScaleName,
   Measure,
@@ -73,6 +74,8 @@ export interface Traits {
   theme: ThemePreference;
   top_k: number | null;
   threshold: number;
+  /** Layers and forward passes shown as one; null: each by itself; older Pythons lack it. */
+  across?: Across | null;
   /** How weights are drawn over an image; older Pythons lack it. */
   overlay?: Overlay;
   /** Of the weights over an image, 0 to 1. */
@@ -169,6 +172,7 @@ export const TRAITS = {
   color_scale: "look",
   color_range: "look",
   palette: "look",
+  across: "numbers",
   theme: "look",
   top_k: "look",
   threshold: "look",

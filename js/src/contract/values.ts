@@ -10,6 +10,13 @@ export type ColorScaleName = "linear" | "log";
 export type ColorRange = "head" | "row" | "layer" | "view" | "unit" | [number, number];
 /** Whose links are shown: those from a query to its keys, or from a key to the queries that attend to it. */
 export type Side = "query" | "key";
+/** Layers, heads and forward passes shown as one map; null: all, for `forwards` the one shown. */
+export interface Across {
+  how: "mean" | "max";
+  layers?: number[] | null;
+  heads?: number[] | null;
+  forwards?: number[] | "all" | null;
+}
 export type Overlay = "patches" | "smooth";
 export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "segments" | "stages";
 /** The measure of attention to a segment: mass, mass per token, or relative to even attention. */

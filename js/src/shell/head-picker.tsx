@@ -44,11 +44,28 @@ function Picker({ ui }: { ui: Ui }) {
           <AxesRead read={facts.axes_read} />
         </div>
       )}
+      {facts.across && <AsOne ui={ui} words={facts.across} />}
       {facts.layers.length > 1 && !narrow && !all && <Layers ui={ui} />}
       {facts.heads > 1 && !all && <Heads ui={ui} label={!narrow} />}
       {facts.batches < 2 && <AxesRead read={facts.axes_read} />}
       {store.view.value === "compare" && <HeadOfOther ui={ui} />}
     </>
+  );
+}
+
+/** The layers that are shown as one, and a button back to them. */
+function AsOne({ ui, words }: { ui: Ui; words: string }) {
+  return (
+    <div class="aw-group" data-aw="across">
+      {!ui.store.title.value?.toLowerCase().startsWith(words.toLowerCase()) && (
+        <span>{words.charAt(0).toUpperCase() + words.slice(1)}</span>
+      )}
+      {!ui.store.facts.value.saved && (
+        <button type="button" class="aw-toggle" onClick={() => ui.store.show({ across: null })}>
+          show single layers
+        </button>
+      )}
+    </div>
   );
 }
 

@@ -20,6 +20,7 @@ const USUAL = {
   color_scale: "linear",
   color_range: "head",
   palette: "attnwidget",
+  across: null,
   theme: "auto",
   top_k: null,
   threshold: 0.02,

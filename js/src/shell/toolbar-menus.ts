@@ -24,7 +24,7 @@ import {
   barSection,
   canCombine,
   combineName,
-  combineSection,
+  headSections,
   orderName,
   orderSection,
 } from "../views/heads/menus";
@@ -271,7 +271,7 @@ export const MENU: Readonly<Record<Exclude<MenuName, "whatIf">, MenuText>> = {
   against: { name: "Against", value: ({ store }) => store.against.value ?? "", sections: (ui) => [againstSection(ui)] },
   bar: { name: "Bar", value: barName, sections: (ui) => [barSection(ui)] },
   order: { name: "Order", value: orderName, sections: (ui) => [orderSection(ui)] },
-  heads: { name: "Heads", value: combineName, sections: (ui) => [combineSection(ui)] },
+  heads: { name: "Heads", value: combineName, sections: (ui) => headSections(ui) },
   read: {
     name: "Read",
     value: ({ store }) => (store.direction.value === "query" ? "what it attends to" : "what attends to it"),

@@ -399,6 +399,27 @@ describe("several heads as one", () => {
     expect(view.status).toContain("head 0");
   });
 
+  test("all layers as one: chosen in the same menu, said in the picker, with a way back", async () => {
+    const facts = { ...factsOf(CELLS), heads: 3, groups: 3, every: 4, layers: ["0", "1", "2", "3"], forwards: 2 };
+    const { view, host } = await draw(together({ facts }));
+    view.button("Heads one").click();
+    await settle();
+    expect(view.all("[role=menuitemradio]").map((one) => one.textContent)).toEqual(
+      expect.arrayContaining(["each layer", "mean of all layers", "maximum of all forward passes"]),
+    );
+    view.button("mean of all layers").click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ across: { how: "mean", forwards: null } });
+    const as_one = { ...facts, heads: 1, groups: 1, layers: ["mean"], across: "the mean of 12 heads, layers 0–3" };
+    host.fromPython({ facts: as_one, across: { how: "mean", layers: null, heads: null, forwards: null } });
+    await settle();
+    expect(view.find("[data-aw=across]").textContent).toContain("The mean of 12 heads, layers 0–3");
+    expect(view.button(/^Heads mean of layers/)).toBeTruthy();
+    view.button("show single layers").click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ across: null });
+  });
+
   test("questions are asked about them by their name", async () => {
     const { host } = await draw(together({ heads: [0, 2], combine: "mean", view: "graph", query: 3 }), {
       answer: () => ({}),

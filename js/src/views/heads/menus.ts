@@ -1,6 +1,7 @@
 /** Menus about heads: the metric under each, their order, and whether several are combined. */
 
 import type { Section } from "../../components/menu";
+import type { Facts } from "../../contract/messages";
 import type { Traits } from "../../contract/traits";
 import type { Metric } from "../../contract/values";
 import { METRICS } from "../../data/survey";
@@ -63,22 +64,53 @@ export function orderSection(ui: Ui): Section {
 /** Return whether several heads can be combined here. */
 export function canCombine({ store }: Ui): boolean {
   const { view, stage, facts, sides } = store;
-  if ((sides.value?.length ?? 0) > 0 || facts.value.heads < 2 || stage.value !== "weights") return false;
+  if ((sides.value?.length ?? 0) > 0 || stage.value !== "weights") return false;
+  if (facts.value.heads < 2 && !canCross(facts.value)) return false;
   return view.value !== "stages" && view.value !== "heads";
 }
+
+/** Return whether there are several layers or forward passes to show as one. */
+const canCross = ({ every = 1, forwards = 1, saved }: Facts) => !saved && (every > 1 || forwards > 1);
 
 const HOW = { none: "one", mean: "mean", max: "maximum" } as const;
 
 /** Return how the chosen heads are shown, in a word or two. */
 export function combineName({ store }: Ui): string {
+  const across = store.across.value ?? null;
+  if (across !== null) return `${HOW[across.how]} of layers`;
   const how = store.combine.value ?? "none";
   const heads = store.shownHeads.value.length;
   if (how === "none") return store.view.value === "graph" && heads > 1 ? "each" : HOW.none;
   return heads > 1 ? `${HOW[how]} of ${heads}` : HOW[how];
 }
 
+/** Return the ways to show several layers, and several forward passes, as one. */
+function acrossSection({ store }: Ui): Section | null {
+  const facts = store.facts.value;
+  if (!canCross(facts)) return null;
+  const { how = "none", forwards = null } = store.across.value ?? {};
+  const value = how === "none" ? how : `${how}${forwards === null ? "" : " of all"}`;
+  const passes = (facts.forwards ?? 1) > 1;
+  const layers = (facts.every ?? 1) > 1 ? "all layers" : "all heads";
+  return {
+    title: "Layers",
+    value,
+    choices: [
+      { value: "none", name: "each layer" },
+      { value: "mean", name: `mean of ${layers}` },
+      { value: "max", name: `maximum of ${layers}` },
+      ...(passes ? [{ value: "mean of all", name: "mean of all forward passes" }] : []),
+      ...(passes ? [{ value: "max of all", name: "maximum of all forward passes" }] : []),
+    ],
+    choose(chosen) {
+      const [word] = chosen.split(" ") as ["none" | "mean" | "max"];
+      store.show({ across: word === "none" ? null : { how: word, forwards: chosen.endsWith("all") ? "all" : null } });
+    },
+  };
+}
+
 /** Return the ways to show several heads. */
-export function combineSection({ store }: Ui): Section {
+function combineSection({ store }: Ui): Section {
   return {
     value: store.combine.value ?? "none",
     choices: [
@@ -94,4 +126,11 @@ export function combineSection({ store }: Ui): Section {
       store.show({ combine });
     },
   };
+}
+
+/** Return the sections of the menu of heads. */
+export function headSections(ui: Ui): Section[] {
+  const across = acrossSection(ui);
+  const own = ui.store.facts.value.heads > 1 ? [combineSection(ui)] : [];
+  return across === null ? own : [...own, across];
 }
