@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, Literal
 
 from .unread import Unread
 
+PADDING_FROM = 3  # tokens in a run
 Spelling = Literal["bytes", "spaced", "text"]
 """How a vocabulary is written: each byte a character and Ġ for a space (GPT-2), with real spaces before words (as
 `decode` returns them), or as text with custom marks, ▁, ## or none."""
@@ -144,8 +146,8 @@ PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~“”‘’«»„…–—。、，�
 def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[int]:
     """Return the word of each subword, by a tokenizer's marks: Ġ, ▁, ##, </w>, or spaces.
 
-    Special tokens, punctuation, ideographs (no space divides them) and unknown tokens are single words. If no token has
-    a mark, each is a word.
+    Special tokens, punctuation, ideographs (no space divides them) and unknown tokens are single words. Padding, which
+    is the same special token three times or more at either end, is one word. If no token has a mark, each is a word.
 
     Returns:
         (n,), from 0 up, as transformers' `encoding.word_ids()`.
@@ -176,7 +178,21 @@ def word_ids(tokens: Sequence[str], spelling: Spelling | None = None) -> list[in
         word += marked[0] or after
         found.append(word)
         after = marked[1]
-    return found
+    return _with_padding_folded(tokens, found)
+
+
+def _with_padding_folded(tokens: Sequence[str], words: list[int]) -> list[int]:
+    """Return the words with each end's run of the same special token as one."""
+    many = len(tokens)
+    if many < PADDING_FROM:
+        return words
+    before = len(list(takewhile(tokens[0].__eq__, tokens)))
+    after = len(list(takewhile(tokens[-1].__eq__, reversed(tokens))))
+    for low, high in ((0, before), (many - after, many)):
+        if high - low >= PADDING_FROM and is_special(tokens[low]):
+            folded = words[high - 1] - words[low]
+            words = [*words[:low], *[words[low]] * (high - low), *(word - folded for word in words[high:])]
+    return words
 
 
 def _begins(tokens: Sequence[str], spelling: Spelling | None) -> Callable[[str], bool]:
@@ -204,7 +220,7 @@ def join_pieces(pieces: Iterable[str]) -> str:
     ('embedding', 'Ġmiller')
     """
     first, *others = pieces
-    if not others:
+    if not others or (is_special(first) and others[0] == first):
         return first
     return first + "".join(piece.removeprefix("##") for piece in others)
 

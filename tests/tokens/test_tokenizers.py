@@ -153,3 +153,19 @@ def test_pieces_joined_keep_the_marks_of_a_word() -> None:
     assert join_pieces(["Ġmill", "er"]) == "Ġmiller"
     assert join_pieces(["em", "##bed"]) == "embed"
     assert join_pieces(["##a", "##b"]) == "##ab"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["<s>", "a", "cat", *["</s>"] * 4], [0, 1, 2, 3, 3, 3, 3]),
+        ([*["[PAD]"] * 3, "[CLS]", "em", "##bed", "[SEP]"], [0, 0, 0, 1, 2, 2, 3]),
+        (["[PAD]"] * 5, [0] * 5),
+        (["a", "[SEP]", "[SEP]"], [0, 1, 2]),  # a sentence may end with two
+        (["a", *["no"] * 4], [0, 1, 2, 3, 4]),
+        (["a", *["<image>"] * 4, "b"], [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_padding_is_one_word(tokens: list[str], words: list[int]) -> None:
+    assert word_ids(tokens, "words") == words
+    assert join_pieces(["[PAD]", "[PAD]", "[PAD]"]) == "[PAD]"

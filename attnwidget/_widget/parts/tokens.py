@@ -138,13 +138,20 @@ class TokensPart(SelectionPart):
         return self._shown.tokens(side, self.layer, self.batch)
 
     def _patches(self, layer: int | None = None) -> Patches | None:
-        """Return where a layer, by default the selected one, has patches; None without any, or if tokens are merged."""
-        if self.grid is None or self.pieces == "words":
+        """Return where a layer, by default the selected one, has patches; None without any. Merged tokens are none."""
+        if self.grid is None:
             return None
         layer = self.layer if layer is None else layer
         shape = self._shown.given[layer].shape
         own = patches.of_layer(self.grid, self._shown.grid_layer(layer), self.grid_start, self.grid_side)
-        return patches.fitting(own, shape.Q, shape.K)
+        found = patches.fitting(own, shape.Q, shape.K)
+        if found is None or self._shown.stack[layer] is self._shown.given[layer]:
+            return found
+        query, key = (
+            None if self._token_store.samples(side, shape) is not None else first
+            for side, first in (("query", found.query), ("key", found.key))
+        )
+        return None if query is None and key is None else found._replace(query=query, key=key)
 
     def _grid_message(self) -> dict[str, Any] | None:
         found = self._patches()
