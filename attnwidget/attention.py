@@ -428,7 +428,7 @@ class Attention(AttentionBase):
     def by_segment(
         self,
         queries: Any,
-        keys: Segments | None = None,
+        keys: Segments | Mapping[str, Any] | None = None,
         *,
         batch: int = 0,
         head: int | None = None,
@@ -443,7 +443,8 @@ class Attention(AttentionBase):
         Args:
             queries: `segments(…)`, with a row for each name; the name of a segment of `keys`; or positions as in
                 `block`, with a row for each.
-            keys: `segments(…)`, with a column for each name; None: the same as `queries`.
+            keys: `segments(…)`, with a column for each name; None: the same as `queries`. For both, spans by name are
+                `segments(spans)`, such as {"doc 1": (1, 9)}; a list of numbers is a list of positions.
             batch: which sample; negative counts from the end.
             head: which head; None for all.
             stage: what to sum: the weights, or a later stage that this attention has.

@@ -311,7 +311,7 @@ class AttentionStack(Sequence[Attention]):
     def by_segment(
         self,
         queries: Any,
-        keys: Segments | None = None,
+        keys: Segments | Mapping[str, Any] | None = None,
         *,
         batch: int = 0,
         stage: Literal["weights", "contribution", "value_norm", "logit", "saliency"] = "weights",

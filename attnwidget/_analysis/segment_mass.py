@@ -36,6 +36,7 @@ from .._engine.stages import NORMALIZED, QUERIES, streamed
 from .._parallel.task import Subject, Task, named
 from .._parallel.work import gather
 from .._segments.named import FIRST, Labels
+from .._segments.reading import segments
 from .._segments.segments import Segments
 from .._utils.indexing import Indices, as_indices, cuts
 from .._utils.progress_bars import progress_bar
@@ -453,7 +454,7 @@ class Question(NamedTuple):
 def by_segment(
     att: AttentionBase,
     queries: Any,
-    keys: Segments | None,
+    keys: Segments | Mapping[str, Any] | None,
     *,
     batch: Any,
     head: Any,
@@ -489,7 +490,7 @@ def by_segment_of_layers(
     layers: LayerSource,
     names: Sequence[str],
     queries: Any,
-    keys: Segments | None,
+    keys: Segments | Mapping[str, Any] | None,
     *,
     batch: Any,
     stage: str,
@@ -601,14 +602,16 @@ def sums_of_part(value: tuple[Any, ...], step: int, these: range, part: range) -
         return run_to_end(steps).state
 
 
-def question(att: AttentionBase, queries: Any, keys: Segments | None) -> Question:
+def question(att: AttentionBase, queries: Any, keys: Segments | Mapping[str, Any] | None) -> Question:
     """Read the question to one attention.
 
     Raises:
         TypeError, ValueError, KeyError, IndexError: it cannot be read, or does not fit the attention.
     """
+    keys = segments(keys, length=att.shape.K) if isinstance(keys, Mapping) else keys
     if isinstance(queries, Mapping):
-        raise TypeError(f"queries is {told(queries)}: give segments({told(queries)}, length={att.shape.K})")
+        of_text = keys is None or own_keys_of(att) is not None
+        queries = segments(queries, length=att.shape.K if of_text else att.shape.Q)
     if keys is None:
         if not isinstance(queries, Segments):
             raise TypeError(f"queries is {told(queries)} and there are no keys: give keys=segments(…) as well")

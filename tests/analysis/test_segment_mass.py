@@ -515,7 +515,8 @@ class TestWhatIsRefused:
         [
             (([1],), {}, TypeError, "there are no keys"),
             (("a",), {}, TypeError, "there are no keys"),
-            (([1], {"a": (1, 2)}), {}, TypeError, r"give the result of segments\(…\)"),
+            (([1], [(1, 2)]), {}, TypeError, r"give the result of segments\(…\)"),
+            (({"a": (1, 9)},), {}, ValueError, "a"),
             (("c", PARTS), {}, KeyError, "give one of first token, a, b"),
             (([6], PARTS), {}, IndexError, "query 6 is not there"),
             ((segments({"a": (1, 4)}, length=4),), {}, ValueError, "have 4 tokens, but there are 6 keys"),
@@ -527,13 +528,24 @@ class TestWhatIsRefused:
             ((PARTS,), {"batch": 2}, IndexError, "batch 2 is not there"),
             ((PARTS,), {"without": None}, TypeError, "without is None: give names of segments"),
             ((PARTS,), {"without": 3}, TypeError, "without is 3: give names of segments"),
-            (({"a": (1, 3)},), {}, TypeError, r"give segments\({'a': \(1, 3\)}, length=6\)"),
-            (({"a": (1, 3)}, PARTS), {}, TypeError, r"give segments\({'a': \(1, 3\)}, length=6\)"),
         ],
     )
     def test_it_tells_what_to_give(self, arguments: Any, keywords: Any, error: Any, told: str) -> None:
         with pytest.raises(error, match=told):
             Attention(*torch.zeros(2, 6, 4)).by_segment(*arguments, **keywords)
+
+    def test_spans_by_name_are_segments(self) -> None:
+        att, spans = Attention(*torch.randn(2, 2, 6, 4)), {"a": (1, 4), "b": [4, 5]}
+        made = att.by_segment(segments(spans, length=6))
+        for asked in ((spans,), (spans, spans), (segments(spans, length=6), spans)):
+            found = att.by_segment(*asked)
+            assert (found.queries, found.keys) == (made.queries, made.keys)
+            torch.testing.assert_close(found.mass, made.mass)
+        cross = Attention(torch.randn(1, 3, 4), torch.randn(1, 6, 4))
+        found = cross.by_segment({"first": (0, 2)}, spans)
+        torch.testing.assert_close(found.mass[0, found.queries.index("first"), found.keys.index("b")],
+                                   cross.block()[1:2, 4:].sum(1).mean().double(), check_dtype=False)  # fmt: skip
+        torch.testing.assert_close(AttentionStack([att]).by_segment(spans).mass[0], made.mass)
 
     def test_queries_whose_places_are_not_known(self) -> None:
         with pytest.raises(ValueError, match="their places among the keys are unknown"):

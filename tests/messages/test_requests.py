@@ -511,3 +511,20 @@ def test_junk_without_end_is_answered_shortly() -> None:
             reply = ask_one(**{"kind": kind, "query": 0, "keys": [0, 1], name: junk})
             assert reply["ok"] is False
             assert len(reply["error"]) < 400
+
+
+@pytest.mark.parametrize("layer", range(len(STACK)))
+def test_what_each_key_receives_comes_in_one_answer_or_in_slices(layer: int) -> None:
+    own = {"layer": layer, "batch": 0, "head": 0}
+    found = ask_one(STACK, kind="received", **own)
+    wanted = STACK[layer].received(batch=0, head=0)
+    assert found["share"] == 1
+    blocked = wanted.isnan().numpy()
+    assert (found["blocked"] is not None) == bool(blocked.any())
+    np.testing.assert_allclose(found["values"][~blocked], wanted.float().numpy()[~blocked], rtol=1e-6, atol=1e-7)
+
+
+def test_what_each_key_of_very_many_receives_is_not_computed_unasked() -> None:
+    long = AttentionStack([Attention(torch.zeros(1, 1, 1, 1).expand(1, 1, 40_000, 1), torch.zeros(1, 1, 40_000, 1))])
+    found = ask_one(long, kind="received", batch=0, head=0)
+    assert "too many to show what each key receives: call att.received()" in found["error"]

@@ -1,4 +1,4 @@
-"""The patches of an image or a video among the positions of a call."""
+"""The patches of an image or a video, or the parts of a sound, among the positions of a call."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ class PatchGrid(NamedTuple):
         frames: the number of images of this size, one after the other, as in a video.
         windows: how the image is cut into windows, which are the samples; None: a sample has all patches.
         after: the names of the tokens after the patches.
+        seconds: from one position to the next, if these are the parts of a sound, in one row; None: it is an image.
     """
 
     rows: int
@@ -77,6 +78,7 @@ class PatchGrid(NamedTuple):
     frames: int = 1
     windows: Windows | None = None
     after: tuple[str, ...] = ()
+    seconds: float | None = None
 
     @property
     def patches(self) -> int:
@@ -106,6 +108,7 @@ class PatchGrid(NamedTuple):
             size_of_image(whole.frames),
             None if cut is None else cut.checked(),
             tuple(map(str, whole.after)),
+            None if whole.seconds is None else float(whole.seconds),
         )
 
     def names(self) -> Iterator[list[str]]:
@@ -116,6 +119,8 @@ class PatchGrid(NamedTuple):
     def _name(self, cell: int) -> str:
         if cell < 0:
             return "[PAD]"
+        if self.seconds is not None:
+            return f"{cell * self.seconds:.{2 if self.seconds >= 0.01 else 3}f} s"
         frame, place = divmod(cell, self.rows * self.columns)
         row, column = divmod(place, self.columns)
         if self.frames == 1:

@@ -122,7 +122,7 @@ class Side:
             found = None if self.key else grid_of(self.ids, self.text.images)
             return None if found is None else LayerGrid(*found[0], start=found[1])
         own = self.patches
-        if own is None or own.block != 1:
+        if own is None or own.block != 1 or own.seconds is not None:
             return None
         windows = None if own.windows is None else tuple(map(tuple, own.windows.cells(own.rows, own.columns)))
         return LayerGrid(own.rows, own.columns, own.frames, len(own.before), windows=windows)

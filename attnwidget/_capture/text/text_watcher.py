@@ -58,6 +58,8 @@ OTHER_TOKENS = {
 VIDEO_TOKENS = "video_token_id", "video_token_index"
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id")
 GRIDS = ("image_grid_thw", "video_grid_thw")  # arguments of models
+OF_SPECTROGRAMS = ("whisper", "speech_to_text")  # models, by their type
+SAMPLING_RATE = 16_000  # of all speech models of transformers whose config has none
 FINGERPRINT = 8  # numbers of an encoder's output that identify it
 SQUARE = (
     "the positions of {} have no names: its input has positions before samples (batch_first=False), and here as many "
@@ -117,6 +119,13 @@ class Pictures:
         return PatchGrid(rows, columns, block=self.block, picture=self.first + count)
 
 
+class Sound(NamedTuple):
+    """A sound that a tower hears: how many parts it has after the last convolution, and their distance in seconds."""
+
+    length: int
+    seconds: float
+
+
 @dataclass
 class TowerText:
     """The text that a tower is reading."""
@@ -126,21 +135,24 @@ class TowerText:
     mask: Tensor | None = None  # (B, n)
     types: Tensor | None = None  # (B, n), token_type_ids
     grid: tuple[int, ...] | None = None  # rows and columns, after frames in a video
+    sound: Sound | None = None
     pictures: Pictures | None = None  # that it is about to see, in order
     output: Tensor | None = None  # some numbers of its output, (B, FINGERPRINT)
     read: dict[int, Lookup | None] = field(default_factory=dict)  # in this forward pass, by the number of positions
     last: list[Lookup] = field(default_factory=list)  # its last lookups, kept for cross-attention of later passes
     last_mask: Tensor | None = None
     last_grid: tuple[int, ...] | None = None
+    last_sound: Sound | None = None
 
     def begin(self) -> None:
         """Forget the text of an earlier forward pass."""
         self.lookups, self.used, self.mask, self.grid, self.pictures = [], False, None, None, None
+        self.sound = None
         self.read, self.types = {}, None
 
     def forget_source(self) -> None:
         """Forget also the text that later forward passes could attend to."""
-        self.last, self.last_mask, self.last_grid = [], None, None
+        self.last, self.last_mask, self.last_grid, self.last_sound = [], None, None, None
 
 
 class ThreadText(threading.local):
@@ -158,6 +170,7 @@ class ThreadText(threading.local):
         self.encoded: weakref.ref[Tensor] | None = None  # that was given as the output of an encoder
         self.known: dict[tuple[Any, ...], CallText] = {}  # since the last lookup
         self.spatial = SpatialInputs()
+        self.seconds: float | None = None  # between two numbers of the sound that the model was given
         self.running = 0
 
 
@@ -256,7 +269,7 @@ class TextWatcher:
         if found is None:
             found = now.known[key] = self._read_positions(path, own, batches, queries, keys)
             if found.ids is None and found.patches is None:
-                found.patches = around
+                found.patches = around or _parts_of(own.sound, queries)
                 own.last_grid = (around.rows, around.columns) if around is not None else own.last_grid
         return found
 
@@ -293,8 +306,9 @@ class TextWatcher:
             if theirs is not None and lookup is not None and lookup.fitting(batches, keys, copies=True) is not None:
                 if not any(lookup.ids is known.ids for known, _ in ids):  # a lookup outside all towers may fit each
                     ids.append((lookup, theirs.last_mask))
-            elif theirs is not None and (grid := self._patches(other, theirs.last_grid, keys)) is not None:
-                patches.add(grid)
+            elif theirs is not None:
+                grid = self._patches(other, theirs.last_grid, keys) or _parts_of(theirs.last_sound, keys)
+                patches |= set() if grid is None else {grid}
         if len(ids) + len(patches) != 1:  # a text and an image of the same length cannot be told apart as the source
             return
         if patches:
@@ -412,6 +426,10 @@ class TextWatcher:
                 yield by_name[root], functools.partial(self._tower_ends, path=path), True
         if self._has_images:
             yield from self._watched_images(by_name)
+        for name, module in by_name.items():
+            hears = isinstance(module, nn.Conv1d) and not ATTENTION.search(name)
+            if hears and (path_of := self.towers.path_of(name)) is not None:
+                yield module, functools.partial(self._heard, path=path_of), True
 
     def _watched_images(
         self, by_name: Mapping[str, nn.Module]
@@ -438,6 +456,7 @@ class TextWatcher:
         self._now.spatial.begin()
         self._now.has_told_grids = any(_are_grids(named.get(name)) for name in GRIDS)
         self._read_images(named)
+        self._now.seconds = _seconds_of(self.model, named, args)
         given = _arguments(self.model, args, named)
         others = [x for name, x in given if x.is_floating_point() and x.ndim > 1 and not NO_FEATURES.search(name)]
         self._now.arguments = [x for name, x in given if x.ndim == 2 and _are_ids(x) and not NO_IDS.search(name)]
@@ -479,6 +498,7 @@ class TextWatcher:
         text = self._now.texts.setdefault(path, TowerText())
         if outermost and not self._now.running:  # called directly, as by `generate`
             text.begin()
+            self._now.seconds = _seconds_of(self.model, named, args)
         if NO_TEXT.search(self.towers.names[path]) and not (self._now.running and self._now.has_told_grids):
             self._read_images(named, *args)  # otherwise its images may belong to a video
         if NO_TEXT.search(self.towers.names[path]) and outermost:
@@ -521,6 +541,16 @@ class TextWatcher:
         self._now.known.clear()
         if isinstance(output, Tensor) and output.ndim in (4, 5) and (text.grid is None or text.used):
             text.grid = text.last_grid = tuple(output.shape[2:])
+
+    def _heard(self, module: nn.Conv1d, args: tuple[Any, ...], named: Any, output: Any, *, path: str) -> None:
+        text = self._now.texts.setdefault(path, TowerText())
+        so_far = None if text.used else text.sound
+        if so_far is not None and module.stride[0] == 1:
+            return  # such as an embedding of positions, which pads
+        before = self._now.seconds if so_far is None else so_far.seconds
+        if before is not None and isinstance(output, Tensor) and output.ndim == 3:
+            self._now.known.clear()
+            text.sound = text.last_sound = Sound(output.shape[2], before * module.stride[0])
 
     def _given_features(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, name: str) -> None:
         self._now.spatial.note_input(name, module, args, named)
@@ -596,6 +626,28 @@ class TextWatcher:
         if sizes is not None:
             grids = _merged(sizes, merge)
         self._now.images = ImageTokens(token, grids, _grids_of_config(config, vision))
+
+
+def _seconds_of(model: nn.Module, named: Mapping[str, Any], args: tuple[Any, ...]) -> float | None:
+    """Return the seconds between two numbers of the sound that a model of transformers is given; None if unknown.
+
+    A waveform has the sampling rate of its config, else 16 kHz, as all speech models of transformers. Whisper and
+    Speech2Text are given 100 columns of a spectrogram a second.
+    """
+    config = getattr(model, "config", None)
+    first = args[0] if args else None
+    if isinstance(x := named.get("input_features", first), Tensor) and x.ndim == 3:
+        return 0.01 if getattr(config, "model_type", None) in OF_SPECTROGRAMS else None
+    x = named.get("input_values", first if getattr(model, "main_input_name", None) == "input_values" else None)
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim not in (2, 3):
+        return None
+    rate = getattr(config, "sampling_rate", None) or SAMPLING_RATE
+    return 1 / rate
+
+
+def _parts_of(sound: Sound | None, length: int) -> PatchGrid | None:
+    """Return the parts of a sound, if they are all positions."""
+    return None if sound is None or sound.length != length else PatchGrid(1, length, seconds=sound.seconds)
 
 
 def _may_see_images(model: nn.Module) -> bool:
