@@ -103,7 +103,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         color_scale: "linear" or "log".
         color_range: the range of the colors: "head"; "row", each row its own; "layer", all heads of the layer; "view",
             the visible part of a zoomed heatmap; "unit", 0 to 1; or (low, high).
-        palette: "attnwidget" or "viridis".
+        palette: "attnwidget", "viridis", any colormap of matplotlib by its name, or a list of colors from 0 on. A
+            warning comes if it is not uniform.
         theme: "auto", "light", "dark" or "contrast".
         top_k: the number of links drawn for each token in the graph; None: all.
         threshold: the least weight of a drawn link, 0 to 1.

@@ -51,10 +51,13 @@ def look_of(theme: str) -> Look:
 def table(kind: str, palette: str, theme: str) -> Array:
     """Return 256 colors for "sequential" or "diverging" values, (256, 3) uint8."""
     look, ramps = look_of(theme), _ramps()
+    own = getattr(palette, "colors", None)
+    if own is not None and palette.kind == kind:  # type: ignore[attr-defined]
+        return _rgb(_ramp(oklab(np.array([rgb_of(color) for color in own])), 256))
     if kind == "sequential" and palette == "viridis":
         return _rgb(_ramp(_stops(ramps["viridis"]), 256))
     stops = _stops(ramps[kind]["dark" if look.dark else "light"])
-    zero = _oklab(np.array([_plate(theme)]))[0]
+    zero = oklab(np.array([_plate(theme)]))[0]
     if kind == "sequential":
         return _rgb(_blend(_ramp(stops, 256), zero, FROM_ZERO[kind]))
     below, above = (_blend(_ramp(half, 128), zero, FROM_ZERO[kind]) for half in (stops[8::-1], stops[8:]))
@@ -182,7 +185,7 @@ def _plate(theme: str) -> list[float]:
 
 
 def _stops(text: str) -> Array:
-    return _oklab(np.array([rgb_of(f"#{digits}") for digits in text.split()]))
+    return oklab(np.array([rgb_of(f"#{digits}") for digits in text.split()]))
 
 
 def _ramp(stops: Array, length: int) -> Array:
@@ -234,7 +237,8 @@ def _linear(rgb: Array) -> Array:
     return np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
 
 
-def _oklab(rgb: Array) -> Array:
+def oklab(rgb: Array) -> Array:
+    """Return colors from 0 to 255, (n, 3), in OKLab."""
     return np.cbrt(_linear(rgb) @ TO_LMS.T) @ TO_LAB.T
 
 

@@ -290,7 +290,7 @@ def _palette(kind: str, palette: str, theme: str) -> Array:
     fixed, look = theme != "auto", colors.look_of(theme)
     ink, bad = (colors.rgb_of(look.ink2), colors.rgb_of(look.bad)) if fixed else (np.array(ANY_INK), np.array(ANY_BAD))
     found = np.full((VEILED + SHADES // 2, 4), 255, np.uint8)
-    if fixed or palette == "viridis":
+    if fixed or palette == "viridis" or getattr(palette, "kind", None) == kind:
         found[:SHADES, :3] = colors.table(kind, palette, theme)[::2]
     else:
         along = np.arange(SHADES) / (SHADES - 1)

@@ -6,9 +6,22 @@ from typing import Any, get_args
 
 import traitlets
 
+from ..._export.look.own_palette import OwnPalette, as_palette
 from ..traits.keywords import ColorScale, Direction, Overlay, Palette, Pool, Theme, View
-from ..traits.trait_types import Choice, ColorRange, Count, Opacity, Threshold, WholeOrNone, WrongValue
+from ..traits.trait_types import Choice, ColorRange, Count, Opacity, Threshold, WholeOrNone, WrongValue, refusing
 from .tokens import TokensPart
+
+LEVEL = 5  # of the assignment w.palette = …, from the trait
+
+
+class PaletteTrait(traitlets.TraitType[str, Any]):
+    """A palette of the widget, a colormap of matplotlib, or a list of colors."""
+
+    default_value = "attnwidget"
+
+    def validate(self, obj: Any, value: Any) -> str:
+        with refusing():
+            return as_palette(value, get_args(Palette), level=LEVEL)
 
 
 class LookPart(TokensPart):
@@ -22,7 +35,11 @@ class LookPart(TokensPart):
         sync=True, role="look"
     )
     color_range = ColorRange(help="The range of numbers that the colors span.").tag(sync=True, role="look")
-    palette: Choice[Palette] = Choice(*get_args(Palette), help="The colors.").tag(sync=True, role="look")
+    palette: Any = PaletteTrait(help="The colors: a name, or a list.").tag(
+        sync=True,
+        role="look",
+        to_json=lambda value, self: value.message() if isinstance(value, OwnPalette) else value,
+    )
     theme: Choice[Theme] = Choice(*get_args(Theme), help="The page's theme, or another one.").tag(
         sync=True, role="look"
     )

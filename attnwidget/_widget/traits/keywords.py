@@ -92,7 +92,7 @@ class LooksBesideTarget(TypedDict, total=False):
     pool: Pool
     color_scale: ColorScale
     color_range: ColorRange
-    palette: Palette
+    palette: Palette | str | Sequence[Any]
     theme: Theme
     top_k: SupportsIndex | None
     threshold: float

@@ -45,6 +45,8 @@ const isLimits: Check = (value) => Array.isArray(value) && value.length === 3 &&
 const isRange: Check = (value) =>
   Array.isArray(value) && value.length === 2 && value.every(isNumber) && value[0] < value[1];
 const isShare: Check = (value) => isNumber(value) && (value as number) >= 0 && (value as number) <= 1;
+const isColors: Check = (value) =>
+  isSome((color) => isText(color) && /^#[0-9a-f]{6}$/.test(color as string))(value) && (value as unknown[]).length > 1;
 const isSize: Check = (value) => isPlace(value) && (value as number) > 0;
 
 const isStage = isOneOf(
@@ -168,7 +170,9 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   pool: isOneOf("max", "mean"),
   color_scale: isOneOf("linear", "log"),
   color_range: (value) => isOneOf("head", "row", "unit", "layer", "view")(value) || isRange(value),
-  palette: isOneOf("attnwidget", "viridis"),
+  palette: (value) =>
+    isOneOf("attnwidget", "viridis")(value) ||
+    hasFields({ name: isText, kind: isOneOf("sequential", "diverging"), colors: isColors })(value),
   theme: isOneOf("auto", "light", "dark", "contrast"),
   top_k: orNone(isSize),
   threshold: isShare,

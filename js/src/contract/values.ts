@@ -42,7 +42,13 @@ export type StageSum = "stage_sum" | "stage_size";
 export type HeadName = number | string;
 /** A pinned place; null for a side that is not pinned. */
 export type Pin = [query: number | null, key: number | null];
-export type Palette = "attnwidget" | "viridis";
+/** Colors of the user's own at even places, for one of the ramps. */
+export interface OwnPalette {
+  readonly name: string;
+  readonly kind: "sequential" | "diverging";
+  readonly colors: readonly string[];
+}
+export type Palette = "attnwidget" | "viridis" | OwnPalette;
 export type ThemePreference = "auto" | "light" | "dark" | "contrast";
 /** The actual theme, after asking host and system. */
 export type Theme = "light" | "dark" | "contrast" | "contrast-light";

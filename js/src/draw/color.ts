@@ -66,10 +66,12 @@ export function buildTable(look: {
   ink: Color;
 }): ColorTable {
   const { kind, palette, theme, page, ink } = look;
-  if (kind === "sequential" && palette === "viridis") {
+  const own = typeof palette === "object" && palette.kind === kind ? palette.colors : null;
+  const given = own ?? (kind === "sequential" && palette === "viridis" ? hexList(VIRIDIS) : null);
+  if (given !== null) {
     return tableOf(
       ramp(
-        hexList(VIRIDIS).map((hex) => toOklab(parseColor(hex) as Color)),
+        given.map((hex) => toOklab(parseColor(hex) as Color)),
         256,
       ).map(fromOklab),
     );

@@ -3,7 +3,7 @@
 import { isNamed } from "../components/phrases";
 import { BLOCKED } from "../contract/decode";
 import { wordOf } from "../contract/stages";
-import type { Pin } from "../contract/values";
+import type { OwnPalette, Pin } from "../contract/values";
 import type { Segments } from "../data/segment-data";
 import type { Ui } from "../state/ui";
 import type { Labels } from "../text/labels";
@@ -60,7 +60,7 @@ export function pythonOf(ui: Ui): string {
   if (segments !== null) called.push(`segments=${spansOf(segments, samples)}`);
   if (ofKeys !== null && ofKeys !== segments) called.push(`key_segments=${spansOf(ofKeys, samples)}`);
   const keywords = Object.entries(USUAL).flatMap(([name, usual]) => {
-    const value = store[name as keyof typeof USUAL].value;
+    const value = plainly(store[name as keyof typeof USUAL].value);
     return literal(value) === literal(usual) || value === undefined ? [] : [`${name}=${literal(value)}`];
   });
   const heads = store.shownHeads.value;
@@ -104,6 +104,12 @@ function pinnedLines({ store, pinned }: Ui, pins: readonly Pin[]): string[] {
 }
 
 /** Return a value as Python writes it. */
+/** A palette of the user's own is a name or a list of colors in Python. */
+function plainly(value: unknown): unknown {
+  const own = typeof value === "object" && value !== null && "colors" in value ? (value as OwnPalette) : null;
+  return own === null ? value : own.name.startsWith("#") ? own.colors : own.name;
+}
+
 function literal(value: unknown): string {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

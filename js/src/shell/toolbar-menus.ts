@@ -481,15 +481,20 @@ function colorSections({ store }: Ui): Section[] {
 }
 
 function lookSections({ store }: Ui): Section[] {
+  const palette = store.palette.value;
+  const own = typeof palette === "object" ? palette.name : null;
   return [
     {
       title: "Palette",
-      value: store.palette.value,
+      value: own ?? (palette as string),
       choices: [
         { value: "attnwidget", name: "zero is the background" },
         { value: "viridis", name: "viridis" },
+        ...(own === null ? [] : [{ value: own, name: own }]),
       ],
-      choose: (palette) => store.show({ palette: palette as Palette }),
+      choose: (chosen) => {
+        if (chosen !== own) store.show({ palette: chosen as Palette });
+      },
     },
     {
       title: "Theme",

@@ -323,7 +323,7 @@ function watchLook(ui: Ui): () => void {
     const seen = readPaints(style, found, store.palette.value);
     root.toggleAttribute("data-dim-grays", contrast(seen.ink3, seen.page) < 4.5);
     root.style.setProperty("--aw-plate", seen.plate);
-    const now = [found, store.palette.value, style.backgroundColor, style.color].join();
+    const now = [found, JSON.stringify(store.palette.value), style.backgroundColor, style.color].join();
     batch(() => {
       unit.value = next;
       theme.value = found;

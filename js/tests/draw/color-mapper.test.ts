@@ -144,6 +144,15 @@ describe("what a canvas needs from the page", () => {
     expect(sequential.page).toBe(page);
   });
 
+  test("a palette of the user's own is used for its ramp, and only for it", () => {
+    const style = getComputedStyle(document.body);
+    const own = { name: "mine", kind: "diverging", colors: ["#ff0000", "#ffffff", "#0000ff"] } as const;
+    const { sequential, diverging } = readPaints(style, "light", own);
+    const usual = readPaints(style, "light", "attnwidget");
+    expect(sequential.css).toEqual(usual.sequential.css);
+    expect([diverging.css[0], diverging.css[255]]).toEqual(["rgb(255, 0, 0)", "rgb(0, 0, 255)"]);
+  });
+
   test("viridis is viridis, for weights only", () => {
     const style = styled("background-color: #fff; color: #000");
     const { sequential, diverging } = readPaints(style, "light", "viridis");
