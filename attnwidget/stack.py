@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import torch
 from torch import Tensor
 
 from ._analysis import all_heads
@@ -507,6 +508,38 @@ class AttentionStack(Sequence[Attention]):
             raise ValueError(f"layers is {layers!r:.60}: give at least one layer, or None for all")
         own = None if grids is None else [_as_grid(grids, number, len(self)) for number in numbers]
         return combined_layers([self.layers[number] for number in numbers], numbers, heads, how, own)
+
+    def by_layer(self, query: int, *, batch: int = 0) -> Attention:
+        """Return the row of one query in every layer: how what a token attends to changes from layer to layer.
+
+        Args:
+            query: which query; negative counts from the end, so -1 is the last token.
+            batch: which sample; negative counts from the end.
+
+        Returns:
+            An `Attention` of exact weights (1, H, layers, K): its queries are the layers. Give their names as tokens,
+            `AttentionWidget(stack.by_layer(-1), tokens=stack.names, key_tokens=tokens)`.
+
+        Raises:
+            IndexError: there is no such query or sample.
+            ValueError: layers differ in heads or keys.
+
+        >>> import torch
+        >>> stack = AttentionStack([Attention(*torch.zeros(2, 3, 4), is_causal=True) for _ in range(2)])
+        >>> stack.by_layer(1).block()
+        tensor([[0.5000, 0.5000, 0.0000],
+                [0.5000, 0.5000, 0.0000]])
+        """
+        sizes = {(att.shape.H, att.shape.K) for att in self.layers}
+        if len(sizes) > 1:
+            told = " and ".join(f"{heads} heads and {keys:,} keys" for heads, keys in sorted(sizes)[:2])
+            raise ValueError(f"layers have {told}: choose layers of one size, such as stack[:2].by_layer({query})")
+        rows = []
+        for att in self.layers:
+            at = as_index(query, att.shape.Q, "query", "queries")
+            sample = as_index(batch, att.shape.B, "batch", "batches")
+            rows.append(torch.cat([att.block(batch=sample, head=head, queries=[at]) for head in range(att.shape.H)]))
+        return Attention.from_weights(torch.stack([row.to(rows[0]) for row in rows], 1)[None])
 
     def _find(self, name: str) -> int:
         if name in self.names:

@@ -132,6 +132,8 @@ def of_stacks(x: Tensors) -> Iterator[Any]:
         yield stack.by_segment(PARTS, batch=1, executor=pool), stack.metrics(executor=pool)
     yield stack.by_segment(PARTS, batch=1), stack.similar(0, 1), stack.metrics(kinds=["sink", "streaming"])
     yield stack[["layer 1"]].keep("window", 6), find_heads(stack, kind=["sink", "lookback"], segments=PARTS)
+    yield stack.by_layer(-1, batch=1).block(head=0)
+    yield stack.combine(grids=[(2, x.q.shape[2] // 2)] * len(stack)).block()
     yield AttentionStack.from_arrays({"one": {"q": x.q, "k": x.k}, "two": {"q": x.q, "k": x.k}})[1].block(batch=1)
     yield stack.rollout(1).block(), stack.rollout(heads="max").block(), stack.rollout(heads=[0, 2]).block()
     yield stack.combine(heads=[0]).block(batch=-1), stack.combine(how="max").block(queries=[1, 3])

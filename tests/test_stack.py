@@ -10,7 +10,7 @@ import torch
 from tolerance import approx, rounding
 from torch.testing import assert_close
 
-from attnwidget import masks
+from attnwidget import AttentionWidget, masks
 from attnwidget._analysis import all_heads
 from attnwidget._engine.base import Shape
 from attnwidget.attention import Attention
@@ -303,3 +303,18 @@ def test_all_rows_are_measured_up_to_the_limit_and_some_beyond_it() -> None:
     for keys, is_whole in ((most, True), (most + 1, False)):
         plan = all_heads.RowPlan([Shape(1, 16, 4, 2048, keys, 64, 32)], 0)
         assert (plan.whole, len(plan.queries[0]) == 2048) == (is_whole, is_whole)
+
+
+def test_the_row_of_one_query_in_every_layer() -> None:
+    layers = [Attention(*torch.randn(2, 2, 3, 5, 4), is_causal=True, sinks=torch.ones(3)) for _ in range(4)]
+    found = AttentionStack(layers).by_layer(-2, batch=1)
+    assert found.shape[:5] == (1, 3, 3, 4, 5)
+    for head in range(3):
+        wanted = torch.cat([att.block(batch=1, head=head, queries=[3]) for att in layers])
+        torch.testing.assert_close(found.block(head=head), wanted)
+    w = AttentionWidget(found, tokens=[f"layer {i}" for i in range(4)], key_tokens=list("abcde"))
+    assert w.as_strings("tokens")[0] == "layer 0"
+    with pytest.raises(IndexError, match="query 5 is not there"):
+        AttentionStack(layers).by_layer(5)
+    with pytest.raises(ValueError, match="2 heads and 5 keys and 3 heads and 5 keys"):
+        AttentionStack([layers[0], Attention(*torch.randn(2, 2, 2, 5, 4))]).by_layer(0)

@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 256
 Size = tuple[int, int]
 
 
-def shares(small: int, large: int) -> Tensor:
+def shares(small: int, large: int, device: torch.device | str = "cpu") -> Tensor:
     """Return the share of each of `large` parts of an axis that lies in each of `small` parts, (large, small).
 
     >>> shares(2, 3)
@@ -36,8 +36,8 @@ def shares(small: int, large: int) -> Tensor:
             [0.5000, 0.5000],
             [0.0000, 1.0000]], dtype=torch.float64)
     """
-    ends = torch.arange(large + 1, dtype=torch.float64) / large
-    others = torch.arange(small + 1, dtype=torch.float64) / small
+    ends = torch.arange(large + 1, dtype=torch.float64, device=device) / large
+    others = torch.arange(small + 1, dtype=torch.float64, device=device) / small
     low = torch.maximum(ends[:-1, None], others[None, :-1])
     high = torch.minimum(ends[1:, None], others[None, 1:])
     return (high - low).clamp_min(0) * large
@@ -71,7 +71,7 @@ class LargerGrid:
     def _axes(self) -> tuple[Tensor, Tensor]:
         """The shares along rows and along columns, (large, small) each."""
         return tuple(  # type: ignore[return-value]
-            shares(*one).to(self.att.device, self.att.result_dtype) for one in zip(self.small, self.large, strict=True)
+            shares(*one, self.att.device).to(self.att.result_dtype) for one in zip(self.small, self.large, strict=True)
         )
 
     def shares_of(self, places: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ SIGNED = (
 # Set first: the other traits are checked against these, and count words if subwords are merged into words.
 FIRST = (
     *("kinds", "layer", "batch", "grid_side", "grid_start", "grid", "across"),
-    *("tokenizer", "tokens", "key_tokens", "what_if", "target", "pieces"),
+    *("tokenizer", "tokens", "key_tokens", "what_if", "target", "words", "pieces"),
 )
 
 
@@ -79,6 +79,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             `decode`.
         pieces: "pieces" for subwords, or "words": weights are then summed and averaged as in `Attention.merge`, and
             positions count words.
+        words: the word of each token, for pieces="words", which it then is by default: a list of numbers, as
+            transformers' `encoding.word_ids()`, one for each sample, or a function that returns it for the tokens.
         grid: (rows, columns) of image patches; (frames, rows, columns) of a video; or a list with one of these, or
             None, for each layer. They are the last positions, or begin at `grid_start`, of the queries, the keys or
             both (`grid_side`: "query", "key", "both"; "auto": the sides that they fit).
@@ -569,6 +571,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         self._make()
         self._show_layers(self._named_stacks.find(self._chosen).attention)
         show = {name: value for name, value in show.items() if value is not None or name not in ("query", "key")}
+        if show.get("words") is not None:
+            show.setdefault("pieces", "words")
         if show.get("layer") in ("mean", "max"):
             show["across"] = show.pop("layer")
         has_image = all(show.get(name) is not None for name in ("grid", "image"))

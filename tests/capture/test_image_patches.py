@@ -446,3 +446,20 @@ def test_a_tower_that_did_not_run_still_tells_the_others_apart() -> None:
         model(pixel_values=pixels, input_ids=text)
     assert cap.towers == ("text_model",)
     assert cap["text_model"].names == cap.attention.names
+
+
+@pytest.mark.parametrize("generates", [False, True])
+def test_a_vision_language_model_opens_with_its_text_and_the_image_is_a_segment(generates: bool) -> None:
+    model, ids = llava(), with_image(2)
+    with torch.no_grad(), capture(model, tokenizer=Words()) as cap:
+        if generates:
+            model.generate(input_ids=ids, pixel_values=pixels, max_new_tokens=3, do_sample=False, pad_token_id=0)
+        else:
+            model(input_ids=ids, pixel_values=pixels)
+    w = cap.widget()
+    assert w.stack == "language_model"
+    parts = [(one.name, one.start, one.stop) for one in w.segments[0].entries]
+    assert ("image", 2, 18) in parts
+    assert [name for name, *_ in parts] == [
+        "first token", *(("prompt", "image", "prompt", "answer") if generates else ("other", "image", "other"))
+    ]  # fmt: skip

@@ -37,7 +37,7 @@ def test_a_widget_offers_its_keywords_and_methods_and_nothing_of_ipywidgets(
 ) -> None:
     offered = dir(widget)
     assert {*keywords_of(made_by), *METHODS, "attention", "stacks", "forwards"} <= {*offered}
-    assert len(offered) < 72
+    assert len(offered) < 74
     assert not [name for name in offered if name.startswith("_")]
     for name in ("comm", "keys", "model_id", "get_state", "send_state", "add_traits", "thumbnails", "open"):
         assert name not in offered

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from front_end import FrontEnd, decode_tokens
+from torch.testing import assert_close
+from traitlets import TraitError
 
 from attnwidget import Attention, AttentionStack, AttentionWidget
 
@@ -65,3 +70,22 @@ def test_the_same_ids_of_another_tokenizer_are_other_tokens(front_end: FrontEnd)
     w = AttentionWidget(stack(), tokens=[0, 1, 2, 3, 4], tokenizer=Tokenizer())
     w.tokenizer = Tokenizer(PIECES[::-1])
     assert decode_tokens(front_end.state(w)["tokens"]) == PIECES[::-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[0, 0, 1, 2, 2], lambda tokens: [0, 0, 1, 2, 2], [[0, 0, 1, 2, 2]], torch.tensor([0, 0, 1, 2, 2])],
+    ids=["a list", "a function", "of each sample", "a tensor"],
+)
+def test_words_of_ones_own_segmenter(words: Any) -> None:
+    q, k = torch.randn(2, 5, 4)
+    tokens = ["東", "京", "は", "夜", "空"]
+    w = AttentionWidget(q, k, tokens=tokens, words=words)
+    assert w.pieces == "words"
+    assert w.get_state("tokens")["tokens"]["text"].decode() == "東京は夜空"
+    assert (w.facts["queries"], w.facts["has_pieces"]) == (3, True)
+    assert_close(w.weights(1), w.attention.merge([0, 0, 1, 2, 2]).block()[1])  # type: ignore[union-attr]
+    w.words = None
+    assert w.facts["queries"] == 5
+    with pytest.raises(TraitError, match="give the number of each token's word"):
+        w.words = ["東京", "は"]

@@ -288,8 +288,9 @@ class Forward:
             stacks = {name: one for name, one in stacks.items() if keys[name][0] == which}
         if stack is not None:
             return find_stack(stacks, stack, self._towers(), cross=cross).name
-        found = (name for name, one in stacks.items() if one.cross == cross)
-        return next(found, next(iter(stacks)))
+        found = [name for name, one in stacks.items() if one.cross == cross]
+        reads = [name for name in found if stacks[name].queries.text.has_images]  # before the tower that sees them
+        return next(iter((*reads, *found)), next(iter(stacks)))
 
     def segments(self, source: Any = None, *, batch: int = 0, cross: bool = False, unit: str = "tokens") -> Segments:
         """Return the named parts of the text that the model read, in tokens, found by its own ids and tokenizer.
@@ -348,7 +349,7 @@ class Forward:
         stacks, number = self.stacks(), {name: i for i, name in enumerate(self._stack(cross=cross).names)}
         shown = self._shown(stacks, cross, None)
         placed = {} if tokens is None else TokensOfStacks(stacks, shown, tokens, None, self.tokenizer)
-        prefixed = len(number) > 0 and next(iter(number)) not in stacks[shown].records
+        prefixed = len(number) > 0 and not any(next(iter(number)) in one.records for one in stacks.values())
         found = []
         for name, one in stacks.items():
             if one.cross == cross:

@@ -252,6 +252,13 @@ class RecordText:
         return None if any(one.is_of_several for one in self.claims) else self._ids.joined()
 
     @property
+    def has_images(self) -> bool:
+        """Whether some of its ids stand for patches of images, or of the frames of videos."""
+        kinds = [one.token for one in (self.images, self.videos) if one is not None]
+        ids = self.ids if kinds else None
+        return ids is not None and any(bool((ids == token).any()) for token in kinds)
+
+    @property
     def real(self) -> Tensor | None:
         """Whether each query is not padding, (B, Q) bool on the CPU; None if unknown."""
         found = self._real.joined()

@@ -158,7 +158,7 @@ def _image_runs(ids: Tensor, images: ImageTokens | None) -> Iterator[list[tuple[
     known = True
     for sample in ids.tolist():
         runs: list[tuple[int, tuple[int, int] | None]] = []
-        for start, length in _runs(sample, images.token):
+        for start, length in runs_of(sample, images.token):
             grids = _grids_of_run(length, left, images.each) if known else None
             if grids is None:
                 known = left is None  # after a list that does not fit, nothing is known
@@ -183,7 +183,7 @@ def _grids_of_run(
     return None if length else found
 
 
-def _runs(sample: Sequence[int], token: int) -> Iterator[tuple[int, int]]:
+def runs_of(sample: Sequence[int], token: int) -> Iterator[tuple[int, int]]:
     """Yield the first position and the length of each run of a token."""
     start = None
     for i, one in enumerate([*sample, None]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -21,7 +22,7 @@ from ...stack import AttentionStack
 from ..call.call_text import UNKNOWN, ImageTokens, RecordText
 from ..call.patch_grid import PatchGrid
 from ..modules.towers import Towers
-from .labels import PADDING, Ids, Labels, can_spell, grid_of, ids_of, image_labels, labels_of
+from .labels import PADDING, Ids, Labels, can_spell, grid_of, ids_of, image_labels, labels_of, runs_of
 
 ONLY = "self-attention"
 CROSS = "cross-attention"
@@ -184,7 +185,7 @@ class NamedStack:
         """
         side = self.keys
         at = as_index(batch, side.batches, "batch", "batches")
-        source = (self._sentences(at) or self._prompt_and_answer()) if source is None else source
+        source = self._known_parts(at) if source is None else source
         found = ids_of(side.ids)
         ids = None if found is None or None in found[at] else found[at]
         labels = side.labels(self.tokenizer)
@@ -196,6 +197,35 @@ class NamedStack:
             own = None if labels is None else labels[at]
         known: dict[str, Any] = {} if own is None else {"tokens": own}
         return segments(source, tokenizer=self.tokenizer, ids=ids, **known, unit=unit, length=side.length)
+
+    def _known_parts(self, batch: int) -> dict[str, Any]:
+        """Return the spans of what is known about a sample's text: its sentences, or its images, prompt and answer."""
+        found: dict[str, Any] | None = self._sentences(batch)
+        if found is not None:
+            return found
+        images = self._images(batch)
+        try:
+            parts: dict[str, Any] = dict(self._prompt_and_answer())
+        except ValueError:
+            if not images:
+                raise
+            return images
+        inside = [span for spans in images.values() for span in spans]
+        return {**images, **{name: _without(span, inside) for name, span in parts.items()}} if images else parts
+
+    def _images(self, batch: int) -> dict[str, list[tuple[int, int]]]:
+        """Return the spans of the images and videos in a sample's text, by name; {} if there are none."""
+        side, text = self.keys, self.queries.text
+        found: dict[str, list[tuple[int, int]]] = {}
+        if self.cross or side.ids is None:
+            return found
+        for name, tokens in (("image", text.images), ("video", text.videos)):
+            runs = [] if tokens is None else [*runs_of(side.ids[batch].tolist(), tokens.token)]
+            spans = [(start, start + length) for start, length in runs]
+            for number, span in enumerate(spans):  # each frame of a video is a span of its own
+                own = f"{name} {number}" if name == "image" and len(spans) > 1 else name
+                found.setdefault(own, []).append(span)
+        return found
 
     def _sentences(self, batch: int) -> dict[str, list[tuple[int, int]]] | None:
         """Return the spans of the sentences that `token_type_ids` told, of one sample; None if each has only one."""
@@ -245,6 +275,17 @@ def _grid_of(queries: Side, keys: Side, *, cross: bool) -> LayerGrid | None:
             same = name == "query" and not cross and queries.length == keys.length
             return found._replace(side="both" if same else name)
     return None
+
+
+def _without(span: tuple[int, int], inside: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of a span that lie in no other.
+
+    >>> _without((0, 9), [(2, 4)])
+    [(0, 2), (4, 9)]
+    """
+    edges = [span[0], *(edge for own in sorted(inside) for edge in own if span[0] < edge < span[1]), span[1]]
+    parts = pairwise(edges)
+    return [part for part in parts if not any(own[0] <= part[0] and part[1] <= own[1] for own in inside)]
 
 
 def first_key_of(stack: NamedStack) -> int | None:

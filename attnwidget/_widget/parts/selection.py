@@ -11,7 +11,7 @@ from ..._engine.sources import Stage
 from ..._utils.indexing import as_index
 from ...attention import Attention
 from ..derived.selection import heads_with, last_of, pins_with
-from ..traits.trait_types import Choice, Heads, Index, Layer, Pin, Pins, Whole, WholeOrNone, refusing
+from ..traits.trait_types import Choice, Heads, Index, LayerIndex, Pin, Pins, Whole, WholeOrNone, refusing
 from .part import WidgetPart
 
 PLURALS = {"layer": "layers", "batch": "samples", "head": "heads", "query": "queries", "key": "keys"}
@@ -21,7 +21,7 @@ SINGLE = 'w.combine = "none", w.pieces = "pieces"'  # shows single heads and sin
 class SelectionPart(WidgetPart):
     """The selection: a trait cannot be set to what the layers do not have."""
 
-    layer: Whole = Layer(help="The selected layer.").tag(sync=True, role="selection")
+    layer: Whole = LayerIndex(help="The selected layer.").tag(sync=True, role="selection")
     batch: Whole = Index(help="The selected sample of the batch.").tag(sync=True, role="selection")
     head: Whole = Index(help="The selected head.").tag(sync=True, role="selection")
     query: WholeOrNone = Index(None, allow_none=True, help="The pinned query, or None.").tag(

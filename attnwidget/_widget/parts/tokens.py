@@ -11,7 +11,7 @@ from ..._messages.codec import images, patches
 from ..._messages.codec.images import Illustration
 from ..._messages.codec.patches import Patches
 from ..._utils.weak import weakly
-from ..stores.token_store import GivenTokens, TokenStore
+from ..stores.token_store import GivenTokens, TokenStore, as_words
 from ..traits.keywords import GridSide, Pieces
 from ..traits.trait_types import Choice, Index, WholeOrNone, WrongValue, refusing
 from .selection import SelectionPart
@@ -31,6 +31,7 @@ class TokensPart(SelectionPart):
         sync=True, role="given", to_json=lambda value, self: self._token_store.message(self._tokens_of("key"))
     )
     tokenizer = traitlets.Any(None, help="The tokenizer of token ids.").tag(role="given")
+    words = traitlets.Any(None, help="The word of each token, in place of the tokenizer's own.").tag(role="given")
     pieces: Choice[Pieces] = Choice(
         *get_args(Pieces), help="Whether tokens are shown one by one or merged into words."
     ).tag(sync=True, role="numbers")
@@ -53,7 +54,7 @@ class TokensPart(SelectionPart):
         self._token_store, self._illustration = TokenStore(weakly(self._given_tokens)), Illustration()
 
     def _given_tokens(self) -> GivenTokens:
-        return GivenTokens(self.tokens, self.key_tokens, self.tokenizer)
+        return GivenTokens(self.tokens, self.key_tokens, self.tokenizer, self.words)
 
     def _forget_layers(self) -> None:
         super()._forget_layers()
@@ -67,7 +68,7 @@ class TokensPart(SelectionPart):
     def _watch(self) -> None:
         super()._watch()
         self.observe(self._when_changed(self._send_soon, "key_tokens"), "tokens")  # they may be the same
-        self.observe(self._when_changed(self._on_tokens), ["tokens", "key_tokens", "tokenizer"])
+        self.observe(self._when_changed(self._on_tokens), ["tokens", "key_tokens", "tokenizer", "words"])
         self.observe(self._when_changed(self._send_soon, "grid"), ["grid_side", "grid_start"])
 
     def _on_tokens(self) -> None:
@@ -100,6 +101,11 @@ class TokensPart(SelectionPart):
             shape = self._shown.given[self.layer].shape
             self._token_store.check(proposal["value"], shape.B, shape.Q if name == "tokens" else shape.K, name)
         return proposal["value"]
+
+    @traitlets.validate("words")
+    def _are_words(self, proposal: Any) -> Any:
+        with refusing():
+            return as_words(proposal["value"])
 
     @traitlets.validate("pieces")
     def _can_merge(self, proposal: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..._messages.codec import encoding
 from ..._tokens.inputs import check_tokens
 from ..._tokens.search import TokenSearch
 from ..._tokens.tokenizers import Spelling, spelling_of, word_ids
+from ..._utils.validation import told
 from ...attention import Attention
 
 MAX_KEPT_LISTS = 8  # checked lists of tokens, and as many lists of words
@@ -28,6 +29,7 @@ class GivenTokens(NamedTuple):
     tokens: Any
     key_tokens: Any
     tokenizer: Any = None
+    words: Any = None
 
     def of(self, side: str, shape: Shape) -> Any:
         """Return the tokens of a layer's queries or keys, if their number fits its shape."""
@@ -121,7 +123,7 @@ class TokenStore:
             if len(self._bounds) >= MAX_KEPT_LISTS:
                 self._bounds.clear()
             distinct = samples[:1] if all(one is samples[0] for one in samples) else samples
-            ids = [word_ids(sample, self.spelling) for sample in distinct]
+            ids = [self._word_ids(sample, at) for at, sample in enumerate(distinct)]
             self._bounds[key] = samples, as_word_bounds(ids, att.shape.B, length, "tokens", att.device)
         return self._bounds[key][1]
 
@@ -145,12 +147,20 @@ class TokenStore:
             left = encoding.PAGE
             for pieces in {id(one): one for one in self.samples(side, shape) or ()}.values():
                 some = pieces[:left]
-                if len(set(word_ids(some, self.spelling))) < len(some):
+                if self._given().words is not None or len(set(word_ids(some, self.spelling))) < len(some):
                     return True
                 left -= len(some)
                 if left <= 0:
                     break
         return False
+
+    def _word_ids(self, sample: list[str], number: int) -> Sequence[int | None]:
+        """Return the word of each token: as the user's function or list says, else by the tokenizer's marks."""
+        given = self._given().words
+        if callable(given):
+            return given(sample)
+        own = given if given is None or not _is_of_samples(given) else given[number if len(given) > 1 else 0]
+        return word_ids(sample, self.spelling) if own is None or len(own) != len(sample) else own
 
     @property
     def spelling(self) -> Spelling | None:
@@ -190,3 +200,27 @@ class TokenStore:
 
 def _length(side: str, shape: Shape) -> int:
     return shape.Q if side == "query" else shape.K
+
+
+def _is_of_samples(words: Any) -> bool:
+    """Return whether words are given for each sample."""
+    return len(words) > 0 and not (words[0] is None or hasattr(words[0], "__index__"))
+
+
+def as_words(words: Any) -> Any:
+    """Return the word of each token as a user gives it: a function of the tokens, or lists of numbers.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if words is None or callable(words):
+        return words
+    words = words.tolist() if hasattr(words, "tolist") else words
+    samples = words if isinstance(words, list | tuple) and _is_of_samples(words) else [words]
+    for own in samples:
+        if not isinstance(own, list | tuple) or not all(one is None or hasattr(one, "__index__") for one in own):
+            raise TypeError(
+                f"words is {told(words)}: give the number of each token's word, such as [0, 1, 1, 2], a list of these "
+                "for each sample, or a function that returns it for the tokens"
+            )
+    return words

@@ -74,6 +74,7 @@ class LooksBesideTarget(TypedDict, total=False):
     title: str | None
     tokenizer: Any
     pieces: Pieces
+    words: Any
     grid: Sequence[int] | Sequence[Sequence[int] | None] | None
     grid_side: GridSide
     grid_start: SupportsIndex | None

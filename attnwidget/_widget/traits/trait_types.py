@@ -169,7 +169,7 @@ class ColorRange(traitlets.TraitType[str | tuple[float, float], str | Sequence[f
         return (low, high)
 
 
-class Layer(Index):
+class LayerIndex(Index):
     """A layer; "mean" and "max" show all layers as one, which sets `across`."""
 
     def validate(self, obj: Any, value: Any) -> int | None:

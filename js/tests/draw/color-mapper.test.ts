@@ -150,7 +150,7 @@ describe("what a canvas needs from the page", () => {
     const { sequential, diverging } = readPaints(style, "light", own);
     const usual = readPaints(style, "light", "attnwidget");
     expect(sequential.css).toEqual(usual.sequential.css);
-    expect([diverging.css[0], diverging.css[255]]).toEqual(["rgb(255, 0, 0)", "rgb(0, 0, 255)"]);
+    expect([diverging.css[0], diverging.css[255]]).toEqual(["#ff0000", "#0000ff"]);
   });
 
   test("viridis is viridis, for weights only", () => {
