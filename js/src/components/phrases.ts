@@ -4,6 +4,7 @@ import { MINUS_INF, NAN, PLUS_INF } from "../contract/decode";
 import type { Facts } from "../contract/messages";
 import type { HeadName, Stage } from "../contract/values";
 import type { Span } from "../geometry/viewport";
+import { isAway } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
 import { count, listNumber } from "../text/format";
 import type { Labels } from "../text/labels";
@@ -73,6 +74,14 @@ export function showsCells({ window }: Ui): boolean {
 /** Return Python's error message as a full sentence. */
 export function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
+}
+
+/** Return why something needs a kernel that is not there, and how it can be done; undefined if a kernel is there. */
+export function withoutKernel({ kernel }: Ui, goal: string): string | undefined {
+  const state = kernel.state.value;
+  if (!isAway(state)) return undefined;
+  const why = { gone: "The kernel is gone", orphan: "No kernel has this widget" }[state as "gone" | "orphan"];
+  return `${why ?? "No kernel answers"}: run the cell again to ${goal}`;
 }
 
 /** Return the word for one of a layer's samples: "map" if they may be windows, groups or heads. */

@@ -9,6 +9,7 @@ import type { Ui } from "../state/ui";
 import { rove } from "./dom";
 import { Menu, type Section } from "./menu";
 import { NumberField, typedIn } from "./number-field";
+import { withoutKernel } from "./phrases";
 
 /** Return what is changed in a few words; "none" if nothing is. */
 export function whatIfName(changes: WhatIf): string {
@@ -62,7 +63,7 @@ export function WhatIfMenu({ ui }: { ui: Ui }) {
   const words =
     ui.mode.value === "narrow" ? { value: name === "none" ? "What if" : name } : { label: "What if", value: name };
   return (
-    <Menu name="What if" {...words} sections={sections(ui)}>
+    <Menu name="What if" {...words} sections={sections(ui)} disabled={withoutKernel(ui, "try other rules")}>
       <Budget ui={ui} />
       <h4>An empty field keeps the head's own value</h4>
       <Numbers ui={ui} />

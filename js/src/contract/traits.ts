@@ -252,5 +252,10 @@ export interface Model {
   off(event: "msg:custom", listener?: MessageListener | null): void;
   off(event?: null, listener?: null): void;
   /** In Jupyter's hosts: the status of the kernel. */
-  readonly widget_manager?: { readonly kernel?: { readonly status?: unknown } | null } | undefined;
+  readonly widget_manager?:
+    | {
+        readonly kernel?: { readonly status?: unknown } | null;
+        get_model?(id: string): Promise<unknown> | undefined;
+      }
+    | undefined;
 }

@@ -7,6 +7,7 @@
 
 /** The host's own object behind `model`, which is only a proxy. */
 interface HostModel {
+  readonly comm_live?: unknown;
   readonly comm?: { on_msg(listener: (message: unknown) => unknown): void; send(data: object): unknown } | undefined;
   _handle_comm_msg(message: unknown): Promise<unknown>;
 }
@@ -33,6 +34,12 @@ export async function hearPython(model: NamedModel): Promise<void> {
   if (handle === undefined) return;
   comm.on_msg((message) => handle.call(host, message));
   comm.send({ method: "request_state" });
+}
+
+/** Whether the host knows this model only from a file: the kernel that runs, if any, has no such widget. */
+export async function isOrphan(model: NamedModel): Promise<boolean> {
+  const host = await hostModel(model);
+  return host !== undefined && host.comm === undefined && host.comm_live !== true;
 }
 
 async function hostModel(model: NamedModel): Promise<HostModel | undefined> {

@@ -2,8 +2,8 @@
  * Questions to Python: collected per animation frame, one message pending at a time, and every question settles.
  *
  * `state` is the kernel's state for the reader: "idle" (nothing to report), "waiting" (an answer is due for more than
- * 400 ms), "gone" (nothing can be sent) or "silent" (nothing was ever received, and two pings went unanswered: a saved
- * page, or a kernel that does not know this widget). A dead connection shows only in sending; on a page without any
+ * 400 ms), "gone" (nothing can be sent), "orphan" (the host has this widget only from a file) or "silent" (nothing was
+ * ever received, and two pings went unanswered: a saved page, or a kernel that does not know this widget). A dead connection shows only in sending; on a page without any
  * connection, sending does nothing. A kernel that answers later counts as alive again.
  */
 
@@ -11,11 +11,15 @@ import { computed, type ReadonlySignal, signal as state } from "@preact/signals-
 import type { Bytes } from "../contract/messages";
 import type { Reply, RequestKind } from "../contract/requests";
 import type { MessageListener, Model } from "../contract/traits";
+import { isOrphan } from "./hearing";
 
-export type KernelState = "idle" | "waiting" | "gone" | "silent";
+export type KernelState = "idle" | "waiting" | "gone" | "silent" | "orphan";
 
 /** Return whether no kernel computes now. */
-export const isAway = (state: KernelState): boolean => state === "gone" || state === "silent";
+export const isAway = (state: KernelState): boolean => state === "gone" || hasNone(state);
+
+/** Whether no kernel is known to have this widget. */
+export const hasNone = (state: KernelState): boolean => state === "silent" || state === "orphan";
 
 export interface Kernel {
   readonly state: ReadonlySignal<KernelState>;
@@ -110,6 +114,7 @@ class Exchange {
   /** Pings since the first question, while nothing was ever received; null afterwards. */
   #unanswered: number | null = 0;
   #lastProbe = 0;
+  #askedHost = false;
   #expected = new Set<symbol>();
   #cancelFrame: (() => void) | null = null;
   #watch: ReturnType<typeof setTimeout> | undefined;
@@ -136,7 +141,7 @@ class Exchange {
   request<K extends RequestKind>(kind: K, body: object, caller?: AbortSignal): Promise<Reply<K>> {
     return new Promise<Reply<K>>((resolve, reject) => {
       if (this.#signal.aborted || caller?.aborted) return reject(aborted());
-      if (this.state.peek() === "silent") {
+      if (hasNone(this.state.peek())) {
         this.probe();
         return reject(new KernelGone("no kernel answers"));
       }
@@ -166,7 +171,7 @@ class Exchange {
 
   expect(): () => void {
     const token = Symbol("expected");
-    if (this.state.peek() === "silent") this.probe();
+    if (hasNone(this.state.peek())) this.probe();
     else if (!this.#signal.aborted) this.#expected.add(token);
     this.#startWatch();
     return () => {
@@ -198,7 +203,7 @@ class Exchange {
   probe(): boolean {
     const state = this.state.peek();
     const now = Date.now();
-    if (state === "gone" || (state === "silent" && now - this.#lastProbe > FIRST_PINGS_EVERY)) {
+    if (state === "gone" || (hasNone(state) && now - this.#lastProbe > FIRST_PINGS_EVERY)) {
       this.#lastProbe = now;
       this.#ping();
     }
@@ -269,7 +274,7 @@ class Exchange {
     this.#giveUp("gone", new KernelGone("the kernel is gone", { cause }));
   }
 
-  #giveUp(state: "gone" | "silent", why: KernelGone): void {
+  #giveUp(state: "gone" | "silent" | "orphan", why: KernelGone): void {
     const lost = [...this.#open.values()];
     this.#forget();
     this.#setState(state);
@@ -298,9 +303,21 @@ class Exchange {
     if (!this.#signal.aborted) this.state.value = next;
   }
 
+  /** Before anything was received: ask the host whether any kernel has this widget. */
+  #askHost(): void {
+    if (this.#askedHost) return;
+    this.#askedHost = true;
+    void isOrphan(this.#model).then((orphan) => {
+      if (orphan && this.#unanswered !== null && !this.#signal.aborted) {
+        this.#giveUp("orphan", new KernelGone("the kernel does not know this widget"));
+      }
+    });
+  }
+
   /** Start the clock if an answer is due and it is not running. */
   #startWatch(delay = PATIENCE): void {
     if (this.#watch !== undefined || !this.#isDue() || this.#signal.aborted) return;
+    if (this.#unanswered !== null) this.#askHost();
     this.#watch = setTimeout(() => {
       this.#watch = undefined;
       if (this.#isSilent()) return this.#giveUp("silent", new KernelGone("no kernel answers"));

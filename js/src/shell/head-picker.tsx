@@ -4,12 +4,11 @@ import { Component } from "preact";
 import { mount, part, rove, type View } from "../components/dom";
 import { Menu } from "../components/menu";
 import { NumberField } from "../components/number-field";
-import { headWords, sampleWord } from "../components/phrases";
+import { headWords, sampleWord, withoutKernel } from "../components/phrases";
 import { Thumbnail } from "../components/thumbnail";
 import type { HeadPlace } from "../contract/messages";
 import { isSigned, wordsOf } from "../contract/stages";
 import { HEAD_COLORS, isDark } from "../draw/color";
-import { isAway } from "../kernel/kernel";
 import type { Ui } from "../state/ui";
 import { count } from "../text/format";
 import { canCombine } from "../views/heads/menus";
@@ -116,11 +115,9 @@ function StackPicker({ ui }: { ui: Ui }) {
 }
 
 /** Return why no other stack can be chosen; undefined if one can. */
-function fixed({ store, kernel }: Ui): string | undefined {
-  if (store.facts.value.saved) return "This file holds only what is shown. Open the notebook for the rest.";
-  const state = kernel.state.value;
-  if (!isAway(state)) return undefined;
-  return `${state === "gone" ? "The kernel is gone" : "No kernel answers"}: run the cell again to choose another`;
+function fixed(ui: Ui): string | undefined {
+  if (ui.store.facts.value.saved) return "This file holds only what is shown. Open the notebook for the rest.";
+  return withoutKernel(ui, "choose another");
 }
 
 const AXES: Record<string, string> = { b: "sample", h: "head", q: "query", k: "key", d: "size" };

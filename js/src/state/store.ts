@@ -26,7 +26,7 @@ import {
 import { headsInForce, pinsInForce, withHeadToggled, withPinToggled } from "../data/selection";
 import { decodePair, decodeStages, type ExplainedPair, type Stages } from "../data/stage-data";
 import { decodeStageHeads, decodeSurvey, type Survey } from "../data/survey";
-import type { Kernel } from "../kernel/kernel";
+import { hasNone, type Kernel } from "../kernel/kernel";
 import type { Labels } from "../text/labels";
 import { createRecovery, type Recovery } from "./recovery";
 import { storeAbsent } from "./store-absent";
@@ -204,7 +204,7 @@ export function createStore(model: Model, kernel: Kernel, stop: AbortSignal): St
     if (!kernel.away.value || before.size === 0) return;
     const drawn = Object.fromEntries(before) as Partial<Pick<Traits, Plain>>;
     before.clear();
-    if (kernel.state.peek() === "silent") save(drawn);
+    if (hasNone(kernel.state.peek())) save(drawn);
     else put(drawn);
   });
   stop.addEventListener("abort", end, { once: true });

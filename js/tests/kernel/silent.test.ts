@@ -43,6 +43,24 @@ describe("a kernel that has never answered", () => {
     expect(pings).toHaveLength(2);
   });
 
+  test.each([
+    ["from a file", { _handle_comm_msg: async () => {}, comm_live: false }, "orphan"],
+    ["of a kernel", { _handle_comm_msg: async () => {}, comm_live: true, comm: {} }, "waiting"],
+    ["named otherwise", undefined, "waiting"],
+  ])("a model %s is told at once", async (_, found, state) => {
+    const host = createHost({ uid: "its-name" }, { silent: true });
+    const manager = {
+      get_model: (id: string) => Promise.resolve(id === "its-name" ? found : undefined),
+      kernel: { status: "busy" },
+    };
+    const model = { ...host.proxy(), widget_manager: manager } as Model;
+    const kernel = createKernel(model, { signal: end.signal });
+    const asked = kernel.request("row").catch((error: unknown) => (error as Error).message);
+    await settle(1000);
+    expect(kernel.state.value).toBe(state);
+    if (state === "orphan") expect(await asked).toContain("does not know this widget");
+  });
+
   test("is there again once it answers", async () => {
     const { host, kernel } = start({ silent: true, answer: () => ({}) });
     kernel.request("row").catch(() => {});

@@ -25,6 +25,12 @@ function Notice({ ui }: { ui: Ui }) {
         title="The kernel is gone"
         text={`You see the last picture.${lacks} Run the cell again to compute more.`}
       />
+    ) : state === "orphan" ? (
+      <Message
+        sign="gone"
+        title="No kernel has this widget"
+        text={`You see what was saved.${lacks} Run the cell again to compute more.`}
+      />
     ) : state === "silent" ? (
       <Message
         sign="gone"

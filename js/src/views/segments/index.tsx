@@ -273,7 +273,7 @@ function Problem({ ui, state }: { ui: Ui; state: State }) {
       });
     },
   });
-  const can = store.facts.value.saved === undefined;
+  const can = store.facts.value.saved === undefined && !kernel.away.value;
   return (
     <Message
       sign="empty"

@@ -3,6 +3,7 @@
 import { type Signal, signal } from "@preact/signals-core";
 import { Component, type ComponentChildren } from "preact";
 import { type Line, LineChart } from "../../components/chart";
+import { withoutKernel } from "../../components/phrases";
 import { Raster } from "../../components/small-matrix";
 import { Asked, headOf, sentence } from "../../components/unfold";
 import { decodeGrid } from "../../contract/decode";
@@ -358,7 +359,13 @@ export class Cost extends Component<{ ui: Ui }, Omit<CostState, "steps">> {
     return (
       <div class="aw-asked">
         <p>
-          <button type="button" class="aw-link" disabled={busy} onClick={this.measure}>
+          <button
+            type="button"
+            class="aw-link"
+            disabled={busy || ui.kernel.away.value}
+            title={withoutKernel(ui, "measure")}
+            onClick={this.measure}
+          >
             {busy ? "Measuring …" : found === null ? "Measure" : "Measure again"}
           </button>{" "}
           <span class="aw-muted">one head in float32 on the kernel's CPU, at four lengths; takes a few seconds</span>
