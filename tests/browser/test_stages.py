@@ -277,3 +277,7 @@ def test_a_saved_notebook_shows_the_pair(lab: Lab) -> None:
     assert results[:5] == [*stages, said(float(book["weights"][2, 4]), 4)]
     assert "no softcap" in notebook.page.locator(".aw-parity").inner_text()
     assert notebook.page.locator("[data-aw=findings] li").count() == 1
+    notebook.page.get_by_role("tab", name="Heads").click()  # nothing runs, and this kernel knows no such widget
+    notebook.page.get_by_text("No kernel has this widget").wait_for()
+    assert "Waiting for the kernel" not in notebook.page.locator(".attnwidget").inner_text()
+    assert notebook.page.get_by_text("Run the cell again to compute more.").count() == 1
