@@ -25,11 +25,10 @@ def segments(
 
     Args:
         source: one of these:
-            - `{"doc 1": (start, stop)}`; a list of such tuples if a segment has several pieces; a list of numbers for
-              single tokens, `{"picked": [3, 5]}`;
+            - `{"doc 1": (start, stop)}`, or a list of such tuples if a segment has several pieces;
+            - `{"picked": [3, 5]}`, a list of numbers, for single tokens;
             - the text of a segment, `{"doc 1": "The key hangs …"}`, which must occur once;
-            - nested names, `{"documents": {"doc 1": …, "doc 2": …}}`, with or without their own span,
-              `{"turn": [(3, 90), {"doc 1": …}]}`;
+            - nested names, `{"documents": {"doc 1": …}}`, or with their own span, `{"turn": [(3, 90), {"doc 1": …}]}`;
             - "sentences", "paragraphs" or "lines";
             - a regular expression; its named groups are the segments, or else its matches;
             - a list of such words, outermost first;

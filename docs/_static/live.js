@@ -26,6 +26,15 @@ function follow() {
   }
 }
 
+// A frame is as tall as its page says: nothing lies below an inner scroll bar.
+addEventListener("message", ({ source, data }) => {
+  const height = data?.attnwidget?.height;
+  if (!(height > 0)) return;
+  for (const frame of document.querySelectorAll("figure.live iframe")) {
+    if (frame.contentWindow === source) frame.style.height = `${height + 2}px`; // with its border
+  }
+});
+
 document.addEventListener("DOMContentLoaded", () => {
   new MutationObserver(follow).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", follow);

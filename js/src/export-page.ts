@@ -44,12 +44,27 @@ function followAddress(host: Host): void {
   addEventListener("hashchange", follow);
 }
 
+/** A page that frames this file is told the height that its content takes, whenever it changes. */
+function tellHeight(): void {
+  if (parent === window) return;
+  const tell = () => {
+    const { marginTop, marginBottom } = getComputedStyle(document.body);
+    const margins = Number.parseFloat(marginTop) + Number.parseFloat(marginBottom);
+    const height = Math.ceil(document.body.getBoundingClientRect().height + (margins || 0));
+    parent.postMessage({ attnwidget: { height } }, "*");
+  };
+  new ResizeObserver(tell).observe(document.body);
+}
+
 const el = document.getElementById("attnwidget");
 const data = document.getElementById("attnwidget-data");
 if (el !== null && data !== null) {
   const line = el.querySelector("p");
   open(el, data.textContent ?? "").then(
-    () => line?.remove(),
+    () => {
+      line?.remove();
+      tellHeight();
+    },
     (error: Error) => {
       if (line !== null) line.textContent = `This file could not be opened: ${error.message}`;
     },

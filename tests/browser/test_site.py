@@ -115,3 +115,27 @@ def test_figures_are_alive_and_follow_the_page(site: Path, offline_page: Offline
     page.evaluate("document.body.dataset.theme = 'light'")
     page.frame_locator("figure.live iframe").first.locator(".attnwidget[data-theme=light]").wait_for(timeout=20_000)
     assert "0.228342" in root.locator("[data-aw=status]").inner_text()
+
+
+@pytest.mark.parametrize("name", ["index", "start", "masks", "segments"])
+def test_a_frame_is_as_tall_as_its_page_and_nothing_below_moves(
+    site: Path, offline_page: OfflinePages, name: str
+) -> None:
+    page = offline_page("<p>", over="file", offline=True, width=1280).page
+    page.goto((site / f"{name}.html").as_uri())
+    figure = page.locator("figure.live").first
+    before = figure.bounding_box()
+    figure.locator(".live-poster").click()
+    figure.locator("iframe").wait_for()
+    inside = page.frame_locator("figure.live iframe").first
+    inside.locator(".attnwidget [data-aw=status]").wait_for(timeout=20_000)
+    for _ in range(50):  # until the widget has its last part
+        page.wait_for_timeout(200)
+        if not inside.locator("html").evaluate("(html) => html.scrollHeight > html.clientHeight + 1"):
+            break
+    else:
+        pytest.fail("the frame scrolls")
+    after = figure.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert abs(after["height"] - before["height"]) < 60  # by other fonts than those of the machine that measured

@@ -33,7 +33,7 @@ body {{ margin: 24px; font: 12px/16px system-ui, sans-serif; {colors} }}
 {dark}
 footer {{ margin: 24px 4px 0; font-size: 11px; opacity: .75; }}
 img {{ max-width: 100%; }}
-@media (max-width: 480px) {{ body {{ margin: 12px; }} }}
+@media (max-width: 800px) {{ body {{ margin: 8px; }} }}
 </style>
 </head>
 <body>
