@@ -37,6 +37,7 @@ from ..stack import AttentionStack, as_attention
 from .arguments import ModelOutput, Shown, least_of, read_arguments, read_weights
 from .front_end.front_ends import FrontEndTraits
 from .front_end.messages import FrontEndMessages
+from .front_end.unattended import is_unattended, show_fallback
 from .stores.named_stacks import LabeledStack, Sources
 from .traits.keywords import (
     ShowKeywords,
@@ -519,6 +520,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         still = preview_of(self._export_view()) if made is not None and self.still else None
         if made is None or still is None:
             return made
+        if is_unattended():
+            show_fallback(still, self.uid)
         data, metadata = made
         sizes = {"image/png": {"width": still.width, "height": still.height}}
         return {**data, "image/png": base64.b64encode(still.png).decode()}, {**metadata, **sizes}

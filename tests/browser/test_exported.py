@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -339,6 +341,27 @@ def test_nbconvert_without_widget_state_shows_the_picture(offline_page: OfflineP
     cell = nbformat.v4.new_code_cell("w", outputs=[output])
     html, _ = nbconvert.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
     assert f"data:image/png;base64,{data['image/png']}" in html
+
+
+@pytest.mark.thorough
+def test_nbconvert_that_executes_shows_the_picture_with_the_network_off(
+    offline_page: OfflinePages, tmp_path: Path
+) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("nbconvert")
+    cells = [
+        "import torch\nfrom attnwidget import AttentionWidget",
+        "AttentionWidget(*torch.randn(3, 6, 8), query=2)",
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=kernel)
+    nbformat.write(made, tmp_path / "page.ipynb")
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", "--execute", "page.ipynb"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)  # with its own settings
+    page = offline_page(tmp_path / "page.html", over="file", offline=True)
+    still = page.page.locator("[id^=attnwidget-still] img")
+    still.wait_for(timeout=20_000)  # visible
+    assert "The widget did not start on this page" in page.page.locator("body").inner_text()
 
 
 OLD = sorted((Path(__file__).parents[1] / "fixtures").glob("*/page.html"))
