@@ -41,7 +41,9 @@ export const OVERVIEW = 3;
 const LABEL_MOST = 160;
 const LABEL_LEAST = 82;
 const BESIDE = 10; // between a label and the curves
-const ACROSS = 384;
+const ACROSS = 384; // of the curves, and more where the bars leave room
+const ACROSS_WIDE = 560;
+const BARS = 340;
 const MOST_CURVES = 1500;
 /** In a long head: how many other pins show their strongest links, and how many partners a token can request. */
 const MOST_OTHERS = 8;
@@ -365,11 +367,12 @@ function frameOf(ui: Ui, measure: Measure): Frame {
   const meanRoom = 52 * unit;
   const x0 = queryRight + BESIDE * unit;
   const left = width - x0 - 10 * unit - keyRoom - meanRoom;
-  const across = Math.max(0, narrow ? left : Math.min(ACROSS * unit, Math.max(160 * unit, left * 0.62)));
+  const most = Math.min(ACROSS_WIDE * unit, Math.max(ACROSS * unit, left - BARS * unit));
+  const across = Math.max(0, narrow ? left : Math.min(most, Math.max(160 * unit, left * 0.62)));
   const x1 = x0 + across;
   const keyLeft = x1 + 10 * unit;
   const barLeft = keyLeft + keyRoom + 10 * unit;
-  const meanRight = Math.min(width, narrow ? width : barLeft + 340 * unit + meanRoom);
+  const meanRight = Math.min(width, narrow ? width : barLeft + BARS * unit + meanRoom);
   return {
     queryRight,
     queryRoom: queryRight - 6 * unit,

@@ -2,7 +2,7 @@
  * The computation from left to right: every stage as a small picture, and below the steps of the pinned pair.
  */
 
-import { type Signal, signal } from "@preact/signals-core";
+import { effect, type Signal, signal } from "@preact/signals-core";
 import { Chevron, mount, part, px, Token, type View } from "../../components/dom";
 import { deviationOf, Findings, lookAtFindings } from "../../components/findings";
 import { headLines, pinLines, pressKey } from "../../components/keyboard";
@@ -25,6 +25,7 @@ import { Cost, Scaling } from "./scaling";
 
 const SIDE = 112; // maximum of a small picture's longer side, in pixels
 const LEAST_SIDE = 76; // its minimum, to fit in one row
+const WIDEST = 960; // of the view, as in stages.css
 const ARROW = 58; // between two pictures
 const STACKED_BELOW = 104; // below this, name and number need two lines
 
@@ -41,7 +42,17 @@ interface Chosen {
 export function stages(ui: Ui): View {
   const chosen: Chosen = { largestFirst: signal(true), open: signal(new Set<string>()), own: signal(true) };
   ui.keyLines.value = () => stageKeys(ui, 1);
-  return mount(part("aw-steps"), () => <StagesView ui={ui} chosen={chosen} />);
+  const view = mount(part("aw-steps"), () => <StagesView ui={ui} chosen={chosen} />);
+  const end = effect(() => {
+    ui.extent.value = ui.mode.value === "narrow" ? null : Math.min(ui.width.value, WIDEST * ui.unit.value);
+  });
+  return {
+    ...view,
+    dispose() {
+      end();
+      view.dispose();
+    },
+  };
 }
 
 function StagesView({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
