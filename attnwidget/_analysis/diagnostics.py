@@ -26,6 +26,8 @@ from .statistics import SATURATED as SATURATED_PEAK
 from .statistics import UNIFORM as UNIFORM_PEAK
 from .statistics import Statistics, computing_statistics
 
+SINK = 0.95  # of the weight of each row, on the first key
+ALIKE = 1e-6  # between the weights of identical heads
 Severity = Literal["error", "warning", "note"]
 MAX_CELLS = 1 << 26  # of a head; in a larger one only some rows are examined
 FAR_BELOW = -1e4  # a masked score of −10,000 has weight 0 beside any other, in every dtype
@@ -91,6 +93,7 @@ def examining(head: Head, tokens: Sequence[str] | None) -> Generator[None, None,
     if not broken:
         compared = yield from comparing(head)
         found += yield from _found(_spread(head))
+        found += yield from _found(_others(head))
         found += _parity_finding(compared)
         found += yield from _found(_of_capture(head))
     order = ("error", "warning", "note")
@@ -246,9 +249,24 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
             "Expected for padded queries; otherwise check the mask, or let each query see itself.",
             **_at("query", empty),
         )
+    elif att.witness is None and counts.total == Q * K > Q > 1 and _is_all_alike(att.options.mask):
+        yield Finding(
+            "mask hides nothing",
+            "note",
+            "",
+            f"a mask was given, but each of {_count(Q, 'query')} may attend to all {K:,} keys",
+            "Expected for a text without padding; otherwise check how the mask was made.",
+        )
     yield from _look_ahead(att, counts)
     yield from _alignment(att)
     yield from _finite_minus(head)
+
+
+def _is_all_alike(mask: object) -> bool:
+    """Return whether a mask of truth values says the same of every cell, in every sample and head."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not mask.numel():
+        return False
+    return bool((mask == mask.flatten()[0]).all())
 
 
 def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
@@ -507,6 +525,48 @@ def _spread(head: Head) -> Iterator[Finding | None]:
             f"{found.uniform:,} {of} give all their keys equal weights, to a thousandth",
             "Usual before training; afterwards check that q and k are not all zero, and the scale.",
         )
+
+
+def _others(head: Head) -> Iterator[Finding | None]:
+    """Compare a few rows with those of the layer's other heads, and look for a sink that leaves nothing."""
+    att, Q = head.att, head.att.shape.Q
+    rows = sorted({Q // 3, 2 * Q // 3, Q - 1})
+    own = _rows_of(head, rows)
+    yield None
+    several = (own > 0).sum(1) > 1
+    first = own[several, 0] / own[several].sum(1)
+    if Q > 1 and len(first) > 1 and float(first.min()) >= SINK:
+        yield Finding(
+            "attention sink",
+            "note",
+            "",
+            f"the first key has {100 * float(first.mean()):.0f} % of the weight of the {len(first)} queries looked at",
+            'Usual for some heads of a trained model, which then add little (Xiao et al. 2023, "Efficient Streaming '
+            'Language Models with Attention Sinks"): set the first token aside to see the rest.',
+            key=0,
+        )
+    is_even = bool((own.amax(1) <= own.sum(1) / (own > 0).sum(1).clamp_min(1) * (1 + UNIFORM_PEAK)).all())
+    if att.shape.H < 2 or is_even:
+        return
+    alike = []
+    for other in range(att.shape.H):
+        if other != head.head and float((_rows_of(head._replace(head=other), rows) - own).abs().max()) <= ALIKE:
+            alike.append(other)
+        yield None
+    if alike:
+        named = ", ".join(map(str, alike[:8])) + (", …" if len(alike) > 8 else "")
+        yield Finding(
+            "identical heads",
+            "note",
+            "",
+            f"head{'s' * (len(alike) > 1)} {named} ha{'ve' if len(alike) > 1 else 's'} the same weights in the "
+            f"{len(rows)} queries that were compared",
+            "Expected if heads were copied or begin alike; the heads of a trained layer differ.",
+        )
+
+
+def _rows_of(head: Head, rows: list[int]) -> Tensor:
+    return torch.cat([weights_of(head.att, head.block(range(row, row + 1))) for row in rows]).double()
 
 
 class RowCounts(NamedTuple):

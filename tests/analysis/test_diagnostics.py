@@ -243,3 +243,29 @@ def test_what_a_number_type_changes() -> None:
         assert found.output == approx(float(output), together(one.output, other.output))
         assert found.queries == Q
     assert run_to_end(parity.changing(att.head(0, 0), att.what_if({}))).weights == 0
+
+
+def test_a_mask_that_hides_nothing_is_noted_unless_another_sample_needs_it() -> None:
+    q, k, v = torch.randn(3, 2, 1, 6, 8)
+    hides = torch.ones(2, 6).bool()
+    assert "mask hides nothing" in kinds(Attention(q, k, v, mask=hides))
+    hides[1, 5] = False
+    assert "mask hides nothing" not in kinds(Attention(q, k, v, mask=hides))
+
+
+def test_heads_with_the_same_weights_are_noted() -> None:
+    q, k = torch.randn(2, 1, 4, 6, 8)
+    q[:, 2], k[:, 2] = q[:, 0], k[:, 0]
+    att = Attention(q, k)
+    (found,) = [one for one in att.check(head=0) if one.kind == "identical heads"]
+    assert found.message.startswith("head 2 has the same weights")
+    assert [one.kind for one in att.check(head=1)] == []
+    assert "identical heads" not in kinds(Attention(torch.zeros(1, 4, 6, 8), k))  # even rows are alike
+
+
+def test_a_sink_that_leaves_nothing_is_noted() -> None:
+    scores = torch.randn(8, 8)
+    scores[:, 0] = 20
+    assert "attention sink" in kinds(Attention.from_scores(scores, is_causal=True))
+    scores[:, 0] = 2
+    assert "attention sink" not in kinds(Attention.from_scores(scores, is_causal=True))
