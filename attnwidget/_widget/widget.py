@@ -58,7 +58,7 @@ SIGNED = (
 )
 # Set first: the other traits are checked against these, and count words if subwords are merged into words.
 FIRST = (
-    *("kinds", "layer", "batch", "grid_side", "grid_start", "grid", "across"),
+    *("kinds", "layer", "batch", "grid_side", "grid_start", "grid", "image", "boxes", "across"),
     *("tokenizer", "tokens", "key_tokens", "what_if", "target", "words", "pieces"),
 )
 
@@ -87,6 +87,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             both (`grid_side`: "query", "key", "both"; "auto": the sides that they fit).
         image: the image of these patches: a path, a Pillow image or an array (H, W, 3); for a video a list or an array
             of its pictures, or one for all; or a list with one image or video for each sample.
+        boxes: (n, 4) numbers, left, top, right and bottom in pixels of the image, if queries or keys are regions of it,
+            as in LXMERT and DETR; or one such list for each sample.
         title: a line above the picture.
         stack, forward: the first stack shown, by name and number of its forward pass, if `from_attention` got several.
         layer, batch, head: the first ones shown; layer="mean" or "max" is across="mean" or "max".
@@ -578,7 +580,7 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
             show.setdefault("pieces", "words")
         if show.get("layer") in ("mean", "max"):
             show["across"] = show.pop("layer")
-        has_image = all(show.get(name) is not None for name in ("grid", "image"))
+        has_image = show.get("image") is not None and any(show.get(name) is not None for name in ("grid", "boxes"))
         if has_image and self.traits()["view"].default_value == "heatmap":
             show.setdefault("view", "image")
         for name in [name for name in FIRST if name in show]:

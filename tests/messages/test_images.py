@@ -208,3 +208,36 @@ def test_the_image_view_needs_patches() -> None:
     w.view = "image"
     w.grid = None
     assert w.view == "heatmap"
+
+
+def test_boxes_lie_on_the_image_of_their_sample() -> None:
+    boxes = [[0, 0, 2, 1], [1, 0, 3, 2], [0, 0, 3, 2]]
+    height, width = PIXELS.shape[:2]
+    w = AttentionWidget(torch.randn(2, 1, 7, 4), torch.randn(2, 1, 3, 4), image=PIXELS, boxes=[boxes, boxes[::-1]])
+    assert w.view == "image"
+    sent = w.get_state("boxes")["boxes"]
+    assert (sent["query"], sent["key"]) == (False, True)
+    assert sent["places"][0] == [0, 0, round(2 / width, 5), round(1 / height, 5)]
+    w.batch = 1
+    assert w.get_state("boxes")["boxes"]["places"][-1] == sent["places"][0]
+    w.boxes = None
+    assert (w.view, w.get_state("boxes")["boxes"]) == ("heatmap", None)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "error", "says"),
+    [
+        ([[0, 0, 1, 1]] * 4, TraitError, "there are 4 boxes, but 7 queries and 3 keys"),
+        ([[0, 0, 999, 1]] * 3, TraitError, "box 0 is .* on an image of"),
+        ([[1, 1, 0, 0]] * 3, TraitError, "give left, top, right and bottom"),
+        ("box", TraitError, "give left, top, right and bottom"),
+        ([[[0, 0, 1, 1]] * 3] * 3, TraitError, "for 3 samples but there are 2"),
+    ],
+)
+def test_boxes_that_are_refused(boxes: Any, error: type[Exception], says: str) -> None:
+    w = AttentionWidget(torch.randn(2, 1, 7, 4), torch.randn(2, 1, 3, 4), image=PIXELS)
+    with pytest.raises(error, match=says):
+        w.boxes = boxes
+    w.image = None
+    with pytest.raises(error, match="give image= as well"):
+        w.boxes = [[0, 0, 1, 1]] * 3

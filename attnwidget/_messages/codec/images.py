@@ -8,11 +8,12 @@ from __future__ import annotations
 import io
 import os
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..._utils.png import png_of_colors
+from ..._utils.validation import told
 from .patches import Patches
 
 MAX_IMAGE_BYTES = 240 * 1024  # bytes in one image: an interaction sends at most 256 KiB
@@ -250,3 +251,70 @@ def _averaged(pixels: Pixels, axis: int, wanted: int) -> Pixels:
     counts = np.diff([*starts, length])
     sums = np.add.reduceat(pixels.astype(np.uint32), starts, axis=axis)
     return (sums // counts.reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))).astype(np.uint8)
+
+
+class Boxes(NamedTuple):
+    """Boxes on an image, (n, 4) as shares of its width and height, and the sides whose positions they are."""
+
+    places: np.ndarray[Any, Any]
+    query: bool
+    key: bool
+
+    def message(self) -> dict[str, Any]:
+        """Return it for the front-end."""
+        return {
+            "places": [[round(float(x), 5) for x in one] for one in self.places],
+            "query": self.query,
+            "key": self.key,
+        }
+
+
+def boxes_of(boxes: Any, image: Any, batch: int, batches: int, queries: int, keys: int) -> Boxes:
+    """Return the boxes of a sample on its image.
+
+    Args:
+        boxes: (n, 4) numbers, left, top, right and bottom in pixels of the image; or (B, n, 4), or a list of these.
+        image: as given, one or one for each sample.
+        batch, batches: the sample, and the number of samples.
+        queries, keys: how many there are; boxes belong to each side with as many.
+
+    Raises:
+        TypeError, ValueError: they are not boxes on the image, or not as many as queries or keys.
+    """
+    samples = as_images(image, batches)
+    if samples is None:
+        raise ValueError("boxes are in pixels of an image, but there is none: give image= as well")
+    own = boxes
+    if _depth(boxes) == 3:
+        if len(boxes) != batches:
+            raise ValueError(f"boxes are given for {len(boxes)} samples but there are {batches}: give as many lists")
+        own = boxes[batch]
+    own = own.detach().cpu() if callable(getattr(own, "detach", None)) else own
+    try:
+        found = np.asarray(own, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"boxes is {told(boxes)}: {BOXES}") from None
+    if found.ndim != 2 or found.shape[1] != 4 or not np.isfinite(found).all():
+        raise ValueError(f"boxes have shape {found.shape}: {BOXES}")
+    sides = [len(found) == queries, len(found) == keys]
+    if not any(sides):
+        raise ValueError(
+            f"there are {len(found)} boxes, but {queries:,} queries and {keys:,} keys: give one for each query or key"
+        )
+    height, width = as_pixels(samples[batch]).shape[:2]
+    outside = (found[:, :2] < -1) | (found[:, 2:] > (width + 1, height + 1)) | (found[:, 2:] <= found[:, :2])
+    if outside.any():
+        at = int(outside.any(1).argmax())
+        raise ValueError(f"box {at} is {[*map(float, found[at])]} on an image of {width} × {height} pixels: {BOXES}")
+    places = np.clip(found / (width, height, width, height), 0, 1)
+    return Boxes(places, *sides)
+
+
+BOXES = "give left, top, right and bottom in pixels for each, (n, 4)"
+
+
+def _depth(boxes: Any) -> int:
+    """Return how many axes boxes have."""
+    if hasattr(boxes, "ndim"):
+        return int(boxes.ndim)
+    return 1 + _depth(boxes[0]) if isinstance(boxes, list | tuple) and len(boxes) else 0

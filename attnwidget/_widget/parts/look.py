@@ -57,11 +57,11 @@ class LookPart(TokensPart):
 
     @traitlets.validate("view")
     def _view_is_there(self, proposal: Any) -> str:
-        if proposal["value"] == "image" and self.grid is None:
+        if proposal["value"] == "image" and self.grid is None and self.boxes is None:
             raise WrongValue("view is 'image' but no positions are patches: give grid=(rows, columns) as well")
         return str(proposal["value"])
 
-    @traitlets.observe("grid")
+    @traitlets.observe("grid", "boxes")
     def _leave_the_image(self, change: Any) -> None:
-        if change["new"] is None and self.view == "image":
+        if self.grid is None and self.boxes is None and self.view == "image":
             self.view = "heatmap"

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import traitlets
 
 from ..._messages.codec import images, patches
-from ..._messages.codec.images import Illustration
+from ..._messages.codec.images import Boxes, Illustration
 from ..._messages.codec.patches import Patches
 from ..._utils.weak import weakly
 from ..stores.token_store import GivenTokens, TokenStore, as_words
@@ -45,6 +45,9 @@ class TokensPart(SelectionPart):
     grid_start: WholeOrNone = Index(
         None, allow_none=True, help="The position of the first patch; None: they are the last ones."
     ).tag(role="given")
+    boxes = traitlets.Any(None, help="The boxes on the image that are queries or keys, in pixels.").tag(
+        sync=True, role="given", to_json=lambda value, self: self._boxes_message()
+    )
     image = traitlets.Any(None, help="The image that was cut into patches: one, or one for each sample.").tag(
         sync=True, role="given", to_json=lambda value, self: self._image_message()
     )
@@ -130,6 +133,23 @@ class TokensPart(SelectionPart):
                     patches.place(own, layers[layer].shape.Q, layers[layer].shape.K)
         return grid
 
+    @traitlets.validate("boxes")
+    def _boxes_fit(self, proposal: Any) -> Any:
+        with refusing():
+            if proposal["value"] is not None:
+                self._boxes_of(proposal["value"])
+        return proposal["value"]
+
+    def _boxes_of(self, boxes: Any) -> Boxes:
+        shape = self._shown.given[self.layer].shape
+        return images.boxes_of(boxes, self.image, self.batch, shape.B, shape.Q, shape.K)
+
+    def _boxes_message(self) -> dict[str, Any] | None:
+        try:
+            return None if self.boxes is None or self.image is None else self._boxes_of(self.boxes).message()
+        except ValueError:  # of a layer with other positions
+            return None
+
     @traitlets.validate("image")
     def _image_can_be_shown(self, proposal: Any) -> Any:
         with refusing():
@@ -164,7 +184,7 @@ class TokensPart(SelectionPart):
         return None if found is None else found.message()
 
     def _image_message(self) -> dict[str, Any] | None:
-        image = None if self.grid is None else self.image
+        image = None if self.grid is None and self.boxes is None else self.image
         return self._illustration.message(image, self.batch, self._there_are("batch"), self._patches())
 
     def _to_send_again(self) -> Iterator[str]:
@@ -172,7 +192,9 @@ class TokensPart(SelectionPart):
         for name, side in (("tokens", "query"), ("key_tokens", "key")):
             if self._token_store.is_new(name, self._tokens_of(side)):
                 yield name
-        if self.grid is not None:
+        if self.boxes is not None:
+            yield "boxes"
+        if self.grid is not None or self.boxes is not None:
             batches = self._there_are("batch")
             if self._illustration.is_new(self._patches(), self.image, self.batch, batches):
                 yield from ("grid", "image")

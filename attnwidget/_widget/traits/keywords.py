@@ -79,6 +79,7 @@ class LooksBesideTarget(TypedDict, total=False):
     grid_side: GridSide
     grid_start: SupportsIndex | None
     image: Any
+    boxes: Any
     stack: str | None
     forward: SupportsIndex
     layer: SupportsIndex | Literal["mean", "max"]

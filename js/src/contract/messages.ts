@@ -440,6 +440,13 @@ export interface GridMessage {
   windows?: readonly (readonly number[])[] | null;
 }
 
+/** Boxes on the image: left, top, right and bottom as shares of its size, and the sides whose positions they are. */
+export interface BoxesMessage {
+  places: readonly (readonly number[])[];
+  query: boolean;
+  key: boolean;
+}
+
 /** The image that was cut into patches, or the frames of a video as one picture. */
 export interface ImageMessage {
   mime: string;

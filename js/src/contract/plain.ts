@@ -141,7 +141,10 @@ const isEffectDetail = hasFields({
 });
 
 const isErrors: Check = (value) => isObject(value) && Object.values(value as object).every(isText);
-const isGrid = hasFields({ rows: isSize, columns: isSize, query: orNone(isPlace), key: orNone(isPlace) });
+const isGrid = hasFields({
+  ...{ rows: isSize, columns: isSize, query: orNone(isPlace), key: orNone(isPlace), frames: orNone(isSize) },
+  windows: orNone(isListOf(isListOf(Number.isInteger))),
+});
 const isBytes: Check = (value) =>
   isText(value) || ArrayBuffer.isView(value) || Object.prototype.toString.call(value) === "[object ArrayBuffer]";
 const isImage = hasFields({
@@ -194,6 +197,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   errors: orNone(isErrors),
   pieces: orNone(isOneOf("pieces", "words")),
   grid: orNone(isGrid),
+  boxes: orNone(hasFields({ places: isListOf(isListOf(isShare)), query: isFlag, key: isFlag })),
   image: orNone(isImage),
   measure: orNone(isOneOf("mass", "per_token", "lift")),
   aside: orNone(isListOf(isText)),
@@ -219,7 +223,7 @@ const INSTEAD: Partial<Traits> = {
   ...{ palette: "attnwidget", theme: "auto", top_k: null, threshold: 0.02, direction: "query" },
   ...{ across: null, overlay: "patches", opacity: 0.55 },
   ...{ bar: "entropy", order: "layer", combine: "none", facts: NO_FACTS, progress: null, what_if: {} },
-  ...{ findings: null, deviation: null, grid: null, image: null },
+  ...{ findings: null, deviation: null, grid: null, image: null, boxes: null },
   ...{ measure: "mass", aside: [], asking: null, segment: null, segment_path: [] },
 };
 

@@ -6,6 +6,7 @@
  */
 
 import type {
+  BoxesMessage,
   Bytes,
   ChangesMessage,
   ComparisonMessage,
@@ -114,6 +115,7 @@ export interface Traits {
   pieces?: "pieces" | "words";
   grid?: GridMessage | null;
   image?: ImageMessage | null;
+  boxes?: BoxesMessage | null;
   /** The named parts of the queries' text, and of the keys' if they differ; null if none were given. */
   segments?: SegmentsMessage | NoSegmentsMessage | null;
   key_segments?: SegmentsMessage | NoSegmentsMessage | null;
@@ -206,6 +208,7 @@ export const TRAITS = {
   pieces: "numbers",
   grid: "given",
   image: "given",
+  boxes: "given",
   segments: "given",
   key_segments: "given",
   measure: "look",

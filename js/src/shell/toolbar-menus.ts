@@ -61,7 +61,7 @@ export function viewsOf({ store }: Ui) {
   return [
     ...(compared ? [COMPARE] : []),
     ...VIEWS.slice(0, 3),
-    ...(store.grid.value ? [IMAGE] : []),
+    ...(store.grid.value || store.boxes.value ? [IMAGE] : []),
     ...VIEWS.slice(3).filter(({ value }) => value !== "segments" || !compared || store.segments.value !== null),
   ];
 }

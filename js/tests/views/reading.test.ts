@@ -342,6 +342,28 @@ describe("image", () => {
     expect([host.get("batch"), host.get("query")]).toEqual([1, 2]);
   });
 
+  test("boxes on the image are filled by weight, and a click pins one", async () => {
+    const image = { mime: "image/png", data: "", width: 200, height: 100 };
+    const places = [
+      [0, 0, 1, 1],
+      [0.5, 0, 1, 1],
+      [0, 0.5, 0.5, 1],
+      [0.1, 0.1, 0.2, 0.2],
+    ];
+    const { view, host } = await text(CAUSAL, {
+      view: "image",
+      image,
+      boxes: { places, query: true, key: true },
+      query: 3,
+    });
+    expect(view.all(".aw-box").map((box) => Number((box as HTMLElement).dataset.at))).toEqual([0, 1, 2, 3]);
+    expect(view.all(".aw-box i")).toHaveLength(4);
+    expect(view.find("[data-pinned]").dataset.at).toBe("3");
+    await click(view.find('.aw-box[data-at="1"]'));
+    expect(host.get("query")).toBe(1);
+    expect(view.all(".aw-box i")).toHaveLength(2); // masked ones have no color
+  });
+
   test("weights over the image can be smooth, which changes pixels between centers and none at them", async () => {
     const { view, host } = await text(CAUSAL, { view: "image", grid, query: 3, ...tokens });
     const canvas = view.all<HTMLCanvasElement>(".aw-patches canvas")[1]!;

@@ -35,6 +35,8 @@ export interface Passage {
   readonly labels: Labels;
   readonly length: number;
   readonly patches: Patches | null;
+  /** Left, top, right and bottom of each position on the image, as shares of its size; null if it has none. */
+  readonly boxes: readonly (readonly number[])[] | null;
 }
 
 /** A passage in lines. */
@@ -251,11 +253,13 @@ function passagesOf({ store }: Ui): Passage[] {
   const [query, key] = (["query", "key"] as const).map((side) =>
     patchesOf(grid, side, side === "query" ? queries : keys, store.batch.value),
   );
+  const boxes = store.boxes.value ?? null;
   const passage = (sides: readonly Side[], labels: Labels, length: number, patches: Patches | null) => ({
     sides,
     labels,
     length,
     patches,
+    boxes: boxes !== null && sides.every((side) => boxes[side]) && boxes.places.length === length ? boxes.places : null,
   });
   if (queries === keys && query?.start === key?.start && sameText(own, others)) {
     return [passage(["query", "key"], own, queries, query ?? null)];

@@ -13,6 +13,7 @@ import { PAGE } from "../../state/token-pages";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { lineOf } from "../../text/lines";
+import { BoxesView } from "./boxes-view";
 import { type BoxProps, FlowBox } from "./flow-box";
 import { textKeys } from "./keys";
 import { tokenLooksOf } from "./looks";
@@ -124,7 +125,8 @@ function Passages({ ui, model, before, withImage }: ReaderProps) {
           <div key={passage.sides.join()} class="aw-passage" data-side={passage.sides[0]}>
             {!both && <div class="aw-heading">{passage.sides[0] === "query" ? "Queries" : "Keys"}</div>}
             {flow.pages > 1 && <Pager flow={flow} />}
-            {hasText && <FlowBox {...boxProps(ui, model, flow)} />}
+            {hasText && !(withImage && passage.boxes) && <FlowBox {...boxProps(ui, model, flow)} />}
+            {withImage && passage.boxes !== null && <BoxesView {...{ ui, model, passage }} />}
             {withImage && passage.patches !== null && <PatchView {...{ ui, model, before, passage }} />}
           </div>
         );
