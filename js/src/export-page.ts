@@ -44,7 +44,7 @@ function followAddress(host: Host): void {
   addEventListener("hashchange", follow);
 }
 
-/** A page that frames this file is told the height that its content takes, whenever it changes. */
+/** Report the height of the content to a page that frames this file, whenever it changes. */
 function tellHeight(): void {
   if (parent === window) return;
   const tell = () => {

@@ -64,7 +64,7 @@ class PatchGrid(NamedTuple):
         block: patches come in squares of this side, each square row by row, because the model joins them later; 1: all
             patches come row by row; 0: their order is unknown.
         picture: the number of the image or frame in a call of the tower; None if they are not separate.
-        frames: the number of images of this size, one after the other, as in a video.
+        frames: the number of images of this size in turn, as in a video.
         windows: how the image is cut into windows, which are the samples; None: a sample has all patches.
         after: the names of the tokens after the patches.
         seconds: from one position to the next, if these are the parts of a sound, in one row; None: it is an image.

@@ -243,7 +243,7 @@ def _rows_are(x: Tensor, batches: int, queries: int) -> bool:
 
 
 def _pairs(given: Sequence[Any]) -> Iterator[Size]:
-    """Yield the pairs of whole numbers among arguments, such as (rows, columns), together or one after the other."""
+    """Yield the pairs of whole numbers among arguments, such as (rows, columns), as one argument or two in turn."""
     for pair in (*given, *pairwise(given)):
         if isinstance(pair, tuple | list) and len(pair) == 2 and all(type(one) is int and one > 0 for one in pair):
             yield pair[0], pair[1]

@@ -54,7 +54,7 @@ def as_palette(value: Any, known: Sequence[str], *, level: int = 2) -> str:
         level: of the caller, for a warning.
 
     Raises:
-        TypeError, ValueError: it is none of these.
+        TypeError, ValueError: it is anything else.
 
     A warning comes if it is not uniform.
 

@@ -99,7 +99,7 @@ def as_grid(grid: Any) -> Grid:
     """Return rows and columns of patches, or frames before them, or a grid for each layer.
 
     Raises:
-        TypeError, ValueError: it is none of these.
+        TypeError, ValueError: it is anything else.
 
     >>> as_grid([14, 14])
     (14, 14)

@@ -19,7 +19,7 @@ from .segments import SegmentsPart
 
 
 class AcrossTrait(traitlets.TraitType[Any, Any]):
-    """Several layers as one; None: each by itself."""
+    """Several layers as one; None: single layers."""
 
     def validate(self, obj: Any, value: Any) -> Across | None:
         with refusing():

@@ -164,7 +164,7 @@ class TokensPart(SelectionPart):
         return self._shown.tokens(side, self.layer, self.batch)
 
     def _patches(self, layer: int | None = None) -> Patches | None:
-        """Return where a layer, by default the selected one, has patches; None without any. Merged tokens are none."""
+        """Return where a layer, by default the selected one, has patches that are not merged; None without any."""
         if self.grid is None:
             return None
         layer = self.layer if layer is None else layer

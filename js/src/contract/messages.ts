@@ -71,7 +71,7 @@ export interface Facts {
   stacks?: string[];
   forward?: number;
   forwards?: number;
-  /** The layers and heads that are shown as one, in words; null: each layer by itself. */
+  /** The layers and heads that are shown as one, in words; null: single layers. */
   across?: string | null;
   /** The number of layers, also while they are shown as one. */
   every?: number;

@@ -75,7 +75,7 @@ export interface Traits {
   theme: ThemePreference;
   top_k: number | null;
   threshold: number;
-  /** Layers and forward passes shown as one; null: each by itself; older Pythons lack it. */
+  /** Layers and forward passes shown as one; null: single layers; older Pythons lack it. */
   across?: Across | null;
   /** How weights are drawn over an image; older Pythons lack it. */
   overlay?: Overlay;
