@@ -272,3 +272,22 @@ def test_installed_wheel_makes_a_widget_without_node(wheel: Path, tmp_path: Path
     )
     said = run(python, "-I", program, cwd=tmp_path, PATH=os.devnull)
     assert Path(said.strip().splitlines()[-1]) == packages / "attnwidget"
+
+
+def test_the_description_of_the_package_has_no_dead_link() -> None:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    relative = hooks.LINK.findall(text)
+    assert len(relative) > 20
+    plain = hooks.described(text, "", "main")
+    assert hooks.LINK.findall(plain) == []
+    assert all(words in plain for sign, words, _ in relative if sign != "!")
+    absolute = hooks.described(text, "https://example.org/attnwidget", "v1.0")
+    assert hooks.LINK.findall(absolute) == []
+    for sign, words, path in relative:
+        kind = "raw" if sign == "!" else "blob"
+        assert f"{sign}[{words}](https://example.org/attnwidget/{kind}/v1.0/{path})" in absolute
