@@ -294,3 +294,13 @@ def test_of_a_very_long_text_only_what_can_be_seen_is_measured(long: str, monkey
         w.figure()
     assert sum(seen) < 200_000  # the whole text of 1 MB took 47 s
     assert sum(divided) < 200_000  # and of what cannot be seen a minute
+
+
+def test_boxes_on_an_image_are_drawn_with_their_names() -> None:
+    q, k = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4)
+    image = np.zeros((20, 30, 3), np.uint8)
+    boxes = [[0, 0, 30, 20], [2, 2, 28, 18], [20, 5, 29, 15]]
+    w = AttentionWidget(q, k, key_tokens=["all", "most", "some"], image=image, boxes=boxes, query=1)
+    drawn = texts(w)
+    assert {"all", "most", "some"} <= {*drawn}
+    assert drawn.index("all") < drawn.index("most") < drawn.index("some")  # large ones below

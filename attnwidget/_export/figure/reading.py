@@ -94,6 +94,10 @@ def draw(context: FigureContext, top: float) -> float:
             title = "Queries" if passage.sides[0] == "query" else "Keys"
             context.canvas.text(context.left, y + 6, title, size=11, color=context.look.ink3)
             y += 18
+        boxes = _boxes(context, passage) if with_image else None
+        if boxes is not None:
+            y = _draw_boxes(context, passage, (own, target, scale), boxes, y) + 8
+            continue
         y = _draw_text(context, passage, (own, target, scale), y, with_image)
         if with_image and passage.first is not None:
             y = _draw_patches(context, passage, (own, target, scale), y)
@@ -366,6 +370,44 @@ def _between(patches: int, each: int) -> colors.Array:
     """Return the share of each patch in each pixel, (patches · each, patches)."""
     places = np.clip((np.arange(patches * each) + 0.5) / each - 0.5, 0, patches - 1)
     return np.maximum(0.0, 1 - np.abs(places[:, None] - np.arange(patches)))
+
+
+def _boxes(context: FigureContext, passage: Passage) -> list[list[float]] | None:
+    """Return the boxes of a passage's positions, as shares of the image; None if it has none."""
+    message: dict[str, Any] | None = context.view.state().get("boxes")
+    has = message is not None and all(message[side] for side in passage.sides)
+    return message["places"] if has and message is not None and len(message["places"]) == passage.length else None
+
+
+def _draw_boxes(context: FigureContext, passage: Passage, look: Look, boxes: list[list[float]], top: float) -> float:
+    """Draw the image with its boxes in the colors of their weights, large ones first; return the lower end."""
+    (own, target, scale), canvas, page = look, context.canvas, context.look
+    pixels = _image(context, 1)
+    width = min(LARGEST_IMAGE, context.right - context.left)
+    height = width if pixels is None else width * pixels[0].shape[0] / pixels[0].shape[1]
+    x, y = context.left, top + 8
+    if pixels is not None:
+        canvas.image(pixels[0], (x, y, width, height), smooth=True)
+    labels = context.queries if passage.sides[0] == "query" else context.keys
+    pinned = target.index if target is not None and target.side in passage.sides else NOBODY
+    for at in sorted(range(len(boxes)), key=lambda one: -_area(boxes[one])):
+        left, upper, right, lower = boxes[at]
+        box = (x + left * width, y + upper * height, (right - left) * width, (lower - upper) * height)
+        if own is not None and own.kinds[at] == NUMBER:
+            painted = np.full((1, 1, 4), round(255 * context.traits.opacity), np.uint8)
+            painted[..., :3] = context.table(scale.kind)[scale.entry(own.values[at : at + 1])]
+            canvas.image(painted, box)
+        canvas.frame(box, 3 if at == pinned else 2, page.page)
+        canvas.frame(box, 2 if at == pinned else 1, page.ink if at == pinned else page.ink2)
+        name = canvas.shorten(labels[at].text, box[2] - 6, 10)
+        plate = np.full((1, 1, 3), colors.rgb_of(page.page), np.uint8)
+        canvas.image(plate, (box[0] + 1, box[1] + 1, canvas.measure(name, 10) + 6, 14))
+        canvas.text(box[0] + 4, box[1] + 9, name, size=10, color=page.ink)
+    return y + height
+
+
+def _area(box: list[float]) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
 
 
 def _image(context: FigureContext, frames: int) -> list[colors.Array] | None:
