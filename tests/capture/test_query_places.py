@@ -110,7 +110,7 @@ def test_what_compares_tokens_compares_none_with_those_that_nobody_has_seen(how:
     w = cap.widget(view="heads", tokenizer=Digits())
     assert w.as_strings("key_tokens")[1] == [*map(str, range(12)), *words[1][12:]]
     for merged in (False, True):
-        w.words = merged
+        w.pieces = "words" if merged else "pieces"
         assert surveyed(w) == {"same_token": False, "induction": False}
         assert {one["induction"] for one in w.metrics()} == {None}
     given = cap.key_tokens if how else w.as_strings("key_tokens")

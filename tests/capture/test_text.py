@@ -445,9 +445,10 @@ def test_patches_do_not_have_the_words_of_a_text_as_long(width: int, first: bool
     with torch.no_grad(), capture(Seen(first, crosses).eval(), tokenizer=Words()) as cap:
         cap._model(torch.randn(2, 3, 32, width), SOURCE)
     known = not first or width != 24  # after four by three patches have been attended to, it is no text of theirs
-    assert cap.stacks()["a"].tokens is None
+    patches = [[f"row {row}, {column}" for row in range(4) for column in range(width // 8)]] * 2
+    assert cap.stacks()["a"].tokens == (patches if known else None)
     assert cap.stacks()["b"].tokens == (words(SOURCE) if known else None)
-    assert cap.cross_tokens is None
+    assert cap.cross_tokens in (None, patches if crosses else None)
 
 
 class Classes(nn.Module):

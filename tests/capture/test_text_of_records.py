@@ -17,7 +17,7 @@ from attnwidget._capture.call.call_text import (
     PatchGrid,
     RecordText,
 )
-from attnwidget._capture.text.labels import grid_of, ids_of, image_labels, labels_of, patch_labels
+from attnwidget._capture.text.labels import grid_of, ids_of, image_labels, labels_of
 from attnwidget._tokens.unread import Unread
 
 IMAGE, VIDEO = 90, 91
@@ -181,11 +181,11 @@ def test_a_text_of_a_file_is_the_same(cross: bool) -> None:
 
 
 def test_places_of_patches_are_row_by_row_or_square_by_square() -> None:
-    assert patch_labels(PatchGrid(2, 3, ("[CLS]",))) == [
+    assert next(PatchGrid(2, 3, ("[CLS]",)).names()) == [
         "[CLS]",
         *(f"row {r}, {c}" for r in range(2) for c in range(3)),
     ]
-    found = patch_labels(PatchGrid(4, 6, (), 2))
+    found = next(PatchGrid(4, 6, (), 2).names())
     assert found[:6] == ["row 0, 0", "row 0, 1", "row 1, 0", "row 1, 1", "row 0, 2", "row 0, 3"]
     assert found[12:14] == ["row 2, 0", "row 2, 1"]
     assert sorted(found) == sorted(f"row {r}, {c}" for r in range(4) for c in range(6))

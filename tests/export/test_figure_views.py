@@ -157,7 +157,7 @@ def test_a_text_has_its_spaces_and_colors() -> None:
     assert boxes == 2 * colored + 1  # a tint and its full color, and what is pinned
     assert any(word.startswith("bank 6") for word in words)
     w.query = None
-    assert any(word.startswith("Weight received: mean") for word in texts(w))
+    assert any(word.startswith("Mean weight received") for word in texts(w))
     w.stage = "scores"
     assert any(word.startswith("nothing is pinned") for word in texts(w))
 

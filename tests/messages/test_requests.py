@@ -266,7 +266,7 @@ def test_tokens_come_in_pages_and_are_found() -> None:
         ({"kind": "peak", "queries": [0, 1], "keys": None}, "keys is None: give [start, stop]"),
         (
             {"kind": "tile"},
-            "there is no request called 'tile': use one of row, column, cells, peak, tiles, ranked, strongest",
+            "there is no request called 'tile': use one of row, column, cells, peak, received, tiles, ranked",
         ),
         ({"kind": "ranked", "count": 3}, "give either queries or keys"),
         ({"kind": "ranked", "count": 3, "queries": [0], "keys": [0]}, "give either queries or keys"),

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..call.patch_grid import MOST, PatchGrid, Windows
 
 COMPARED = 16  # channels of a patch that are compared
+FEW = 16  # places of an image that are compared
 CLOSE = 1e-3  # of the largest number
 PLACE = 3  # numbers of a place: of the image, the row, the column
 Size = tuple[int, int]
@@ -43,19 +44,34 @@ class Seen(NamedTuple):
         return [x for ref in self.features if (x := ref()) is not None]
 
 
+class Convolved(NamedTuple):
+    """The output of a convolution: its rows and columns, and the features (B, n, channels) of a few places."""
+
+    size: Size
+    places: list[int]
+    rows: Tensor
+
+    def is_start_of(self, x: Tensor) -> bool:
+        """Return whether features (B, rows · columns, C) are this output, place by place."""
+        if x.shape[1] != math.prod(self.size) or x.shape[0] != len(self.rows):
+            return False
+        given = x.detach()[:, self.places, :COMPARED].float()
+        return bool((given - self.rows.float()).abs().max() <= CLOSE * self.rows.abs().max())
+
+
 class SpatialInputs:
     """Notes the images of features that modules are given, and finds the patches of a call among them."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Seen] = {}
-        self._by_convolution: dict[int, Size] = {}  # rows and columns of the last images with so many channels
+        self._convolved: dict[int, Convolved] = {}  # the last images with so many channels
         self._joined: dict[tuple[int, int], PatchGrid] = {}  # of an image and a text, by samples and queries
         self._found: dict[tuple[Any, ...], PatchGrid] = {}  # by module and sizes
 
     def begin(self) -> None:
         """Forget an earlier forward pass."""
         self._seen.clear()
-        self._by_convolution.clear()
+        self._convolved.clear()
         self._joined.clear()
 
     def note_input(self, name: str, module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -68,8 +84,10 @@ class SpatialInputs:
 
     def note_convolution(self, output: Any) -> None:
         """Note the size of an image of features."""
-        if isinstance(output, Tensor) and output.ndim == 4:
-            self._by_convolution[output.shape[1]] = int(output.shape[2]), int(output.shape[3])
+        if isinstance(output, Tensor) and output.ndim == 4 and output.numel():
+            places = range(0, output.shape[2] * output.shape[3], -(-output.shape[2] * output.shape[3] // FEW))
+            rows = output.detach()[:, :COMPARED].flatten(2)[..., list(places)].mT.clone()
+            self._convolved[output.shape[1]] = Convolved((output.shape[2], output.shape[3]), list(places), rows)
 
     def patches_of(self, name: str, batches: int, queries: int, values: Tensor | None = None) -> PatchGrid | None:
         """Return the patches of a call, if the images around it show them.
@@ -96,16 +114,16 @@ class SpatialInputs:
                 return PatchGrid(*sizes.pop())
             if sizes:
                 return None
-        widths = {x.shape[-1] for seen in around[:2] for x in seen.tensors() if x.ndim == 3}
-        found = {size for width in widths if (size := self._by_convolution.get(width)) and math.prod(size) == queries}
-        if len(found) == 1:
-            return PatchGrid(*found.pop())
+        for x in (x for seen in around for x in seen.tensors() if x.ndim == 3 and x.shape[:2] == (batches, queries)):
+            made = self._convolved.get(x.shape[2])
+            if made is not None and made.is_start_of(x):
+                return PatchGrid(*made.size)
         return self._join(around, batches, queries, values)
 
     def _join(self, around: list[Seen], batches: int, queries: int, values: Tensor | None) -> PatchGrid | None:
         """Return the patches of a call that joins an image with a text; None if its values do not show where."""
         sizes = {math.prod(size): size for seen in around for size in seen.sizes} | {
-            math.prod(size): size for size in self._by_convolution.values()
+            math.prod(one.size): one.size for one in self._convolved.values()
         }
         for seen in around:
             for x in seen.tensors():
@@ -124,7 +142,11 @@ class SpatialInputs:
         """Return the frames of a video, if each sample of a call is one place in all of them."""
         for x in (x for seen in around for x in seen.tensors() if x.ndim == 5):
             places, rest = divmod(batches, x.shape[0])
-            if queries in x.shape[1:3] and not rest and places in map(math.prod, self._by_convolution.values()):
+            if (
+                queries in x.shape[1:3]
+                and not rest
+                and places in (math.prod(one.size) for one in self._convolved.values())
+            ):
                 return PatchGrid(1, 1, frames=queries)
         return None
 

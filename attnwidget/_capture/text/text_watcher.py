@@ -58,6 +58,7 @@ OTHER_TOKENS = {
 VIDEO_TOKENS = "video_token_id", "video_token_index"
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id")
 GRIDS = ("image_grid_thw", "video_grid_thw")  # arguments of models
+OF_PICTURES = re.compile(r"Transformer[23]D")  # in the names of classes
 OF_SPECTROGRAMS = ("whisper", "speech_to_text")  # models, by their type
 SAMPLING_RATE = 16_000  # of all speech models of transformers whose config has none
 FINGERPRINT = 8  # numbers of an encoder's output that identify it
@@ -651,9 +652,10 @@ def _parts_of(sound: Sound | None, length: int) -> PatchGrid | None:
 
 
 def _may_see_images(model: nn.Module) -> bool:
-    """Return whether a model has a convolution of images, or no table of words, as Flux."""
-    every = modules(model)
-    return any(isinstance(one, nn.Conv2d | nn.Conv3d) for one in every) or not any(map(_is_table, every))
+    """Return whether a model has a convolution of images, or is a diffusion model of diffusers, such as Flux."""
+    return any(
+        isinstance(one, nn.Conv2d | nn.Conv3d) or OF_PICTURES.search(type(one).__name__) for one in modules(model)
+    )
 
 
 def _token(config: Any, names: tuple[str, ...]) -> int | None:

@@ -21,9 +21,9 @@ from .segments import SegmentsPart
 class AcrossTrait(traitlets.TraitType[Any, Any]):
     """Several layers as one; None: single layers."""
 
-    def validate(self, obj: Any, value: Any) -> Across | None:
+    def validate(self, obj: Any, value: Any) -> dict[str, Any] | None:
         with refusing():
-            return as_across(value)
+            return message_of(as_across(value))
 
 
 class StacksPart(SegmentsPart, RecallPart):
@@ -35,7 +35,7 @@ class StacksPart(SegmentsPart, RecallPart):
 
     across: Any = AcrossTrait(
         None, allow_none=True, help="Several layers and forward passes shown as one, or None."
-    ).tag(sync=True, role="numbers", to_json=lambda value, self: message_of(value))
+    ).tag(sync=True, role="numbers")
     title = Text(help="A line above the picture.").tag(sync=True, role="given")
     stack = Text(help="The name of the stack on display, if there are several.").tag(sync=True, role="numbers")
     forward: Whole = Index(help="The number of the forward pass on display.").tag(sync=True, role="numbers")
@@ -95,11 +95,10 @@ class StacksPart(SegmentsPart, RecallPart):
         return forward
 
     @traitlets.validate("across")
-    def _can_be_one(self, proposal: Any) -> Across | None:
-        found: Across | None = proposal["value"]
+    def _can_be_one(self, proposal: Any) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = proposal["value"]
         with refusing():
-            if found is not None:
-                self._combined(found, self._named_stacks.find(self._chosen).attention)
+            self._combined(found, self._named_stacks.find(self._chosen).attention)
         return found
 
     @traitlets.observe("across")
@@ -124,14 +123,17 @@ class StacksPart(SegmentsPart, RecallPart):
     def _layers_across(self, attention: Attention | AttentionStack) -> AcrossLayers | None:
         """Return the layers as one, if they are shown so; the layers themselves if another stack cannot be."""
         try:
-            return None if self.across is None else self._combined(self.across, attention)
+            return self._combined(self.across, attention)
         except (ValueError, IndexError, TypeError) as error:
             self._say_refused(error)
             with self._changing():
                 self.across = None
             return None
 
-    def _combined(self, across: Across, attention: Attention | AttentionStack) -> AcrossLayers:
+    def _combined(self, given: Any, attention: Attention | AttentionStack) -> AcrossLayers | None:
+        across = as_across(given)
+        if across is None:
+            return None
         layers = [*attention] if isinstance(attention, AttentionStack) else [attention]
         return across.combine(layers, self.grid, lambda: self._layers_of_passes(across))
 

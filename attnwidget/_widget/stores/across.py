@@ -88,8 +88,8 @@ def as_across(value: Any) -> Across | None:
     Raises:
         TypeError, ValueError: it is not one of the forms.
     """
-    if value is None or isinstance(value, Across):
-        return value
+    if value is None:
+        return None
     if isinstance(value, str):
         return Across(as_choice(value, HOW, "across"))
     if not isinstance(value, Mapping) or {*value} - {*NAMES}:

@@ -62,8 +62,8 @@ describe("text", () => {
   test("pointing previews, a click pins, another frees", async () => {
     const { view, host } = await text(CAUSAL);
     expect(tinted(view)).toEqual([0, 1, 2, 3]);
-    expect(view.legend).toContain("Weight received: mean over the queries that may attend");
-    expect(view.legend).toContain("point at a token to see its weights");
+    expect(view.legend).toContain("Mean weight received");
+    expect(view.find(".aw-ramp span").title).toBe("Of the queries that may attend to it");
     await point(word(view, 1));
     expect(tinted(view)).toEqual([0, 1]);
     expect(view.panel).toContain("bank attends to");

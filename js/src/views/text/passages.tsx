@@ -203,9 +203,9 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "before">) {
           <span>{prompt(ui, flows)}</span>
         ) : (
           <>
-            <span>
+            <span title={known?.of === RECEIVED ? "Of the queries that may attend to it" : undefined}>
               {known?.of === RECEIVED
-                ? "Weight received: mean over the queries that may attend"
+                ? "Mean weight received"
                 : legendOf(stage, ui.store.facts.value, ui.store.batch.value)}
               {mapper.log ? ", log" : ""}
             </span>
@@ -219,7 +219,6 @@ function Legend({ ui, model, withImage }: Omit<ReaderProps, "before">) {
       </div>
       <div class="aw-kinds">
         <Marked ui={ui} />
-        {known?.of === RECEIVED && <span>{prompt(ui, flows)}</span>}
         {left && <span>special tokens are left out of the text, not of the sum</span>}
         {patched && <span>patches are in the image, not in the text</span>}
         {masked && <span>{withImage ? "no color: masked" : "gray: masked"}</span>}
