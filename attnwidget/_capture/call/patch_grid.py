@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,9 @@ class Windows(NamedTuple):
         >>> Windows(2, 2, 1, 1).cells(2, 2)
         [[3, 2, 1, 0]]
         """
+        return _cells(self, rows, columns)
+
+    def _all_cells(self, rows: int, columns: int) -> list[list[int]]:
         down, across = -(-rows // self.height), -(-columns // self.width)
         height, width = down * self.height, across * self.width
 
@@ -53,6 +57,12 @@ class Windows(NamedTuple):
             for r in range(down)
             for c in range(across)
         ]
+
+
+@functools.lru_cache(maxsize=16)
+def _cells(windows: Windows, rows: int, columns: int) -> list[list[int]]:
+    """Return `Windows.cells`; layers and samples share them."""
+    return windows._all_cells(rows, columns)  # noqa: SLF001
 
 
 class PatchGrid(NamedTuple):

@@ -8,6 +8,7 @@ joins an image with a text, as in Stable Diffusion 3 and Flux, shows by its valu
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from ..call.patch_grid import MOST, PatchGrid, Windows
 
 COMPARED = 16  # channels of a patch that are compared
 FEW = 16  # places of an image that are compared
+SAMPLED = 160  # places of windows that are compared
 CLOSE = 1e-3  # of the largest number
 PLACE = 3  # numbers of a place: of the image, the row, the column
 Size = tuple[int, int]
@@ -198,13 +200,24 @@ def _fitting(image: Image, norms: list[nn.Module], given: Tensor, count: int, qu
     (rows, columns), found = image.size, set[PatchGrid]()
     if image.features is None or image.features.shape[-1] != given.shape[-1]:
         return found
+    source, theirs = image.features.flatten(1, 2), given.detach().reshape(len(image.features), -1, given.shape[-1])
     for windows in _ways(rows, columns, count, given, queries):
-        cells = torch.tensor(windows.cells(rows, columns), device=given.device).flatten()
-        for norm in (None, *norms):
-            if _are_same(image.features if norm is None else _normed(norm, image.features), cells, given):
-                found.add(PatchGrid(rows, columns, windows=windows))
-                break
+        many, some, theirs_at = _compared(windows, rows, columns)
+        if theirs.shape[1] != many or not some:
+            continue
+        mine, wanted = source[:, list(some)], theirs[:, list(theirs_at)]
+        if any(_are_same(mine if norm is None else _normed(norm, mine), wanted) for norm in (None, *norms)):
+            found.add(PatchGrid(rows, columns, windows=windows))
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _compared(windows: Windows, rows: int, columns: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return how many patches all windows have, and cells to compare, with their places among these patches."""
+    flat = [cell for own in windows.cells(rows, columns) for cell in own]
+    places = [place for place, cell in enumerate(flat) if cell >= 0]
+    some = places[:: max(1, -(-len(places) // SAMPLED))]  # evenly spread
+    return len(flat), tuple(flat[place] for place in some), tuple(some)
 
 
 def _ways(rows: int, columns: int, count: int, given: Tensor, queries: int) -> Iterator[Windows]:
@@ -224,14 +237,9 @@ def _ways(rows: int, columns: int, count: int, given: Tensor, queries: int) -> I
             yield Windows(height, width, spread=True)
 
 
-def _are_same(features: Tensor, cells: Tensor, given: Tensor) -> bool:
-    """Return whether rows of an image, at some cells, are the rows that an attention was given."""
-    source = features.flatten(1, 2)[..., :COMPARED]
-    there = cells >= 0
-    rows = given.detach().reshape(source.shape[0], -1, given.shape[-1])[..., :COMPARED]
-    if rows.shape[1] != len(cells):
-        return False
-    mine, theirs = source[:, cells[there]].float(), rows[:, there].float()
+def _are_same(mine: Tensor, theirs: Tensor) -> bool:
+    """Return whether rows of an image (B, n, C) are those that an attention was given."""
+    mine, theirs = mine[..., :COMPARED].float(), theirs[..., :COMPARED].float()
     return bool((mine - theirs).abs().max() <= CLOSE * theirs.abs().max())
 
 

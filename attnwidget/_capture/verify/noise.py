@@ -92,9 +92,10 @@ def output_noise(precision: Precision, weights: Tensor, changes: Tensor, values:
     """
     squares, moved = values**2, changes**2
     apart = moved @ squares - 2 * output * (moved @ values) + output**2 * moved.sum(-1, keepdim=True)
-    rounded = 2 * precision.weights**2 + weights.shape[-1] * SUMS**2
+    # A sum is rounded at every step, at the size that it has reached; so is that of the weights.
+    of_sums = 2 / 3 * weights.shape[-1] * SUMS**2 * (weights @ squares)
     own = (SIGMAS * UNIFORM) ** 2 * (
-        rounded * (weights**2 @ squares) + precision.least**2 * squares.sum(-2, keepdim=True)
+        2 * precision.weights**2 * (weights**2 @ squares) + of_sums + precision.least**2 * squares.sum(-2, keepdim=True)
     )
     of_output = OUTPUT_ROUNDINGS * precision.kept * output.abs() + 2 * precision.least
     return (apart.clamp_min_(0.0) + own).sqrt_() + of_output
