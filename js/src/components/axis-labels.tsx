@@ -53,22 +53,18 @@ export function KeyLabels({ ui, plot }: { ui: Ui; plot: Plot }) {
   return <Axis ui={ui} plot={plot} side="key" />;
 }
 
-/** Room in the corner between both axes for their titles. */
-const CORNER = { width: 58, height: 36 };
-
-/** Say in the corner what rows and columns are, where it has room. */
+/** Say in the corner what rows and columns are. */
 export function AxisTitles({ ui, plot }: { ui: Ui; plot: Plot }) {
   const figure = plot.figure.value;
   const unit = ui.unit.value;
   if (figure === null || figure.names) return null;
   const right = 8 * unit + (figure.margin ?? 0) - figure.left;
-  if (figure.left - (figure.margin ?? 0) < CORNER.width * unit || figure.top < CORNER.height * unit) return null;
   return (
     <>
-      <span class="aw-axis-title" style={{ top: px(figure.top - 32 * unit), right: px(right) }}>
+      <span class="aw-axis-title" style={{ top: px(figure.top - 36 * unit), right: px(right) }}>
         keys →
       </span>
-      <span class="aw-axis-title" style={{ top: px(figure.top - 17 * unit), right: px(right) }}>
+      <span class="aw-axis-title" style={{ top: px(figure.top - 21 * unit), right: px(right) }}>
         queries ↓
       </span>
     </>

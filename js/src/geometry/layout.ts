@@ -54,6 +54,8 @@ export interface Figure {
   readonly sink?: { readonly gap: number; readonly width: number } | null;
   /** The recall column, like `sink`. */
   readonly recall?: { readonly gap: number; readonly width: number } | null;
+  /** The strip of received weights: its distance below the picture, and its height; null without one. */
+  readonly received?: { readonly gap: number; readonly height: number } | null;
   /** What the margins in segment colors take on the left and above. */
   readonly margin?: number;
   /** Room for the names of segments along the axes; null if tokens or positions stand there. */
@@ -111,6 +113,8 @@ export interface LabelRoom {
   readonly sink?: number;
   /** The same for the recall column. */
   readonly recall?: number;
+  /** Whether the received weights stand below the picture. */
+  readonly received?: boolean;
   /** Whether margins in segment colors are shown, and room for their names if these are. */
   readonly margins?: boolean;
   readonly names?: NameLengths | null;
@@ -204,6 +208,10 @@ export const wholePixels = (length: number, dpr: number) => Math.floor(length * 
 
 const SINK_GAP = 8;
 const RECALL_WIDTH = 12;
+const RECEIVED_GAP = 6;
+const RECEIVED_HEIGHT = 20;
+/** Room in the corner between both axes for their titles. */
+export const CORNER = { width: 58, height: 40 };
 
 /** The sink's column is as wide as a key's, but never a hairline. */
 const sinkWidth = (cell: number, unit: number) => Math.min(MAX_CELL * unit, Math.max(GAPS_FROM * unit, cell));
@@ -280,9 +288,9 @@ export function layoutFigure(input: {
     const bare = short || labels.queryTicks === true; // unzoomed, no tokens beside it
     const labelRoom = named ? named.token : bare ? Math.min(wide, CROWDED * unit) : wide;
     const room = bare ? Math.min(ticks, positions + labelRoom) : positions + labelRoom;
-    const left = margin + (named ? named.left : room + 14 * unit);
+    const left = margin + (named ? named.left : Math.max(room + 14 * unit, CORNER.width * unit));
     const longest = crowded || labels.keyTicks || named ? Math.min(keysWide, KEY_CROWDED * unit) : keysWide;
-    const keyRoom = Math.ceil(longest * Math.SQRT1_2 + 16 * unit);
+    const keyRoom = Math.max(Math.ceil(longest * Math.SQRT1_2 + 16 * unit), CORNER.height * unit);
     const reach = (index: number, at: number) =>
       Math.min(longest, labels.keys(index)) * Math.SQRT1_2 + 8 * unit - (columns - index - 0.5) * at;
     let overhang = labels.keyTicks ? Math.max(16 * unit, longest * Math.SQRT1_2 + 3 * unit) : 0;
@@ -306,12 +314,13 @@ export function layoutFigure(input: {
       overhang,
       labelRoom,
       keyRoom,
-      inset: named ? 0 : positions + labelRoom - room,
+      inset: named ? 0 : Math.max(0, positions + labelRoom + 14 * unit - (left - margin)),
       positions,
       margin,
       names: named,
       below: labels.below ? BELOW * unit : 0,
       panel,
+      received: labels.received ? { gap: RECEIVED_GAP * unit, height: RECEIVED_HEIGHT * unit } : null,
       sink: sinkWide > 0 ? { gap: SINK_GAP * unit, width: sinkWidth(cells.cellWidth, unit) } : null,
       recall:
         recallWide > 0

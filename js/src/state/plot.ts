@@ -39,7 +39,7 @@ import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
 import { count } from "../text/format";
 import type { Labels } from "../text/labels";
 import { RECALL, SINK } from "../text/words";
-import { stableComputed } from "./queries";
+import { MOST_RECEIVED, stableComputed } from "./queries";
 import { extentInView, mapperOf } from "./ranges";
 import { type AxisSegments, axisSegments } from "./segment-axes";
 import { type TilesOf, tilesInView, tilesOf, type WantedTiles } from "./tile-cache";
@@ -133,7 +133,11 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
   /** The properties of a picture that its geometry needs; rows that become exact do not change them. */
   const size = stableComputed<Size>(() => {
     const { queries, keys, queryBin, keyBin, grid, sink } = store.picture.value ?? {};
-    const extra = { recall: store.view.value === "heatmap" && store.recall.value?.error === null };
+    const isHeatmap = layout === layoutFigure && store.view.value === "heatmap";
+    const extra = {
+      recall: store.view.value === "heatmap" && store.recall.value?.error === null,
+      received: isHeatmap && (queries ?? 0) > 1 && (queries ?? 0) * (keys ?? 0) <= MOST_RECEIVED,
+    };
     return queries && keys && queryBin && keyBin && grid
       ? { queries, keys, queryBin, keyBin, ...extra, rows: grid.rows, columns: grid.columns, sink: sink != null }
       : null;
@@ -443,6 +447,8 @@ interface Size {
   readonly sink: boolean;
   /** Whether the recall column is shown. */
   readonly recall: boolean;
+  /** Whether the strip of received weights is shown. */
+  readonly received: boolean;
 }
 
 /** Only so many labels of a long axis are measured: their room is small, and others may not have been sent. */
@@ -475,6 +481,7 @@ function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure):
     positions: long.query && named(queries) ? measure(count(size.queries - 1), 10) : 0,
     below: long.key && named(keys),
     sink: size.sink ? measure(SINK, 12, 600) : 0,
+    received: size.received,
     recall: size.recall ? measure(RECALL, 12, 600) : 0,
   };
 }

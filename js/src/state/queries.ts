@@ -109,7 +109,7 @@ export interface Received {
 }
 
 /** More cells are not computed unasked, as in Python. */
-const MOST_RECEIVED = 2 ** 28;
+export const MOST_RECEIVED = 2 ** 28;
 
 /** What each key of the shown head receives, while it is wanted: from the picture if it is exact, else by the kernel. */
 export function receivedSource(

@@ -1,6 +1,8 @@
 /** Names that all views share. */
 
 /** The column of each row's recall under a cache. */
+export const RECEIVED = "received";
+export const RECEIVED_TITLE = "Mean weight that each key receives, of the queries that may attend to it";
 export const RECALL = "recall";
 export const RECALL_TITLE = "Recall: the share of each row's weight on keys that the cache still holds";
 

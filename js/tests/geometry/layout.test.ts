@@ -261,10 +261,19 @@ describe("to the pixel", () => {
 
   test("a few cells: 44 each, their labels left and above, the last one slanted beyond them", () => {
     expect(layoutFigure(few)).toEqual({
-      ...{ mode: "wide", fold: 1, rows: 3, columns: 5, cellWidth: 44, cellHeight: 44, left: 46, top: 45 },
+      ...{ mode: "wide", fold: 1, rows: 3, columns: 5, cellWidth: 44, cellHeight: 44, left: 58, top: 45 },
       ...{ width: 220, height: 132, overhang: 15, labelRoom: 32, keyRoom: 45, inset: 0, positions: 0, margin: 0 },
-      ...{ names: null, below: 0, panel: 340, sink: null, recall: null },
+      ...{ names: null, below: 0, panel: 340, sink: null, recall: null, received: null },
     });
+  });
+
+  test("the titles of the axes have their corner, the strip of received weights its place", () => {
+    const bare = { ...labels, query: 5, key: 5 };
+    const { left, top, received } = layoutFigure({ ...few, labels: { ...bare, received: true } });
+    expect([left, top, received]).toEqual([58, 40, { gap: 6, height: 20 }]);
+    expect(layoutFigure({ ...few, width: 300, unit: 1, labels: bare })).toMatchObject({ left: 58, top: 40 });
+    const large = layoutFigure({ ...few, width: 2400, unit: 2, labels: { ...bare, received: true } });
+    expect([large.left, large.top, large.received]).toEqual([116, 80, { gap: 12, height: 40 }]);
   });
 
   /** Positions in the place of tokens, with all that may stand beside the picture. */
@@ -280,9 +289,9 @@ describe("to the pixel", () => {
     const { cellWidth, cellHeight, ...figure } = layoutFigure(long);
     expect([cellWidth, cellHeight]).toEqual([640 / 300, 640 / 300]);
     expect(figure).toEqual({
-      ...{ mode: "beside", fold: 1, rows: 300, columns: 200, left: 50, top: 54, width: 426, height: 640, overhang: 64 },
-      ...{ labelRoom: 52, keyRoom: 48, inset: 60, positions: 38, margin: 6, names: null, below: 20, panel: 266 },
-      ...{ sink: { gap: 8, width: 12 }, recall: { gap: 28, width: 12 } },
+      ...{ mode: "beside", fold: 1, rows: 300, columns: 200, left: 64, top: 54, width: 426, height: 640, overhang: 64 },
+      ...{ labelRoom: 52, keyRoom: 48, inset: 46, positions: 38, margin: 6, names: null, below: 20, panel: 266 },
+      ...{ sink: { gap: 8, width: 12 }, recall: { gap: 28, width: 12 }, received: null },
     });
     const alone = layoutFigure({ ...long, labels: { ...long.labels, sink: 0 } });
     expect([alone.sink, alone.recall, alone.overhang]).toEqual([null, { gap: 8, width: 12 }, 44]);
@@ -410,7 +419,7 @@ describe("to the pixel", () => {
     expect([rows, columns, cellHeight, labelRoom, inset]).toEqual([2, 300, 22, 72, 0]);
     expect(keyRoom).toBe(Math.ceil(44 * Math.SQRT1_2 + 16));
     const tall = layoutFigure({ ...few, rows: 250, columns: 3, labels: { ...labels, query: 70, ticks: 20 } });
-    expect([tall.labelRoom, tall.left, tall.inset]).toEqual([52, 22 + 14, 30]);
+    expect([tall.labelRoom, tall.left, tall.inset]).toEqual([52, 58, 52 + 14 - 58]);
   });
 
   test("the widget's outer width may be another than the picture's", () => {

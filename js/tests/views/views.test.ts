@@ -633,7 +633,7 @@ describe("labels", () => {
   test("where they crowd, the pinned one is there, and none stands too near to it", async () => {
     const cells = weights(60, 60);
     const tokens = tokensOf(Array.from({ length: 60 }, (_, at) => `w${at}`));
-    const { view } = await draw(cells, { tokens, key_tokens: tokens, query: 31, key: 33 }, 720);
+    const { view } = await draw(cells, { tokens, key_tokens: tokens, query: 31, key: 33 }, 760);
     const titles = view.all("button.aw-label").map(({ title }) => Number(title.slice(1)));
     expect(titles.length).toBeLessThan(100);
     expect(titles).toContain(31);
@@ -686,4 +686,41 @@ test("at two device pixels to a CSS pixel the canvas has twice as many, and a cl
   await view.click(2, 1);
   expect(host.saved).toEqual([{ query: 2, key: 1 }]);
   vi.unstubAllGlobals();
+});
+
+describe("what each key receives", () => {
+  /** The mean of a column over the queries that may attend to it. */
+  const mean = (cells: Cells, key: number) => {
+    const column = cells.map((row) => row[key]!).filter((cell) => cell !== X) as number[];
+    return column.reduce((sum, value) => sum + value, 0) / column.length;
+  };
+  const strip = (view: View) => view.all<HTMLCanvasElement>("canvas[data-aw=received]")[0]!;
+  const name = (view: View) => view.all(".aw-sink-name").at(-1)?.textContent;
+  const at = (canvas: HTMLCanvasElement, type: string, x: number) =>
+    canvas.dispatchEvent(new MouseEvent(type, { clientX: x, clientY: 3, bubbles: true }));
+
+  test("is said, in words, by number under the pointer, and a click pins the key", async () => {
+    const { view, host } = await draw(CAUSAL);
+    const means = [0, 1, 2, 3].map((key) => mean(CAUSAL, key));
+    const most = means.indexOf(Math.max(...means));
+    const label = strip(view).getAttribute("aria-label");
+    expect(label).toMatch(/^Mean weight that each key receives.*: most by /);
+    expect(label).toContain(four(means[most]!));
+    expect(name(view)).toBe("received");
+    const left = strip(view).getBoundingClientRect().left;
+    at(strip(view), "pointermove", left + 1);
+    await settle(50);
+    expect(name(view)).toBe(four(means[0]!));
+    at(strip(view), "click", left + 1);
+    await settle(50);
+    expect(host.saved).toEqual([{ key: 0 }]);
+    at(strip(view), "pointerleave", left + 1);
+    await settle(50);
+    expect(name(view)).toBe("received");
+  });
+
+  test("a picture of other numbers than the weights has its place, empty", async () => {
+    const { view } = await draw(CAUSAL, { picture: pictureOf(CAUSAL, { stage: "scores" }), stage: "scores" });
+    expect(strip(view).closest<HTMLElement>(".aw-sink")!.hidden).toBe(true);
+  });
 });

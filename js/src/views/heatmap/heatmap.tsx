@@ -18,6 +18,7 @@ import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { createPainter } from "./painter";
 import { recallColumn } from "./recall";
+import { receivedStrip } from "./received";
 import { sinkColumn } from "./sink";
 
 export interface Heatmap extends View {
@@ -54,8 +55,9 @@ export function heatmap(ui: Ui): Heatmap {
   const rings = mount(over, () => <Rings ui={ui} plot={plot} />);
   const sink = sinkColumn(ui, plot);
   const recall = recallColumn(ui, plot);
+  const received = receivedStrip(ui, plot);
   frame.append(exactTo.node);
-  node.append(frame, ...sink.nodes, ...recall.nodes, ...parts.map((view) => view.node), live);
+  node.append(frame, ...sink.nodes, ...recall.nodes, ...received.nodes, ...parts.map((view) => view.node), live);
 
   tileSource(store.tiles, kernel, plot.wanted, () => isCurrent(store), stop);
   const painter = createPainter(ui, plot, canvas, over);
@@ -63,8 +65,9 @@ export function heatmap(ui: Ui): Heatmap {
     effect(() => {
       const figure = plot.figure.value;
       if (figure === null) return;
-      const { left, top, width, height, overhang, below } = figure;
-      Object.assign(node.style, { width: px(left + width + overhang), height: px(top + height + below) });
+      const { left, top, width, height, overhang, below, received: strip } = figure;
+      const under = below + (strip ? strip.gap + strip.height : 0);
+      Object.assign(node.style, { width: px(left + width + overhang), height: px(top + height + under) });
       Object.assign(frame.style, { left: px(left), top: px(top), width: px(width), height: px(height) });
       Object.assign(canvas.style, { width: px(width), height: px(height) });
     }),
@@ -111,7 +114,7 @@ export function heatmap(ui: Ui): Heatmap {
     plot,
     dispose() {
       for (const end of ends) end();
-      for (const view of [...parts, padded, lines, exactTo, rings, sink, recall]) view.dispose();
+      for (const view of [...parts, padded, lines, exactTo, rings, sink, recall, received]) view.dispose();
       pointer.dispose();
       painter.dispose();
       ui.window.value = null;
