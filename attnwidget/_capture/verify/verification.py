@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..._rules.row_spans import Spans
 from ..call.flex_attention import ScoreMod
+from .directions import COARSE, RowsTogether, follow_a_change
 from .noise import Precision, noise_of_weights, output_noise, score_errors, weight_changes
 
 KEY_NUMBERS = 1 << 19  # of k, that a sample may need at most
@@ -320,13 +321,38 @@ def rows_that_differ(
         found = (difference.abs_() > noise_of_weights(precision, weights, changes)).any(-1)
     else:
         found = torch.empty(n, S, heads, Q, dtype=torch.bool, device=device)
-        apart = (x.unflatten(0, (n, S)).unflatten(2, (groups, share)).flatten(3, 4) for x in (weights, changes))
-        for call, own, moved, given, differs in zip(calls, *apart, expected.unflatten(0, (n, S)), found, strict=True):
+
+        def of_calls(x: Tensor) -> Tensor:
+            return x.unflatten(0, (n, S)).unflatten(2, (groups, share)).flatten(3, 4)  # (n, S, groups, share * Q, …)
+
+        each = (of_calls(x) for x in (weights, changes, expected, scaled, scores[..., :K], errors, filled[..., None]))
+        distance = (indices[2] - indices[3]).abs().float().repeat(share, 1)
+        for call, own, moved, theirs, plain, ruled, wrong, known, differs in zip(calls, *each, found, strict=True):
+            values = call.values.float()
             again = own @ call.values.to(wide)  # (S, groups, share * Q, Dv)
-            noise = output_noise(precision, own.float(), moved.float(), call.values.float(), again.float())
-            theirs = given.unflatten(1, (groups, share)).flatten(2, 3)
-            is_other = ((again - theirs).abs_() > noise + rounded).any(-1) | (theirs.isnan() & ~again.isnan()).any(-1)
+            noise = output_noise(precision, own.float(), moved.float(), values, again.float())
+            apart = theirs - again
+            is_other = (apart.abs() > noise + rounded).any(-1) | (theirs.isnan() & ~again.isnan()).any(-1)
             differs.copy_(is_other.unflatten(2, (share, Q)).flatten(1, 2))
+            if precision.kept < COARSE or isinstance(rounded, Tensor):
+                continue
+            rows = RowsTogether(
+                precision=precision,
+                dtype=call.queries.dtype,
+                queries=call.queries.unflatten(1, (groups, share)).flatten(2, 3).float(),
+                keys=call.keys.float(),
+                values=values,
+                scaled=plain.float(),
+                scores=ruled.float(),
+                errors=wrong.float(),
+                weights=own.float(),
+                output=again.float(),
+                residual=(apart * known).nan_to_num(0, 0, 0).float(),
+                noise=noise,
+                distance=distance,
+                factor=factor,
+            )
+            differs.logical_or_(follow_a_change(rows))
     lost = overflows & ~expected.isfinite().all(-1)  # the model's own weights are NaN there: `Attention.check` names it
     return found.view_as(lost) & filled & ~lost
 
