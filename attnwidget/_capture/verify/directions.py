@@ -17,7 +17,8 @@ from .noise import SHARE, SIGMAS, UNIFORM, UNIT, Precision
 COARSE = UNIT[torch.float16]  # unit roundoff from which on rows are looked at together
 TOGETHER = 3.0  # standard deviations of the sum of all rows; then rounding is tried out
 CHANCE = 4.0  # the sum is at least so many times that of the roundings tried out
-LOST = 15.0  # variance of the scores of a row from which on rounding picks its keys, so that it tells nothing
+FEW = 3  # rows alone say nothing
+LOST = 4.0  # variance of the scores of a row from which on rounding picks its keys, so that it tells nothing
 SCALES = 2.0  # unit roundoffs by which a scale can be off in every row
 
 
@@ -107,7 +108,8 @@ def follow_a_change(rows: RowsTogether) -> Tensor:
     )
     by_scale = SCALES * kept * _sum(along * one.moved(one.scaled)).abs()
     of_rows = (one.residual * along).sum(-1)
-    found = _sum(of_rows).abs() - of_rows.abs().amax((1, 2, 3))  # one row alone says nothing
+    largest = of_rows.abs().flatten(1).sort(dim=1, descending=True).values[:, :FEW].sum(1)
+    found = _sum(of_rows).abs() - largest
     suspect = found > (one.alike() * variance).sqrt() + by_scale + one.precision.least * _sum(of_values.abs())
     if not suspect.any():  # nearly always
         return suspect.any()
