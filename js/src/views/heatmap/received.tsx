@@ -28,7 +28,7 @@ export function receivedStrip(ui: Ui, plot: Plot): ReceivedStrip {
   node.append(canvas);
   const hasRoom = computed(() => plot.figure.value?.received != null);
   const received = receivedSource(store, kernel, hasRoom, stop);
-  const name = mount(part("aw-labels"), () => <Name ui={ui} plot={plot} received={received.value} />);
+  const name = mount(part("aw-sink-labels"), () => <Name ui={ui} plot={plot} received={received.value} />);
   const options = { signal: stop, passive: true };
   const keyAt = (event: PointerEvent | MouseEvent) => {
     const columns = plot.cellGrid.value?.columns;
