@@ -5,6 +5,7 @@ import { isBySize, isSigned, wordsOf } from "../contract/stages";
 import type { Side } from "../contract/values";
 import type { Over } from "../data/matrix";
 import { type Ranking, shortened, strongestCell } from "../data/rank";
+import { isPadding } from "../state/padding";
 import {
   type Combination,
   combinationSource,
@@ -149,7 +150,7 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
 /** The strongest link of a head in words, to show how a row reads. */
 function StrongestLink({ ui }: { ui: Ui }) {
   const { queryLabels, keyLabels, picture } = ui.store;
-  const link = strongestCell(picture.value);
+  const link = strongestCell(picture.value, (query) => isPadding(ui.store, picture.value!, query));
   if (link === null) return null;
   const { query, key, weight } = link;
   return (

@@ -27,16 +27,21 @@ export interface Ranking {
  * Return the strongest cell of a picture whose cells are pairs, without the first key and without a query's own key,
  * which are often strong in any text; null if that is not known, or if there is none.
  */
-export function strongestCell(picture: Picture | null): { query: number; key: number; weight: number } | null {
+export function strongestCell(
+  picture: Picture | null,
+  isLeftOut: (query: number) => boolean = () => false,
+): { query: number; key: number; weight: number } | null {
   if (picture === null || !picture.exact || picture.sampled !== null || picture.grid === null) return null;
   if (picture.of.stage !== "weights") return null;
   const { columns, values, kinds } = picture.grid;
+  if (columns !== picture.keys || picture.grid.rows !== picture.queries) return null;
   const square = picture.queries === picture.keys;
   let found = -1;
   for (let at = 0; at < values.length; at++) {
     const key = at % columns;
     if (key === 0 || kinds[at] !== NUMBER || (square && key === Math.floor(at / columns))) continue;
-    if (found < 0 || values[at]! > values[found]!) found = at;
+    if (found >= 0 && values[at]! <= values[found]!) continue;
+    if (!isLeftOut(Math.floor(at / columns))) found = at;
   }
   if (found < 0 || values[found]! <= 0) return null;
   return { query: Math.floor(found / columns), key: found % columns, weight: values[found]! };

@@ -161,12 +161,15 @@ describe("the strongest link of a head", () => {
     expect(strongestCell(picture)).toEqual({ query: 2, key: 1, weight: expect.closeTo(0.3) });
     const cross = pictureOf([0.2, 0.8, 0.7, 0.3, 0.5, 0.5], 2); // of another text
     expect(strongestCell(cross)).toEqual({ query: 0, key: 1, weight: expect.closeTo(0.8) });
+    const unpadded = strongestCell(cross, (query) => query === 0);
+    expect(unpadded).toEqual({ query: 2, key: 1, weight: expect.closeTo(0.5) });
   });
 
   test("is left out where there is none, or where a cell is not a pair of weights", () => {
     expect(strongestCell(pictureOf([1, 0, 0.5, 0.5], 2, { exact: false }))).toBeNull();
     expect(strongestCell(pictureOf([1, Number.NaN, 0.5, 0.5], 2))).toBeNull();
     expect(strongestCell(pictureOf([1, 0, 1, 0], 2))).toBeNull();
+    expect(strongestCell(pictureOf([1, 0, 0.5, 0.5], 2, { queries: 4, keys: 4 }))).toBeNull();
     const scores = { of: { layer: 0, batch: 0, head: 0, stage: "scores", pool: "max" } } as Partial<Picture>;
     expect(strongestCell(pictureOf([1, 2, 3, 4], 2, scores))).toBeNull();
     expect(strongestCell(null)).toBeNull();
