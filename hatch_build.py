@@ -30,6 +30,7 @@ class BundleHook(BuildHookInterface):  # type: ignore[type-arg]
             self.app.abort(f"attnwidget: {error}")
 
 
+PICTURE = re.compile(r'<picture>.*?<img alt="([^"]*)" src="([^"]*)".*?</picture>', re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)]*)\)")  # of a file here
 
 
@@ -49,7 +50,7 @@ def described(text: str, repository: str, revision: str) -> str:
             return "" if is_picture else words
         return f"{found[1]}[{words}]({repository}/{'raw' if is_picture else 'blob'}/{revision}/{path})"
 
-    return LINK.sub(link, text)
+    return LINK.sub(link, PICTURE.sub(r"![\1](\2)", text))
 
 
 class DescriptionHook(MetadataHookInterface):

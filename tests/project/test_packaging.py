@@ -286,8 +286,10 @@ def test_the_description_of_the_package_has_no_dead_link() -> None:
     plain = hooks.described(text, "", "main")
     assert hooks.LINK.findall(plain) == []
     assert all(words in plain for sign, words, _ in relative if sign != "!")
+    assert "docs/" not in re.sub(r"`[^`]*`", "", plain)
     absolute = hooks.described(text, "https://example.org/attnwidget", "v1.0")
     assert hooks.LINK.findall(absolute) == []
     for sign, words, path in relative:
         kind = "raw" if sign == "!" else "blob"
         assert f"{sign}[{words}](https://example.org/attnwidget/{kind}/v1.0/{path})" in absolute
+    assert "](https://example.org/attnwidget/raw/v1.0/docs/first-minute-light.webp)" in absolute
