@@ -23,6 +23,7 @@ WORKERS ?= logical
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+INSTALL := tools/install.sh -c constraints.txt
 NPM := $(PY) tools/js.py npm
 # With loadgroup each takes the next test when it is done with one, so that those in a browser come last for all.
 PYTEST := $(VENV)/bin/pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder
@@ -156,22 +157,22 @@ $(VENV)/.node: tools/js.py | $(PY)
 
 # attnwidget/__init__.py: the version is there.
 $(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
-	@echo "Installing attnwidget, torch and JupyterLab into $(VENV): this takes some minutes."
-	$(PIP) install --quiet -c constraints.txt -e ".[demo]"
+	@echo "Installing attnwidget, torch and JupyterLab into $(VENV)."
+	$(INSTALL) -e ".[demo]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
-	@echo "Installing what the tests need into $(VENV): this takes some minutes."
-	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
+	@echo "Installing what the tests need into $(VENV)."
+	$(INSTALL) -e ".[dev]"
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.mutants: $(VENV)/.dev
-	$(PIP) install --quiet -c constraints.txt -e ".[mutants]"
+	$(INSTALL) -e ".[mutants]"
 	@touch $@
 
 # BertViz takes three libraries from a CDN; npm has the same, but for jQuery 2.0.0.
 $(PEERS)/.made: benchmarks/requirements.txt constraints.txt | $(VENV)/.dev
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt -r benchmarks/requirements.txt
+	VENV=$(PEERS) $(INSTALL) -r benchmarks/requirements.txt
 	$(NPM) install --prefix ../$(PEERS) --no-save --ignore-scripts requirejs@2.3.6 d3@5.7.0 jquery@2.1.0
 	@touch $@
