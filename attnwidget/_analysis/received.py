@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import torch
 from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
-from .._engine.softmax import run_to_end
-from .._engine.stages import allowed_cells
-from .._rules.rules import whole
-from .parity import weights_of
-
-CELLS_AT_ONCE = 1 << 22
+from .._engine.matmul import exp_
+from .._engine.softmax import normalizers, run_to_end
+from .._engine.stages import QUERIES, allowed_cells, blocks, streamed
+from .._rules.rules import Allowed, whole
+from .._utils.indexing import cuts
 
 
 def received(att: AttentionBase, batch: int, heads: list[int]) -> Tensor:
@@ -26,14 +25,25 @@ def receiving(att: AttentionBase, batch: int, head: int) -> Generator[range, Non
 
     It yields the queries that are done.
     """
-    Q, K = att.shape.Q, att.shape.K
-    step = max(1, CELLS_AT_ONCE // max(1, K))
+    one, (Q, K) = Head(att, batch, head), (att.shape.Q, att.shape.K)
     sums = torch.zeros(K, dtype=torch.float64, device=att.device)
     counts = torch.zeros_like(sums)
-    for first in range(0, Q, step):
-        queries = range(first, min(first + step, Q))
-        cells = Head(att, batch, head).block(queries)
-        sums += weights_of(att, cells).sum(0, dtype=torch.float64)
-        counts += whole(allowed_cells(att, cells), cells.queries, cells.keys, att.device).sum(0)
+    for queries in cuts(range(Q), 1, QUERIES):
+        for keys, weights, allowed in _weights(one, queries):
+            at = slice(keys.start, keys.stop)
+            sums[at] += weights.sum(1)
+            counts[at] += len(queries) if allowed is True else whole(allowed, queries, keys, att.device).sum(0)
         yield queries
     return torch.where(counts > 0, sums / counts, torch.nan).to(att.result_dtype), counts > 0
+
+
+def _weights(head: Head, queries: range) -> Iterator[tuple[range, Tensor, Allowed]]:
+    """Iterate over blocks of weights, (keys, queries), and the allowed cells; blocks without any are left out."""
+    att = head.att
+    if streamed(att, "weights") == "masked":
+        known = normalizers(head, queries)
+        for keys, S, allowed in blocks(head, queries, "masked"):
+            yield keys, exp_(known.log_weights(S).clamp_(max=0)), allowed
+    else:
+        for keys, weights, _ in blocks(head, queries, "weights"):
+            yield keys, weights, allowed_cells(att, head.block(queries, keys))

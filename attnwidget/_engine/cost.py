@@ -18,6 +18,7 @@ WORDS = 16  # of merged words: several cells of subwords, each computed twice
 STATISTICS = 12  # of a row's statistics, which read it several times
 GRADIENT = 32  # of the gradients: five products, with many steps for each block
 PEAK = 8  # of a bin whose largest cell is searched
+RECEIVED = 4  # of the weights that keys receive
 RANKED = 16  # of a ranked line, or of summed rows
 JACOBIAN = 8  # of a Jacobian
 SMALL_PICTURE = 3  # of the small pictures of all heads
@@ -29,6 +30,7 @@ ASKED = 4  # of a mask function
 SWEEP = 1 << 25  # a sweep of head sizes
 SEARCHED = 64  # a token of up to `BYTES_SEARCHED` bytes to search; more for a longer one
 BYTES_SEARCHED = 16
+PAIR = 1 << 19  # one of the strongest pairs, whose bin is searched for it
 TILE = 1 << 13  # the least cost of a tile; for combined heads, of each head
 COUNTED_PIECES = 64  # groups of queries to count by; this overestimates a triangle by about 1 %
 

@@ -13,7 +13,7 @@ from attnwidget import Attention
 from attnwidget._analysis import received
 
 
-@pytest.mark.parametrize("cells", [None, 64])
+@pytest.mark.parametrize("queries", [None, 7])
 @pytest.mark.parametrize(
     "rules",
     [
@@ -24,10 +24,10 @@ from attnwidget._analysis import received
     ],
 )
 def test_it_is_the_mean_over_the_rows_that_may_see_the_key(
-    rules: dict[str, Any], cells: int | None, monkeypatch: pytest.MonkeyPatch
+    rules: dict[str, Any], queries: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cells is not None:
-        monkeypatch.setattr(received, "CELLS_AT_ONCE", cells)
+    if queries is not None:
+        monkeypatch.setattr(received, "QUERIES", queries)
     g = torch.Generator().manual_seed(0)
     att = Attention(*(torch.randn(2, 4, 40, 8, generator=g) for _ in range(3)), **rules)
     found = att.received(batch=-1)
@@ -42,3 +42,8 @@ def test_it_is_the_mean_over_the_rows_that_may_see_the_key(
 def test_a_head_that_is_not_there_is_refused() -> None:
     with pytest.raises(IndexError, match="head 7 is not there"):
         Attention(*torch.randn(2, 3, 4)).received(head=7)
+
+
+def test_given_weights_are_read_as_they_are() -> None:
+    weights = torch.rand(2, 9, 6, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    assert_close(Attention.from_weights(weights[None]).received(), weights.mean(1), rtol=1e-6, atol=0)

@@ -206,6 +206,8 @@ def spent(monkeypatch: pytest.MonkeyPatch, desk: Desk, *questions: dict[str, Any
         ({"kind": "peak", "queries": [0, 40], "keys": [0, 500]}, cost.PEAK * 40 * 500),
         ({"kind": "sweep", "own": True}, cost.SWEEP),
         ({"kind": "gradients"}, cost.GRADIENT * 500 * 500),
+        ({"kind": "received"}, cost.RECEIVED * 500 * 500),
+        ({"kind": "strongest", "count": 32}, 500 * 500 + cost.PAIR * 32),
         ({"kind": "spread"}, cost.STATISTICS * 3 * 500 * 500),
         ({"kind": "thumbnails", "heads": [0, 1]}, cost.SMALL_PICTURE * 500 * 500),
     ],

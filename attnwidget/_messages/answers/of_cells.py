@@ -87,7 +87,7 @@ def received(att: Attention, batch: int, head: int) -> LongAnswer:
     Q, K = att.shape.Q, att.shape.K
     if K > MAX_LINE or Q * K > MAX_RECEIVED:
         raise ValueError(f"{Q:,} × {K:,} weights are too many to show what each key receives: call att.received()")
-    all_cells = cost.cells(att, batch, head, range(Q), range(K), "weights")
+    all_cells = cost.RECEIVED * cost.cells(att, batch, head, range(Q), range(K), "weights")
     return LongAnswer(_receiving(att, batch, head), all_cells, {})
 
 
@@ -95,7 +95,7 @@ def _receiving(att: Attention, batch: int, head: int) -> Generator[int, None, Re
     steps = receiving(att, batch, head)
     while True:
         try:
-            yield cost.cells(att, batch, head, next(steps), range(att.shape.K), "weights")
+            yield cost.RECEIVED * cost.cells(att, batch, head, next(steps), range(att.shape.K), "weights")
         except StopIteration as end:
             values, any_may = end.value
             numbers, bits = encoding.encode_numbers(values.to(torch.float32), None if bool(any_may.all()) else ~any_may)
@@ -220,7 +220,7 @@ def strongest(message: Message, request: Reply) -> Reply:
         raise ValueError("the strongest pairs were dropped from memory: ask again")
     bins = min(count, kept.overview.values.shape[0])
     unknown = cost.normalizers(att, batch, head, everything[0], stage) and bins * kept.overview.query_bin * att.shape.K
-    message.budget.spend(unknown, "the head has to be computed again")
+    message.budget.spend(unknown + cost.PAIR * bins, "send this request on its own")
     return {"pairs": ranking.strongest_pairs(att, kept, batch, head, count=count, skip_first=skip, stage=stage)}
 
 
