@@ -10,6 +10,8 @@ from typing import Any
 import anywidget
 import traitlets
 
+from .._engine.level_cache import LevelKey
+from .._messages.pictures.picture import is_long
 from .._utils import scheduler
 from .._utils.failures import sentence_of
 from .._utils.plain import sendable
@@ -110,8 +112,10 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
             return ()
         checks = ("findings", "deviation")
         if not self._rules_awaited:
-            longer = self._findings.takes_long(self._shown, self.layer, self.batch, self.head)
-            return checks if self._awaited or longer else ()
+            long = self._findings.takes_long(self._shown, self.layer, self.batch, self.head)
+            of = LevelKey(self.batch, 0, "weights", "max")
+            small = ("thumbnails",) if is_long(self._shown.layers[self.layer], of) else ()
+            return (*(checks if self._awaited or long else ()), *small)
         return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
 
     def _afterwards(self) -> Iterator[None]:

@@ -40,7 +40,7 @@ def ask(*questions: Any, stack: AttentionStack = STACK) -> list[dict[str, Any]]:
     assert answered is not None
     message, buffers = answered
     replies: list[dict[str, Any]] = json.loads(json.dumps(message, allow_nan=False))["replies"]
-    for reply in replies:
+    for reply in (part for reply in replies for part in (reply, reply.get("row", {}))):
         for name in ("values", "blocked", "positions"):
             if isinstance(reply.get(name), dict):
                 reply[name] = decode(reply[name], buffers)
@@ -104,6 +104,15 @@ def test_the_peak_of_a_bin_is_found_with_its_place() -> None:
     row, column = np.unravel_index(exact()[2:6, 1:5].argmax(), (4, 4))
     assert (reply["query"], reply["key"]) == (2 + row, 1 + column)
     assert_close(reply["value"], exact()[2 + row, 1 + column])
+    assert "row" not in reply
+
+
+def test_the_row_of_a_peak_comes_along() -> None:
+    reply = ask_one(kind="peak", queries=[2, 6], keys=[1, 5], row=True)
+    alone = ask_one(kind="row", query=reply["query"])
+    assert reply["row"].keys() == alone.keys() - {"id", "ok"}
+    np.testing.assert_array_equal(reply["row"]["values"], alone["values"])
+    assert "row" not in ask_one(kind="peak", queries=[0, 2], keys=[3, 5], row=True)
 
 
 def test_a_bin_of_blocked_cells_has_no_peak() -> None:

@@ -727,6 +727,7 @@ def test_only_so_many_views_are_due(front_end: FrontEnd) -> None:
     async def main() -> None:
         w = AttentionWidget(q, k)
         w._scheduler.drop("pass")
+        w._scheduler.drop("afterwards")
         for view in range(20):
             ask_tiles(front_end, w, [3, 0, 1, 0], view=f"view {view}")
         assert len(w._scheduler.names) == tiles.MAX_VIEWS

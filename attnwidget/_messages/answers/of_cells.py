@@ -51,7 +51,11 @@ MAX_RECEIVED = 1 << 28  # cells from which what each key receives is computed un
 
 def row(message: Message, request: Reply) -> Reply:
     att = attention_of(message, request)
-    query = integer_in(request, "query", att.shape.Q)
+    return _row(message, request, integer_in(request, "query", att.shape.Q))
+
+
+def _row(message: Message, request: Reply, query: int) -> Reply:
+    att = attention_of(message, request)
     line = _line(message, att, request, range(query, query + 1), range(att.shape.K))
     return line | {"sink": as_json(_sink(att, request, [query]))}
 
@@ -123,6 +127,8 @@ def peak(message: Message, request: Reply) -> Reply:
             top = int(blocked.flatten().to(torch.uint8).argmin())  # the first cell that is not blocked
         best, (row, column) = value, divmod(top, values.shape[1])
         found = {"value": as_json(float(value)), "query": rows.start + row, "key": keys.start + column}
+    if request.get("row") is True and found["query"] is not None:
+        found["row"] = _row(message, request, found["query"])
     return found
 
 

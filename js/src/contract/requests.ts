@@ -49,8 +49,8 @@ export interface Answers {
   cells: Values;
   /** The mean weight that each key receives; below a `share` of 1 there are no numbers yet: repeat the request. */
   received: Partial<Values> & { share: number };
-  /** `value` is null if every cell is blocked, and text if JSON has no number for it. */
-  peak: { value: number | string | null; query: number | null; key: number | null };
+  /** `value` is null if every cell is blocked, and text if JSON has no number for it; `row` comes if it was asked for. */
+  peak: { value: number | string | null; query: number | null; key: number | null; row?: Answers["row"] };
   tiles: { tiles: TileMessage[] };
   ranked: {
     positions: Envelope;

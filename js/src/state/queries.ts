@@ -2,7 +2,7 @@
 
 import { computed, effect, type ReadonlySignal, signal } from "@preact/signals-core";
 import { BLOCKED, decode, decodeGrid, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../contract/decode";
-import type { Reply } from "../contract/requests";
+import type { Answers, Reply } from "../contract/requests";
 import { isBySize, linkedStage } from "../contract/stages";
 import type { HeadName, Side, Stage } from "../contract/values";
 import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
@@ -41,6 +41,8 @@ export interface Reading {
   readonly kind: number;
   readonly query: number;
   readonly key: number;
+  /** The whole row of that query, if it came along. */
+  readonly row?: { readonly line: Line; readonly from: Picture["of"] } | undefined;
 }
 
 /** The picture's identity, as a request's first fields. */
@@ -172,11 +174,19 @@ export function rankedSource(
   store: Store,
   kernel: Kernel,
   target: ReadonlySignal<Target | null>,
+  reading: ReadonlySignal<Reading | null>,
   stop: AbortSignal,
 ): ReadonlySignal<Ranked | Unranked | null> {
+  const known = (picture: Picture, about: Target) => {
+    if (picture.exact) return lineOf(picture, about);
+    const row = reading.peek()?.row;
+    return row?.from === picture.of && row.line.of.side === about.side && row.line.of.index === about.index
+      ? row.line
+      : null;
+  };
   return latestAnswer<{ picture: Picture; about: Target }, Ranked | Unranked>(
     questionOf(store, target),
-    ({ picture, about }) => (picture.exact ? fromPicture(rankedOf(lineOf(picture, about)), picture) : null),
+    ({ picture, about }) => fromPicture(rankedOf(known(picture, about)), picture),
     async ({ picture, about }, signal) => {
       const of = address(picture);
       if (others(picture, about.side) > WHOLE || store.facts.peek().saved)
@@ -220,8 +230,17 @@ async function askLine(kernel: Kernel, address: Address, of: Target, signal: Abo
   const [kind, place] =
     of.side === "query" ? (["row", { query: of.index }] as const) : (["column", { key: of.index }] as const);
   const reply = await kernel.request(kind, { ...address, ...place }, { signal });
-  const { values, kinds } = await decodeGrid(reply.values, reply.blocked, reply.buffers);
-  return { of, stage: address.stage, values, kinds, sink: sinkIn(reply) };
+  return decodeLine(reply, reply.buffers, of, address.stage);
+}
+
+async function decodeLine(
+  line: Reply<"row" | "column"> | Answers["row"],
+  buffers: Reply<"row">["buffers"],
+  of: Target,
+  stage: Stage,
+): Promise<Line> {
+  const { values, kinds } = await decodeGrid(line.values, line.blocked, buffers);
+  return { of, stage, values, kinds, sink: sinkIn(line) };
 }
 
 /** One row or column, or several combined, ranked by the kernel. */
@@ -458,23 +477,22 @@ export function readingSource(store: Store, kernel: Kernel, bin: ReadonlySignal<
   );
 }
 
-/** Ask the kernel for the greatest number in a bin. */
+/** Ask the kernel for the greatest number in a bin; of several queries, also for the row of the one that has it. */
 export async function peak(kernel: Kernel, picture: Picture, bin: Bin, signal: AbortSignal): Promise<Reading> {
   const body = {
     ...address(picture),
     queries: [bin.queries.start, bin.queries.stop],
     keys: [bin.keys.start, bin.keys.stop],
+    row: bin.queries.stop - bin.queries.start > 1 && picture.keys <= WHOLE,
   };
   const reply = await kernel.request("peak", body, { signal });
   const value = numberIn(reply.value);
   const kind = reply.value === null ? BLOCKED : kindOf(value);
-  return {
-    bin,
-    value,
-    kind,
-    query: Number(reply.query ?? bin.queries.start),
-    key: Number(reply.key ?? bin.keys.start),
-  };
+  const query = Number(reply.query ?? bin.queries.start);
+  const of: Target = { side: "query", index: query };
+  const line = reply.row && (await decodeLine(reply.row, reply.buffers, of, picture.of.stage));
+  const key = Number(reply.key ?? bin.keys.start);
+  return { bin, value, kind, query, key, row: line && { line, from: picture.of } };
 }
 
 function kindOf(value: number): number {

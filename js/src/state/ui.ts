@@ -262,7 +262,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     told: signal(null),
     destination: signal<Destination | null>(null),
     target,
-    ranked: rankedSource(store, kernel, listed, stop),
+    ranked: rankedSource(store, kernel, listed, hovered, stop),
     hovered,
     pinned,
   };

@@ -300,7 +300,9 @@ export function answers(draw: Draw): NonNullable<HostOptions["answer"]> {
       const inside = cells.slice(...queries!).map((row) => row.slice(...keys!));
       return numbers(inside.flat(), shapeOf(inside));
     }
-    return request.kind === "peak" ? peakOf(cells, queries!, keys!) : {};
+    if (request.kind !== "peak") return {};
+    const found = peakOf(cells, queries!, keys!);
+    return request.row && found.query !== null ? { ...found, row: numbers(cells[found.query]!) } : found;
   };
 }
 

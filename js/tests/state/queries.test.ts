@@ -1,5 +1,5 @@
 // @vitest-environment jsdom
-import { type Signal, signal } from "@preact/signals-core";
+import { computed, type Signal, signal } from "@preact/signals-core";
 import { describe, expect, test } from "vitest";
 import { BLOCKED, decodePicture, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../../src/contract/decode";
 import type { Sampled } from "../../src/contract/messages";
@@ -84,7 +84,7 @@ describe("an exact picture", () => {
   test("gives rows and columns itself, and the kernel is not asked", async () => {
     const { host, kernel, store } = await start(CAUSAL);
     const target = signal<Target | null>({ side: "query", index: 2 });
-    const line = rankedSource(store, kernel, target, end.signal);
+    const line = rankedSource(store, kernel, target, signal(null), end.signal);
     expect(listed(line.value)).toEqual([
       [0, 0.5],
       [1, 0.3],
@@ -135,7 +135,13 @@ describe("an exact picture", () => {
 describe("a picture of colors only", () => {
   test("a row comes from the kernel, exact to the last digit", async () => {
     const { host, kernel, store } = await large();
-    const line = rankedSource(store, kernel, signal<Target | null>({ side: "query", index: 7 }), end.signal);
+    const line = rankedSource(
+      store,
+      kernel,
+      signal<Target | null>({ side: "query", index: 7 }),
+      signal(null),
+      end.signal,
+    );
     expect(line.value).toBeNull();
     await settle();
     expect(listed(line.value)).toEqual(twelve(LARGE[7]!));
@@ -144,7 +150,13 @@ describe("a picture of colors only", () => {
 
   test("a column too", async () => {
     const { host, kernel, store } = await large();
-    const line = rankedSource(store, kernel, signal<Target | null>({ side: "key", index: 299 }), end.signal);
+    const line = rankedSource(
+      store,
+      kernel,
+      signal<Target | null>({ side: "key", index: 299 }),
+      signal(null),
+      end.signal,
+    );
     await settle();
     expect(listed(line.value)).toEqual(twelve(LARGE.map((row) => row[299]!)));
     expect(asked(host.sent)).toMatchObject([{ kind: "column", key: 299 }]);
@@ -181,6 +193,21 @@ describe("a picture of colors only", () => {
     expect(reading.value).toBeNull();
   });
 
+  test("the row of a bin comes with its greatest number, in one answer", async () => {
+    const { host, kernel, store } = await large();
+    const reading = readingSource(store, kernel, signal(bin(4, 4, 2)), end.signal);
+    const target = computed<Target | null>(() =>
+      reading.value === null ? null : { side: "query", index: reading.value.query },
+    );
+    const line = rankedSource(store, kernel, target, reading, end.signal);
+    await settle();
+    expect(listed(line.value)).toEqual(twelve(LARGE[reading.value!.query]!));
+    expect(asked(host.sent)).toMatchObject([{ kind: "peak", row: true }]);
+    host.fromPython({ head: 1, picture: quantised(headOf(LARGE, 1), { head: 1 }) });
+    await settle();
+    expect(listed(line.value)).toEqual(twelve(headOf(LARGE, 1)[reading.value!.query]!.map(Number)));
+  });
+
   test("a window of cells is asked for once, and its numbers are exact", async () => {
     const { host, kernel, store } = await large();
     const window = signal<Bin | null>(bin(10, 20, 5));
@@ -210,7 +237,13 @@ describe("a picture of colors only", () => {
   test("without a kernel there is no number, and no error either", async () => {
     const { host, kernel, store } = await large();
     host.dead = true;
-    const line = rankedSource(store, kernel, signal<Target | null>({ side: "query", index: 7 }), end.signal);
+    const line = rankedSource(
+      store,
+      kernel,
+      signal<Target | null>({ side: "query", index: 7 }),
+      signal(null),
+      end.signal,
+    );
     const reading = readingSource(store, kernel, signal(bin(3, 4)), end.signal);
     const patch = patchSource(store, kernel, signal(bin(0, 0, 3)), end.signal);
     await settle();
@@ -224,7 +257,7 @@ describe("a picture of colors only", () => {
       },
     });
     for (const of of [{ side: "query", index: 7 } as const, { side: "key", index: 9 } as const]) {
-      const line = rankedSource(store, kernel, signal<Target | null>(of), end.signal);
+      const line = rankedSource(store, kernel, signal<Target | null>(of), signal(null), end.signal);
       await settle();
       expect(line.value).toEqual({ of, problem: "single rows are not known" });
     }
@@ -356,7 +389,13 @@ describe("a head too long to send its rows whole", () => {
 
   test("a row comes as a ranking: the strongest, and sums over all", async () => {
     const { host, kernel, store } = await wide();
-    const line = rankedSource(store, kernel, signal<Target | null>({ side: "query", index: 2 }), end.signal);
+    const line = rankedSource(
+      store,
+      kernel,
+      signal<Target | null>({ side: "query", index: 2 }),
+      signal(null),
+      end.signal,
+    );
     await settle();
     expect(listed(line.value)).toEqual(twelve(WIDE[2]!));
     const { ranking } = line.value as Ranked;
@@ -368,9 +407,9 @@ describe("a head too long to send its rows whole", () => {
 
   test("a short column of it comes whole, a long one as a ranking", async () => {
     const short = await wide();
-    rankedSource(short.store, short.kernel, signal<Target | null>({ side: "key", index: 2 }), end.signal);
+    rankedSource(short.store, short.kernel, signal<Target | null>({ side: "key", index: 2 }), signal(null), end.signal);
     const long = await tall();
-    rankedSource(long.store, long.kernel, signal<Target | null>({ side: "key", index: 2 }), end.signal);
+    rankedSource(long.store, long.kernel, signal<Target | null>({ side: "key", index: 2 }), signal(null), end.signal);
     await settle();
     expect(asked(short.host.sent)).toMatchObject([{ kind: "column", key: 2 }]);
     expect(asked(long.host.sent)).toMatchObject([{ kind: "ranked", keys: [2] }]);
@@ -379,7 +418,7 @@ describe("a head too long to send its rows whole", () => {
   test("while the pointer runs over many rows only the newest is asked for", async () => {
     const { host, kernel, store } = await wide({}, { delay: 10 });
     const target = signal<Target | null>({ side: "query", index: 0 });
-    const line = rankedSource(store, kernel, target, end.signal);
+    const line = rankedSource(store, kernel, target, signal(null), end.signal);
     for (let index = 1; index < 5; index++) target.value = { side: "query", index };
     await settle(200);
     expect(asked(host.sent)).toMatchObject([{ kind: "ranked", queries: [4] }]);
@@ -399,7 +438,7 @@ describe("a head too long to send its rows whole", () => {
       },
     );
     const target = { side: "key", index: 3 } as const;
-    const line = rankedSource(store, kernel, signal<Target | null>(target), end.signal);
+    const line = rankedSource(store, kernel, signal<Target | null>(target), signal(null), end.signal);
     await settle();
     expect(line.value).toEqual({ of: target, problem: "Known when the picture is exact" });
     ready = true;
@@ -411,7 +450,7 @@ describe("a head too long to send its rows whole", () => {
   test("a picture that grows by rows asks nothing again, and takes no number away", async () => {
     const { host, kernel, store } = await wide({ picture: { ...quantised(WIDE, {}, 10), sampled: sampled() } });
     const reading = readingSource(store, kernel, signal(bin(3, 4)), end.signal);
-    rankedSource(store, kernel, signal<Target | null>({ side: "query", index: 2 }), end.signal);
+    rankedSource(store, kernel, signal<Target | null>({ side: "query", index: 2 }), signal(null), end.signal);
     await settle();
     const known = reading.value;
     expect(known?.value).toBe(WIDE[3]![4]);
