@@ -56,7 +56,7 @@ SCRIPTS: dict[str, Script] = {
     "drag": Script((), ("--seconds", "1")),
     "many": Script(("--runs", "2"), ("--runs", "1", "--count", "4")),
     "first_paint": Script(("--runs", "5"), ("--runs", "1", "--lengths", "64")),
-    "head_change": Script((), ("--rounds", "1", "--pause", "0.1")),
+    "acts": Script((), ("--runs", "1", "--tokens", "512")),
     "browser": Script(
         ("--lengths", "131072", "--runs", "3", "--tiles", "20", "--zooms", "300"),
         ("--lengths", "16384", "--runs", "1", "--tiles", "4", "--zooms", "40"),

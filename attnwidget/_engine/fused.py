@@ -1,24 +1,29 @@
 """The fused pass: whether its numba kernels are available, and the threads that run them. See `fused_kernels`.
 
-The extra `fast` installs numba. The first long pass imports and compiles the kernels in a thread; until they are ready,
-passes run without numba. A pass asks once and keeps the answer, so no picture mixes both. The environment variable
-ATTNWIDGET_FAST=0 turns the fused pass off.
+The extra `fast` installs numba. The first long pass has the kernels compiled by another process, once for a machine,
+and imports them in a thread; until they are ready, passes run without numba. A pass asks once and keeps the answer, so
+no picture mixes both. The environment variable ATTNWIDGET_FAST=0 turns the fused pass off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from enum import Enum
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
 
+from .._utils.cache_folder import cache_folder
 from .._utils.report import NOTES
 from ..masks import BandLimits
 from .matmul import X86, made_by_intel
@@ -28,6 +33,7 @@ LEAST_CELLS = 1 << 24  # in a pass: a shorter pass is fast either way
 KEYS_AT_ONCE = 16384  # to pool without yielding: about 16 ms of one thread
 QUERIES_AT_ONCE = 64  # threads get multiples of so many queries, whole cache lines
 DELAY = 0.5  # seconds before compiling, so that data on its way to a page comes first
+WATCHED = 0.1  # seconds after which the compiling process is looked at again
 NO_LIMIT, NO_LIMITS = 1 << 40, BandLimits()
 
 T = TypeVar("T")
@@ -103,6 +109,8 @@ class Accelerator:
         if delay and not main.is_alive():
             self.state = State.UNASKED
             return
+        if delay and not is_compiled(self._module):
+            compile_apart(self._module)
         try:
             # At normal priority: a thread that is delayed while it holds the GIL delays all threads.
             kernels: Any = import_module(self._module)
@@ -112,6 +120,34 @@ class Accelerator:
         else:
             self._kernels = kernels
             self.state = State.READY
+
+
+def is_compiled(module: str) -> bool:
+    """Return whether a module's kernels are in the cache folder, of this Python and numba, and newer than itself."""
+    with contextlib.suppress(Exception):
+        source, numba = find_spec(module), metadata.version("numba").encode()
+        folder = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder())
+        indices = folder.glob(f"**/{module.rpartition('.')[2]}.*.py{sys.version_info[0]}{sys.version_info[1]}.nbi")
+        if source is not None and source.origin is not None:
+            written = Path(source.origin).stat().st_mtime
+            return any(one.stat().st_mtime > written and numba in one.read_bytes()[:100] for one in indices)
+    return False
+
+
+def compile_apart(module: str) -> None:
+    """Compile a module in a process of its own, at the lowest priority, which leaves its kernels in the cache folder.
+
+    In this process, numba would hold the GIL for seconds, and with it every answer. If it fails, this process compiles.
+    """
+    program = f"import os, sys; sys.path[:] = {sys.path!r}; hasattr(os, 'nice') and os.nice(19); import {module}"
+    nothing = subprocess.DEVNULL
+    with contextlib.suppress(OSError):
+        child = subprocess.Popen([sys.executable, "-c", program], stdin=nothing, stdout=nothing, stderr=nothing)
+        while child.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(WATCHED)
+            if not threading.main_thread().is_alive():
+                child.kill()
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,10 +15,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import config, njit
-from numba.misc.appdirs import AppDirs
+
+from .._utils.cache_folder import cache_folder
 
 F = TypeVar("F")
-CACHE = AppDirs("attnwidget", appauthor=False).user_cache_dir
+CACHE = str(cache_folder())
 
 # 2 ** x for |x| ≤ ½: the polynomial of degree 5 with p(0) = 1 and the smallest relative error, at most 9.1e-8.
 C1, C2, C3, C4, C5 = (

@@ -120,9 +120,11 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
 
     def _afterwards(self) -> Iterator[None]:
         for name in self._rules_now():
-            if name == "findings":
-                with contextlib.suppress(Exception):  # the trait fails in the same way, and reports it
+            with contextlib.suppress(Exception):  # the trait fails in the same way, and reports it
+                if name == "findings":
                     yield from self._finding()
+                elif name == "thumbnails" and not self._derived.is_of(name, self._rules_now()[name].of):
+                    yield from self._drawing_thumbnails()
             with self.hold_sync():
                 made = self._derived.bring(name)
                 if name == "findings":

@@ -444,6 +444,30 @@ def test_nothing_is_compiled_for_a_program_that_has_ended(monkeypatch: pytest.Mo
     assert (late.state, late.failure) == (State.UNASKED, "")
 
 
+def test_kernels_are_compiled_by_a_process_of_low_priority_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "cache" / f"new_kernels.add.py{sys.version_info[0]}{sys.version_info[1]}.nbi"
+    (tmp_path / "new_kernels.py").write_text(
+        "import os\nfrom pathlib import Path\n"
+        f"kept = Path({str(kept)!r})\n"
+        "kept.parent.mkdir(exist_ok=True)\n"
+        "kept.write_bytes(b'0.99.1 ' + f'{os.getpid()} {os.nice(0)}'.encode())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(kept.parent))
+    monkeypatch.setattr(fused.metadata, "version", lambda name: "0.99.1")
+    assert not fused.is_compiled("new_kernels")
+    fused.compile_apart("new_kernels")
+    _, process, niceness = kept.read_text().split()
+    assert int(process) != os.getpid()
+    assert int(niceness) == 19
+    os.utime(tmp_path / "new_kernels.py", (1, 1))
+    assert fused.is_compiled("new_kernels")
+    monkeypatch.setattr(fused.metadata, "version", lambda name: "0.99.2")
+    assert not fused.is_compiled("new_kernels")
+
+
 def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(fused.VARIABLE, raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)  # as Python has it where an import is forbidden

@@ -40,10 +40,10 @@ def ask(*questions: Any, stack: AttentionStack = STACK) -> list[dict[str, Any]]:
     assert answered is not None
     message, buffers = answered
     replies: list[dict[str, Any]] = json.loads(json.dumps(message, allow_nan=False))["replies"]
-    for reply in (part for reply in replies for part in (reply, reply.get("row", {}))):
+    for one in [*replies, *(reply["row"] for reply in replies if "row" in reply)]:
         for name in ("values", "blocked", "positions"):
-            if isinstance(reply.get(name), dict):
-                reply[name] = decode(reply[name], buffers)
+            if isinstance(one.get(name), dict):
+                one[name] = decode(one[name], buffers)
     return replies
 
 

@@ -74,17 +74,24 @@ def _most_rows(att: AttentionBase, size: int) -> int:
     return max(1, min(size, MAX_LAYER_CELLS // max(1, row)))
 
 
-def thumbnails(att: AttentionBase, batch: int) -> Thumbnails:
-    """Draw a small picture of every head in a layer: complete, or for long heads from evenly spaced exact queries."""
+def drawing_thumbnails(att: AttentionBase, batch: int) -> Generator[None, None, Thumbnails]:
+    """Draw a small picture of every head in a layer: complete, or for long heads from evenly spaced exact queries.
+
+    It yields after some of the work.
+    """
     shape = att.shape
     queries, size = thumbnail_plan(att)
     most = _most_rows(att, size)
     if most * shape.K > MAX_WHOLE_CELLS:
-        long = (overview.sampled(att, batch, head, rows=most, columns=size) for head in range(shape.H))
-        return Thumbnails([(found.values, found.allowed) for found in long], most)
+        long = []
+        for head in range(shape.H):
+            found = overview.sampled(att, batch, head, rows=most, columns=size)
+            long.append((found.values, found.allowed))
+            yield
+        return Thumbnails(long, most)
     sampler = HeadSampler(att, batch, range(shape.H), queries, size=size, measured=False)
     for _ in sampler.steps():
-        pass
+        yield
     return Thumbnails(list(zip(sampler.values, sampler.allowed, strict=True)), len(queries))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from ..._analysis.metrics import SURVEYED
@@ -9,7 +10,7 @@ from ..._engine.softmax import run_to_end
 from ..._messages.codec import encoding
 from ..._messages.pictures import heads_of_stage
 from ..._messages.pictures.heads_of_stage import STAGE_HEADS, STAGE_SUMS, StageSurvey
-from ..._messages.pictures.heads_overview import Survey, Surveys, thumbnail_plan, thumbnails
+from ..._messages.pictures.heads_overview import Survey, Surveys, Thumbnails, drawing_thumbnails, thumbnail_plan
 from ..._utils.weak import weakly
 from ..derived.derived_trait import DerivedTrait
 from ..derived.selection import Selection
@@ -29,6 +30,7 @@ class HeadsPart(SelectionPart):
 
     _surveys: Surveys[Survey]
     _stage_surveys: Surveys[StageSurvey]
+    _drawn: tuple[tuple[Any, ...], Thumbnails] | None = None
 
     kinds = Kinds(help="Custom metrics of all heads: functions of exact rows, by name.").tag(role="given")
     bar = MetricChoice(*BARS, help="The metric under each head in the heads view.").tag(sync=True, role="look")
@@ -111,12 +113,24 @@ class HeadsPart(SelectionPart):
     def _thumbnails(self, layer: int, batch: int, stage: str) -> Made:
         att, of = self._shown.layers[layer], {"layer": layer, "batch": batch, "stage": stage}
         if stage == "weights":
-            small = thumbnails(att, batch)
+            known, self._drawn = self._drawn, None
+            of_now = self._thumbnails_of(layer, batch)
+            small = known[1] if known and known[0] == of_now else run_to_end(drawing_thumbnails(att, batch))
             values, highs = encoding.encode_thumbnails(small.heads), encoding.encode_highs(small.heads)
             return {**of, "values": values, "highs": highs, "rows": small.rows}
         found = run_to_end(heads_of_stage.stage_pictures(att, batch, stage, *thumbnail_plan(att)))
         highs = encoding.encode_highs(found.heads)
         return {**of, "values": heads_of_stage.encoded(found, stage), "highs": highs, "rows": found.rows}
+
+    def _thumbnails_of(self, layer: int, batch: int) -> tuple[Any, ...]:
+        return layer, batch, self._version, self._shown.layers[layer].versions()
+
+    def _drawing_thumbnails(self) -> Iterator[None]:
+        """Draw the small pictures of the selected layer step by step, for `_thumbnails`."""
+        of = self._thumbnails_of(self.layer, self.batch)
+        if Selection.of(self).linked_stage == "weights":
+            small = yield from drawing_thumbnails(self._shown.layers[self.layer], self.batch)
+            self._drawn = of, small
 
     def _survey(self, batch: int) -> Made:
         shown = self._shown
