@@ -60,7 +60,7 @@ def head_change(tokens: int, heads: int) -> Act:
 def overview(tokens: int, heads: int) -> Act:
     q, k, _ = tensors(tokens, heads)
     att = Attention(q[0], k[0], is_causal=True)
-    return lambda: [att.overview(head=head) for head in range(heads)]
+    return lambda: [att.overview(head=head).query_bin for head in range(heads)]
 
 
 def row(tokens: int, heads: int) -> Act:

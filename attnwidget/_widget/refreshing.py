@@ -10,8 +10,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from .._engine.level_cache import LevelKey
-from .._messages.pictures.picture import is_long
+from .._messages.pictures import heads_overview
 from .._utils import scheduler
 from .._utils.failures import sentence_of
 from .._utils.plain import sendable
@@ -113,9 +112,8 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
         checks = ("findings", "deviation")
         if not self._rules_awaited:
             long = self._findings.takes_long(self._shown, self.layer, self.batch, self.head)
-            of = LevelKey(self.batch, 0, "weights", "max")
-            small = ("thumbnails",) if is_long(self._shown.layers[self.layer], of) else ()
-            return (*(checks if self._awaited or long else ()), *small)
+            many = heads_overview.take_long(self._shown.layers[self.layer], self.batch)
+            return (*(checks if self._awaited or long else ()), *(("thumbnails",) if many else ()))
         return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
 
     def _afterwards(self) -> Iterator[None]:

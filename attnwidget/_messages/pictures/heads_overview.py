@@ -20,10 +20,11 @@ from ..._analysis.metrics import SURVEYED, MetricIndex
 from ..._engine import cost, overview
 from ..._engine.base import AttentionBase
 from ..._engine.cache_policies import finding_evictions, kept_keys
+from ..._engine.level_cache import LevelKey
 from ..._utils.failures import log_told, sentence_of
 from ..._utils.scheduler import Scheduler, in_slices
 from ..codec import encoding
-from .picture import PICTURE_SIZE
+from .picture import PICTURE_SIZE, is_long
 
 LEAST_SIZE = 4  # rows and columns in a picture; rather than smaller ones, fewer metrics are sent
 THUMBNAIL_SIZE = 32  # rows and columns in a small picture, at most
@@ -35,6 +36,7 @@ FIRST_SECONDS = 0.1  # computed at once, while the user waits
 MOST_SECONDS = 0.4  # the limit for the first layer, if it alone takes longer
 SLICE_SECONDS = 0.02
 MAX_WHOLE_CELLS = 1 << 20  # cells in a head's rows that are held at once; larger ones are read in blocks
+MAX_AT_ONCE = 1 << 23  # cells of the rows for small pictures that are drawn at once
 MAX_LAYER_CELLS = 1 << 26  # cells in the sampled rows of a layer's heads; very long heads have fewer rows
 ALL_HEADS = "all heads"  # the name of the background job
 
@@ -72,6 +74,12 @@ def _most_rows(att: AttentionBase, size: int) -> int:
     """Return how many rows of each head in a long layer to read."""
     row = cost.worth_of_a_cell(att, 0, 0) * att.shape.H * att.shape.K
     return max(1, min(size, MAX_LAYER_CELLS // max(1, row)))
+
+
+def take_long(att: AttentionBase, batch: int) -> bool:
+    """Return whether the small pictures of a layer come after the picture of one head, which a person waits for."""
+    read = att.shape.H * len(thumbnail_plan(att)[0]) * att.shape.K * cost.worth_of_a_cell(att, 0, 0)
+    return read > MAX_AT_ONCE or is_long(att, LevelKey(batch, 0, "weights", "max"))
 
 
 def drawing_thumbnails(att: AttentionBase, batch: int) -> Generator[None, None, Thumbnails]:
