@@ -550,7 +550,9 @@ def _others(head: Head) -> Iterator[Finding | None]:
         return
     alike = []
     for other in range(att.shape.H):
-        if other != head.head and float((_rows_of(head._replace(head=other), rows) - own).abs().max()) <= ALIKE:
+        beside = head._replace(head=other)
+        differences = ((_rows_of(beside, [row]) - one).abs().max() for row, one in zip(rows, own, strict=True))
+        if other != head.head and all(float(difference) <= ALIKE for difference in differences):
             alike.append(other)
         yield None
     if alike:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 import anywidget
@@ -14,7 +15,7 @@ from .._messages.pictures import heads_overview
 from .._utils import scheduler
 from .._utils.failures import sentence_of
 from .._utils.plain import sendable
-from .._utils.scheduler import Scheduler
+from .._utils.scheduler import Scheduler, in_slices
 from .._utils.throttle import Throttle
 from .._utils.weak import weakly
 from ..attention import Attention
@@ -30,7 +31,12 @@ from .traits.keywords import WRITABLE, names_of
 
 FOLLOWED = (*Selection._fields, "what_if", "target", "pieces")  # other derived traits follow from these
 PAUSE = 0.4  # seconds without another change before the rest is computed, for example while a scale is dragged
+SLICE = 0.02  # seconds of the rest at once
 AFTERWARDS = -1.0  # urgency of the rest: it comes before the exact picture of a long head
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidget):
@@ -92,7 +98,8 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
                 if name not in later:
                     self._derived.bring(name)
             self._bring_effects()
-            if later and self._scheduler.start("afterwards", self._afterwards(), AFTERWARDS):
+            work = in_slices(self._afterwards(), _nothing, slice_seconds=SLICE, first=inf)
+            if later and self._scheduler.start("afterwards", work, AFTERWARDS):
                 self._scheduler.hold_back(PAUSE if self._rules_awaited else scheduler.AFTER)
 
     def _rules_now(self) -> dict[str, DerivedTrait]:
@@ -117,7 +124,7 @@ class Refreshing(HeadPart, StagesPart, HeadsPart, EffectsPart, anywidget.AnyWidg
         return (*checks, "thumbnails", "picture") if self.view == "stages" else (*checks, "thumbnails")
 
     def _afterwards(self) -> Iterator[None]:
-        for name in self._rules_now():
+        for name in sorted(self._rules_now(), key=lambda name: name != "thumbnails"):  # seen, unlike the others
             with contextlib.suppress(Exception):  # the trait fails in the same way, and reports it
                 if name == "findings":
                     yield from self._finding()

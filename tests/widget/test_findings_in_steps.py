@@ -11,10 +11,12 @@ import torch
 from allocations import PeakBytes
 from front_end import FrontEnd
 
-from attnwidget import Attention, AttentionWidget
+from attnwidget import Attention, AttentionStack, AttentionWidget
 from attnwidget._analysis import diagnostics, parity, statistics
 from attnwidget._engine.matmul import exactly
+from attnwidget._messages.pictures import heads_overview
 from attnwidget._utils.scheduler import Scheduler
+from attnwidget._widget import refreshing
 
 N = 1100  # more cells than are checked at once
 
@@ -56,6 +58,7 @@ def test_a_step_reads_a_block_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_change_of_the_head_is_followed_by_steps(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "QUERIES", 128)
+    monkeypatch.setattr(refreshing, "SLICE", 0)
     steps = 0
     step = Scheduler._step
 
@@ -158,3 +161,27 @@ def test_in_a_script_a_longer_head_is_checked_only_when_it_is_asked_for(
     assert found[1] is None, "those that were asked for last are remembered"
     assert [found[head] for head in (2, 3)] == [[asdict(one) for one in att.check(head=head)] for head in (2, 3)]
     assert w.deviation["head"] == 3
+
+
+@pytest.mark.parametrize("act", ["open", "layer"])
+def test_the_small_pictures_of_many_heads_follow_the_large_one(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads_overview, "MAX_AT_ONCE", 80 * 32 * 700 - 1)
+    layers = [Attention(*torch.randn(3, 1, 80, 700, 4, generator=torch.Generator().manual_seed(n))) for n in range(2)]
+
+    async def main() -> None:
+        w = AttentionWidget.from_attention(AttentionStack(layers))
+        if act == "layer":
+            await settled(w)
+            w.set_state({"layer": 1})
+        of = int(act == "layer")
+        assert w.picture["layer"] == of
+        assert w.thumbnails is None or w.thumbnails["layer"] != of
+        await settled(w)
+        assert w.thumbnails is not None
+        assert w.thumbnails["layer"] == of
+        assert w.findings is not None
+        alone = AttentionWidget.from_attention(layers[of])
+        await settled(alone)
+        assert w.thumbnails["values"] == alone.thumbnails["values"]
+
+    asyncio.run(main())

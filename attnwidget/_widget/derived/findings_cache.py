@@ -18,6 +18,7 @@ from ...attention import Attention
 from ..stores.layers import ShownLayers
 
 MAX_CHECKED_AT_ONCE = 1 << 20  # cells of a head, checked in about 30 ms; a larger head is checked later, in a loop
+MANY_HEADS = 64  # a head of so many, which is compared with all of them, is checked later too
 MAX_UNASKED_CELLS = 1 << 22  # a larger head is checked only on request
 MAX_KEPT_HEADS = 256  # heads whose findings are kept
 
@@ -75,7 +76,7 @@ class FindingsCache:
         """Return whether a head will be checked later, in steps."""
         att = shown.layers[layer]
         wanted = self._is_checked(att, batch, head) or _key(shown, layer, batch, head) in self._asked
-        return _cells(att) > MAX_CHECKED_AT_ONCE and wanted
+        return wanted and (_cells(att) > MAX_CHECKED_AT_ONCE or att.shape.H > MANY_HEADS)
 
     def _is_checked(self, att: Attention, batch: int, head: int) -> bool:
         """Return whether a head is checked without a request."""
