@@ -54,6 +54,7 @@ SCRIPTS: dict[str, Script] = {
     "graph": Script(("--repeats", "10"), ("--repeats", "5")),
     "segments_view": Script(),
     "drag": Script((), ("--seconds", "1")),
+    "growth": Script(("--most", "65536"), ("--most", "4096", "--only", "a row")),
     "many": Script(("--runs", "2"), ("--runs", "1", "--count", "4")),
     "first_paint": Script(("--runs", "5"), ("--runs", "1", "--lengths", "64")),
     "acts": Script((), ("--runs", "1", "--tokens", "512")),

@@ -8,7 +8,7 @@
 What comes from a front-end is untrusted. Of every message is asked: nothing is raised; each request has exactly one
 reply; all that is sent can be sent; the traits are such as their own definitions take; both sides hold the same; and,
 now and then, that a good question is answered with the right numbers. Then some are interrupted at any line, or find
-no more memory there; four threads ask one widget while its selection changes; 200 widgets are opened and closed, and
+no more memory there; four threads ask one widget while its selection changes; 300 widgets are opened and closed, and
 a head is changed 2,000 times: memory stays as it was, and nothing is left that listens. README.md beside this file
 says what is measured. It exits with 1 where anything failed, and with 3 where a message took more than a second of one
 core or 64 MB.
@@ -57,7 +57,7 @@ SECONDS, BYTES = 1.0, 64e6  # of one core, and of memory, that a message may tak
 GOOD_EVERY = 25  # messages from one good question to the next
 ROUND = 200  # messages to one widget
 RARE = 0.011  # share of messages; each takes long, so a tenth of it is a round
-OPENED, CHANGED = 200, 2000  # widgets, and changes of a head
+OPENED, CHANGED = 300, 2000  # widgets, and changes of a head
 STOPPED = 1000  # messages and states that are interrupted, and as many that find no more memory
 STOPPED_EACH = 20  # of them to one widget
 DEEPEST = 20_000  # lines that a message runs before it is stopped, at most

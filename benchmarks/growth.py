@@ -130,7 +130,8 @@ async def _measure(name: str, tokens: int, heads: int) -> dict[str, float]:
 
 def slope(found: dict[int, dict[str, float]]) -> float:
     """Return the exponent: the slope of log seconds over log size, by least squares, from the third size on."""
-    points = [(math.log(size), math.log(one["seconds"])) for size, one in sorted(found.items())][2:]
+    points = [(math.log(size), math.log(one["seconds"])) for size, one in sorted(found.items())]
+    points = points[2:] if len(points) > 3 else points
     across, up = (sum(column) / len(points) for column in zip(*points, strict=True))
     return sum((x - across) * (y - up) for x, y in points) / sum((x - across) ** 2 for x, _ in points)
 

@@ -36,7 +36,7 @@ FIRST_SECONDS = 0.1  # computed at once, while the user waits
 MOST_SECONDS = 0.4  # the limit for the first layer, if it alone takes longer
 SLICE_SECONDS = 0.02
 MAX_WHOLE_CELLS = 1 << 20  # cells in a head's rows that are held at once; larger ones are read in blocks
-MAX_AT_ONCE = 1 << 23  # cells of the rows for small pictures that are drawn at once
+MAX_AT_ONCE = 1 << 22  # cells of the rows for small pictures that are drawn at once
 MAX_LAYER_CELLS = 1 << 26  # cells in the sampled rows of a layer's heads; very long heads have fewer rows
 ALL_HEADS = "all heads"  # the name of the background job
 
