@@ -254,6 +254,8 @@ def is_named(one: SeenAttention, skipped: dict[str, str]) -> bool:
 def distance(shown: Tensor, one: SeenAttention) -> float | None:
     """Return the largest difference of a shown map and one that ran; None if their sizes differ."""
     B, H, Q, K = shown.shape
+    if Q == 1 and one.sizes == (B * H, K):  # pooled: a row for each sample
+        one = replace(one, weights=one.weights.reshape(B * H, 1, K), sizes=(B * H, 1, K), empty_rows=None)
     if one.weights.shape[-2:] != (Q, K) or one.weights.shape[0] != B * H:
         return None
     found = [shown.reshape(B * H, Q, K), shown.transpose(0, 1).reshape(B * H, Q, K)]

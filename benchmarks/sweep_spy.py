@@ -113,6 +113,7 @@ class Spy(TorchDispatchMode):
         self._open: list[str] = []
         self._hooks: list[Any] = []
         self._busy = False
+        self._constants: set[int] = set()  # of numbers made of nothing that is given to the model
         self._random: set[int] = set()  # of numbers drawn at random, as dropout draws them
 
     def __enter__(self) -> Any:
@@ -165,6 +166,11 @@ class Spy(TorchDispatchMode):
         if name in RANDOM and given and made and _place(given[0]) not in self._traces:
             self._keep(made)
             self._random.update(map(_place, made))
+        if made and all(_place(x) in self._constants for x in given):
+            self._keep(made)
+            self._constants.update(map(_place, made))
+            return
+        self._constants.difference_update(map(_place, made))
         if not made or not given:
             return
         if name == "_to_copy" and _place(given[0]) in self._fixed:  # a parameter in another type
@@ -209,7 +215,7 @@ class Spy(TorchDispatchMode):
     def _product(self, name: str, result: Tensor, given: list[Tensor]) -> None:
         one, other = given[-2:]
         known = [(x, self._traces.get(_place(x))) for x in (one, other)]
-        fixed = any(_place(x) in self._fixed for x in (one, other))
+        fixed = any(_place(x) in self._fixed | self._constants for x in (one, other))
         for x, trace in known:
             if fixed and trace is not None:
                 mixer = other if x is one else one
