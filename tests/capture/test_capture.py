@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -827,3 +828,22 @@ def test_a_loaded_file_is_not_read_before_it_is_looked_at(tmp_path: Path) -> Non
     assert process.memory_info().rss - before < size / 20
     loaded[0].attention[0].block(queries=0, keys=slice(10))
     assert process.memory_info().rss - before < size / 10
+
+
+class LearnedTemperature(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.temperature = nn.Linear(8, 24), nn.Parameter(torch.tensor([0.3]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT * self.temperature).softmax(-1) @ v  # type: ignore[no-any-return]
+
+
+def test_a_learned_temperature_is_read_without_a_warning_while_gradients_are_kept() -> None:
+    model, x = LearnedTemperature(), torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cap = capture(model).run(x)
+    q, k, _ = model.qkv(x).detach().chunk(3, -1)
+    torch.testing.assert_close(cap.attention[0].block(batch=1), (q @ k.mT * 0.3).softmax(-1)[1])

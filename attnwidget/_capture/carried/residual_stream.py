@@ -281,5 +281,5 @@ def _is_transposed(x: Any, result: Tensor) -> bool:
 def _number(x: Any) -> float | None:
     """Return a number, or the value of a one-element tensor on the CPU; None for anything else."""
     if isinstance(x, Tensor):
-        return float(x) if x.numel() == 1 and x.device.type == "cpu" else None
+        return float(x.detach()) if x.numel() == 1 and x.device.type == "cpu" else None
     return float(x) if isinstance(x, int | float) and not isinstance(x, bool) else None

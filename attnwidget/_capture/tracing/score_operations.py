@@ -239,7 +239,7 @@ class ScoreOperations(TracedMatrices):
 
 def number_of(x: Any) -> float | None:
     if isinstance(x, Tensor):
-        return float(x) if x.numel() == 1 else None
+        return float(x.detach()) if x.numel() == 1 else None
     return float(x) if isinstance(x, int | float) else None
 
 
