@@ -191,6 +191,8 @@ class Spy(TorchDispatchMode):
                 self._random.update(map(_place, made))
             return
         trace = next((one for _, one in known if one.seen is not None), known[0][1])
+        if "convolution" in name and trace.seen is None and trace.not_linear:
+            return  # features of a next layer
         weights = next(x for x, one in known if one is trace)
         if name == "mul" and trace.seen is not None and weights.shape[-1] == 1 and made[0].numel() > weights.numel():
             self._met(trace, weights.squeeze(-1), False)  # values are weighted one by one, to be summed up
@@ -216,18 +218,18 @@ class Spy(TorchDispatchMode):
         one, other = given[-2:]
         known = [(x, self._traces.get(_place(x))) for x in (one, other)]
         fixed = any(_place(x) in self._fixed | self._constants for x in (one, other))
-        for x, trace in known:
+        for at, (x, trace) in enumerate(known):
             if fixed and trace is not None:
-                mixer = other if x is one else one
+                mixer = one if at else other
                 if result.numel() == x.numel() and mixer.shape[-1] == mixer.shape[-2] <= MOST_HEADS:
                     self._keep([result])  # heads that are mixed by a parameter
                     self._traces[_place(result)] = trace
                 return
             if trace is not None and trace.seen is not None:
-                self._met(trace, x, x is other)
+                self._met(trace, x, bool(at))
                 return
             if trace is not None and trace.not_linear:
-                weights = (x.mT if x is other else x).detach().double().clone()
+                weights = (x.mT if at else x).detach().double().clone()
                 self.seen.append(
                     SeenAttention(
                         "other",
