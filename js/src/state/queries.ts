@@ -483,7 +483,7 @@ export async function peak(kernel: Kernel, picture: Picture, bin: Bin, signal: A
     ...address(picture),
     queries: [bin.queries.start, bin.queries.stop],
     keys: [bin.keys.start, bin.keys.stop],
-    row: bin.queries.stop - bin.queries.start > 1 && picture.keys <= WHOLE,
+    ...(bin.queries.stop - bin.queries.start > 1 && picture.keys <= WHOLE ? { row: true } : {}),
   };
   const reply = await kernel.request("peak", body, { signal });
   const value = numberIn(reply.value);
