@@ -473,6 +473,9 @@ def _segments(saved: Snapshot) -> Steps:
         yield from _add(saved, name, by, values)
 
 
+IN_SLICES = ("received", "spread", "gradients")  # requests whose answer may take several messages
+
+
 def _answers(saved: Snapshot) -> Steps:
     """Add the quick answers to the front-end's possible requests about the shown head."""
     widget, shape = saved.widget, saved.widget.selected.shape
@@ -496,6 +499,9 @@ def _answers(saved: Snapshot) -> Steps:
                 asked += [{"kind": "peak", **cell, **weights}]
     for request in (*asked, *saved_segments.requests(widget)):
         reply = answered(widget, request)
+        while reply is not None and request["kind"] in IN_SLICES and reply["share"] < 1:
+            yield
+            reply = answered(widget, request)
         if reply is not None:
             saved.replies[json.dumps(request, sort_keys=True, separators=(",", ":"))] = reply
         yield

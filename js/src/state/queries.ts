@@ -129,7 +129,7 @@ export function receivedSource(
       if (stage !== "weights" || picture.queries * picture.keys > MOST_RECEIVED) return null;
       for (;;) {
         const reply = await kernel.request("received", { layer, batch, head }, { signal });
-        if (signal.aborted) return null;
+        if (signal.aborted || (reply.values === undefined && store.facts.peek().saved)) return null;
         if (reply.values === undefined) continue;
         const { values, kinds } = await decodeGrid(reply.values, reply.blocked ?? null, reply.buffers);
         return { values, kinds, from: picture.of };
