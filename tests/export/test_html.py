@@ -23,6 +23,7 @@ from attnwidget._engine import cost
 from attnwidget._export.look import colors
 from attnwidget._export.page import snapshot
 from attnwidget._export.page.snapshot import SavedHead, choices_of
+from attnwidget._messages.answers import long_answers
 from attnwidget._messages.codec import encoding
 
 EVIL = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(2)>", "&amp;", "<!--"]
@@ -237,6 +238,18 @@ def test_of_a_pooled_head_every_bin_has_its_greatest_number_and_every_token_its_
     assert len(ranked) == 601 + 31
     body = {"kind": "ranked", "keys": [30], "count": 12, "layer": 0, "batch": 0, "head": 0, "stage": "weights"}
     assert body in ranked
+
+
+def test_what_keys_receive_is_saved_whole_however_many_messages_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_answers, "SLICE", 1)  # cells: a block of queries at a time
+    att = Attention(*tensors(1100, 1))
+    w = AttentionWidget.from_attention(att)
+    found = read(w.to_html(tmp_path / "a.html"))
+    (reply,) = (body for name, body in found["replies"].items() if '"received"' in name)
+    assert reply["share"] == 1
+    np.testing.assert_allclose(decode(reply["values"]), att.received(head=0), rtol=1e-5)
 
 
 def test_tokens_of_a_long_text_are_all_there(tmp_path: Path) -> None:
