@@ -9,7 +9,7 @@
 # make matrix  the Python tests on every Python that is here, with the oldest and the newest versions supported (ARGS=oldest-3.11: one)
 # make docs    the site, into site/: strict, offline, every figure made anew (open site/index.html)
 # make dist    the wheel and the sdist, into dist/: built twice, compared, checked; nothing is uploaded
-# make bundle  the front-end, into attnwidget/static
+# make bundle  what is built: the front-end into attnwidget/static, and native/ into attnwidget/_engine/compiled
 # make format  let ruff and biome rewrite what they can
 # make clean   remove all that make has made
 
@@ -122,9 +122,10 @@ docs: $(VENV)/.dev bundle
 dist: $(VENV)/.dev bundle
 	$(PY) tools/dist.py
 
-# Rebuilds only if the sources differ from those of the bundle that is there.
+# Rebuilds only if the sources differ from those of what is there.
 bundle: $(VENV)/.node
 	$(PY) tools/js.py bundle
+	@$(PY) tools/native.py here
 
 # The packages of js/, once, before targets that run side by side use them.
 packages: $(VENV)/.node
@@ -140,7 +141,7 @@ format: $(VENV)/.dev
 	$(NPM) run format
 
 clean:
-	rm -rf $(VENV) $(PEERS) .matrix .mutants js/node_modules js/dist attnwidget/static dist build site jupyter_execute docs/notebooks test-artifacts
+	rm -rf $(VENV) $(PEERS) .matrix .mutants js/node_modules js/dist attnwidget/static attnwidget/_engine/compiled dist build site jupyter_execute docs/notebooks test-artifacts
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find attnwidget tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -164,6 +165,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__
 $(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.py | $(PY) bundle
 	@echo "Installing what the tests need into $(VENV)."
 	$(INSTALL) -e ".[dev]"
+	@$(PY) tools/native.py here # with the compiler that is there now
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.mutants: $(VENV)/.dev

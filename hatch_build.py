@@ -1,4 +1,4 @@
-"""Build hooks: every wheel carries the front-end's bundle, and a description whose links work on a package page."""
+"""Build hooks: every wheel carries what is built, and a description whose links work on a package page."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 sys.path.insert(0, str(Path(__file__).parent / "tools"))
 
 import js
+import native
 
 
 class BundleHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Builds attnwidget/static from js/ when it is missing or made from other sources."""
+    """Builds attnwidget/static from js/ and the compiled pass from native/, when missing or made from other sources."""
 
     def dependencies(self) -> list[str]:
-        """Return what the build needs beside hatchling: Node, if none is here and the bundle must be built."""
-        return js.requirements()
+        """Return what the build needs beside hatchling and is not here: Node, and zig to compile for all systems."""
+        return js.requirements() + native.requirements()
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the bundle, or end the build with what to do."""
+        """Build both, or end the build with what to do."""
         try:
             js.bundle()
-        except js.BuildError as error:
+            native.build()
+        except (js.BuildError, native.CompileError) as error:
             self.app.abort(f"attnwidget: {error}")
 
 

@@ -47,7 +47,6 @@ from interrupting import stopped_at
 from ipywidgets.widgets.widget import _instances
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, capture, compare
-from attnwidget._engine import fused
 from attnwidget._messages.answers.requests import ANSWERS, FILES, MAX_NAME, MAX_REFUSED
 from attnwidget._utils.validation import told
 from attnwidget._widget.derived.selection import Selection
@@ -686,18 +685,6 @@ def give_back_at_once() -> None:
         libc.mallopt(-1, 1 << 16)  # M_TRIM_THRESHOLD
 
 
-def compile_first() -> None:
-    """Have the fused pass compiled before anything is measured.
-
-    Otherwise whichever message runs beside the thread that compiles it seems to take what that takes, once per process.
-    """
-    before, begun = status("VmRSS"), time.process_time()
-    if not fused.off():
-        fused.ACCELERATOR.wait()
-    seconds, grown = time.process_time() - begun, status("VmRSS") - before
-    print(f"fused pass {fused.ACCELERATOR.describe()}: {seconds:.1f} s and {grown / 1e6:.0f} MB, once", flush=True)
-
-
 # Rounds: each with a widget and a seed of its own, so that one can be run again, and a run that was stopped goes on.
 
 
@@ -955,7 +942,6 @@ def main() -> int:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     give_back_at_once()
-    compile_first()
     if asked.round is not None and asked.only is None:
         parser.error("--round is one of a kind of widget: give --only as well")
     rounds = rounds_of(asked.messages, asked.only)

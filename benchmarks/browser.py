@@ -74,8 +74,6 @@ def memory(name):
     text = open("/proc/self/status").read()
     return int(text.split(name + ":")[1].split()[0]) * 1024
 
-from attnwidget._engine.fused import ACCELERATOR
-ACCELERATOR.wait()  # numba takes 130 MB of a process, once
 gc.collect()
 open("/proc/self/clear_refs", "w").write("5")
 held = memory("VmRSS")

@@ -3,7 +3,7 @@
     python benchmarks/engine.py                    # a table; takes a few minutes
     python benchmarks/engine.py --json out.json    # and the same numbers as JSON
     python benchmarks/engine.py --lengths 2048 --runs 9 --no-long
-    python benchmarks/engine.py --threads 1 --processor-time --fused-only --lengths 4096 16384    # on a busy machine
+    python benchmarks/engine.py --threads 1 --processor-time --beside-sdpa --lengths 4096 16384    # on a busy machine
 
 README.md beside this file says what each column means.
 """
@@ -40,12 +40,11 @@ D, WINDOW, LONG = 64, 512, 131_072
 LENGTHS = (2048, 4096, 16_384, 32_768)
 ALL_UP_TO = 16_384  # every dtype and mask: a bool mask of 16,384² is 256 MB, a bias and the scores 1 GB each
 
-FUSED = 0.5 if "AMD" in machine()["processor"] else 0.6  # of SDPA, for a fused pass
 # name: beside what, and at most how much of it, by the least length at which that is asked for.
 THRESHOLDS: dict[str, tuple[str, dict[int, float]]] = {
-    "max": ("sdpa", {2048: 1.0, 4096: 0.7, 16_384: 0.6}),
-    "mean": ("sdpa", {2048: 1.0, 4096: 0.7, 16_384: 0.6}),
-    "causal": ("sdpa causal", {2048: 0.5}),
+    "max": ("sdpa", {4096: 0.9, 16_384: 0.6}),
+    "mean": ("sdpa", {4096: 0.9, 16_384: 0.6}),
+    "causal": ("sdpa causal", {4096: 0.9, 16_384: 0.5}),
     "window": ("sdpa", {16_384: 0.15}),
     "padding": ("max", {2048: 1.3}),
     "dense mask": ("max", {2048: 1.3}),
@@ -56,9 +55,6 @@ THRESHOLDS: dict[str, tuple[str, dict[int, float]]] = {
     "fp16": ("sdpa fp16", {2048: 1.0}),
     "D = 128": ("sdpa D = 128", {2048: 1.0}),
     "materialise": ("max", {}),  # at least, below
-    "max, fused": ("sdpa", {16_384: FUSED}),
-    "mean, fused": ("sdpa", {16_384: FUSED}),
-    "causal, fused": ("sdpa causal", {16_384: 0.45}),
 }
 AT_LEAST = {16_384: 5.0}  # materialise-and-pool takes so many times as long
 
@@ -96,23 +92,21 @@ def overview(
     return lambda: Attention(q, k, **how).overview(size=size, pool=pool)
 
 
-def by_fused_pass(act: Callable[[], Any]) -> Callable[[], Any]:
-    """The same act by the kernels of numba, which are ready; all others run without."""
+def by_torch(act: Callable[[], Any]) -> Callable[[], Any]:
+    """The same act without the compiled library."""
 
-    def fast() -> Any:
-        os.environ[fused.VARIABLE] = "1"
+    def slow() -> Any:
+        os.environ[fused.VARIABLE] = "0"
         try:
             return act()
         finally:
-            os.environ[fused.VARIABLE] = "0"
+            del os.environ[fused.VARIABLE]
 
-    return fast
+    return slow
 
 
 def beside_sdpa(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Any]]:
     """What is measured at any length."""
-    kernels = fused.ACCELERATOR.wait()
-    os.environ[fused.VARIABLE] = "0"
     found = {
         "sdpa": sdpa(q, k, v),
         "sdpa causal": sdpa(q, k, v, is_causal=True),
@@ -125,13 +119,13 @@ def beside_sdpa(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Any]]
         "peaked": overview(q * 9, k),
     }
     ours = ("max", "mean", "causal", "window", "padding", "peaked")
-    return found | ({f"{name}, fused": by_fused_pass(found[name]) for name in ours} if kernels else {})
+    return found | {f"{name}, by torch": by_torch(found[name]) for name in ours}
 
 
-def acts(length: int, fused_only: bool = False) -> dict[str, Callable[[], Any]]:
+def acts(length: int, only: bool = False) -> dict[str, Callable[[], Any]]:
     """What is measured, each a whole act: nothing is remembered from one to the next."""
     q, k, v = make(length)
-    if length > ALL_UP_TO or fused_only:
+    if length > ALL_UP_TO or only:
         return beside_sdpa(q, k, v)
     kinds = (("float64", torch.float64), ("bf16", torch.bfloat16), ("fp16", torch.float16))
     other = {name: make(length, dtype=dtype) for name, dtype in kinds}
@@ -194,7 +188,6 @@ def any_pair(att: Attention) -> LogSumExp:
 
 def exact_pass() -> dict[str, float]:
     """The level of 2,048 × 2,048 of a head of 131,072 tokens: seconds, and bytes over q, k and v."""
-    fused.ACCELERATOR.wait()  # numba takes 130 MB of a process, once
     overview(*make(64))()
     act = overview(*make(LONG), size=2048)
     with Peak(psutil.Process()) as peak:
@@ -287,7 +280,7 @@ def main() -> int:
     parser.add_argument(
         "--processor-time", action="store_true", help="what each act takes of the processor; one thread"
     )
-    parser.add_argument("--fused-only", action="store_true", help="what the fused pass stands beside, and no more")
+    parser.add_argument("--beside-sdpa", action="store_true", help="only what is measured at any length")
     parser.add_argument("--time-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--tiles", action="store_true", help=argparse.SUPPRESS)
@@ -296,7 +289,7 @@ def main() -> int:
     torch.set_num_threads(asked.threads)
     if asked.time_of:
         clock = time.process_time if asked.processor_time else time.perf_counter
-        print(json.dumps(taken(acts(asked.time_of, asked.fused_only), asked.runs, clock)))
+        print(json.dumps(taken(acts(asked.time_of, asked.beside_sdpa), asked.runs, clock)))
         return 0
     if asked.memory_of:
         print(json.dumps(memory_of(asked.memory_of[0], int(asked.memory_of[1]))))
@@ -312,13 +305,12 @@ def main() -> int:
     host = machine()
     instructions = torch.backends.cpu.get_cpu_capability()
     said = f"{host['processor']} ({instructions}), {host['threads']} of {host['cores']} cores, torch {host['torch']}"
-    fused.ACCELERATOR.wait()
-    print(f"fused pass: {fused.ACCELERATOR.describe()}")
+    print(f"fused pass: {fused.loaded().state}")
     print(f"{said}, Python {host['python']}; {asked.threads} threads, median of {asked.runs} interleaved runs, each")
     print(f"length in a fresh process; load before it began {load:.1f}; float32, head size {D}, one head")
     found: list[dict[str, Any]] = []
     for length in asked.lengths:
-        options = ["--processor-time"] * asked.processor_time + ["--fused-only"] * asked.fused_only
+        options = ["--processor-time"] * asked.processor_time + ["--beside-sdpa"] * asked.beside_sdpa
         times = apart("--time-of", str(length), "--runs", str(asked.runs), *options)
         measured = () if asked.no_memory else ("sdpa", "max", "mean", "causal", "bf16", "materialise")
         memory = {name: apart("--memory-of", name, str(length)) for name in measured if name in times}

@@ -19,7 +19,7 @@ from statistics import median, quantiles
 from typing import Any
 
 MISSED = 3  # the status of a script that ran, and found something that is not as wanted
-VERSIONS = ("torch", "numpy", "transformers", "anywidget", "playwright", "distributed", "numba")
+VERSIONS = ("torch", "numpy", "transformers", "anywidget", "playwright", "distributed")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from figures import Figure, finish, machine
 from wire import KIB, MB, Peak, Traffic
 
 from attnwidget import Attention, AttentionWidget, compare
-from attnwidget._engine import fused
 from attnwidget._utils.scheduler import Scheduler
 
 HEAD_SIZE = 64
@@ -304,8 +303,6 @@ def measure(make: Callable[[], Act], patience: float) -> dict[str, float]:
 
 async def _measure(make: Callable[[], Act], patience: float) -> dict[str, float]:
     torch.set_num_threads(1)
-    if not fused.off():
-        fused.ACCELERATOR.wait()  # else a case would be told what compiling takes, in a thread beside it
     traffic, steps = Traffic(), []
     step = Scheduler._step
 

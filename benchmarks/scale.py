@@ -28,7 +28,6 @@ import torch
 from figures import Figure, finish, machine
 
 from attnwidget import Attention, AttentionStack, Capture, capture, segments
-from attnwidget._engine.fused import ACCELERATOR
 from attnwidget._engine.parts import subject_of
 from attnwidget._parallel.executors import Processes
 
@@ -51,7 +50,6 @@ def rates(runs: int) -> dict[str, float]:
     """Return picoseconds of one thread for a cell, and seconds for a row of all heads, of each kind of work."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    ACCELERATOR.wait()  # what compiles it would be counted as work
     q, k = torch.randn(1, 4, QUERIES, D).bfloat16(), torch.randn(1, 1, KEYS, D).bfloat16()
     cells = QUERIES * KEYS
     named = segments({f"part {i}": (KEYS * i // SEGMENTS, KEYS * (i + 1) // SEGMENTS) for i in range(SEGMENTS)})

@@ -21,11 +21,6 @@ settings.load_profile("attnwidget")
 # by the variable that torch reads in the notebooks' kernels too.
 torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
 
-# Without the fused pass of numba: whether it is compiled already would otherwise change last bits from run to run.
-# `tests/engine/test_fused.py` turns it on.
-os.environ.setdefault("ATTNWIDGET_FAST", "0")
-
-
 SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split("\n"))
 
 

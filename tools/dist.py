@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import native
+
 ROOT = Path(__file__).resolve().parent.parent
 # Seconds since 1970 that all files of an archive have: 1 January 2026. Another value gives other bytes.
 EPOCH = "1767225600"
@@ -25,7 +27,7 @@ EPOCH = "1767225600"
 
 def build(folder: Path) -> dict[str, str]:
     """Build both into a folder; return the name and SHA-256 of each."""
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH, native.EVERYWHERE: "1"}
     command = [
         sys.executable,
         "-m",

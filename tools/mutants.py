@@ -43,8 +43,6 @@ ACCEPTED = ROOT / "tests" / "survivors.json"
 PARTS = ("_engine", "_analysis", "_rules", "_messages", "_widget", "_capture", "attention.py", "masks.py")
 JS_PARTS = ("js/src/data", "js/src/geometry", "js/src/text")
 STRYKER_RESULT = ROOT / "test-artifacts" / "mutants.json"
-# What numba compiles runs only with its own tests, and no line of it in Python.
-OMITTED = ("_engine/fused_kernels.py",)
 LANE = "not (thorough or browser or notebook or packaging)"
 WANTED = 85  # percent
 PROCESSES = 2
@@ -216,15 +214,15 @@ def files_of(part: str) -> list[str]:
     """Return the files of a part, from the root of the checkout."""
     start = ROOT / "attnwidget" / part
     paths = [start] if start.is_file() else sorted(start.rglob("*.py"))
-    named = [path.relative_to(ROOT).as_posix() for path in paths]
-    return [path for path in named if not path.endswith(OMITTED)]
+    return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
 def copy_checkout(to: Path) -> Path:
     """Copy the files that git knows, as they are now, and the built front-end."""
     shutil.rmtree(to, ignore_errors=True)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
-    built = [path.relative_to(ROOT).as_posix() for path in (ROOT / "attnwidget" / "static").glob("*")]
+    folders = (ROOT / "attnwidget" / "static", ROOT / "attnwidget" / "_engine" / "compiled")
+    built = [path.relative_to(ROOT).as_posix() for folder in folders for path in folder.glob("*")]
     for name in [*listed.stdout.split("\0"), *built]:
         if name and (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,6 @@ from .regions import Region, TileAddress, as_levels
 from .softmax import passing, run_to_end
 from .sources import Stage
 from .stages import BY_SIZE, NORMALIZED, new
-from .stripe_choice import takes_fused_pass
 
 T = TypeVar("T")
 
@@ -243,7 +242,7 @@ class LevelRows(NamedTuple):
 
 
 def level_rows(
-    att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int], fast: bool
+    att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]
 ) -> Generator[float, None, LevelRows]:
     """Compute some rows of a level.
 
@@ -252,13 +251,12 @@ def level_rows(
         key: which level.
         queries: in whole bins.
         bins: queries and keys in a bin.
-        fast: whether to use the fused pass.
 
     Yields:
         After each block, the share done.
     """
     (batch, head, stage, pool), (width, key_bin) = key, bins
-    steps = pooled(att, Region(batch, head, queries, range(att.shape.K), width, key_bin), stage, pool, fast=fast)
+    steps = pooled(att, Region(batch, head, queries, range(att.shape.K), width, key_bin), stage, pool)
     while True:
         try:
             _, share = next(steps)
@@ -270,11 +268,11 @@ def level_rows(
     return LevelRows(found, beside, None)
 
 
-def computed_rows(att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int], fast: bool) -> LevelRows:
+def computed_rows(att: AttentionBase, key: LevelKey, queries: range, bins: tuple[int, int]) -> LevelRows:
     """Compute some rows of a level in a worker."""
     att = copy.copy(att)
     with exact(att.device):
-        found = run_to_end(level_rows(att, key, queries, bins, fast))
+        found = run_to_end(level_rows(att, key, queries, bins))
     return found._replace(normalizers=att.known_rows(key.batch, key.head, queries))
 
 
@@ -327,7 +325,6 @@ class LevelBuild:
         self._versions, self._executor = self.att.versions(), executor
         row_level, column_level = levels.finest
         self._bins = 1 << row_level, 1 << column_level
-        self._fast = takes_fused_pass(self.att, key.stage, self.att.shape.Q * self.att.shape.K)
         self._beforehand: dict[int, int] = {}  # finished steps after a gap: first query to end row
         self.rows, self.share = 0, 0.0
         self.workers: int | None = None
@@ -416,7 +413,7 @@ class LevelBuild:
             before = self.share
             here = scale * cost.cells(att, batch, head, queries, range(att.shape.K), stage)
             if queries.start not in self._beforehand:
-                found = yield from _shares(level_rows(att, self.key, queries, self._bins, self._fast), before, here)
+                found = yield from _shares(level_rows(att, self.key, queries, self._bins), before, here)
                 self._put(queries, found)
             self._count_rows()
             yield before + here
@@ -431,9 +428,7 @@ class LevelBuild:
         for queries in todo:
             cells = cost.cells(att, batch, head, queries, range(att.shape.K), stage)
             where = named(None, batch, head, queries)
-            tasks.append(
-                Task(computed_rows, subject, (self.key, queries, self._bins, self._fast), where, max(cells, 1))
-            )
+            tasks.append(Task(computed_rows, subject, (self.key, queries, self._bins), where, max(cells, 1)))
         work = Work(tasks, executor)
         try:
             while work.left:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from time import perf_counter
@@ -243,8 +243,9 @@ def passes(
     >>> import torch, attnwidget.attention
     >>> att = attnwidget.attention.Attention(*torch.randn(2, 3000, 8))
     >>> slices = passes(att, 0, 0, seconds=0)
-    >>> [round(share, 2) for share in slices][:2], slices.result.values.shape
-    ([0.12, 0.17], torch.Size([500, 500]))
+    >>> shares = list(slices)
+    >>> len(shares) > 1, shares == sorted(shares), shares[-1], slices.result.values.shape
+    (True, True, 1.0, torch.Size([500, 500]))
     """
     batch, head, size = checked(att, batch, head, size, pool, stage)
     queries, keys = range(att.shape.Q), range(att.shape.K)
@@ -365,7 +366,7 @@ class PooledRegion(NamedTuple):
 
 
 def pooled(
-    att: AttentionBase, region: Region, stage: str, pool: str, part: range | None = None, fast: bool | None = None
+    att: AttentionBase, region: Region, stage: str, pool: str, part: range | None = None
 ) -> Generator[tuple[int, float], None, PooledRegion]:
     """Pool a stage of a region, block by block.
 
@@ -378,7 +379,6 @@ def pooled(
         stage: the stage to pool.
         pool: "max" or "mean".
         part: only these queries, from `parts_of`, with the same results as in a full pass; None for all.
-        fast: whether to use the fused pass, as `takes_fused_pass` decided for all parts; None: decide here.
 
     Yields:
         After each block, the number of finished queries, and the finished share of the cells to compute.
@@ -393,27 +393,28 @@ def pooled(
         return PooledRegion(*pooled_again, None)
     plan = PoolingPlan(att, region, stage, pool, part)
     values, counts = plan.new_values(), plan.new_counts()
-    yield from _stream(plan, stage, fast, values, counts)
+    yield from _stream(plan, stage, values, counts)
     if counts is None and plan.limits is None:
         counts = yield from counting(att, plan.part)
     return plan.result(values, counts)
 
 
 def _stream(
-    plan: PoolingPlan, stage: str, fast: bool | None, values: Tensor, counts: AllowedCounts | None
+    plan: PoolingPlan, stage: str, values: Tensor, counts: AllowedCounts | None
 ) -> Generator[tuple[int, float], None, None]:
     """Pool the blocks of a plan; the memory for blocks is freed at the end.
 
     Args:
         plan: the plan.
-        stage, fast: as in `pooled`, like the yields.
+        stage: as in `pooled`, like the yields.
         values: (rows, columns), memory for the result.
         counts: counter of the allowed cells; None to count none.
     """
     att, region = plan.att, plan.region
-    stripes = Stripes(att, region, stage, plan.pool, dense=plan.dense, fast=fast)
-    progress, versions = PassProgress(plan), att.versions()
-    for piece in plan.pieces:
+    stripes = Stripes(att, region, stage, plan.pool, dense=plan.dense)
+    pieces = stripes.together(plan.pieces)
+    progress, versions = PassProgress(plan, pieces), att.versions()
+    for piece in pieces:
         rows = plan.part.queries[piece.start : piece.stop]
         known = yield from progress.through(piece.start, plan.log_normalizers(rows))
         stripe = stripes.of(rows, plan.columns(rows), known)
@@ -567,10 +568,10 @@ class PoolingPlan:
 class PassProgress:
     """The finished share of the cells of a pass, including those for separate log-normalizers."""
 
-    def __init__(self, plan: PoolingPlan):
+    def __init__(self, plan: PoolingPlan, pieces: Sequence[range]):
         self._done, self._all = 0, 0
         att, region, row = plan.att, plan.part, range(plan.att.shape.K)
-        for piece in plan.pieces:
+        for piece in pieces:
             rows = region.queries[piece.start : piece.stop]
             cells = Block(region.batch, region.head, rows, region.keys)
             self._all += len(rows) * len(plan.rules.span(cells))

@@ -22,7 +22,6 @@ from .overview import Overview, parts_of, pooled
 from .regions import Region
 from .softmax import run_to_end
 from .sources import CARRIED
-from .stripe_choice import takes_fused_pass
 
 MOST_CELLS = 1 << 30  # in a task: about a second of one thread
 LEAST_CELLS = 1 << 24  # in a task; less is not worth one
@@ -65,13 +64,11 @@ def subject_of(att: AttentionBase, stage: str, name: str | None) -> Subject:
     return Subject(needed_for(att, stage), name or "this attention", att, att.versions())
 
 
-def pooled_part(
-    att: AttentionBase, region: Region, stage: str, pool: str, part: range | None, fast: bool
-) -> PooledPart:
+def pooled_part(att: AttentionBase, region: Region, stage: str, pool: str, part: range | None) -> PooledPart:
     """Pool some rows of a region in a worker: see `pooled`."""
     att = copy.copy(att)
     with exact(att.device):
-        found = run_to_end(pooled(att, region, stage, pool, part, fast))
+        found = run_to_end(pooled(att, region, stage, pool, part))
     rows = region.queries if part is None else region.queries[part.start : part.stop]
     return PooledPart(*found, att.known_rows(region.batch, region.head, rows))
 
@@ -98,10 +95,9 @@ def overview_tasks(
     att = subject.value
     is_whole = only_overviews(att) is not None or not region.queries
     parts = [(range(len(region.queries)), 1)] if is_whole else parts_of(att, region, stage, pool, most)
-    fast = takes_fused_pass(att, stage, len(region.queries) * len(region.keys))
     for part, cells in parts:
         where = named(name, region.batch, region.head, region.queries[part.start : part.stop])
-        yield Task(pooled_part, subject, (region, stage, pool, None if is_whole else part, fast), where, max(cells, 1))
+        yield Task(pooled_part, subject, (region, stage, pool, None if is_whole else part), where, max(cells, 1))
 
 
 def merged_overview(att: AttentionBase, tasks: Sequence[Task], found: Sequence[PooledPart]) -> Overview:

@@ -7,6 +7,7 @@ The softmax follows Milakov & Gimelshein (2018) and FlashAttention (Dao et al. 2
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from .._utils.indexing import Block, Indices, cuts, take
 from .base import AttentionBase, Head, longest
+from .fused import Library
+from .fused_pass import Bins, FusedPass, filled_up, library_for, multiplies
 from .logsumexp import LogSumExp
 from .matmul import LOG2_E, exp_
 from .sources import CARRIED
@@ -144,7 +147,12 @@ def normalizing(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]
         return known
     versions = att.versions()
     m, log_l = new(att, 2, len(queries))  # (queries,) each
-    of_rows = _of_small if is_small(head, queries) else _of_any
+    compiled = library_for(att) if isinstance(queries, range) and multiplies(att, batch) else None
+    of_rows: Callable[[Head, Indices], Generator[int, None, LogSumExp]]
+    if compiled is not None:
+        of_rows = partial(_of_fused, compiled)
+    else:
+        of_rows = _of_small if is_small(head, queries) else _of_any
     for piece in cuts(range(len(queries)), 1, QUERIES):
         at = slice(piece.start, piece.stop)
         found = att.known_rows(batch, index, queries[at])
@@ -153,6 +161,15 @@ def normalizing(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]
             att.remember_rows(batch, index, queries[at], found, versions)
         m[at], log_l[at] = found
     return LogSumExp(m, log_l)
+
+
+def _of_fused(compiled: Library, head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
+    assert isinstance(queries, range)
+    whole = new(head.att, 1, filled_up(len(queries))).fill_(-inf)
+    found = FusedPass(compiled, head, queries, Bins(whole, 0, max(1, head.att.shape.K), 0, mean=False))
+    for keys in found.multiply(head.att.rules.span(head.block(queries))):
+        yield len(queries) * len(keys)
+    return found.log_normalizers()
 
 
 def _of_small(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:

@@ -112,10 +112,14 @@ class Products(TensorSource):
         return float(self.q.shape[3] ** -0.5)
 
     def rows(self, batch: int, head: int, queries: Indices, scale: float) -> SourceRows:
-        group = head // (self.q.shape[1] // self.k.shape[1])
         wide = torch.promote_types(self.q.dtype, torch.float32)
-        q = take(self.q[batch, head], queries, 0).to(wide)  # (queries, D)
-        return ProductRows(Product(q * scale), self.k[batch, group], wide)
+        q, k = self.of_head(batch, head, queries)
+        return ProductRows(Product(q.to(wide) * scale), k, wide)
+
+    def of_head(self, batch: int, head: int, queries: Indices) -> tuple[Tensor, Tensor]:
+        """Return some queries of a head, (queries, D), and its keys, (K, D)."""
+        group = head // (self.q.shape[1] // self.k.shape[1])
+        return take(self.q[batch, head], queries, 0), self.k[batch, group]
 
     def tensors(self) -> dict[str, Tensor]:
         return {"q": self.q, "k": self.k}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property, partial
-
-import torch
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from .base import AttentionBase, Head
 from .by_attention import AttentionStripe, sums_by_attention
-from .fused import ACCELERATOR, Kernels
-from .fused_stripes import FusedMaximum, FusedSum
+from .fused_pass import filled_up, library_for, multiplies
 from .logsumexp import LogSumExp
 from .regions import Region
 from .softmax import is_small
@@ -19,12 +16,15 @@ from .stages import NORMALIZED, QUERIES, new, streamed
 from .stripes import (
     CarriedStripe,
     DenseStripe,
+    FusedStripe,
     KnownStripe,
     OnlineMaximum,
     OnlineSum,
     SmallStripe,
     Stripe,
 )
+
+MOST_QUERIES, MOST_BINS = 2048, 1 << 20  # of a stripe of the fused pass
 
 
 class Stripes:
@@ -36,15 +36,26 @@ class Stripes:
         stage: the stage to pool.
         pool: "max" or "mean".
         dense: whether to compute whole rows at once, for a dense mask or bias.
-        fast: whether to use the fused pass, if that was decided for the whole picture; None: decide here.
     """
 
-    def __init__(
-        self, att: AttentionBase, region: Region, stage: str, pool: str, *, dense: bool, fast: bool | None = None
-    ):
-        self._fast = fast
+    def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str, *, dense: bool):
         self._att, self._region, self._stage, self._pool, self._dense = att, region, stage, pool, dense
-        self._grid = new(att, region.shape[1], min(len(region.queries), QUERIES))
+        self._library = library_for(att) if stage == "weights" and not dense else None
+        self._merges = self._library is not None and multiplies(att, region.batch)
+        most = max(QUERIES, min(MOST_QUERIES, MOST_BINS // max(1, region.shape[1]))) if self._merges else QUERIES
+        self._most = min(len(region.queries), most)  # queries of a stripe
+        self._grid = new(att, region.shape[1] * filled_up(self._most))
+
+    def together(self, pieces: Sequence[range]) -> list[range]:
+        """Merge adjacent pieces of queries for the fused pass, which is faster with fewer and larger stripes."""
+        merged, width = list[range](), self._region.query_bin
+        for piece in pieces:
+            begins = piece.start % width == 0 and width > QUERIES  # a bin that is pooled by pieces: no part ends inside
+            if self._merges and merged and not begins and piece.stop - merged[-1].start <= self._most:
+                merged[-1] = range(merged[-1].start, piece.stop)
+            else:
+                merged.append(piece)
+        return merged
 
     def of(self, rows: range, columns: slice, known: LogSumExp | None) -> Stripe:
         """Make the stripe of some queries.
@@ -54,20 +65,14 @@ class Stripes:
             columns: the bins of keys that some of them may attend to.
             known: their log-normalizers, if they are known and useful.
         """
-        grid = self._grid.view(-1)[: len(self._grid) * len(rows)].view(len(self._grid), len(rows))
+        shape = self._region.shape[1], filled_up(len(rows))
+        grid = self._grid[: shape[0] * shape[1]].view(shape)[:, : len(rows)]
         about = self._att, self._region, rows, columns, self._stage, self._pool, grid
         if self._stage in CARRIED:
             return CarriedStripe(known, *about)
+        if self._library is not None:
+            return FusedStripe(self._library, known, *about)
         return self._unknown(*about) if known is None else KnownStripe(known, *about)
-
-    @cached_property
-    def _kernels(self) -> Kernels | None:
-        """The kernels of the fused pass, decided once: a pass does not switch to them midway."""
-        if self._fast is False or not _has_kernels(self._att, self._stage) or self._region.queries.step > 1:
-            return None
-        if self._fast:
-            return ACCELERATOR.wait()  # a worker process may have to compile them first
-        return ACCELERATOR.of_pass(len(self._region.queries) * len(self._region.keys))
 
     @cached_property
     def _unknown(self) -> Callable[..., Stripe]:
@@ -80,17 +85,6 @@ class Stripes:
             return AttentionStripe
         if self._dense:
             return DenseStripe
-        if self._kernels is not None:
-            return partial(FusedMaximum if self._pool == "max" else FusedSum, self._kernels)
         if is_small(whole, region.queries):
             return SmallStripe
         return OnlineMaximum if self._pool == "max" else OnlineSum
-
-
-def takes_fused_pass(att: AttentionBase, stage: str, cells: int) -> bool:
-    """Return whether the fused pass makes a picture over so many cells; the answer holds for all its parts."""
-    return _has_kernels(att, stage) and ACCELERATOR.of_pass(cells) is not None
-
-
-def _has_kernels(att: AttentionBase, stage: str) -> bool:
-    return stage == "weights" and att.result_dtype == torch.float32 and att.device.type == "cpu"

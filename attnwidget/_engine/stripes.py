@@ -15,6 +15,8 @@ from torch import Tensor
 from .._rules.rules import Allowed, whole
 from .base import AttentionBase, Head
 from .dense_masks import filled
+from .fused import BLOCK, Library
+from .fused_pass import Bins, FusedPass, multiplies
 from .logsumexp import LogSumExp
 from .matmul import exp_
 from .pooling import larger_by_size, pool_by_size, pool_first, pool_last
@@ -172,6 +174,48 @@ class CarriedStripe(Stripe):
         if self.pool == "mean":
             return super().by_bin()
         return pool_by_size(self.bins.mT, self.region.query_bin)
+
+
+class FusedStripe(Stripe):
+    """Weights of any scores, pooled by the compiled library.
+
+    Args:
+        library: the library.
+        known: the log-normalizers, if they are known.
+        about: as in `Stripe`.
+    """
+
+    def __init__(self, library: Library, known: LogSumExp | None, *about: Any):
+        super().__init__(*about)
+        self.known, self.empty_value = known, -inf if self.pool == "max" else None
+        width, columns = self.region.key_bin, self.columns
+        used = columns.start * width // BLOCK * BLOCK // width  # where the library begins
+        self.grid[used : columns.start].fill_(self.start)
+        bins = Bins(self.grid, self.region.keys.start, width, used, mean=self.pool == "mean")
+        self._pass = FusedPass(library, self.head, self.rows, bins)
+
+    def run(self) -> Iterator[tuple[range, Allowed]]:
+        """Pool all blocks in turn."""
+        if not multiplies(self.att, self.region.batch):
+            yield from super().run()
+            return
+        row = self.head.block(self.rows, self.region.keys)
+        for keys in self._pass.multiply(self.att.rules.span(row)):
+            yield keys, True
+
+    def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:
+        """Pool a block of masked scores."""
+        self._pass.add(keys, S)
+
+    def finish(self) -> LogSumExp:
+        """Compute the final numbers. Return the log-normalizers of the queries."""
+        found = self._pass.log_normalizers() if self.known is None else self.known
+        self._values = self._pass.pooled(self.columns, self.region.query_bin, found)
+        return found
+
+    def pooled(self) -> Tensor:
+        """Return the final numbers, (rows, columns); call after `finish`."""
+        return self._values
 
 
 class SmallStripe(Stripe):

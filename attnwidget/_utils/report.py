@@ -16,7 +16,7 @@ import torch
 # The packages attnwidget builds on or meets, and the programs that show it; installed ones are listed.
 PACKAGES = (
     *("torch", "numpy", "anywidget", "ipywidgets", "traitlets", "safetensors"),
-    *("transformers", "matplotlib", "distributed", "numba", "pandas"),
+    *("transformers", "matplotlib", "distributed", "pandas"),
     *("ipykernel", "ipython", "jupyterlab", "jupyterlab_widgets", "notebook", "marimo", "voila", "jupyter_server"),
 )
 NOTES: dict[str, Callable[[], str]] = {}  # notes of other modules about this machine, once they are imported

@@ -9,6 +9,7 @@ from attnwidget._engine import (
     cache_policies,
     cost,
     dense_masks,
+    fused_pass,
     merged_words,
     overview,
     pooling,
@@ -31,6 +32,8 @@ def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, size in (("QUERIES", QUERIES), ("KEYS", KEYS)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, size)
+    monkeypatch.setattr(stripe_choice, "MOST_QUERIES", QUERIES)
+    monkeypatch.setattr(fused_pass, "CELLS_AT_ONCE", QUERIES * KEYS)
     monkeypatch.setattr(rules, "MIN_INNER_KEYS", 1)
     monkeypatch.setattr(dense_masks, "PRODUCT_CELLS", QUERIES * KEYS)
     monkeypatch.setattr(dense_masks, "MAX_CELLS_AT_ONCE", 60)

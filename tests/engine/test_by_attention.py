@@ -11,7 +11,7 @@ from tolerance import rounding
 from torch.testing import assert_close
 
 from attnwidget import masks, segments
-from attnwidget._engine import by_attention, overview, segment_sums
+from attnwidget._engine import by_attention, fused, overview, segment_sums
 from attnwidget.attention import Attention
 
 B, H, G, N, D = 2, 6, 3, 90, 16
@@ -37,6 +37,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         return attend(q, k, v, **how)
 
     monkeypatch.setattr(by_attention, "DEVICES", ("cpu",))
+    monkeypatch.setenv(fused.VARIABLE, "0")
     monkeypatch.setattr(F, "scaled_dot_product_attention", counting)
     return found
 

@@ -15,7 +15,17 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnwidget import masks
-from attnwidget._engine import dense_masks, overview, pooling, softmax, stages, stripe_choice, stripes
+from attnwidget._engine import (
+    dense_masks,
+    fused,
+    fused_pass,
+    overview,
+    pooling,
+    softmax,
+    stages,
+    stripe_choice,
+    stripes,
+)
 from attnwidget._engine.regions import TileAddress
 from attnwidget._rules import rules
 from attnwidget.attention import STAGES, Attention
@@ -119,6 +129,8 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     for module in (pooling, stripes, stages, dense_masks):
         monkeypatch.setattr(module, "KEYS", 128)
     monkeypatch.setattr(dense_masks, "PRODUCT_CELLS", 64 * 128)
+    monkeypatch.setattr(stripe_choice, "MOST_QUERIES", 64)
+    monkeypatch.setattr(fused_pass, "CELLS_AT_ONCE", 64 * 128)
     return 64 * 128
 
 
@@ -144,7 +156,8 @@ def test_a_dense_mask_is_never_copied_whole(short_blocks: int) -> None:
     assert largest.cells == mask.numel()  # the mask itself, seen through views
 
 
-def test_blocks_above_the_diagonal_are_not_computed(short_blocks: int) -> None:
+def test_blocks_above_the_diagonal_are_not_computed(short_blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fused.VARIABLE, "0")
     products = []
 
     class Products(TorchDispatchMode):

@@ -13,7 +13,7 @@ from tolerance import approx, rounding, sums
 from torch import Tensor
 from torch.testing import assert_close
 
-from attnwidget._engine import logsumexp, matmul, overview, regions, stages
+from attnwidget._engine import fused_pass, logsumexp, matmul, overview, regions, stages
 from attnwidget._engine.level_cache import LevelCache
 from attnwidget._engine.regions import TileAddress
 from attnwidget._engine.stages import BY_SIZE
@@ -201,13 +201,18 @@ def test_rows_that_were_looked_at_are_known_from_then_on() -> None:
 
 def test_a_tile_of_known_rows_computes_its_own_cells_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     att = Attention(*torch.randn(2, 3000, 8))
-    cells, of = [], matmul.Product.of
+    cells, of, pool = [], matmul.Product.of, fused_pass.FusedPass._pool
 
     def counting(product: matmul.Product, k: Tensor, room: matmul.Scratch | None) -> Tensor:
         cells.append(len(product.q) * len(k))
         return of(product, k, room)
 
+    def counting_too(fused: fused_pass.FusedPass, keys: range, *about: object, **scores: int) -> None:
+        cells.append(len(fused._rows) * len(keys))
+        pool(fused, keys, *about, **scores)  # type: ignore[arg-type]
+
     monkeypatch.setattr(matmul.Product, "of", counting)
+    monkeypatch.setattr(fused_pass.FusedPass, "_pool", counting_too)
     for column, many in ((3, 256 * 3256), (4, 256 * 256), (2, 256 * 256)):
         cells.clear()
         overview.tile(att, 0, 0, TileAddress(0, 2, column))
@@ -313,7 +318,10 @@ def test_levels_of_tensors_that_changed_are_not_used() -> None:
 
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("scale", [0.1, 9.0])
-def test_a_pass_in_slices_is_the_overview_to_the_last_bit(pool: str, scale: float) -> None:
+def test_a_pass_in_slices_is_the_overview_to_the_last_bit(
+    pool: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_pass, "CELLS_AT_ONCE", 1 << 19)
     q, k = torch.randn(2, 3000, 8)
     expected = Attention(q, k, is_causal=True, scale=scale).overview(pool=pool)
     att = Attention(q, k, is_causal=True, scale=scale)
@@ -325,7 +333,7 @@ def test_a_pass_in_slices_is_the_overview_to_the_last_bit(pool: str, scale: floa
         assert torch.is_grad_enabled()  # whoever runs between the slices is in no mode of ours
         shares.append(share)
         done.append(slices.done)
-    assert len(shares) > 10
+    assert len(shares) > 8
     assert shares == sorted(shares)
     assert shares[-1] == approx(1, sums(len(shares), size=0, dtype=torch.float64))
     assert done[-1] == 3000
@@ -361,7 +369,8 @@ def test_a_slice_is_short_at_any_length() -> None:
     assert slices.share < 0.9
 
 
-def test_rows_of_a_tile_are_had_in_slices_too() -> None:
+def test_rows_of_a_tile_are_had_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_pass, "CELLS_AT_ONCE", 256 * stages.KEYS)
     att = Attention(torch.randn(1000, 16), torch.randn(100_000, 16))
     region = regions.tile_region(att, 0, 0, TileAddress(0, 0, 7, 256))
     slices = overview.OverviewPass(att, region, "weights", "max", 0)

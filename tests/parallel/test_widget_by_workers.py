@@ -127,11 +127,11 @@ def test_rows_that_workers_had_are_not_computed_again(pools: dict[str, Executor]
     computed: list[int] = []
     rows = level_cache.computed_rows
 
-    def counted(att: Any, key: Any, queries: range, bins: Any, fast: bool) -> Any:
+    def counted(att: Any, key: Any, queries: range, bins: Any) -> Any:
         computed.append(queries.start)
         if len(computed) == 9 and len(set(computed)) == 9:
             raise MemoryError("too much")
-        return rows(att, key, queries, bins, fast)
+        return rows(att, key, queries, bins)
 
     counted.__module__, counted.__qualname__ = rows.__module__, rows.__qualname__
     monkeypatch.setattr(level_cache, "computed_rows", counted)

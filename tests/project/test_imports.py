@@ -13,7 +13,7 @@ import pytest
 
 import attnwidget
 
-LATE = {"matplotlib", "transformers", "dask", "distributed", "numba", "pandas", "safetensors", "PIL", "tokenizers"}
+LATE = {"matplotlib", "transformers", "dask", "distributed", "pandas", "safetensors", "PIL", "tokenizers"}
 LATE |= {"scipy", "sklearn"}
 NOTEBOOK = {"IPython", "ipywidgets", "anywidget", "traitlets"}
 

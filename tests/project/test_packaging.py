@@ -21,9 +21,11 @@ import pytest
 from rehearse import borrowed, environment, run
 
 import attnwidget
+import native
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "attnwidget" / "static"
+BUILT = "attnwidget/static", "attnwidget/_engine/compiled"
 
 pytestmark = pytest.mark.packaging
 
@@ -205,13 +207,42 @@ def test_wheel_carries_bundle_types_and_samples(wheel: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_wheel_carries_the_compiled_pass_of_every_system(wheel: Path) -> None:
+    """By the first bytes of each library, and no absolute path of this machine."""
+    starts = {"so": b"\x7fELF", "dylib": b"\xcf\xfa\xed\xfe", "dll": b"MZ"}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in native.SYSTEMS:
+            library = archive.read(f"attnwidget/_engine/compiled/{name}")
+            assert library.startswith(starts[name.rpartition(".")[2]])
+            assert b"finish_" in library
+            assert str(ROOT).encode() not in library
+            assert len(library) < 60_000
+
+
+@pytest.mark.thorough
+def test_a_build_without_a_compiler_says_so_and_goes_on(tmp_path: Path) -> None:
+    for name in ("tools", "native"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "attnwidget" / "_engine").mkdir(parents=True)
+    command = [sys.executable, "-S", "tools/native.py", "here"]  # -S: without the compiler that pip has installed
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "for want of a C compiler: `python -m pip install 'ziglang" in done.stderr
+    assert "long pictures take up to twice the time" in done.stderr
+
+
+def test_the_compiled_pass_is_of_the_present_sources() -> None:
+    assert native.is_fresh(native.here()), "run `make bundle`"
+
+
+@pytest.mark.thorough
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """A file of git is in it, what is built is in it, and no file that lies about in a checkout."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     in_git = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "attnwidget", cwd=ROOT)
     package = {name for name in in_git.split("\0") if name and (ROOT / name).is_file()}
-    built = {f"attnwidget/static/{path.name}" for path in STATIC.iterdir()}
+    built = {f"{folder}/{path.name}" for folder in BUILT for path in (ROOT / folder).iterdir()}
     about = {"METADATA", "WHEEL", "RECORD", "licenses/LICENSE"}
     info = f"attnwidget-{attnwidget.__version__}.dist-info"
     assert set(names) == package | built | {f"{info}/{name}" for name in about}
@@ -224,7 +255,7 @@ def test_sdist_holds_what_git_has_and_what_is_built(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
     in_git = set(run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split("\0"))
-    static = {f"attnwidget/static/{path.name}" for path in STATIC.iterdir()}
+    static = {f"{folder}/{path.name}" for folder in BUILT for path in (ROOT / folder).iterdir()}
     assert names - in_git - static == {"PKG-INFO"}
     assert {"README.md", "LICENSE", "pyproject.toml", "hatch_build.py", "tools/js.py", "CHANGELOG.md"} | static <= names
 

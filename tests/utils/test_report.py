@@ -33,7 +33,7 @@ def test_names_what_is_installed_and_where_it_runs(pages: reports.Pages) -> None
     assert repr(found) == text
 
 
-HEAVY = ("transformers", "matplotlib", "jupyterlab", "marimo", "numba", "distributed", "pandas")
+HEAVY = ("transformers", "matplotlib", "jupyterlab", "marimo", "distributed", "pandas")
 
 
 def test_imports_nothing_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

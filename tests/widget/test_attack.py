@@ -7,7 +7,7 @@ import importlib.util
 import random
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import ipywidgets
@@ -151,26 +151,6 @@ def test_a_run_goes_on_where_it_was_stopped_and_tells_its_faults(
     assert "FAULT in short, --only 'short' --round 1 --messages" in capsys.readouterr().out
     ATTACK.run_all(rounds[:1], 4, log)  # another seed is another run
     assert run == [0, 1, 2, 0]
-
-
-@pytest.mark.thorough
-def test_the_fused_pass_is_compiled_before_any_message_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    def noted(what: str, found: Any) -> Any:
-        return lambda *_, **__: [done.append(what), found][1]
-
-    monkeypatch.delenv("ATTNWIDGET_FAST", raising=False)
-    monkeypatch.setattr(ATTACK.fused, "ACCELERATOR", SimpleNamespace(wait=noted("compiled", None), describe=str))
-    monkeypatch.setattr(ATTACK, "run_all", noted("sent", []))
-    for name, found in (("give_back_at_once", None), ("open_and_close", (None, None)), ("change_heads", (None, None))):
-        monkeypatch.setattr(ATTACK, name, noted(name, found))
-    monkeypatch.setattr(ATTACK, "status", lambda _: 0.0)
-    monkeypatch.setattr(ATTACK, "tell_kept", lambda *_: [])
-    monkeypatch.setattr(ATTACK.torch, "set_num_threads", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["attack.py", "--messages", "1"])
-    assert ATTACK.main() == 0
-    assert done.index("compiled") < done.index("sent")
 
 
 @pytest.mark.thorough

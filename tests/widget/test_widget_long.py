@@ -20,7 +20,7 @@ from front_end import BLOCKED, Array, FrontEnd, decode, decode_cells, decode_tok
 from tolerance import approx, rounding
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, masks
-from attnwidget._engine import cost, overview
+from attnwidget._engine import cost, fused_pass, overview, stripe_choice
 from attnwidget._engine import level_cache as levels
 from attnwidget._engine.level_cache import LevelBuild
 from attnwidget._engine.regions import Region
@@ -39,6 +39,8 @@ def long_from_few_cells(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step for each block, and word after each, so that something can happen at any point."""
+    monkeypatch.setattr(fused_pass, "CELLS_AT_ONCE", 1 << 19)
+    monkeypatch.setattr(stripe_choice, "MOST_QUERIES", 512)
     monkeypatch.setattr(picture, "LIMITS", picture.Limits(report=0, estimate=0, slice=0))
 
 
@@ -370,6 +372,7 @@ def test_what_stayed_sampled_for_want_of_a_loop_is_resumed_with_one(front_end: F
     assert w.picture["sampled"] is None
 
 
+@pytest.mark.usefixtures("short_slices")
 def test_questions_are_answered_while_it_runs(front_end: FrontEnd) -> None:
     q, k = tensors(20_000, 20_000)
 
@@ -415,6 +418,7 @@ def test_an_error_on_the_way_becomes_the_pictures(
     assert caplog.records == []
 
 
+@pytest.mark.usefixtures("short_slices")
 @pytest.mark.filterwarnings("ignore:.*changed")
 def test_tensors_that_change_on_the_way_are_said(front_end: FrontEnd) -> None:
     q, k = tensors(20_000, 20_000)
