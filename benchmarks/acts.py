@@ -124,12 +124,15 @@ ACTS: dict[str, list[Act]] = {
         ("color range", "menu", [["Color", "row"], ["Color", "head"]]),
         ("palette", "menu", [["More", "viridis"], ["More", "zero is"]]),
     ],
+    "Stages": [("what if", "click", [["float16"], ["as they are"]])],
     "Graph": [("direction", "menu", [["Read", "what attends"], ["Read", "what it attends"]])],
     "": [
         ("view: graph", "click", [["Graph"], ["Heatmap"]]),
         ("view: heads", "click", [["Heads"], ["Heatmap"]]),
         ("view: segments", "click", [["Segments"], ["Heatmap"]]),
         ("view: stages", "click", [["Stages"], ["Heatmap"]]),
+        # Last, since all heads stay chosen, and the graph then draws all of them.
+        ("heads combined", "menu", [["Heads one", "mean of several"], ["Heads mean", "one"]]),
     ],
 }
 
@@ -151,8 +154,11 @@ def measure(lab: Lab, channel: SlowChannel, asked: argparse.Namespace) -> dict[s
         if view:
             page.get_by_role("tab", name=view, exact=True).click()
             page.wait_for_timeout(1500)
+        if view == "Stages":
+            page.get_by_role("button", name="What if").click()
+            page.wait_for_timeout(500)
         for name, kind, given in acts:
-            if asked.only not in name or (is_long and (kind == "hover" or view == "Graph")):
+            if asked.only not in name or (is_long and (kind == "hover" or view in ("Graph", "Stages"))):
                 continue
             try:
                 for run in range(asked.runs + 2):
@@ -161,7 +167,7 @@ def measure(lab: Lab, channel: SlowChannel, asked: argparse.Namespace) -> dict[s
                     found.setdefault(called, []).append([one / 1000 for one in took])
             except Exception as error:
                 print(name, str(error)[:300], file=sys.stderr)
-            if not view:
+            if name.startswith("view"):
                 page.get_by_role("tab", name="Heatmap", exact=True).click()
                 page.wait_for_timeout(800)
     lab.close()

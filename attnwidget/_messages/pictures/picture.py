@@ -29,7 +29,7 @@ from ..codec import encoding
 from . import sinks
 
 PICTURE_SIZE = 512  # bins along a side, at most
-MAX_FIRST_CELLS = 3 << 23  # the cost of the sampled rows that come first: 50 ms of two cores
+MAX_FIRST_CELLS = 1 << 24  # the cost of the sampled rows that come first: 15 ms of two cores
 LEAST_ROWS = 4  # in the first picture
 OF = ("layer", "batch", "head", "stage", "pool")  # the fields that identify a picture
 
@@ -59,7 +59,7 @@ class Limits:
 
     report: float = 0.25
     estimate: float = 2.5
-    slice: float = 0.02
+    slice: float = 0.01
 
 
 LIMITS = Limits()
