@@ -8,6 +8,7 @@
 // Comparisons with NaN are false: maxima skip it and sums keep it.
 
 typedef long long i64;
+typedef unsigned char u8;
 
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
@@ -42,6 +43,8 @@ struct pass {
     const float *q;      // [queries][size]
     const float *k;      // [keys][size]
     const float *scores; // [keys][queries], instead of q and k; or null
+    const float *bias;   // added to the score of query i and key j: bias[i * bias_q + j * bias_k]; or null
+    const u8 *mask;      // in the same way: not 0 where a cell is allowed, or with `hide` where it is blocked; or null
     float *bins;         // [columns][queries], largest scores or sums of exp(score - base) so far
     float *m;            // [queries] the largest score so far
     float *base;         // [queries] what is taken off before exp; -inf before any key
@@ -50,6 +53,7 @@ struct pass {
     float *room;         // to compute in, for each thread room_size numbers: [PANEL + 1 + size][QUERIES]
     i64 queries, keys, size;
     i64 q_stride, k_stride, scores_stride, bins_stride;
+    i64 bias_q, bias_k, mask_q, mask_k, hide;
     i64 width, before;   // keys in a bin, and how many of them come before the first key
     i64 column;          // the first bin in use
     i64 mean;            // whether to sum
@@ -58,6 +62,7 @@ struct pass {
     i64 next, threads;   // 0, 0: which queries are taken, and how many threads have come
     i64 low, high, stop; // query i may attend to key j if i * step + low <= j <= i * step + high and j < stop
     float scale;         // of the products
+    float lowest;        // a bias of this and less blocks its cell
 };
 
 struct grid {
@@ -109,6 +114,22 @@ static void copy_scores(const struct pass *p, i64 q, i64 queries, i64 k, i64 key
     for (i64 r = 0; r < keys; r++)
         for (i64 j = 0; j < QUERIES; j++)
             S[r * QUERIES + j] = j < queries ? p->scores[(k + r) * p->scores_stride + q + j] : 0;
+}
+
+// Add the bias to a panel, and write -inf where it or the mask blocks a cell.
+static void apply_tensors(const struct pass *p, i64 q, i64 queries, i64 k, i64 keys, float *S) {
+    for (i64 j = 0; p->bias && j < queries; j++) {
+        const float *bias = p->bias + (q + j) * p->bias_q + k * p->bias_k;
+        for (i64 r = 0; r < keys; r++) {
+            const float added = bias[r * p->bias_k];
+            S[r * QUERIES + j] = added <= p->lowest ? EMPTY : S[r * QUERIES + j] + added; // NaN is added, so that it shows
+        }
+    }
+    for (i64 j = 0; p->mask && j < queries; j++) {
+        const u8 *mask = p->mask + (q + j) * p->mask_q + k * p->mask_k;
+        for (i64 r = 0; r < keys; r++)
+            if ((mask[r * p->mask_k] != 0) == p->hide) S[r * QUERIES + j] = EMPTY;
+    }
 }
 
 #if defined(__x86_64__)

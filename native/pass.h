@@ -129,6 +129,7 @@ TARGET static void NAME(pool_all)(const struct pass *whole, i64 q, float *room) 
             else
                 for (i64 r = 0; r < keys; r += ROWS)
                     NAME(product)(&p, queries, p.k + (k + r) * p.k_stride, keys - r, S + r * QUERIES);
+            if (p.bias || p.mask) apply_tensors(&p, q, lanes, k, keys, S);
             if (covered == SOME) exclude(&p, q, lanes, k, keys, S);
             NAME(pool)(&p, S, keys, lanes, p.before + k, added);
         }

@@ -21,6 +21,8 @@ from .._utils.validation import as_size
 from ..masks import Mask, MaskFunction
 from .head_sampling import weight_rows
 
+ROUNDING = 2.0**-19  # of a share of weights in float32
+
 
 @dataclass(frozen=True, eq=False)
 class Kept:
@@ -151,7 +153,8 @@ def recalling(head: Head) -> Generator[tuple[range, Tensor | None], None, None]:
 
 def _recall(before: LogSumExp, after: LogSumExp) -> Tensor:
     """Return the kept share of the weights, from the log-normalizers over all keys and over the kept keys."""
-    recall = (after.m - before.m + (after.log_l - before.log_l)).exp().clamp(max=1)
+    recall = (after.m - before.m + (after.log_l - before.log_l)).exp()
+    recall.masked_fill_(recall > 1 - ROUNDING, 1)  # the sums over all keys and over those kept may have other orders
     return recall.masked_fill(after.log_l.isposinf(), 0).masked_fill(before.log_l.isposinf(), torch.nan)
 
 

@@ -30,12 +30,16 @@ class PassArguments(ctypes.Structure):
     """The struct `pass` of native/pass.c, which says what each of them is."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("q", "k", "scores", "bins", "m", "base", "off", "total", "room")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("q", "k", "scores", "bias", "mask", "bins", "m", "base", "off", "total", "room")
+        ),
         *((name, ctypes.c_int64) for name in ("queries", "keys", "size")),
         *((name, ctypes.c_int64) for name in ("q_stride", "k_stride", "scores_stride", "bins_stride")),
+        *((name, ctypes.c_int64) for name in ("bias_q", "bias_k", "mask_q", "mask_k", "hide")),
         *((name, ctypes.c_int64) for name in ("width", "before", "column", "mean", "step")),
         *((name, ctypes.c_int64) for name in ("room_size", "next", "threads", "low", "high", "stop")),
-        ("scale", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("scale", "lowest")),
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._rules.rules import Bias, Keep, Rules
 from ..masks import BandLimits
 from .base import AttentionBase, Head
 from .fused import BLOCK, PANEL, QUERIES, GridArguments, Library, PassArguments, in_threads, library
@@ -46,10 +47,32 @@ def library_for(att: AttentionBase) -> Library | None:
     return library() if fits else None
 
 
-def multiplies(att: AttentionBase, batch: int) -> bool:
-    """Return whether the library computes the scores of a sample itself: products of q and k, with only band limits."""
-    only_limits = att.rules.band_limits(batch) is not None and not att.rules.biases and att.softcap is None
-    return only_limits and isinstance(att.source, Products)
+class LibraryRules(NamedTuple):
+    """Rules that the library applies itself: band limits, and at most one mask and one bias that are tensors."""
+
+    limits: BandLimits
+    mask: Keep | None
+    bias: Bias | None
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether there is more than band limits."""
+        return self.mask is not None or self.bias is not None
+
+
+def rules_of(att: AttentionBase, batch: int) -> LibraryRules | None:
+    """Return the rules of a sample if the library can compute its masked scores from q and k; None if it cannot."""
+    rules = att.rules
+    if not isinstance(att.source, Products) or att.softcap is not None or rules.by_score:
+        return None
+    masks = [rule for rule in rules.rules if isinstance(rule, Keep)]
+    biases = [bias for bias in rules.biases if isinstance(bias, Bias)]
+    others = Rules(tuple(rule for rule in rules.rules if not isinstance(rule, Keep | Bias))).band_limits(batch)
+    if others is None or len(masks) > 1 or len(biases) > 1:
+        return None
+    if any(one.mask.element_size() != 1 for one in masks) or any(one.added.dtype != torch.float32 for one in biases):
+        return None
+    return LibraryRules(others, masks[0] if masks else None, biases[0] if biases else None)
 
 
 def filled_up(queries: int) -> int:
@@ -76,15 +99,13 @@ class FusedPass:
         if sink is not None:
             self._state[2], self._state[3] = sink, 1
 
-    def multiply(self, keys: range) -> Iterator[range]:
-        """Pool scores that the library computes itself, if it `multiplies`; yields the keys of each call.
+    def multiply(self, keys: range, rules: LibraryRules) -> Iterator[range]:
+        """Pool scores that the library computes itself, by the result of `rules_of`; yields the keys of each call.
 
         Calls begin where a block of the library would begin, so numbers do not depend on how queries were divided.
         """
         att, batch, index = self._head
-        limits = att.rules.band_limits(batch)
         assert isinstance(att.source, Products)
-        assert limits is not None
         q, k = att.source.of_head(batch, index, self._rows)
         q, first = _readable(q), self._bins.first
         step = max(1, CELLS_AT_ONCE // len(self._rows) // BLOCK) * BLOCK
@@ -92,8 +113,8 @@ class FusedPass:
             piece = range(start, min(start + step, keys.stop))
             part = _readable(k[piece.start : piece.stop])
             products = {"q": q.data_ptr(), "k": part.data_ptr(), "q_stride": q.stride(0), "k_stride": part.stride(0)}
-            self._pool(piece, limits, size=q.shape[1], **products)
-            yield piece
+            self._pool(piece, rules.limits, size=q.shape[1], **products, **self._tensors(rules, piece))
+            yield range(max(start, keys.start), piece.stop)
 
     def add(self, keys: range, S: Tensor) -> None:
         """Pool a block of masked scores, (keys, queries)."""
@@ -143,7 +164,22 @@ class FusedPass:
             values[bad.nonzero()[:, 0] // width] = nan
         return values
 
-    def _pool(self, keys: range, limits: BandLimits, **scores: int) -> None:
+    def _tensors(self, rules: LibraryRules, keys: range) -> dict[str, Any]:
+        """Return the arguments for mask and bias."""
+        found: dict[str, Any] = {}
+        _, batch, index = self._head
+        tensors = {} if rules.mask is None else {"mask": rules.mask.mask}
+        tensors |= {} if rules.bias is None else {"bias": rules.bias.added}
+        for name, whole in tensors.items():
+            x = whole[batch if whole.shape[0] > 1 else 0, index if whole.shape[1] > 1 else 0]
+            down, across = (x.stride(axis) if x.shape[axis] > 1 else 0 for axis in (0, 1))
+            first = x.data_ptr() + (self._rows.start * down + keys.start * across) * x.element_size()
+            found |= {name: first, f"{name}_q": down * self._rows.step, f"{name}_k": across}
+        if rules.mask is not None:
+            found["hide"] = rules.mask.hide
+        return found | ({} if rules.bias is None else {"lowest": rules.bias.lowest})
+
+    def _pool(self, keys: range, limits: BandLimits, **scores: Any) -> None:
         """Pool some keys."""
         bins, rows = self._bins, self._rows
         room = Room(-(-len(rows) // QUERIES), (PANEL + 1 + scores.get("size", 0)) * QUERIES)

@@ -17,7 +17,7 @@ from torch import Tensor
 from .._utils.indexing import Block, Indices, cuts, take
 from .base import AttentionBase, Head, longest
 from .fused import Library
-from .fused_pass import Bins, FusedPass, filled_up, library_for, multiplies
+from .fused_pass import Bins, FusedPass, LibraryRules, filled_up, library_for, rules_of
 from .logsumexp import LogSumExp
 from .matmul import LOG2_E, exp_
 from .sources import CARRIED
@@ -147,10 +147,10 @@ def normalizing(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]
         return known
     versions = att.versions()
     m, log_l = new(att, 2, len(queries))  # (queries,) each
-    compiled = library_for(att) if isinstance(queries, range) and multiplies(att, batch) else None
+    compiled, rules = library_for(att) if isinstance(queries, range) else None, rules_of(att, batch)
     of_rows: Callable[[Head, Indices], Generator[int, None, LogSumExp]]
-    if compiled is not None:
-        of_rows = partial(_of_fused, compiled)
+    if compiled is not None and rules is not None:
+        of_rows = partial(_of_fused, compiled, rules)
     else:
         of_rows = _of_small if is_small(head, queries) else _of_any
     for piece in cuts(range(len(queries)), 1, QUERIES):
@@ -163,11 +163,11 @@ def normalizing(head: Head, queries: Indices) -> Generator[int, None, LogSumExp]
     return LogSumExp(m, log_l)
 
 
-def _of_fused(compiled: Library, head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
+def _of_fused(compiled: Library, rules: LibraryRules, head: Head, queries: Indices) -> Generator[int, None, LogSumExp]:
     assert isinstance(queries, range)
     whole = new(head.att, 1, filled_up(len(queries))).fill_(-inf)
     found = FusedPass(compiled, head, queries, Bins(whole, 0, max(1, head.att.shape.K), 0, mean=False))
-    for keys in found.multiply(head.att.rules.span(head.block(queries))):
+    for keys in found.multiply(head.att.rules.span(head.block(queries)), rules):
         yield len(queries) * len(keys)
     return found.log_normalizers()
 

@@ -7,10 +7,10 @@ from functools import cached_property
 
 from .base import AttentionBase, Head
 from .by_attention import AttentionStripe, sums_by_attention
-from .fused_pass import filled_up, library_for, multiplies
+from .fused_pass import LibraryRules, filled_up, library_for, rules_of
 from .logsumexp import LogSumExp
 from .regions import Region
-from .softmax import is_small
+from .softmax import is_finite, is_small
 from .sources import CARRIED
 from .stages import NORMALIZED, QUERIES, new, streamed
 from .stripes import (
@@ -40,8 +40,11 @@ class Stripes:
 
     def __init__(self, att: AttentionBase, region: Region, stage: str, pool: str, *, dense: bool):
         self._att, self._region, self._stage, self._pool, self._dense = att, region, stage, pool, dense
-        self._library = library_for(att) if stage == "weights" and not dense else None
-        self._merges = self._library is not None and multiplies(att, region.batch)
+        self._library = library_for(att) if stage == "weights" else None
+        self._rules = None if self._library is None else self._library_rules()
+        self._merges = self._rules is not None
+        if dense and self._rules is None:
+            self._library = None
         most = max(QUERIES, min(MOST_QUERIES, MOST_BINS // max(1, region.shape[1]))) if self._merges else QUERIES
         self._most = min(len(region.queries), most)  # queries of a stripe
         self._grid = new(att, region.shape[1] * filled_up(self._most))
@@ -71,8 +74,17 @@ class Stripes:
         if self._stage in CARRIED:
             return CarriedStripe(known, *about)
         if self._library is not None:
-            return FusedStripe(self._library, known, *about)
+            return FusedStripe(self._library, self._rules, known, *about)
         return self._unknown(*about) if known is None else KnownStripe(known, *about)
+
+    def _library_rules(self) -> LibraryRules | None:
+        att, region = self._att, self._region
+        found = rules_of(att, region.batch)
+        if found is None or not found.has_tensors:
+            return found
+        # Which bins have allowed cells is read off the maxima.
+        reads_off = self._pool == "max" and is_finite(Head(att, region.batch, region.head), region.queries)
+        return found if reads_off else None
 
     @cached_property
     def _unknown(self) -> Callable[..., Stripe]:

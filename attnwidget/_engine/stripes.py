@@ -16,7 +16,7 @@ from .._rules.rules import Allowed, whole
 from .base import AttentionBase, Head
 from .dense_masks import filled
 from .fused import BLOCK, Library
-from .fused_pass import Bins, FusedPass, multiplies
+from .fused_pass import Bins, FusedPass, LibraryRules
 from .logsumexp import LogSumExp
 from .matmul import exp_
 from .pooling import larger_by_size, pool_by_size, pool_first, pool_last
@@ -181,12 +181,14 @@ class FusedStripe(Stripe):
 
     Args:
         library: the library.
+        rules: the rules, if the library computes the scores itself.
         known: the log-normalizers, if they are known.
         about: as in `Stripe`.
     """
 
-    def __init__(self, library: Library, known: LogSumExp | None, *about: Any):
+    def __init__(self, library: Library, rules: LibraryRules | None, known: LogSumExp | None, *about: Any):
         super().__init__(*about)
+        self._rules = rules
         self.known, self.empty_value = known, -inf if self.pool == "max" else None
         width, columns = self.region.key_bin, self.columns
         used = columns.start * width // BLOCK * BLOCK // width  # where the library begins
@@ -196,11 +198,11 @@ class FusedStripe(Stripe):
 
     def run(self) -> Iterator[tuple[range, Allowed]]:
         """Pool all blocks in turn."""
-        if not multiplies(self.att, self.region.batch):
+        if self._rules is None:
             yield from super().run()
             return
         row = self.head.block(self.rows, self.region.keys)
-        for keys in self._pass.multiply(self.att.rules.span(row)):
+        for keys in self._pass.multiply(self.att.rules.span(row), self._rules):
             yield keys, True
 
     def add(self, keys: range, S: Tensor, allowed: Allowed) -> None:

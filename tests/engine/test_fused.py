@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 import attnwidget
 from attnwidget import masks
-from attnwidget._engine import fused, fused_pass, overview, parts, stages, stripe_choice
+from attnwidget._engine import dense_masks, fused, fused_pass, overview, parts, stages, stripe_choice
 from attnwidget.attention import Attention
 from examples import examples
 
@@ -31,7 +31,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     monkeypatch.delenv(fused.VARIABLE, raising=False)
     monkeypatch.setattr(fused_pass, "CELLS_AT_ONCE", 128 * 40)
     monkeypatch.setattr(stripe_choice, "MOST_QUERIES", 128)
-    for module in (overview, stages, stripe_choice):
+    for module in (dense_masks, overview, stages, stripe_choice):
         monkeypatch.setattr(module, "QUERIES", 128)
     library, calls = fused.library(), {"run": 0, "finish": 0}
     assert library is not None, fused.loaded().state
@@ -122,6 +122,48 @@ def test_the_fused_pass_and_the_present_one_agree(case: str, size: int, pool: st
     assert torch.equal(found.fused.allowed, found.present.allowed)
     normalizers = found.ours.log_normalizer(0, 0), found.theirs.log_normalizer(0, 0)
     assert_close(*normalizers, rtol=1e-6, atol=1e-5)
+
+
+def random_mask(down: int, across: int) -> torch.Tensor:
+    mask = torch.rand(down, across, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask[:5] = False  # empty rows
+    return mask
+
+
+def random_bias(down: int, across: int) -> torch.Tensor:
+    bias = torch.randn(1, 1, down, across, generator=torch.Generator().manual_seed(2))
+    return bias.masked_fill(torch.rand(down, across, generator=torch.Generator().manual_seed(3)) > 0.7, -torch.inf)
+
+
+TENSORS: dict[str, dict[str, Any]] = {
+    "mask": {"mask": random_mask(150, 170)},
+    "mask of bytes, turned": {"mask": random_mask(170, 150).to(torch.uint8).mT, "mask_means": "hide"},
+    "mask of keys": {"mask": random_mask(6, 170)[5:]},
+    "bias": {"bias": random_bias(150, 170)},
+    "bias of queries, and a mask": {"bias": random_bias(150, 1), "mask": random_mask(150, 170)},
+    "mask and window": {"mask": random_mask(150, 170), "window": 40},
+    "lowest numbers": {"bias": random_bias(150, 170).clamp(min=torch.finfo(torch.float32).min)},
+}
+
+
+@needs_library
+@pytest.mark.parametrize("size", [200, 13])
+@pytest.mark.parametrize("case", TENSORS)
+def test_masks_and_biases_that_are_tensors_are_applied_by_the_library(
+    case: str, size: int, counted: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k = make(150, 170)
+    found = both(lambda: Attention(q, k, **TENSORS[case]), size=size)
+    assert_close(found.fused.values, found.present.values, rtol=1e-5, atol=1e-7)
+    assert torch.equal(found.fused.allowed, found.present.allowed)
+    assert counted["run"] == 2  # one for each stripe: no blocks of scores
+    ours, theirs = (att.log_normalizer(0, 0) for att in (found.ours, found.theirs))
+    assert_close(ours, theirs, rtol=1e-6, atol=1e-5)
+    sampled = overview.sampled(Attention(q, k, **TENSORS[case]), 0, 0, rows=40, columns=30)
+    monkeypatch.setenv(fused.VARIABLE, "0")
+    expected = overview.sampled(Attention(q, k, **TENSORS[case]), 0, 0, rows=40, columns=30)
+    assert_close(sampled.values, expected.values, rtol=1e-5, atol=1e-7)
+    assert torch.equal(sampled.allowed, expected.allowed)
 
 
 @needs_library
