@@ -110,8 +110,9 @@ const onPage = () => `Symbol.for("attnwidget parts ${digest()}")`;
  * unpacked and evaluated once. Any other part is unpacked and evaluated when the core first opens it; what it takes from
  * the core it imports from the core's own address, which is therefore kept.
  */
-function scriptOf(core, start) {
+function scriptOf(core, start, first) {
   return `/* attnwidget, built from ${digest()} */
+${first}export const { paintFirst } = attnwidgetFirst;
 const numbers = new Uint8Array(127);
 for (let code = 32, number = 0; code < 127; code++) if (![34, 58, 60, 92].includes(code)) numbers[code] = number++;
 const bytesOf = (packed) => {
@@ -214,7 +215,8 @@ const toStatic = {
       const { outputFiles: loaders } = await esbuild.build({ ...loader, define: { DIGEST: JSON.stringify(digest()) } });
       const { metafile, start, parts } = await inParts();
       const { core, ...others } = parts;
-      const script = scriptOf(core, start);
+      const { outputFiles: firsts } = await esbuild.build(first);
+      const script = scriptOf(core, start, firsts[0].text);
       const rest = JSON.stringify({ digest: digest(), parts: others });
       const style = outputFiles.find(({ path }) => path.endsWith(".css")).text;
       for (const [name, text] of Object.entries(others)) console.log(`${`  ${name}`.padEnd(12)}${size(text)}`);
@@ -266,6 +268,16 @@ const script = {
 
 /** What each widget carries; the rest is sent once. */
 const loader = { ...common, entryPoints: ["src/loader.ts"], format: "esm", outdir: "out", write: false };
+
+/** Stands before the packed core, to draw the first picture while that is unpacked. */
+const first = {
+  ...common,
+  entryPoints: ["src/first.ts"],
+  format: "iife",
+  globalName: "attnwidgetFirst",
+  outdir: "out",
+  write: false,
+};
 
 /** Run by a page of its own, as no module: one that is opened from file:// may load none. */
 const page = { ...common, entryPoints: ["src/export-page.ts"], format: "iife", outdir: "out", write: false };

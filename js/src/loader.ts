@@ -28,6 +28,15 @@ interface SharedModel {
   get(name: keyof FrontEnd): unknown;
 }
 
+/** The core script, before it is unpacked. */
+interface Core {
+  readonly default: Widget | (() => Promise<Widget>);
+  readonly paintFirst?: Painter;
+}
+
+/** Draws a widget's first picture, until the core is there. */
+type Painter = (model: LoaderModel, el: HTMLElement) => Promise<void>;
+
 interface Context {
   readonly model: LoaderModel;
   readonly signal?: AbortSignal;
@@ -42,6 +51,9 @@ interface Widget {
 /** What all widgets of this version share on a page. */
 interface Page {
   readonly widget: Promise<Widget>;
+  readonly painter: Promise<Painter | undefined>;
+  /** First pictures that are being drawn; null once the core is there. */
+  drawing: Promise<void>[] | null;
   style: string;
   isFound: boolean;
   found(frontEnd: FrontEnd): void;
@@ -63,6 +75,10 @@ function pageOf(): Page {
 
 function createPage(): Page {
   let load: (frontEnd: FrontEnd) => void = () => {};
+  let painting: (painter?: Painter) => void = () => {};
+  const painter = new Promise<Painter | undefined>((resolve) => {
+    painting = resolve;
+  });
   const widget = new Promise<Widget>((resolve, reject) => {
     load = ({ code, parts }) => {
       const name = Symbol.for(`attnwidget parts ${DIGEST}`); // where the core finds them
@@ -70,15 +86,22 @@ function createPage(): Page {
       there[name] = Object.assign(there[name] ?? {}, parts);
       const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
       import(/* webpackIgnore: true */ url)
-        .then((module: { default: Widget | (() => Promise<Widget>) }) =>
-          typeof module.default === "function" ? module.default() : module.default,
-        )
-        .finally(() => URL.revokeObjectURL(url))
+        .then(async (module: Core) => {
+          painting(module.paintFirst);
+          await painter.then(() => Promise.all(page.drawing ?? []));
+          return typeof module.default === "function" ? module.default() : module.default;
+        })
+        .finally(() => {
+          page.drawing = null;
+          URL.revokeObjectURL(url);
+        })
         .then(resolve, reject);
     };
   });
-  return {
+  const page: Page = {
     widget,
+    painter,
+    drawing: [],
     style: "",
     isFound: false,
     found(frontEnd) {
@@ -89,6 +112,7 @@ function createPage(): Page {
       load(frontEnd);
     },
   };
+  return page;
 }
 
 function styleIn(place: ParentNode & Node, style: string): void {
@@ -164,11 +188,22 @@ async function render(context: Context): Promise<unknown> {
   const said = document.createElement("p");
   said.textContent = WAITING;
   const patience = setTimeout(() => el.append(said), PATIENCE);
+  const draw = async () => {
+    const paint = await page.painter;
+    if (signal?.aborted) return;
+    const root = el.getRootNode();
+    if (root instanceof ShadowRoot) styleIn(root, page.style);
+    await paint?.(context.model, el);
+  };
+  page.drawing?.push(draw().catch(() => {}));
   const widget = await page.widget.finally(() => {
     clearTimeout(patience);
     said.remove();
   });
-  if (signal?.aborted) return undefined;
+  if (signal?.aborted) {
+    el.querySelector(".attnwidget[data-first]")?.remove();
+    return undefined;
+  }
   const root = el.getRootNode();
   if (root instanceof ShadowRoot) styleIn(root, page.style);
   return widget.render?.(context);

@@ -48,9 +48,11 @@ function render({ model, el, signal }: { model: Model; el: HTMLElement; signal?:
   if (signal?.aborted) return () => {};
   const end = ending(signal);
   const { store, kernel } = sessions.get(model.get("uid")) ?? start(model, end.signal);
-  const root = document.createElement("div");
+  const drawn = el.querySelector<HTMLElement>(":scope > .attnwidget[data-first]"); // by first.ts
+  const root = drawn ?? document.createElement("div");
   root.className = "attnwidget";
-  el.append(root);
+  if (drawn === null) el.append(root);
+  const still = drawn?.firstElementChild;
   const ui = createUi(store, kernel, root, end.signal);
   // The view is built once there is a width to draw at: after it is in the page, and not while a notebook full of
   // widgets opens, whose other models have two seconds to start; and after the view's script is loaded, so that it
@@ -61,6 +63,8 @@ function render({ model, el, signal }: { model: Model; el: HTMLElement; signal?:
   const build = () => {
     if (!isLoaded || ui.width.peek() === 0 || view !== null || end.signal.aborted) return;
     view = untracked(() => bounded(root, store, () => frame(ui)));
+    still?.remove();
+    delete root.dataset.first;
   };
   const whenWide = ui.width.subscribe(build);
   const goOn = () => {

@@ -129,3 +129,23 @@ test("two versions on a page keep their own", async () => {
   await show(modelOf("b", { manager: holding() })).drawn;
   expect(document.head.querySelectorAll("style")).toHaveLength(2);
 });
+
+test("the first picture of each widget is drawn before the core is unpacked, and of none afterwards", async () => {
+  const code = `${WIDGET.replace("async () => ({", 'async () => (events.push("core"), {')}
+export const paintFirst = async ({ name }, el) => { events.push("paint " + name); el.textContent = "first"; };`;
+  const get = (name: string) => ({ ...FRONT_END, code })[name as keyof typeof FRONT_END];
+  const manager: Manager = { get_model: () => Promise.resolve({ get }) };
+  const shown = [show(modelOf("a", { manager })), show(modelOf("b", { manager }))];
+  await Promise.all(shown.map(({ drawn }) => drawn));
+  expect(events().slice(0, 3)).toEqual(["paint a", "paint b", "core"]);
+  await show(modelOf("c", { manager })).drawn;
+  expect(events()).not.toContain("paint c");
+});
+
+test("a first picture that cannot be drawn changes nothing", async () => {
+  const code = `${WIDGET}\nexport const paintFirst = async () => { throw new Error("no canvas"); };`;
+  const get = (name: string) => ({ ...FRONT_END, code })[name as keyof typeof FRONT_END];
+  const { el, drawn } = show(modelOf("a", { manager: { get_model: () => Promise.resolve({ get }) } }));
+  await drawn;
+  expect(el.textContent).toBe("drawn");
+});

@@ -124,11 +124,15 @@ export function readPaints(style: CSSStyleDeclaration, theme: Theme, palette: Pa
   const mixed = (from: number, to: number) => Math.round(from + (to - from) * 0.16);
   const tint = { r: mixed(onPage.r, bad.r), g: mixed(onPage.g, bad.g), b: mixed(onPage.b, bad.b), a: 1 };
   const of = (kind: "sequential" | "diverging"): Paints => {
-    const { packed, css, text } = buildTable({ kind, palette, theme, page: onPage, ink });
+    const table = buildTable({ kind, palette, theme, page: onPage, ink });
     return {
-      packed,
-      css,
-      inkOn: text,
+      packed: table.packed,
+      get css() {
+        return table.css;
+      },
+      get inkOn() {
+        return table.text;
+      },
       page: cssOf(onPage),
       ink: cssOf(ink),
       bad: cssOf(bad),

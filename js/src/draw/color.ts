@@ -213,7 +213,20 @@ function between(from: Lab, to: Lab, share: number): Lab {
 
 function tableOf(colors: readonly Color[]): ColorTable {
   const pixels = Uint8Array.from(colors.flatMap(({ r, g, b }) => [r, g, b, 255]));
-  return { packed: new Uint32Array(pixels.buffer), css: colors.map(cssOf), text: colors.map(inkOn) };
+  let css: readonly string[] | undefined;
+  let text: readonly TextColor[] | undefined;
+  return {
+    packed: new Uint32Array(pixels.buffer),
+    // Made on first use: cells without numbers need neither.
+    get css() {
+      css ??= colors.map(cssOf);
+      return css;
+    },
+    get text() {
+      text ??= colors.map(inkOn);
+      return text;
+    },
+  };
 }
 
 function hexList(text: string): readonly string[] {

@@ -168,7 +168,9 @@ export interface WidgetDefinition {
 }
 type WidgetSource = WidgetDefinition | (() => WidgetDefinition | Promise<WidgetDefinition>);
 /** The module, its default export, or a function that makes it. */
-export type WidgetModule = WidgetSource | { default: WidgetSource };
+export type WidgetModule =
+  | WidgetSource
+  | { default: WidgetSource; paintFirst?: (model: Model, el: HTMLElement) => Promise<void> };
 
 export interface Mounted {
   host: Host;
@@ -185,9 +187,10 @@ export async function mount(
   state: Partial<Traits> | Host,
   options: HostOptions = {},
 ): Promise<Mounted> {
+  const host = isHost(state) ? state : createHost(state, options);
+  if ("paintFirst" in module) await module.paintFirst?.(host.proxy(), el).catch(() => {});
   const source = "default" in module ? module.default : module;
   const widget = typeof source === "function" ? await source() : source;
-  const host = isHost(state) ? state : createHost(state, options);
   const whole = new AbortController();
   const model = host.proxy();
   const cleanup = await widget.initialize?.({ model, signal: whole.signal, experimental: {} });

@@ -2,14 +2,17 @@
 
 import type { Picture } from "../contract/decode";
 import type { Span } from "../geometry/viewport";
-import type { Store } from "./store";
+import type { Labels } from "../text/labels";
 
 /** Special tokens that stand after the end of a text. */
 const PADDING = /^[[<|]*_?pad(ding)?_?[\]>|]*$/i;
 /** Tokens of longer axes are not searched for the legend's sake. */
 const LOOKED_AT = 1024;
 
-type Known = Pick<Store, "queryLabels" | "keyLabels">;
+interface Known {
+  readonly queryLabels: { readonly value: Labels };
+  readonly keyLabels: { readonly value: Labels };
+}
 
 /**
  * Return whether a query is padding: its token says so; or a padding mask blocks the key at its position and both sides

@@ -10,6 +10,15 @@ import { type Bin, binOf } from "../data/matrix";
 import { foldGrid } from "../draw/cells";
 import type { ColorMapper } from "../draw/color-mapper";
 import {
+  isRoomFor,
+  LABELS_MEASURED,
+  labelRoom,
+  type Measure,
+  measureIn,
+  receivesBelow,
+  type Size,
+} from "../draw/label-room";
+import {
   type Axis,
   type CellGrid,
   cellGridOf,
@@ -25,27 +34,14 @@ import {
   startOf,
   withWholeCells,
 } from "../geometry/cell-grid";
-import {
-  CROWDED,
-  type Figure,
-  GAPS_FROM,
-  type LabelRoom,
-  layoutFigure,
-  type NameLengths,
-  NUMBERS_FROM,
-  numberFont,
-} from "../geometry/layout";
+import { CROWDED, type Figure, GAPS_FROM, type LabelRoom, layoutFigure, type NameLengths } from "../geometry/layout";
 import { type Span, type Viewport, WHOLE } from "../geometry/viewport";
-import { count } from "../text/format";
 import type { Labels } from "../text/labels";
-import { RECALL, SINK } from "../text/words";
-import { MOST_RECEIVED, stableComputed } from "./queries";
+import { stableComputed } from "./queries";
 import { extentInView, mapperOf } from "./ranges";
 import { type AxisSegments, axisSegments } from "./segment-axes";
 import { type TilesOf, tilesInView, tilesOf, type WantedTiles } from "./tile-cache";
 import type { Ui, Window } from "./ui";
-
-export type Measure = (text: string, size: number, weight?: number) => number;
 
 /** How many cells of the matrix one drawn cell stands for, and its size. */
 export interface CellScale {
@@ -136,7 +132,7 @@ function plotGeometry(ui: Ui, layout: typeof layoutFigure, tiled: boolean) {
     const isHeatmap = layout === layoutFigure && store.view.value === "heatmap";
     const extra = {
       recall: store.view.value === "heatmap" && store.recall.value?.error === null,
-      received: isHeatmap && (queries ?? 0) > 1 && (queries ?? 0) * (keys ?? 0) <= MOST_RECEIVED,
+      received: isHeatmap && receivesBelow({ queries: queries ?? 0, keys: keys ?? 0 }),
     };
     return queries && keys && queryBin && keyBin && grid
       ? { queries, keys, queryBin, keyBin, ...extra, rows: grid.rows, columns: grid.columns, sink: sink != null }
@@ -223,14 +219,14 @@ function axisNames(ui: Ui, isHeatmap: boolean, measure: ReadonlySignal<Measure>,
 /** The greatest width of the names; only so many segments are measured. */
 function nameLengths(query: AxisSegments | null, key: AxisSegments | null, tokens: Labels, measure: Measure) {
   const widest = (names: readonly string[]) =>
-    names.slice(0, LOOKED_AT).reduce((most, name) => Math.max(most, measure(name, 12, 600)), 0);
+    names.slice(0, LABELS_MEASURED).reduce((most, name) => Math.max(most, measure(name, 12, 600)), 0);
   const namesOf = (axis: AxisSegments | null) => [...new Set(axis?.segments.names ?? [])];
   const opened = (axis: AxisSegments | null) => [
     ...new Set((axis?.tree ?? []).filter(({ children }) => children.length > 0).map(({ name }) => name)),
   ];
   const depth = (axis: AxisSegments | null) => axis?.segments.levels.reduce((most, level) => Math.max(most, level), 0);
   let token = 0;
-  for (let at = 0; at < Math.min(tokens.length, LOOKED_AT) && token < CROWDED; at++) {
+  for (let at = 0; at < Math.min(tokens.length, LABELS_MEASURED) && token < CROWDED; at++) {
     token = Math.max(token, measure(tokens.at(at).text, 10, 600));
   }
   return {
@@ -398,90 +394,8 @@ export function isWithin(index: number, span: Span): boolean {
   return index >= span.start && index < span.stop;
 }
 
-/**
- * Return whether the numbers of a picture fit into its cells, including negative ones, so that no picture shows only
- * some.
- */
-export function isRoomFor(height: number, width: number, signed: boolean, unit: number, measure: Measure): boolean {
-  const cell = Math.min(height, width);
-  const widest = measure(signed ? "−.88" : ".88", numberFont(cell, unit));
-  return cell >= NUMBERS_FROM * unit && widest <= width - 2;
-}
-
-const MOST_MEASURED = 8192;
-
 /** Return a function that measures text in the widget's font and remembers widths. */
 export function textMeasure(ui: Ui): ReadonlySignal<Measure> {
-  const context = document.createElement("canvas").getContext("2d");
-  return computed(() => {
-    const family = ui.font.value;
-    const unit = ui.unit.value;
-    const known = new Map<string, number>();
-    let set = "";
-    return (text, size, weight = 400) => {
-      const id = `${size} ${weight} ${text}`;
-      let width = known.get(id);
-      if (width === undefined) {
-        const font = `${weight} ${size * unit}px ${family}`;
-        if (context && font !== set) {
-          context.font = font;
-          set = font;
-        }
-        width = context?.measureText(text).width ?? text.length * size * 0.6;
-        if (known.size >= MOST_MEASURED) known.clear();
-        known.set(id, width);
-      }
-      return width;
-    };
-  });
-}
-
-interface Size {
-  readonly queries: number;
-  readonly keys: number;
-  readonly queryBin: number;
-  readonly keyBin: number;
-  readonly rows: number;
-  readonly columns: number;
-  /** Whether the learned sink's column is shown. */
-  readonly sink: boolean;
-  /** Whether the recall column is shown. */
-  readonly recall: boolean;
-  /** Whether the strip of received weights is shown. */
-  readonly received: boolean;
-}
-
-/** Only so many labels of a long axis are measured: their room is small, and others may not have been sent. */
-const LOOKED_AT = 1024;
-
-/** The room for the labels of both axes; of a long axis, for tokens and positions. */
-function labelRoom(size: Size, queries: Labels, keys: Labels, measure: Measure): LabelRoom {
-  const full = (labels: Labels, index: number, long: boolean) => {
-    const label = labels.at(index);
-    const subscript = long ? "" : label.subscript; // a long axis shows positions next to tokens
-    return measure(label.text, 12, 600) + (subscript === "" ? 0 : measure(subscript, 9) + 1);
-  };
-  const longest = (labels: Labels, long: boolean, total: number) => {
-    let most = measure(count(total - 1), 10);
-    for (let i = 0; i < (long ? Math.min(total, LOOKED_AT) : total); i++) {
-      most = Math.max(most, full(labels, i, long));
-      if (long && most >= CROWDED) break;
-    }
-    return most;
-  };
-  const long = { query: size.queryBin > 1, key: size.keyBin > 1 };
-  const named = (labels: Labels) => labels.at(0).text !== count(0);
-  return {
-    queryTicks: long.query,
-    keyTicks: long.key,
-    query: longest(queries, long.query, size.queries),
-    key: longest(keys, long.key, size.keys),
-    keys: (index: number) => (long.key ? 0 : full(keys, index, false)),
-    ticks: measure(count(size.queries - 1), 10),
-    positions: long.query && named(queries) ? measure(count(size.queries - 1), 10) : 0,
-    below: long.key && named(keys),
-    sink: size.sink ? measure(SINK, 12, 600) : 0,
-    received: size.received,
-    recall: size.recall ? measure(RECALL, 12, 600) : 0,
-  };
+  const canvas = document.createElement("canvas");
+  return computed(() => measureIn(ui.font.value, ui.unit.value, canvas));
 }

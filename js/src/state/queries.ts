@@ -7,6 +7,7 @@ import { isBySize, linkedStage } from "../contract/stages";
 import type { HeadName, Side, Stage } from "../contract/values";
 import { type Bin, combine, type Line, lineOf, numberIn, type Over, type Patch, type Target } from "../data/matrix";
 import { type Ranking, rank } from "../data/rank";
+import { MOST_RECEIVED } from "../draw/label-room";
 import { type Kernel, KernelError } from "../kernel/kernel";
 import type { Store } from "./store";
 import { isOf } from "./store-pictures";
@@ -109,9 +110,6 @@ export interface Received {
   /** The picture that these numbers belong to. */
   readonly from: Picture["of"];
 }
-
-/** More cells are not computed unasked, as in Python. */
-export const MOST_RECEIVED = 2 ** 28;
 
 /** What each key of the shown head receives, while it is wanted: from the picture if it is exact, else by the kernel. */
 export function receivedSource(

@@ -8,9 +8,9 @@ import type { EffectOrder } from "../data/effects";
 import type { Bin, Target } from "../data/matrix";
 import type { SegmentNode } from "../data/segment-axis";
 import type { HeadFilter, HeadOf } from "../data/survey";
-import { contrast, cssOf } from "../draw/color";
-import { type ColorMapper, type Paints, readPaints } from "../draw/color-mapper";
-import { detectHost, detectTheme, pageColor, watchTheme } from "../draw/theme";
+import type { ColorMapper, Paints } from "../draw/color-mapper";
+import { takeLook } from "../draw/look";
+import { watchTheme } from "../draw/theme";
 import { type Mode, modeOf } from "../geometry/layout";
 import type { Span } from "../geometry/viewport";
 import type { Kernel } from "../kernel/kernel";
@@ -306,31 +306,14 @@ function watchLook(ui: Ui): () => void {
   const { root, store, stop, paints, unit, font, theme } = ui;
   let last = "";
   const read = () => {
-    const preference = store.theme.value;
-    const found = detectTheme(root, preference);
-    root.dataset.host = detectHost(root);
-    root.dataset.theme = found;
-    root.toggleAttribute("data-own-theme", found !== detectTheme(root, "auto"));
-    // The widget takes the page's own background if the host has no variable for it.
-    const page = root.dataset.host === "other" && preference === "auto" ? pageColor(root) : undefined;
-    if (page === undefined) root.style.removeProperty("--aw-bg");
-    else root.style.setProperty("--aw-bg", cssOf(page));
-    root.removeAttribute("data-dim-grays");
-    const style = getComputedStyle(root);
-    const size = Number.parseFloat(style.getPropertyValue("--jp-ui-font-size1"));
-    const next = size > 0 && root.dataset.host === "jupyter" ? size / 13 : 1;
-    root.style.setProperty("--aw-u", `${next}px`);
-    const seen = readPaints(style, found, store.palette.value);
-    root.toggleAttribute("data-dim-grays", contrast(seen.ink3, seen.page) < 4.5);
-    root.style.setProperty("--aw-plate", seen.plate);
-    const now = [found, JSON.stringify(store.palette.value), style.backgroundColor, style.color].join();
+    const look = takeLook(root, store.theme.value, store.palette.value);
     batch(() => {
-      unit.value = next;
-      theme.value = found;
-      font.value = style.fontFamily || "sans-serif";
-      if (now !== last) paints.value = seen;
+      unit.value = look.unit;
+      theme.value = look.theme;
+      font.value = look.font;
+      if (look.key !== last) paints.value = look.paints;
     });
-    last = now;
+    last = look.key;
   };
   let later: ReturnType<typeof setTimeout> | undefined;
   const readSoon = () => {

@@ -9,3 +9,7 @@ export const RECALL_TITLE = "Recall: the share of each row's weight on keys that
 /** The column of a learned sink, which has no key. */
 export const SINK = "sink";
 export const SINK_TITLE = "Learned sink: an extra column of the softmax, without a key or a value";
+
+/** What the axes of a picture are, in its corner. */
+export const KEYS_TITLE = "keys →";
+export const QUERIES_TITLE = "queries ↓";

@@ -1,8 +1,8 @@
 /** Which numbers stand in cells, and how large: `cell-numbers.json` is written here and read by pytest (test_cell_numbers.py). */
 
 import { test } from "vitest";
+import { isRoomFor } from "../../src/draw/label-room";
 import { numberFont } from "../../src/geometry/layout";
-import { isRoomFor } from "../../src/state/plot";
 import { checkGolden } from "../helpers/golden";
 
 /** Two fonts, of which the wider has no room where the other begins. */

@@ -1,12 +1,13 @@
 // @vitest-environment jsdom
 import { describe, expect, test } from "vitest";
 import type { Traits } from "../../src/contract/traits";
+import { isRoomFor } from "../../src/draw/label-room";
 import { type CellGrid, cellGridOf, cellOf, placesOf, reachOf } from "../../src/geometry/cell-grid";
 import { layoutFigure } from "../../src/geometry/layout";
 import { WHOLE } from "../../src/geometry/viewport";
 import { createHost } from "../../src/kernel/host";
 import { createKernel } from "../../src/kernel/kernel";
-import { boxAt, createPlot, inView, isRoomFor, isWithin } from "../../src/state/plot";
+import { boxAt, createPlot, inView, isWithin } from "../../src/state/plot";
 import { createStore } from "../../src/state/store";
 import { createUi } from "../../src/state/ui";
 import { settle } from "../helpers/page.ts";

@@ -6,8 +6,9 @@ import { isSigned } from "../../contract/stages";
 import type { Side } from "../../contract/values";
 import type { Target } from "../../data/matrix";
 import { HEAD_COLORS, isDark, LOOK } from "../../draw/color";
+import type { Measure } from "../../draw/label-room";
 import { segmentColor } from "../../draw/segment-colors";
-import { type Measure, textMeasure } from "../../state/plot";
+import { textMeasure } from "../../state/plot";
 import {
   type HeadTarget,
   type Known,

@@ -6,10 +6,11 @@ import { mount, part, px } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
 import { type Grid, NAN, NUMBER, type Picture } from "../../contract/decode";
 import { foldGrid, paint } from "../../draw/cells";
+import { isRoomFor } from "../../draw/label-room";
 import { type Axis, cellUnder, startOf } from "../../geometry/cell-grid";
 import { GAPS_FROM, labelFont, usesTicks } from "../../geometry/layout";
 import type { Span } from "../../geometry/viewport";
-import { isRoomFor, type Plot } from "../../state/plot";
+import type { Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { SINK, SINK_TITLE } from "../../text/words";
 

@@ -1,6 +1,6 @@
 /** Short names of segments for little room, distinct from one another; and the excluded ones. */
 
-import type { Measure as TextMeasure } from "../../../state/plot";
+import type { Measure as TextMeasure } from "../../../draw/label-room";
 import type { Ui } from "../../../state/ui";
 import { shortenApart } from "../../../text/tokens";
 import type { HeadsLayout } from "../heads/layout";
