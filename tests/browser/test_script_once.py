@@ -102,7 +102,7 @@ def test_a_notebook_that_was_saved_with_its_state_draws_and_says_that_nobody_ans
     drawn(notebook, 2)
     page, widget = notebook.page, notebook.page.locator(".attnwidget").first
     widget.get_by_role("radio", name="head 2").click()
-    widget.get_by_text("No kernel answers").wait_for(timeout=20_000)
+    widget.get_by_text("No kernel has this widget").wait_for(timeout=20_000)
     chosen = widget.get_by_role("radio", name="head 0")
     assert chosen.get_attribute("aria-checked") == "true"  # which is the one that is drawn
     assert "head 0" in widget.locator("[data-aw=status]").inner_text()
