@@ -94,6 +94,13 @@ def witnessed(att: A, witness: CallWitness) -> A:
     return found
 
 
+def with_sources(att: A, sources: Any) -> A:
+    """Return the same attention with the ways to its q, k and v from the residual stream."""
+    found = copy.copy(att)
+    found.__dict__["sources"] = sources
+    return found
+
+
 def read_as(att: A, letters: str) -> A:
     """Return the same attention with the letters of its 3 axes, which its tokens told."""
     found = copy.copy(att)
@@ -152,6 +159,7 @@ class AttentionBase:
     part: Part | None = None
     carries: Carrying | None = None  # what its weights contribute downstream, if known
     witness: CallWitness | None = None  # of a captured call
+    sources: Any = None  # the ways to q, k and v from the residual stream, `_analysis.why.parts.WaysOfHeads`
     axes_read: str | None = None  # the letters assumed for 3 unnamed axes, if they may be read otherwise
     _read: MaskAndBias
     _memory: LogSumExpCache

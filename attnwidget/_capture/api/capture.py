@@ -55,6 +55,7 @@ def capture(
     keep: Keep = "tensors",
     values: bool = True,
     gradients: bool = False,
+    sources: bool = False,
     clone: bool = True,
     device: Any = None,
     dtype: torch.dtype | None = None,
@@ -92,6 +93,8 @@ def capture(
         values: whether to keep v. Without v there are no outputs and contributions.
         gradients: whether to keep ∂L/∂O, the gradient of each head's output, from `loss.backward()` or
             `cap.backward()`. It takes as much memory as q, and gives the stage "saliency".
+        sources: whether to keep what each attention and MLP writes into the residual stream, for `cap.why` and
+            `cap.composition`. It takes two tensors of the size of the hidden states for each layer, within `limit`.
         clone: copy the tensors. False: keep the model's own tensors if that takes no more memory; changes in place
             then show.
         device: where to keep the tensors, e.g. "cpu"; None: where they are.
@@ -102,7 +105,6 @@ def capture(
             half of the limit is used. Calls beyond it are named in `cap.skipped`, and the model goes on.
         strict: whether to raise at the end of the block if nothing was recorded or a layer does not exist. False: only
             warn, and name it in `cap.skipped`.
-            warning tells it, and `cap.skipped`.
 
     Returns:
         `Capture`, to be entered. After the block it has `attention`, `cross`, `calls`, `widget()` and `save(path)`.
@@ -142,6 +144,7 @@ def capture(
         keep=keep,
         values=values,
         gradients=gradients,
+        sources=sources,
         clone=clone,
         device=device,
         dtype=dtype,

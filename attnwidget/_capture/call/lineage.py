@@ -21,6 +21,7 @@ class ModelCall:
     part: str = ""  # the name of the part; "" for the model itself
     inputs: Any = None  # the kept arguments
     facts: Any = None  # what it has shown beside its attention, `carried.outputs.CallFacts`
+    stream: Any = None  # its residual stream, `sources.stream_tape.StreamFacts`, if it was followed
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from ..._engine.base import witnessed
+from ..._engine.base import with_sources, witnessed
 from ..._rules.row_spans import Spans, simplify
 from ...attention import Attention
 from ..call.cache_growth import GrownKeys, SeenKeys, grown_keys
@@ -26,6 +26,7 @@ from ..call.observed_call import EAGER, ObservedCall
 from ..call.query_offset import keys_before
 from ..call.rule_slices import QUERIES, take_part
 from ..carried.carried_record import carry, gradients_of
+from ..sources.record_sources import RecordSources
 from ..verify.batched import WAITING, OutputCheck, verify
 from ..verify.compared_output import compare_output
 from ..verify.pending_outputs import AT_ONCE, KeptOutputs
@@ -784,7 +785,11 @@ class Record:
             kept = self.tensors()
             att = Attention(kept["q"], kept["k"], kept.get("v"), **self.rules())
             att = att.as_part(self._head_numbers, self.positions, self._keys_before, self.cross)
-            self._attention = witnessed(att, self._witness())
+            att = witnessed(att, self._witness())
+            if any(call.step.stream is not None for call in self.calls):
+                at = tuple(self.calls), self._heads, self.positions, self.k.length, self.cross, lambda: self.text.real
+                att = with_sources(att, RecordSources(self.name, *at))
+            self._attention = att
         return self._carrying(self._attention)
 
     def _carrying(self, att: Attention) -> Attention:

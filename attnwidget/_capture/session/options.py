@@ -29,6 +29,7 @@ class CaptureOptions:
         keep: "tensors", or "overview" to reduce them at once.
         values: whether to keep v.
         gradients: whether to keep the gradients of the heads' outputs.
+        sources: whether to keep what each attention and MLP writes into the residual stream.
         clone: whether to copy tensors.
         device: where to keep tensors; None: where they are.
         dtype: the type in which to keep them; None: as they are.
@@ -46,6 +47,7 @@ class CaptureOptions:
     keep: Keep = "tensors"
     values: bool = True
     gradients: bool = False
+    sources: bool = False
     clone: bool = True
     device: torch.device | None = None
     dtype: torch.dtype | None = None
@@ -65,6 +67,7 @@ def read_options(
     keep: Any = "tensors",
     values: Any = True,
     gradients: Any = False,
+    sources: Any = False,
     clone: Any = True,
     device: Any = None,
     dtype: Any = None,
@@ -88,6 +91,7 @@ def read_options(
         keep=keep,
         values=bool(values),
         gradients=_read_gradients(gradients, keep, values),
+        sources=_read_sources(sources, keep, values),
         clone=bool(clone),
         device=_read_device(device),
         dtype=dtype,
@@ -122,3 +126,15 @@ def read_tokenizer(tokenizer: Any) -> Any:
     if tokenizer is not None and not isinstance(tokenizer, str):
         spell([], tokenizer, "ids")
     return tokenizer
+
+
+def _read_sources(sources: Any, keep: str, values: Any) -> bool:
+    if not isinstance(sources, bool):
+        raise TypeError(
+            f"sources is {sources!r}: give True to keep what each attention and MLP writes into the residual stream, or "
+            "False"
+        )
+    if sources and (keep != "tensors" or not values):
+        given = "values=False" if keep == "tensors" else "keep='overview'"
+        raise ValueError(f"sources=True needs q, k and v: leave {given} out")
+    return sources

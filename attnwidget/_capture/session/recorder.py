@@ -45,6 +45,7 @@ from ..records.forward_passes import BY_LENGTH, RecordMatcher
 from ..records.kept_tensors import TensorKeeper
 from ..records.overview_record import ReducedRecord
 from ..records.record import OutputCallback, Record
+from ..sources.stream_tape import StreamFacts, StreamTape
 from ..text.text_watcher import TextWatcher
 from ..tracing.traced_tensors import MERGED, Caller
 from .callers import ModelCalls, calls_running, forward_hooks, module_names, module_of, modules_on_stack, parts_of
@@ -96,6 +97,7 @@ class Recorder(ModelCalls):
         self._outputs = OutputWatcher(
             gradients=options.gradients, memory=self._memory, device=options.device, dtype=options.dtype
         )
+        self._tape: StreamTape | None = None  # follows the residual stream, while the block is open
         self.texts: TextWatcher | None = None  # reads the model's text
         self._pieces = _RunningPieces()
         self._joins_pieces = not options.gradients  # each piece has a gradient of its own
@@ -122,6 +124,7 @@ class Recorder(ModelCalls):
 
     def _start_watching(self, stack: contextlib.ExitStack) -> None:
         if self.model is not None:
+            self._follow_stream(stack, self.model)
             stack.enter_context(self._provenance.watching(self.model))
             self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
             stack.enter_context(self.texts.open())
@@ -130,7 +133,7 @@ class Recorder(ModelCalls):
             self._begins = {id(self.model)}
             for name, part in parts_of(self.model):
                 self._begins.add(id(part))
-                stack.enter_context(forward_hooks(part, functools.partial(self._begin, name), self.matcher.end))
+                stack.enter_context(forward_hooks(part, functools.partial(self._begin, name), self._part_ended))
         self._thread = threading.get_ident()
         self._watched = WatchedModules(self.model)
         hooks.add_listener(self)
@@ -142,6 +145,14 @@ class Recorder(ModelCalls):
             self._watcher = stack.enter_context(hooks.watch_functions(self))
             self._watch_parts(stack)
         self._outputs.is_ready()
+
+    def _follow_stream(self, stack: contextlib.ExitStack, model: nn.Module) -> None:
+        """Follow the residual stream, below the mode that sees attention, which takes torch's functions apart."""
+        if self._options.sources:
+            self._tape = StreamTape(
+                self._names, self._memory, clone=self._options.clone, device=self._options.device
+            )
+            stack.enter_context(self._tape.watching(model))
 
     def _watch_parts(self, stack: contextlib.ExitStack) -> None:
         """Prepare to stop watching torch's functions in parts of the model that call transformers' interface."""
@@ -197,10 +208,23 @@ class Recorder(ModelCalls):
         if self.matcher.running_step is not None and calls_running(self._begins) == 1:
             self._forget_interrupted()
         self.matcher.begin(part=part)
+        step = self.matcher.running_step
+        if self._tape is not None and step is not None:
+            step.stream = step.stream or StreamFacts()
+            self._tape.begin(step.stream)
+
+    def _part_ended(self) -> None:
+        self.matcher.end()
+        self._stream_ended()
+
+    def _stream_ended(self) -> None:
+        if self._tape is not None and self.matcher.running_step is None:
+            self._tape.end()
 
     def _forget_interrupted(self) -> None:
         hooks.forget_interrupted()
         self.matcher.end_interrupted()
+        self._stream_ended()
         self._outputs.end()
         self._provenance.forget_running()
         if self.texts is not None:
@@ -212,6 +236,7 @@ class Recorder(ModelCalls):
         error = sys.exc_info()[1]
         self._raised = None if error is None or error is self._error_before else type(error).__name__
         self.matcher.end()
+        self._stream_ended()
         if self.matcher.running_step is None:
             self._outputs.end()
         for key in self._watched.missed(self._provenance.forward_ended()):
@@ -433,7 +458,7 @@ class Recorder(ModelCalls):
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
     ) -> OutputCallback | None:
         """Record a call of transformers' attention interface, as `record_call` does for any call."""
-        if not under_transform():
+        if not under_transform() and self._tape is None:
             text_of = None if self.texts is None else self.texts.text_of
             with torch._C.DisableTorchFunction():
                 found = self.matcher.repeat(name, implementation, arguments, settings, text_of)
@@ -455,6 +480,8 @@ class Recorder(ModelCalls):
             return callback
         step = self.matcher.running_step or record.last_step
         step.facts = step.facts or CallFacts()
+        if self._tape is not None:
+            callback = self._tape.following(record.name, record.cross, callback)
         return self._outputs.follow(record.name, step.facts, callback)
 
     def _goes_as_before(self, name: str) -> bool:
@@ -472,6 +499,8 @@ class Recorder(ModelCalls):
         why = why_not_positions(call, running)
         if why is not None:
             raise Unreadable(why)
+        if self._tape is not None:
+            self._tape.reads(call.q, call.k, call.v)
         (batches, _, queries, _), keys = call.q.shape, call.k.shape[2]
         call.text = None if self.texts is None else self.texts.text_of(name, batches, queries, keys, call.v)
         is_known = call.text is not None and call.text.patches is not None and call.text.patches.windows is not None

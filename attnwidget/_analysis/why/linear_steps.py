@@ -1,0 +1,418 @@
+"""The linear steps on the way from the residual stream to q, k and v, at some positions of one sample.
+
+Each step maps vectors forward (`apply`) and covectors backward (`pull`); both have a first axis more than the tensor in the
+model, and of its samples and positions only those of a `Place`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .stream_graph import NotLinear, Step, as_double, version_of
+
+CHANGED = "the weights of the model, or another tensor that it used, were changed after the capture: capture it again"
+RESHAPES = {
+    *(Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unflatten, Tensor.unsqueeze, Tensor.squeeze),
+    *(Tensor.view_as, Tensor.reshape_as, torch.reshape, torch.flatten, torch.unflatten, torch.unsqueeze, torch.squeeze),
+}
+EXPANDS = {Tensor.expand, Tensor.expand_as, torch.broadcast_to}
+COMPLEX = {torch.view_as_complex, torch.view_as_real}
+REPEATS = {torch.repeat_interleave, Tensor.repeat_interleave}
+KEEPS_AXES = {*COMPLEX, *REPEATS}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One sample and some positions of a tensor.
+
+    Attributes:
+        sample: the axis of samples, perhaps with heads after them in the same axis; None if there is one sample.
+        position: the axis of positions; the same as `sample` where both are merged; None if the tensor has none.
+        samples: the number of samples in the tensor.
+        which: the sample.
+        at: (m,) the positions, on the CPU.
+        sample_first: whether samples come before positions in a merged axis.
+    """
+
+    sample: int | None
+    position: int | None
+    samples: int
+    which: int
+    at: Tensor
+    sample_first: bool = True
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether samples and positions are one axis."""
+        return self.position is not None and self.sample == self.position
+
+    def part(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of these positions of a tensor, of one sample."""
+        found = list(shape)
+        if self.sample is not None:
+            found[self.sample] = 1 if self.is_merged else shape[self.sample] // self.samples
+        if self.position is not None:
+            found[self.position] = len(self.at)
+        return tuple(found)
+
+    def features(self, shape: Sequence[int]) -> list[int]:
+        """Return the axes that are neither samples nor positions."""
+        alone = self.sample is not None and (self.is_merged or shape[self.sample] <= self.samples)
+        return [i for i in range(len(shape)) if i != self.position and not (alone and i == self.sample)]
+
+    def rows(self, size: int) -> Tensor:
+        """Return the rows of an axis of positions, or of both."""
+        if not self.is_merged:
+            return self.at
+        positions = size // self.samples
+        return self.which * positions + self.at if self.sample_first else self.at * self.samples + self.which
+
+    def take(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return the part of a tensor that can be broadcast to `shape`, at these positions."""
+        before = len(shape) - x.ndim
+        for axis, chosen in ((self.sample, None), (self.position, self.at)):
+            own = None if axis is None else axis - before
+            if own is None or own < 0 or x.shape[own] == 1 or (chosen is None and self.is_merged):
+                continue
+            inner = x.shape[own] // self.samples
+            own_rows = torch.arange(self.which * inner, (self.which + 1) * inner, device="cpu")
+            rows = own_rows if chosen is None else self.rows(x.shape[own])
+            x = x.index_select(own, rows.to(x.device))
+        return x
+
+    def varies(self, x: Tensor, shape: Sequence[int]) -> bool:
+        """Return whether a tensor that is broadcast to `shape` differs between positions."""
+        own = None if self.position is None else self.position - len(shape) + x.ndim
+        return own is not None and own >= 0 and x.shape[own] > 1
+
+    def is_scalar(self, x: Tensor, shape: Sequence[int]) -> bool:
+        """Return whether a tensor that is broadcast to `shape` has one number at each position."""
+        before = len(shape) - x.ndim
+        return all(x.shape[axis - before] == 1 for axis in self.features(shape) if axis >= before)
+
+
+class LinearStep(Protocol):
+    """A step from a tensor to another one."""
+
+    def before(self, node: Step, place: Place) -> Place:
+        """Return the place in the tensor before it."""
+
+    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+        """Return the result for vectors x, (P, …)."""
+
+    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+        """Return covectors of the tensor before it, for those of its result, (P, …)."""
+
+
+class Kept:
+    """A tensor of the model that a step reads; it notices a later change."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x, self._version = x.detach(), version_of(x)
+
+    def read(self) -> Tensor:
+        """Return it.
+
+        Raises:
+            NotLinear: it was changed in place.
+        """
+        if version_of(self._x) != self._version:
+            raise NotLinear(CHANGED)
+        return self._x
+
+
+class Matrix:
+    """y = x Wᵀ on the last axis, with W (out, in)."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = Kept(weight)
+
+    def before(self, node: Step, place: Place) -> Place:
+        """Return the same place."""
+        if len(node.shape) - 1 in (place.sample, place.position):
+            raise NotLinear("a linear layer mixes positions, so the score cannot be split into parts")
+        return place
+
+    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+        """Return x Wᵀ."""
+        return x @ self._weight.read().to(x).mT
+
+    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+        """Return y W."""
+        return y @ self._weight.read().to(y)
+
+
+class Times:
+    """y = x · c for numbers c that are held: a gain, the scale of a norm, cos and sin of a rotation, a factor.
+
+    Args:
+        other: c.
+        divides: whether y = x / c.
+        is_norm: whether c depends on the stream, as the scale of a norm does.
+    """
+
+    def __init__(self, other: Tensor | float, *, divides: bool = False, is_norm: bool = False) -> None:
+        self._other = Kept(other) if isinstance(other, Tensor) else other
+        self._divides, self.is_norm = divides, is_norm
+
+    def before(self, node: Step, place: Place) -> Place:
+        """Return the same place."""
+        return place
+
+    def numbers(self, node: Step, place: Place) -> Tensor | float:
+        """Return c at a place, in float64."""
+        other = self._other
+        if isinstance(other, Kept):
+            found = as_double(place.take(other.read(), node.shape))
+            return 1 / found if self._divides else found
+        return 1 / other if self._divides else other
+
+    def is_scale(self, node: Step, place: Place) -> bool:
+        """Return whether c is one number for each position, as the scale of a norm."""
+        other = self._other.read() if isinstance(self._other, Kept) else None
+        return other is not None and place.varies(other, node.shape) and place.is_scalar(other, node.shape)
+
+    def turns(self, node: Step, place: Place) -> bool:
+        """Return whether c differs between positions in another way than one factor."""
+        other = self._other.read() if isinstance(self._other, Kept) else None
+        return other is not None and place.varies(other, node.shape) and not place.is_scalar(other, node.shape)
+
+    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+        """Return x · c."""
+        found = self.numbers(node, place)
+        return x * (found.to(x.device) if isinstance(found, Tensor) else found)
+
+    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+        """Return y · c."""
+        found = self.numbers(node, place)
+        return y * (found.conj().to(y.device) if isinstance(found, Tensor) else found)
+
+
+class Center:
+    """y = x − its mean over the last axis, or only that mean."""
+
+    def __init__(self, *, only_mean: bool = False) -> None:
+        self._only_mean = only_mean
+
+    def before(self, node: Step, place: Place) -> Place:
+        """Return the same place."""
+        return place
+
+    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+        """Return x less its mean."""
+        mean = x.mean(-1, keepdim=True)
+        return mean if self._only_mean else x - mean
+
+    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+        """Return y less its mean, because the map is symmetric."""
+        if self._only_mean:
+            size = node.parent.shape[-1]
+            return (y / size).expand(*y.shape[:-1], size)
+        return y - y.mean(-1, keepdim=True)
+
+
+class Put:
+    """y = 0, but for a part that is assigned: y[index] = x."""
+
+    def __init__(self, index: Any) -> None:
+        self._index = index
+
+    def before(self, node: Step, place: Place) -> Place:
+        """Return the place in the part.
+
+        Raises:
+            NotLinear: the part does not have all positions.
+        """
+        own = View(Tensor.__getitem__, (self._index,))
+        there = torch.empty(1, device="meta").expand(node.shape)[self._index].shape
+        axes = [None if axis is None else own.result_axis(node.shape, axis) for axis in (place.sample, place.position)]
+        pairs = zip(axes, (place.sample, place.position), strict=True)
+        if any(a is None or there[a] != node.shape[b] for a, b in pairs if b is not None):
+            raise mixed()
+        return replace(place, sample=axes[0], position=axes[1])
+
+    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+        """Return zeros with x in its part."""
+        found = x.new_zeros(len(x), *place.part(node.shape))
+        found[self._at(node, place)] = x
+        return found
+
+    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+        """Return the covectors of the part."""
+        return y[self._at(node, place)]
+
+    def _at(self, node: Step, place: Place) -> Any:
+        own = View(Tensor.__getitem__, (self._index,))
+        return (slice(None), *own.features_only(node.shape, place))
+
+
+class View:
+    """A view or a copy with axes in another order, a part of the features, or features repeated.
+
+    Args:
+        func: torch's function.
+        args, kwargs: its arguments after the tensor.
+        index: which result, if it gives several.
+    """
+
+    def __init__(self, func: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None, index: Any = None) -> None:
+        self._func, self._args, self._kwargs, self._index = func, tuple(args), kwargs or {}, index
+
+    def _call(self, x: Tensor) -> Tensor:
+        found = self._func(x, *self._args, **self._kwargs)
+        result: Tensor = found if self._index is None else found[self._index]
+        return result
+
+    def before(self, node: Step, place: Place) -> Place:
+        """Return the place in the tensor before it.
+
+        Raises:
+            NotLinear: it mixes positions.
+        """
+        given = node.parent.shape
+        if self._func in KEEPS_AXES:
+            return place
+        if self._func in RESHAPES:
+            return before_reshape(given, node.shape, place)
+        sample, position = (None if axis is None else self._source(given, axis) for axis in (place.sample, place.position))
+        if position is None and place.position is not None and node.shape[place.position] > 1:
+            raise mixed()
+        at = place.at if position is None else position[1] + position[2] * place.at
+        return replace(
+            place, sample=None if sample is None else sample[0], position=None if position is None else position[0], at=at
+        )
+
+    def _source(self, given: Sequence[int], axis: int) -> tuple[int, int, int] | None:
+        """Return the axis of its input that an axis of the result shows, its first number and its step."""
+        for own, size in enumerate(given):
+            strides = [int(i == own) for i in range(len(given))]
+            probe = torch.empty(size, device="meta").as_strided(tuple(given), strides)
+            found = self._call(probe)
+            if found.shape[axis : axis + 1] and found.stride(axis):
+                return own, found.storage_offset(), found.stride(axis)
+        return None
+
+    def result_axis(self, given: Sequence[int], axis: int) -> int | None:
+        """Return the axis of the result that shows an axis of the input."""
+        strides = [int(i == axis) for i in range(len(given))]
+        found = self._call(torch.empty(given[axis], device="meta").as_strided(tuple(given), strides))
+        return next((i for i, stride in enumerate(found.stride()) if stride), None)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the result is complex."""
+        return self._func is torch.view_as_complex
+
+    def _apply_one(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+        if self._func in RESHAPES:
+            return x.reshape(place.part(node.shape))
+        if self._func in EXPANDS:
+            return x.expand(place.part(node.shape))
+        if self._func is Tensor.__getitem__:
+            return x[self.features_only(node.parent.shape, before)]
+        if self._func in COMPLEX or self._func in REPEATS or self._is_permutation(node):
+            return self._call(x)
+        if self._cuts(node, before, place):
+            return x
+        return self._call(x)
+
+    def _is_permutation(self, node: Step) -> bool:
+        return math.prod(node.shape) == math.prod(node.parent.shape)
+
+    def _cuts(self, node: Step, before: Place, place: Place) -> bool:
+        """Return whether it takes a part of the positions or samples."""
+        pairs = ((before.sample, place.sample), (before.position, place.position))
+        return any(
+            a is not None and b is not None and node.parent.shape[a] != node.shape[b] for a, b in pairs
+        )
+
+    def features_only(self, given: Sequence[int], before: Place) -> tuple[Any, ...]:
+        """Return its index with all samples and positions of the part."""
+        index = self._args[0] if isinstance(self._args[0], tuple) else (self._args[0],)
+        taken = sum(1 for one in index if one is not None and one is not Ellipsis)
+        found: list[Any] = []
+        axis = 0
+        for one in (*index, *([] if Ellipsis in [i for i in index if i is Ellipsis] else [Ellipsis])):
+            if one is Ellipsis:
+                rest = len(given) - taken
+                found += [slice(None)] * rest
+                axis += rest
+            elif one is None:
+                found.append(None)
+            else:
+                found.append(slice(None) if axis in (before.sample, before.position) and isinstance(one, slice) else one)
+                axis += 1
+        return tuple(found)
+
+    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+        """Return the view of each vector."""
+        found: Tensor = torch.vmap(lambda one: self._apply_one(node, one, before, place))(x)
+        return found
+
+    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+        """Return the covectors before it."""
+        kind = torch.complex128 if self._func is torch.view_as_real else y.dtype
+        kind = torch.float64 if self._func is torch.view_as_complex else kind
+        with torch.enable_grad():
+            x = torch.zeros(len(y), *before.part(node.parent.shape), dtype=kind, device=y.device, requires_grad=True)
+            (found,) = torch.autograd.grad(self.apply(node, x, before, place), x, y)
+        return found
+
+
+def mixed() -> NotLinear:
+    """Return the error for a way that changes the order of positions."""
+    return NotLinear(
+        "the model changes the order of positions on the way from the residual stream (windows, merged or packed "
+        "positions): the score cannot be split into parts"
+    )
+
+
+def before_reshape(given: Sequence[int], result: Sequence[int], place: Place) -> Place:
+    """Return the place in a tensor that was reshaped.
+
+    Raises:
+        NotLinear: samples or positions were split, or merged with other axes.
+    """
+    starts = [math.prod(given[:axis]) for axis in range(len(given))]
+
+    def axes_at(axis: int) -> list[int]:
+        start = math.prod(result[:axis])
+        return [i for i in range(len(given)) if starts[i] == start]
+
+    if place.position is None:
+        return replace(place, sample=None)
+    start = math.prod(result[: place.position])
+    position = next((i for i in axes_at(place.position) if given[i] == result[place.position]), None)
+    if place.is_merged:
+        if position is not None:
+            return replace(place, sample=position, position=position)
+        pair = place.samples, result[place.position] // place.samples
+        pair = pair if place.sample_first else pair[::-1]
+        for axis in range(len(given) - 1):
+            if starts[axis] == start and tuple(given[axis : axis + 2]) == pair:
+                first, second = (axis, axis + 1) if place.sample_first else (axis + 1, axis)
+                return replace(place, sample=first, position=second)
+        raise mixed()
+    if place.sample is None:
+        if position is None:
+            raise mixed()
+        return replace(place, position=position)
+    sizes = result[place.sample], place.samples
+    fits = [i for size in sizes for i in axes_at(place.sample) if given[i] == size and i != position]
+    fits += [i for i in axes_at(place.sample) if given[i] % place.samples == 0 and i != position]
+    if position is not None and fits:
+        return replace(place, sample=fits[0], position=position)
+    if position is None and abs(place.sample - place.position) == 1:
+        first = min(place.sample, place.position)
+        size = result[first] * result[first + 1]
+        merged = next((i for i in axes_at(first) if given[i] == size), None)
+        if merged is not None and result[place.sample] == place.samples:
+            is_first = place.sample < place.position
+            return replace(place, sample=merged, position=merged, sample_first=is_first)
+    raise mixed()

@@ -1,0 +1,210 @@
+"""Names of the parts of the residual stream, and sums over them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from .layer_names import LayerName, layer_names
+from .pullback import Bundle, Cut, Reach
+from .stream_graph import Writer
+
+Side = Literal["q", "k", "v"]
+
+
+class WaysOfHeads(Protocol):
+    """The ways from the residual stream to q, k and v of an attention."""
+
+    @property
+    def name(self) -> str:
+        """The name of its record."""
+
+    @property
+    def layers(self) -> Mapping[str, bool]:
+        """Whether each attention of the forward pass is cross-attention, by the names of the records."""
+
+    @property
+    def real(self) -> Tensor | None:
+        """Which queries of which sample are no padding, (B, Q) bool; None if unknown."""
+
+    def bundles(
+        self, side: Side, heads: Sequence[int], batch: int, positions: Tensor, cuts: Sequence[str] = ()
+    ) -> Iterator[Bundle]:
+        """Yield what reaches heads' vectors at some positions."""
+
+
+@dataclass(frozen=True)
+class StreamPart:
+    """A part of the residual stream.
+
+    Attributes:
+        label: its short name: "1·4" for head 4 of layer 1, "MLP 1", "token", "position", "bias of …".
+        kind: "head", "attention", "MLP", "token", "position", "type", "input", "parameter" or "bias".
+        module: the name of the module or the parameter that wrote it.
+        layer: the number of its layer; None for embeddings and inputs.
+        head: the number of its head; None for others.
+    """
+
+    label: str
+    kind: str
+    module: str
+    layer: int | None = None
+    head: int | None = None
+
+
+def parts_of(reach: Reach, layers: Mapping[str, LayerName]) -> list[StreamPart]:
+    """Return the parts of a source.
+
+    Args:
+        reach: of the source.
+        layers: the names of each record's layer.
+    """
+    assert not isinstance(reach.source, Cut)
+    writer = reach.source.writer
+    if writer.kind == "head":
+        name = layers[writer.record or ""]
+        kind = "cross head" if name.cross else "head"
+        return [StreamPart(f"{name.label}·{h}", kind, writer.module, name.number, h) for h in range(reach.count)]
+    return [_part_of(writer, layers)]
+
+
+def _part_of(writer: Writer, layers: Mapping[str, LayerName]) -> StreamPart:
+    if writer.kind == "attention" and writer.record is not None:
+        name = layers[writer.record]
+        return StreamPart(f"attention {name.label}", "attention", writer.module, name.number)
+    if writer.kind == "writer":
+        within = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", writer.module)
+        layer = int(within[0]) if within else writer.layer
+        return StreamPart(f"MLP {layer}", "MLP", writer.module, layer)
+    if writer.kind == "bias":
+        return StreamPart(f"bias of {_short(writer.module)}", "bias", writer.module)
+    if writer.kind == "parameter":
+        return StreamPart(_short(writer.module), "parameter", writer.module)
+    return StreamPart({"type": "token type"}.get(writer.kind, writer.kind), writer.kind, writer.module)
+
+
+def _short(module: str) -> str:
+    """Return the end of a module's name, from its layer's number on, without "bias" and "weight"."""
+    parts = [part for part in module.split(".") if part not in ("bias", "weight")]
+    numbers = [i for i, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[numbers[0] if numbers else -2 :]) if len(parts) > 1 else module
+
+
+class PartIndex:
+    """Numbers for the parts, in the order in which they are met."""
+
+    def __init__(self, layers: Mapping[str, bool]) -> None:
+        self._layers = layer_names(layers)
+        self._numbers: dict[tuple[str, str, int | None], int] = {}
+        self.parts: list[StreamPart] = []
+
+    def of(self, reach: Reach) -> list[int]:
+        """Return the numbers of a source's parts."""
+        return [self.number(part) for part in parts_of(reach, self._layers)]
+
+    def number(self, part: StreamPart) -> int:
+        """Return the number of a part."""
+        key = part.kind, part.module, part.head
+        if key not in self._numbers:
+            self._numbers[key] = len(self.parts)
+            self.parts.append(part)
+        return self._numbers[key]
+
+
+@dataclass(frozen=True, eq=False)
+class Dictionary:
+    """Names for the features of a module's output, such as those of a sparse autoencoder.
+
+    Attributes:
+        decoder: (features, size of the stream), what each feature writes.
+        activations: (B, positions, features).
+    """
+
+    decoder: Tensor
+    activations: Tensor
+
+    @classmethod
+    def read(cls, module: str, given: object) -> Dictionary:
+        """Return a user's pair of decoder and activations.
+
+        Raises:
+            TypeError, ValueError: it is no such pair.
+        """
+        wanted = "give (decoder, activations), of shapes (features, model size) and (samples, positions, features)"
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise TypeError(f"features[{module!r}] is {type(given).__name__}: {wanted}")
+        decoder, activations = (torch.as_tensor(x).detach().double().cpu() for x in given)
+        activations = activations[None] if activations.ndim == 2 else activations
+        if decoder.ndim != 2 or activations.ndim != 3 or activations.shape[2] != len(decoder):
+            shapes = f"{tuple(decoder.shape)} and {tuple(activations.shape)}"
+            raise ValueError(f"features[{module!r}] has shapes {shapes}: {wanted}")
+        return cls(decoder, activations)
+
+
+def vectors_at(
+    ways: WaysOfHeads,
+    side: Side,
+    head: int,
+    batch: int,
+    position: int,
+    index: PartIndex,
+    features: Mapping[str, Dictionary] | None = None,
+) -> dict[int, Tensor]:
+    """Return each part of a head's vector at one position, (size,) float64, by its number.
+
+    Args:
+        ways: the ways to it.
+        side, head, batch, position: the vector.
+        index: numbers the parts.
+        features: names for the features of what modules return; the rest of that is a part of its own.
+    """
+    found: dict[int, Tensor] = {}
+    features = features or {}
+
+    def add(number: int, vector: Tensor) -> None:
+        found[number] = found[number] + vector if number in found else vector
+
+    for bundle in ways.bundles(side, [head], batch, torch.tensor([position], device="cpu"), [*features]):
+        basis = torch.eye(bundle.size, dtype=torch.float64, device="cpu")[:, None, None]
+        moved = bundle.transported(basis, torch.zeros(1, dtype=torch.long, device="cpu"))[:, 0]  # (size, P)
+        for reach in bundle.reaches:
+            own = moved[:, reach.first : reach.first + len(reach.covectors)]
+            if isinstance(reach.source, Cut):
+                name = reach.source.module
+                numbers, rows = _features_at(features[name], reach)
+                rows = rows @ own.mT
+                for number, vector in zip(numbers, rows, strict=True):
+                    add(index.number(StreamPart(f"{_short(name)} feature {number}", "feature", name, None, number)), vector)
+                add(index.number(_rest_of(name)), -rows.sum(0))
+                continue
+            vectors = reach.reached()[:, 0] @ own.mT
+            if reach.under is not None:
+                add(index.number(_rest_of(reach.under)), vectors.sum(0))
+                continue
+            for number, vector in zip(index.of(reach), vectors, strict=True):
+                add(number, vector)
+    return found
+
+
+def _rest_of(module: str) -> StreamPart:
+    return StreamPart(f"{_short(module)}, not in the dictionary", "rest", module)
+
+
+def _features_at(dictionary: Dictionary, reach: Reach) -> tuple[list[int], Tensor]:
+    """Return the active features at a position, and each at the fixed end, (features, P)."""
+    place = reach.place
+    samples, positions, _ = dictionary.activations.shape
+    size = reach.covectors.shape[1:].numel()
+    if dictionary.decoder.shape[1] != size:
+        raise ValueError(f"the decoder writes {dictionary.decoder.shape[1]} numbers, but the stream has {size} there")
+    if int(place.at[0]) >= positions or place.which >= samples:
+        raise ValueError(f"the activations have {samples} samples and {positions} positions: give them for the whole text")
+    active = dictionary.activations[place.which, int(place.at[0])]
+    numbers = active.nonzero()[:, 0]
+    rows = active[numbers, None] * (dictionary.decoder[numbers] @ reach.covectors.flatten(1).mT) * reach.factor()
+    return numbers.tolist(), rows

@@ -1,0 +1,408 @@
+"""Why a head looked there: a pair, a row, and the parts that all heads of a text read, each exact.
+
+score_ij · scale = Σ_a Σ_b q_i^a · k_j^b · scale, over the parts a of the query and b of the key (Elhage et al. 2021, "A
+Mathematical Framework for Transformer Circuits"). The sum is compared with the model's own score each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._engine.base import AttentionBase, Head
+from ..._engine.stages import allowed_cells
+from ..._rules.rules import whole
+from ..._utils.indexing import as_index
+from .layer_names import layer_names
+from .parts import Dictionary, PartIndex, Side, StreamPart, WaysOfHeads, vectors_at
+from .pullback import Bundle, Reach
+from .results import Composition, DistanceProfile, Edge, Why, WhyRow, ordered
+from .stream_graph import NotLinear
+
+ROWS = 1024  # positions at a time
+NO_SOURCES = (
+    "this attention has no sources: record it with capture(model, sources=True), which keeps what each attention and MLP "
+    "writes into the residual stream"
+)
+NO_ROTATION = (
+    "this attention has no rotation of positions (RoPE) on its way to k, so a score is no function of distance: a model "
+    'with learned positions has them as the part "position" of cap.why'
+)
+NOT_THE_SUM = (
+    "the parts of {} at position {} do not add up to the model's own: they differ by {:.1e} of its size, and rounding "
+    "explains {:.1e}. The model computes something on the way that was not followed, so no parts are shown"
+)
+UNIT = 64.0  # of a dtype's precision: how far a sum of parts may be from the model's own vector
+
+
+def sources_of(att: AttentionBase) -> WaysOfHeads:
+    """Return the ways to an attention's q and k.
+
+    Raises:
+        ValueError: they were not recorded.
+    """
+    if att.sources is None:
+        raise ValueError(NO_SOURCES)
+    found: WaysOfHeads = att.sources
+    return found
+
+
+def pair(
+    att: AttentionBase,
+    query: int,
+    key: int,
+    *,
+    batch: int = 0,
+    head: int = 0,
+    against: int | str | None = None,
+    features: Mapping[str, Any] | None = None,
+    words: Sequence[str] = (),
+    progress: Callable[[float], None] = lambda share: None,
+) -> Why:
+    """Return a score as a sum over parts of its query and key: see `Forward.why`."""
+    ways, (batch, head, query, key, against) = sources_of(att), _checked(att, batch, head, query, key, against)
+    names = layer_names(ways.layers)
+    own, index = PartIndex(ways.layers), PartIndex(ways.layers)
+    group = _group(att, head)
+    named = {name: Dictionary.read(name, given) for name, given in (features or {}).items()}
+    if named and against == "mean":
+        raise ValueError('features= names the features of one pair: give against=None or the position of a key')
+    q = _vectors(att, ways, "q", head, batch, query, own, named)
+    queries, numbers = _stacked(q)
+    q_parts = [own.parts[i] for i in numbers]
+    k = _vectors(att, ways, "k", head, batch, key, index, named)
+    keys, numbers = _stacked(k)
+    terms = queries @ keys.mT * att.scale
+    given = _given(att, "q", batch, head, query)
+    score = float(given @ _given(att, "k", batch, group, key)) * att.scale
+    if isinstance(against, int):
+        other, others = _stacked(_vectors(att, ways, "k", head, batch, against, index, named))
+        terms, numbers = _subtract(terms, numbers, queries @ other.mT * att.scale, others)
+        score -= float(given @ _given(att, "k", batch, group, against)) * att.scale
+    elif against == "mean":
+        weights = _weights(att, batch, head, query)
+        mean, others = _mean_terms(att, ways, batch, head, queries, weights, index, progress)
+        terms, numbers = _subtract(terms, numbers, mean * att.scale, others)
+        keep = weights.nonzero()[:, 0]
+        score -= float((_all(att, "k", batch, group)[keep] @ given) @ weights[keep]) * att.scale
+    k_parts = [index.parts[i] for i in numbers]
+    rows, columns = ordered(q_parts), ordered(k_parts)
+    terms = terms[rows][:, columns]
+    weight = float(att_block(att, batch, head, query)[key])
+    return Why(
+        names[ways.name].label,
+        head,
+        query,
+        key,
+        against,
+        tuple(q_parts[i] for i in rows),
+        tuple(k_parts[i] for i in columns),
+        terms,
+        score,
+        score - float(terms.sum()),
+        weight,
+        tuple(words),
+    )
+
+
+def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Generator[float, None, WhyRow]:
+    """Compute the scores of one query as sums over the parts of each key; yields the share that is done."""
+    ways, (batch, head, query, _, _) = sources_of(att), _checked(att, batch, head, query, 0, None)
+    index, K = PartIndex(ways.layers), att.shape.K
+    given = _given(att, "q", batch, head, query)
+    found: dict[int, Tensor] = {}
+    done = 0
+    for bundle in ways.bundles("k", [head], batch, torch.arange(K, device="cpu")):
+        for chosen in torch.arange(len(bundle.rows), device="cpu").split(ROWS):
+            moved = bundle.transported(given[None, None, None], chosen)[0]  # (m or 1, P)
+            at = bundle.rows[chosen]
+            for reach, part, rows in _within(bundle, chosen):
+                values = reach.along(moved if len(moved) == 1 else moved[part])
+                for number, own in zip(index.of(reach), values, strict=True):
+                    if number not in found:
+                        found[number] = torch.zeros(K, dtype=torch.float64, device="cpu")
+                    found[number][at[part]] += own
+            done += len(chosen)
+            yield done / K
+    numbers = [*found]
+    terms = torch.stack([found[i] for i in numbers]) * att.scale
+    scores = (_all(att, "k", batch, _group(att, head)) @ given) * att.scale
+    rounding = (scores - terms.sum(0)).abs()
+    _check_sum(att, float((rounding / terms.abs().square().sum(0).sqrt().clamp_min(1e-30)).nan_to_num().amax()), "the keys", query, len(numbers))
+    order = terms.abs().amax(1).argsort(descending=True, stable=True).tolist()
+    weights = _weights(att, batch, head, query)
+    return WhyRow(
+        layer_names(ways.layers)[ways.name].label,
+        head,
+        query,
+        tuple(index.parts[numbers[i]] for i in order),
+        terms[order],
+        scores,
+        weights,
+        float(rounding.amax()),
+    )
+
+
+def distances(att: AttentionBase, query: int, key: int, *, batch: int = 0, head: int = 0) -> DistanceProfile:
+    """Return the score of a pair as if the key were at other positions: see `Attention.distance_profile`."""
+    ways, (batch, head, query, key, _) = sources_of(att), _checked(att, batch, head, query, key, None)
+    for bundle in ways.bundles("k", [head], batch, torch.arange(att.shape.K, device="cpu")):
+        own = (bundle.rows == key).nonzero()[:, 0]
+        if not len(own):
+            continue
+        if not bundle.rotates:
+            raise NotLinear(NO_ROTATION)
+        vector = sum(
+            _placed(reach.at((reach.rows == own).nonzero()[:, 0]), bundle) for reach in bundle.reaches if bool((reach.rows == own).any())
+        )
+        given = _given(att, "q", batch, head, query)[None, None, None]
+        scores = [
+            bundle.moved(given, int(own), chosen)[0] @ vector * att.scale
+            for chosen in torch.arange(len(bundle.rows), device="cpu").split(ROWS)
+        ]
+        offset = 0 if att.part is None or att.part.keys_before is None else att.part.keys_before
+        place = query + offset if att.part is None or att.part.queries is None else att.part.queries[query] + offset
+        there = bundle.rows
+        return DistanceProfile(place - there, torch.cat(scores), place - key, float(given.flatten() @ _given(att, "k", batch, _group(att, head), key)) * att.scale)
+    raise NotLinear(NO_ROTATION)
+
+
+def _placed(reach: Reach, bundle: Bundle) -> Tensor:
+    """Return the sum of a source's parts at one position, in the place of its covectors: (P,)."""
+    found = torch.zeros(len(bundle.owners), dtype=torch.float64, device="cpu")
+    found[reach.first : reach.first + len(reach.covectors)] = reach.reached()[:, 0].sum(0)
+    return found
+
+
+def composing(
+    layers: Sequence[AttentionBase], numbers: Sequence[int], *, batch: int = 0, at: Sequence[int] | None = None
+) -> Generator[float, None, Composition]:
+    """Compute which parts of the residual stream each head of some layers reads; yields the share that is done.
+
+    Args:
+        layers: the attention of each.
+        numbers: their numbers.
+        batch: the sample.
+        at: queries; None: all that are no padding.
+    """
+    edges: list[Edge] = []
+    queries = 0
+    for done, (att, number) in enumerate(zip(layers, numbers, strict=True)):
+        ways = sources_of(att)
+        queries = max(queries, len(_queries(att, ways, batch, at)))
+        edges += _edges_of(att, ways, number, batch, _queries(att, ways, batch, at))
+        yield (done + 1) / len(layers)
+    names = layer_names(sources_of(layers[0]).layers) if layers else {}
+    return Composition(tuple(edges), tuple(one.label for one in names.values() if not one.cross), queries)
+
+
+def _queries(att: AttentionBase, ways: WaysOfHeads, batch: int, at: Sequence[int] | None) -> list[int]:
+    if at is not None:
+        return [as_index(one, att.shape.Q, "at", "queries") for one in at]
+    real = ways.real
+    return list(range(att.shape.Q)) if real is None else real[batch].nonzero()[:, 0].tolist()
+
+
+def _edges_of(att: AttentionBase, ways: WaysOfHeads, layer: int, batch: int, queries: list[int]) -> list[Edge]:
+    """Return the edges into all heads of a layer."""
+    H, group = att.shape.H, att.shape.H // att.shape.G
+    read = [_read_by(att, batch, head, queries) for head in range(H)]
+    found = []
+    of_keys = torch.arange(att.shape.K, device="cpu")
+    for side, name, at in (("q", "query", torch.tensor(queries, device="cpu")), ("k", "key", of_keys), ("v", "value", of_keys)):
+        covectors = [one[side] for one in read]
+        for r in range(1 if side == "q" else group):  # query heads of different key heads at a time
+            heads = list(range(H)) if side == "q" else list(range(r, H, group))
+            index = PartIndex(ways.layers)
+            sums = _sums(ways, side, heads, batch, at, torch.stack([covectors[h] for h in heads], 1), index)
+            for i, head in enumerate(heads):
+                total = float(sums[:, i].sum())
+                _check_total(att, total, read[head]["total" if side != "v" else "size"], sums[:, i], layer, head, name)
+                for part, value in zip(index.parts, sums[:, i].tolist(), strict=True):
+                    share = value / total if total else 0.0
+                    score = value / max(1, len(queries)) if side != "v" else share
+                    found.append(Edge(part, layer, head, name, share, score))
+    return found
+
+
+def _sums(
+    ways: WaysOfHeads, side: Side, heads: list[int], batch: int, at: Tensor, covectors: Tensor, index: PartIndex
+) -> Tensor:
+    """Return the products of parts with covectors (positions, heads, size), summed over positions: (parts, heads)."""
+    found: dict[int, Tensor] = {}
+    for bundle in ways.bundles(side, heads, batch, at):
+        for chosen in torch.arange(len(bundle.rows), device="cpu").split(ROWS // 4):
+            moved = bundle.transported(covectors[bundle.rows[chosen]][None], chosen)[0]
+            for reach, part, _ in _within(bundle, chosen):
+                values = reach.summed(moved[part])
+                owners = bundle.owners[reach.first : reach.first + values.shape[1]]
+                by_head = values.new_zeros(len(values), len(heads)).index_add_(1, owners, values)
+                for number, own in zip(index.of(reach), by_head, strict=True):
+                    found[number] = found[number] + own if number in found else own
+    return torch.stack([found[i] for i in range(len(index.parts))])
+
+
+def _read_by(att: AttentionBase, batch: int, head: int, queries: list[int]) -> dict[Side | str, Any]:
+    """Return a head's covectors of q, k and v, whose products with them sum to its centered score and to its output.
+
+    Σ_i Σ_j (w_ij − u_ij) q_i · k_j · scale, where u is even over the allowed keys; and Σ_i ‖o_i‖².
+    """
+    group = _group(att, head)
+    q, k, v = _all(att, "q", batch, head), _all(att, "k", batch, group), _all(att, "v", batch, group)
+    of_q = torch.zeros(len(queries), q.shape[1], dtype=torch.float64, device="cpu")
+    of_k, of_v = torch.zeros_like(k), torch.zeros_like(v)
+    keys = range(att.shape.K)
+    one, size = Head(att, batch, head), 0.0
+    for rows in torch.arange(len(queries), device="cpu").split(ROWS // 4):
+        own = [queries[i] for i in rows.tolist()]
+        weights = att.block("weights", batch=batch, head=head, queries=own).double().nan_to_num().cpu()  # type: ignore[attr-defined]
+        allowed = torch.ones_like(weights)
+        for i, query in enumerate(own):
+            cells = allowed_cells(att, one.block(range(query, query + 1), keys))
+            if cells is not True:
+                allowed[i] = whole(cells, range(query, query + 1), keys, att.device).double()[:, 0].cpu()
+        even = allowed / allowed.sum(1, keepdim=True).clamp_min(1)
+        centered = (weights - even) * att.scale
+        out = weights @ v
+        of_q[rows] = centered @ k
+        of_k += centered.mT @ q[own]
+        of_v += weights.mT @ out
+        size += float(out.square().sum())
+    return {"q": of_q, "k": of_k, "v": of_v, "total": float((of_q * q[queries]).sum()), "size": size}
+
+
+def _check_total(att: AttentionBase, total: float, given: float, parts: Tensor, layer: int, head: int, name: str) -> None:
+    allowed = UNIT * torch.finfo(att.dtype).eps * float(parts.abs().sum())
+    if not abs(total - given) <= allowed + 1e-12:
+        raise NotLinear(
+            f"the parts that the {name} side of head {head} in layer {layer} reads do not add up: {total:.6g} in place of "
+            f"{given:.6g}. The model computes something on the way that was not followed, so no parts are shown"
+        )
+
+
+def _within(bundle: Bundle, chosen: Tensor) -> Any:
+    """Yield each source of a bundle at the chosen positions that it reaches, and their numbers among the chosen."""
+    first, last = int(chosen[0]), int(chosen[-1])
+    for reach in bundle.reaches:
+        inside = ((reach.rows >= first) & (reach.rows <= last)).nonzero()[:, 0]
+        if len(inside):
+            yield reach.at(inside), reach.rows[inside] - first, inside
+
+
+def _mean_terms(
+    att: AttentionBase,
+    ways: WaysOfHeads,
+    batch: int,
+    head: int,
+    queries: Tensor,
+    weights: Tensor,
+    index: PartIndex,
+    progress: Callable[[float], None],
+) -> tuple[Tensor, list[int]]:
+    """Return the mean of a row's terms under its weights, (query parts, key parts), and the numbers of the key parts."""
+    keys = weights.nonzero()[:, 0]
+    found: dict[int, Tensor] = {}
+    done = 0
+    for bundle in ways.bundles("k", [head], batch, keys):
+        for chosen in torch.arange(len(bundle.rows), device="cpu").split(max(1, ROWS // 8)):
+            basis = torch.eye(bundle.size, dtype=torch.float64, device="cpu")[:, None, None]
+            moved = bundle.transported(basis, chosen)  # (size, m or 1, P)
+            own = weights[keys[bundle.rows[chosen]]]
+            for reach, part, _ in _within(bundle, chosen):
+                P = slice(reach.first, reach.first + len(reach.covectors))
+                reached = reach.reached()
+                reached = reached.expand(-1, len(part), -1) * own[part, None]
+                maps = moved[..., P]
+                if maps.shape[1] == 1:
+                    vectors = reached.sum(1) @ maps[:, 0].mT
+                else:
+                    vectors = torch.einsum("kmp,dmp->kd", reached, maps[:, part])
+                for number, vector in zip(index.of(reach), vectors, strict=True):
+                    found[number] = found[number] + vector if number in found else vector
+            done += len(chosen)
+            progress(done / len(keys))
+    vectors, numbers = _stacked(found)
+    return queries @ vectors.mT, numbers
+
+
+def _subtract(terms: Tensor, numbers: list[int], other: Tensor, others: list[int]) -> tuple[Tensor, list[int]]:
+    """Return the difference of terms (query parts, key parts) by the numbers of key parts."""
+    both = list(dict.fromkeys([*numbers, *others]))
+    found = terms.new_zeros(len(terms), len(both))
+    places = {number: i for i, number in enumerate(both)}
+    found[:, [places[i] for i in numbers]] += terms
+    found[:, [places[i] for i in others]] -= other
+    return found, both
+
+
+def _stacked(vectors: Mapping[int, Tensor]) -> tuple[Tensor, list[int]]:
+    return torch.stack([*vectors.values()]), [*vectors]
+
+
+def _vectors(
+    att: AttentionBase, ways: WaysOfHeads, side: Side, head: int, batch: int, position: int, index: PartIndex,
+    features: Mapping[str, Dictionary],
+) -> dict[int, Tensor]:
+    """Return the parts of a head's vector, after a check of their sum."""
+    found = vectors_at(ways, side, head, batch, position, index, features)
+    parts = torch.stack([*found.values()])
+    given = _given(att, side, batch, head if side == "q" else _group(att, head), position)
+    size = parts.square().sum().sqrt().clamp_min(1e-30)
+    name = {"q": "the query", "k": "the key", "v": "the value"}[side]
+    _check_sum(att, float((parts.sum(0) - given).norm() / size), name, position, len(parts))
+    return found
+
+
+def _check_sum(att: AttentionBase, difference: float, name: str, position: int, parts: int) -> None:
+    """Refuse parts whose sum is not the model's own vector."""
+    allowed = UNIT * torch.finfo(att.dtype).eps
+    if not difference <= allowed:
+        raise NotLinear(NOT_THE_SUM.format(name, position, difference, allowed))
+
+
+def _given(att: AttentionBase, side: Side, batch: int, head: int, position: int) -> Tensor:
+    x = {"q": att.q, "k": att.k, "v": att.v}[side]
+    assert x is not None
+    return x[batch, head, position].detach().double().cpu()
+
+
+def _all(att: AttentionBase, side: Side, batch: int, head: int) -> Tensor:
+    x = {"q": att.q, "k": att.k, "v": att.v}[side]
+    assert x is not None
+    return x[batch, head].detach().double().cpu()
+
+
+def _group(att: AttentionBase, head: int) -> int:
+    return head // (att.shape.H // att.shape.G)
+
+
+def att_block(att: AttentionBase, batch: int, head: int, query: int) -> Tensor:
+    """Return the weights of a row."""
+    found: Tensor = att.block("weights", batch=batch, head=head, queries=query)[0]  # type: ignore[attr-defined]
+    return found
+
+
+def _weights(att: AttentionBase, batch: int, head: int, query: int) -> Tensor:
+    weights = att_block(att, batch, head, query).double().nan_to_num().cpu()
+    total = weights.sum()
+    return weights / total if total > 0 else weights
+
+
+def _checked(
+    att: AttentionBase, batch: Any, head: Any, query: Any, key: Any, against: Any
+) -> tuple[int, int, int, int, int | str | None]:
+    B, H, _, Q, K = att.shape[:5]
+    if against is not None and against != "mean":
+        if isinstance(against, str):
+            raise ValueError(f'against is {against!r}: give the position of a key, "mean" for the mean of the row, or None')
+        against = as_index(against, K, "against", "keys")
+    return (
+        as_index(batch, B, "batch", "samples"),
+        as_index(head, H, "head", "heads"),
+        as_index(query, Q, "query", "queries"),
+        as_index(key, K, "key", "keys"),
+        against,
+    )

@@ -1,0 +1,238 @@
+"""The results of asking why a head looked there, for people and for pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .parts import StreamPart
+
+SHOWN = 8  # parts in words
+HELD = "Held as in this run: the scales of norms, and the weights of earlier heads."
+
+
+@dataclass(frozen=True, eq=False)
+class Why:
+    """One score as a sum over the parts of its query and of its key: score = Σ over a and b of terms[a, b].
+
+    layer, head: the head that looked; `layer` is its short name.
+    query, key: the pair.
+    against: the score it is compared with: of another key, or "mean", the row's mean under its own weights; None: 0.
+    query_parts, key_parts: the parts of the residual stream at the query and at the key.
+    terms: (query parts, key parts) float64, in units of the score, times the attention's scale, before any softcap.
+    score: the model's own score, less that of `against`.
+    rounding: score − Σ terms: what the model's own arithmetic rounded away. It is 0 up to the precision of its dtype.
+    weight: the weight of the pair, after mask, bias and softmax.
+    words: the texts of query, key and `against`; empty if unknown.
+    """
+
+    layer: str
+    head: int
+    query: int
+    key: int
+    against: int | str | None
+    query_parts: tuple[StreamPart, ...]
+    key_parts: tuple[StreamPart, ...]
+    terms: Tensor = field(repr=False)
+    score: float
+    rounding: float
+    weight: float
+    words: tuple[str, ...] = ()
+
+    @property
+    def by_key(self) -> Tensor:
+        """The sum of the terms of each key part, (key parts,)."""
+        return self.terms.sum(0)
+
+    @property
+    def by_query(self) -> Tensor:
+        """The sum of the terms of each query part, (query parts,)."""
+        return self.terms.sum(1)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return each term as a record for `pandas.DataFrame`, the largest first: parts, score, and share of the sum."""
+        total = float(self.terms.sum())
+        flat = self.terms.flatten()
+        order = flat.abs().argsort(descending=True, stable=True)
+        found = []
+        for i in order.tolist():
+            a, b = divmod(i, len(self.key_parts))
+            value = float(flat[i])
+            one, other = self.query_parts[a], self.key_parts[b]
+            share = value / total if total else float("nan")
+            found.append({"query_part": one.label, "key_part": other.label, "term": value, "share": share})
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence, with the shares of the largest parts of the key."""
+        return sentence(self, self._word(0, self.query), self._word(1, self.key))
+
+    def _word(self, which: int, position: int) -> str:
+        return f"{self.words[which]!r} ({position})" if len(self.words) > which else f"position {position}"
+
+    def __str__(self) -> str:
+        versus = ""
+        if self.against == "mean":
+            versus = ", against the mean of its row"
+        elif self.against is not None:
+            versus = f", against {self._word(2, int(self.against))}"
+        head = f"Head {self.layer}·{self.head}: {self._word(0, self.query)} → {self._word(1, self.key)}"
+        lines = [f"{head}, weight {self.weight:.4f}, score {self.score:+.4f}{versus}", f"  {self.sentence}"]
+        for title, parts, sums in (
+            ("parts of the key", self.key_parts, self.by_key),
+            ("parts of the query", self.query_parts, self.by_query),
+        ):
+            lines.append(f"  {title}")
+            order = sums.abs().argsort(descending=True, stable=True).tolist()
+            lines += [f"    {float(sums[i]):+9.4f}  {parts[i].label}" for i in order[:SHOWN]]
+            rest = order[SHOWN:]
+            if rest:
+                lines.append(f"    {float(sums[rest].sum()):+9.4f}  {len(rest)} more")
+        lines += [f"    {float(self.terms.sum()):+9.4f}  sum, not explained (rounding): {self.rounding:+.1e}", f"  {HELD}"]
+        return "\n".join(lines)
+
+
+def sentence(why: Why, query: str, key: str) -> str:
+    """Return in words what sets a key apart, from the largest parts of the key."""
+    sums = why.by_key
+    total = float(sums.sum())
+    order = sums.abs().argsort(descending=True, stable=True).tolist()[:2]
+    if not order or not total or not torch.isfinite(sums).all():
+        return f"{query} looks at {key}: the parts of the key add up to 0."
+    other = {None: "its score", "mean": "what sets it apart from the other keys"}.get(
+        why.against if not isinstance(why.against, int) else "key", "the difference from the other key"
+    )
+    first = [f"{_percent(float(sums[i]) / total)} of {other if n == 0 else 'it'} is {_wrote(why.key_parts[i], key)}" for n, i in enumerate(order)]
+    return f"{query} looks at {key}: {first[0]}" + (f"; {first[1]}." if len(first) > 1 else ".")
+
+
+def _percent(x: float) -> str:
+    return f"{x * 100:.0f} %".replace("-", "−")
+
+
+def _wrote(part: StreamPart, key: str) -> str:
+    if part.kind in ("token", "position", "type", "input"):
+        return f"the {part.label} itself" if part.kind == "token" else f"the {part.label}"
+    if part.kind == "head":
+        return f"what head {part.label} wrote at {key}"
+    return f"what {part.label} wrote at {key}" if part.kind in ("MLP", "attention") else part.label
+
+
+@dataclass(frozen=True, eq=False)
+class WhyRow:
+    """The scores of one query as sums over the parts of each key: scores[j] = Σ over b of terms[b, j].
+
+    layer, head, query: of the row.
+    parts: the parts of the keys, the largest over the row first.
+    terms: (parts, keys) float64.
+    scores: (keys,) the model's own scores times the scale, before any softcap.
+    weights: (keys,) the weights.
+    rounding: the largest |scores − Σ terms|.
+    """
+
+    layer: str
+    head: int
+    query: int
+    parts: tuple[StreamPart, ...]
+    terms: Tensor = field(repr=False)
+    scores: Tensor = field(repr=False)
+    weights: Tensor = field(repr=False)
+    rounding: float
+
+    def against_mean(self) -> Tensor:
+        """Return the terms less their mean under the row's weights, (parts, keys)."""
+        return self.terms - (self.terms @ self.weights.to(self.terms))[:, None]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the terms as records for `pandas.DataFrame`: key, part, term and weight."""
+        return [
+            {"key": j, "part": part.label, "term": float(self.terms[i, j]), "weight": float(self.weights[j])}
+            for j in range(self.terms.shape[1])
+            for i, part in enumerate(self.parts)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceProfile:
+    """The score of a query with one key's content at other positions, all else held.
+
+    distances: (n,) the query's position less each position.
+    scores: (n,) float64, times the scale, before any softcap, mask or bias.
+    distance, score: of the pair as it is.
+    """
+
+    distances: Tensor = field(repr=False)
+    scores: Tensor = field(repr=False)
+    distance: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Edge:
+    """How much a part of the residual stream gives to a head.
+
+    source: the part.
+    layer, head: the head that reads it.
+    side: "query", "key" or "value".
+    share: of the score by which the head prefers what it looks at to the average key, or of its output; the shares of
+        all parts on one side sum to 1.
+    score: the mean over the queries of what it adds to that score; of the value side, the share.
+    """
+
+    source: StreamPart
+    layer: int
+    head: int
+    side: str
+    share: float
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Composition:
+    """Which parts of the residual stream each head reads, on a text.
+
+    edges: all of them, by layer and head.
+    names: the short names of layers.
+    queries: the number of queries over which they were taken.
+    """
+
+    edges: tuple[Edge, ...] = field(repr=False)
+    names: tuple[str, ...]
+    queries: int
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the edges as records for `pandas.DataFrame`: source, its kind, layer, head, side, share, score."""
+        return [
+            {
+                "source": one.source.label,
+                "kind": one.source.kind,
+                "layer": one.layer,
+                "head": one.head,
+                "side": one.side,
+                "share": one.share,
+                "score": one.score,
+            }
+            for one in self.edges
+        ]
+
+    def into(self, layer: int, head: int, side: str | None = None) -> list[Edge]:
+        """Return the edges into a head, the largest share first."""
+        found = [one for one in self.edges if (one.layer, one.head) == (layer, head) and side in (None, one.side)]
+        return sorted(found, key=lambda one: -abs(one.share))
+
+
+def ordered(parts: Sequence[StreamPart]) -> list[int]:
+    """Return the numbers of parts in the order of the stream: embeddings, then layer by layer."""
+
+    def place(i: int) -> tuple[int, int, int, int]:
+        part = parts[i]
+        kinds = {"head": 0, "attention": 0, "bias": 1, "MLP": 2}
+        layer = -1 if part.layer is None and part.kind != "bias" else part.layer if part.layer is not None else 10**6
+        return layer, kinds.get(part.kind, 0), part.head or 0, i
+
+    return sorted(range(len(parts)), key=place)
