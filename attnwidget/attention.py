@@ -24,6 +24,8 @@ from ._analysis.metrics import Metrics
 from ._analysis.received import received
 from ._analysis.segment_mass import SegmentMass, by_segment
 from ._analysis.statistics import Statistics, statistics, top_keys
+from ._analysis.why.reasons import distances
+from ._analysis.why.results import DistanceProfile
 from ._engine import overview as overviews
 from ._engine import parts, softmax
 from ._engine.axes import LETTERS, MATRIX, as_heads, as_matrix
@@ -727,6 +729,32 @@ class Attention(AttentionBase):
         share       of all ‖weight · v‖                0.268941
         """
         return explain(self.head(batch, head), query, key, w_o)
+
+    def distance_profile(self, query: int, key: int, *, batch: int = 0, head: int = 0) -> DistanceProfile:
+        """Compute the score of a query with one key's content at each other position, all else held.
+
+        It says whether a head looks at content or at place: rotary positions (RoPE, Su et al. 2021) turn q and k by
+        their positions, so a score depends on the content of both and on their distance.
+
+        Args:
+            query, key: the pair; negative counts from the end.
+            batch: which sample; negative counts from the end.
+            head: which head; negative counts from the end.
+
+        Returns:
+            `results.DistanceProfile`: distances (n,), the query's position less the other position, and scores (n,).
+
+        Raises:
+            ValueError: the rotation is not known: it takes capture(model, sources=True) of a model with RoPE.
+            IndexError: the batch, head, query or key does not exist.
+
+        >>> att = Attention(*torch.zeros(2, 3, 4))
+        >>> att.distance_profile(2, 0)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: this attention has no sources: record it with capture(model, sources=True), ...
+        """
+        return distances(self, query, key, batch=batch, head=head)
 
     def gradients(self, grad_output: Any = None, *, batch: int = 0, head: int = 0) -> Gradients:
         """Compute the gradients of a loss L in q, k, v, weights and scores of one head, streamed over the queries.

@@ -18,6 +18,8 @@ from ._analysis.metrics import Metrics
 from ._analysis.output_path import OutputPath
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
+from ._analysis.why.parts import StreamPart
+from ._analysis.why.results import Composition, DistanceProfile, Edge, Why, WhyRow
 from ._engine.overview import Overview
 from ._engine.weights_block import WeightsBlock
 from ._segments.named import Segment
@@ -25,6 +27,9 @@ from ._segments.segments import Segments
 from ._utils.report import Report
 
 __all__ = [
+    "Composition",
+    "DistanceProfile",
+    "Edge",
     "Effect",
     "Explanation",
     "Finding",
@@ -41,5 +46,8 @@ __all__ = [
     "SegmentMass",
     "Segments",
     "Statistics",
+    "StreamPart",
     "WeightsBlock",
+    "Why",
+    "WhyRow",
 ]

@@ -1,7 +1,7 @@
 """The linear steps on the way from the residual stream to q, k and v, at some positions of one sample.
 
-Each step maps vectors forward (`apply`) and covectors backward (`pull`); both have a first axis more than the tensor in the
-model, and of its samples and positions only those of a `Place`.
+Each step maps vectors forward (`apply`) and covectors backward (`pull`). Both have one more axis than the tensor in the
+model, the first, and only the sample and the positions of a `Place`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class LinearStep(Protocol):
         """Return the result for vectors x, (P, …)."""
 
     def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
-        """Return covectors of the tensor before it, for those of its result, (P, …)."""
+        """Return covectors of the tensor before it, from covectors of its result, (P, …)."""
 
 
 class Kept:
@@ -261,7 +261,9 @@ class View:
         index: which result, if it gives several.
     """
 
-    def __init__(self, func: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None, index: Any = None) -> None:
+    def __init__(
+        self, func: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None, index: Any = None
+    ) -> None:
         self._func, self._args, self._kwargs, self._index = func, tuple(args), kwargs or {}, index
 
     def _call(self, x: Tensor) -> Tensor:
@@ -280,12 +282,17 @@ class View:
             return place
         if self._func in RESHAPES:
             return before_reshape(given, node.shape, place)
-        sample, position = (None if axis is None else self._source(given, axis) for axis in (place.sample, place.position))
+        sample, position = (
+            None if axis is None else self._source(given, axis) for axis in (place.sample, place.position)
+        )
         if position is None and place.position is not None and node.shape[place.position] > 1:
             raise mixed()
         at = place.at if position is None else position[1] + position[2] * place.at
         return replace(
-            place, sample=None if sample is None else sample[0], position=None if position is None else position[0], at=at
+            place,
+            sample=None if sample is None else sample[0],
+            position=None if position is None else position[0],
+            at=at,
         )
 
     def _source(self, given: Sequence[int], axis: int) -> tuple[int, int, int] | None:
@@ -295,7 +302,7 @@ class View:
             probe = torch.empty(size, device="meta").as_strided(tuple(given), strides)
             found = self._call(probe)
             if found.shape[axis : axis + 1] and found.stride(axis):
-                return own, found.storage_offset(), found.stride(axis)
+                return own, int(found.storage_offset()), int(found.stride(axis))
         return None
 
     def result_axis(self, given: Sequence[int], axis: int) -> int | None:
@@ -328,9 +335,7 @@ class View:
     def _cuts(self, node: Step, before: Place, place: Place) -> bool:
         """Return whether it takes a part of the positions or samples."""
         pairs = ((before.sample, place.sample), (before.position, place.position))
-        return any(
-            a is not None and b is not None and node.parent.shape[a] != node.shape[b] for a, b in pairs
-        )
+        return any(a is not None and b is not None and node.parent.shape[a] != node.shape[b] for a, b in pairs)
 
     def features_only(self, given: Sequence[int], before: Place) -> tuple[Any, ...]:
         """Return its index with all samples and positions of the part."""
@@ -346,7 +351,9 @@ class View:
             elif one is None:
                 found.append(None)
             else:
-                found.append(slice(None) if axis in (before.sample, before.position) and isinstance(one, slice) else one)
+                found.append(
+                    slice(None) if axis in (before.sample, before.position) and isinstance(one, slice) else one
+                )
                 axis += 1
         return tuple(found)
 
@@ -379,40 +386,51 @@ def before_reshape(given: Sequence[int], result: Sequence[int], place: Place) ->
     Raises:
         NotLinear: samples or positions were split, or merged with other axes.
     """
-    starts = [math.prod(given[:axis]) for axis in range(len(given))]
-
-    def axes_at(axis: int) -> list[int]:
-        start = math.prod(result[:axis])
-        return [i for i in range(len(given)) if starts[i] == start]
-
     if place.position is None:
         return replace(place, sample=None)
-    start = math.prod(result[: place.position])
-    position = next((i for i in axes_at(place.position) if given[i] == result[place.position]), None)
+    position = next((i for i in _same_start(given, result, place.position) if given[i] == result[place.position]), None)
     if place.is_merged:
         if position is not None:
             return replace(place, sample=position, position=position)
-        pair = place.samples, result[place.position] // place.samples
-        pair = pair if place.sample_first else pair[::-1]
-        for axis in range(len(given) - 1):
-            if starts[axis] == start and tuple(given[axis : axis + 2]) == pair:
-                first, second = (axis, axis + 1) if place.sample_first else (axis + 1, axis)
-                return replace(place, sample=first, position=second)
-        raise mixed()
-    if place.sample is None:
-        if position is None:
-            raise mixed()
+        return _before_merging(given, result, place)
+    if place.sample is None and position is not None:
         return replace(place, position=position)
-    sizes = result[place.sample], place.samples
-    fits = [i for size in sizes for i in axes_at(place.sample) if given[i] == size and i != position]
-    fits += [i for i in axes_at(place.sample) if given[i] % place.samples == 0 and i != position]
-    if position is not None and fits:
-        return replace(place, sample=fits[0], position=position)
-    if position is None and abs(place.sample - place.position) == 1:
-        first = min(place.sample, place.position)
-        size = result[first] * result[first + 1]
-        merged = next((i for i in axes_at(first) if given[i] == size), None)
-        if merged is not None and result[place.sample] == place.samples:
-            is_first = place.sample < place.position
-            return replace(place, sample=merged, position=merged, sample_first=is_first)
+    if place.sample is not None and position is not None:
+        there = [i for i in _same_start(given, result, place.sample) if i != position]
+        fits = [i for size in (result[place.sample], place.samples) for i in there if given[i] == size]
+        fits += [i for i in there if given[i] % place.samples == 0]  # with heads after the samples
+        if fits:
+            return replace(place, sample=fits[0], position=position)
+    if place.sample is not None and position is None:
+        return _before_splitting(given, result, place)
+    raise mixed()
+
+
+def _same_start(given: Sequence[int], result: Sequence[int], axis: int) -> list[int]:
+    """Return the axes of the input that begin where an axis of the result does."""
+    start = math.prod(result[:axis])
+    return [i for i in range(len(given)) if math.prod(given[:i]) == start]
+
+
+def _before_merging(given: Sequence[int], result: Sequence[int], place: Place) -> Place:
+    """Return the place in a tensor whose samples and positions became one axis."""
+    assert place.position is not None
+    pair = place.samples, result[place.position] // place.samples
+    pair = pair if place.sample_first else pair[::-1]
+    for axis in _same_start(given, result, place.position):
+        if tuple(given[axis : axis + 2]) == pair:
+            first, second = (axis, axis + 1) if place.sample_first else (axis + 1, axis)
+            return replace(place, sample=first, position=second)
+    raise mixed()
+
+
+def _before_splitting(given: Sequence[int], result: Sequence[int], place: Place) -> Place:
+    """Return the place in a tensor with one axis of samples and positions."""
+    assert place.sample is not None
+    assert place.position is not None
+    first = min(place.sample, place.position)
+    if abs(place.sample - place.position) == 1 and result[place.sample] == place.samples:
+        for axis in _same_start(given, result, first):
+            if given[axis] == result[first] * result[first + 1]:
+                return replace(place, sample=axis, position=axis, sample_first=place.sample < place.position)
     raise mixed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -29,8 +29,12 @@ class WaysOfHeads(Protocol):
         """Whether each attention of the forward pass is cross-attention, by the names of the records."""
 
     @property
+    def answers(self) -> dict[Any, Any]:
+        """The answers so far, by what was asked."""
+
+    @property
     def real(self) -> Tensor | None:
-        """Which queries of which sample are no padding, (B, Q) bool; None if unknown."""
+        """Whether a query of a sample is a token and not padding, (B, Q) bool; None if unknown."""
 
     def bundles(
         self, side: Side, heads: Sequence[int], batch: int, positions: Tensor, cuts: Sequence[str] = ()
@@ -179,7 +183,10 @@ def vectors_at(
                 numbers, rows = _features_at(features[name], reach)
                 rows = rows @ own.mT
                 for number, vector in zip(numbers, rows, strict=True):
-                    add(index.number(StreamPart(f"{_short(name)} feature {number}", "feature", name, None, number)), vector)
+                    add(
+                        index.number(StreamPart(f"{_short(name)} feature {number}", "feature", name, None, number)),
+                        vector,
+                    )
                 add(index.number(_rest_of(name)), -rows.sum(0))
                 continue
             vectors = reach.reached()[:, 0] @ own.mT
@@ -203,7 +210,9 @@ def _features_at(dictionary: Dictionary, reach: Reach) -> tuple[list[int], Tenso
     if dictionary.decoder.shape[1] != size:
         raise ValueError(f"the decoder writes {dictionary.decoder.shape[1]} numbers, but the stream has {size} there")
     if int(place.at[0]) >= positions or place.which >= samples:
-        raise ValueError(f"the activations have {samples} samples and {positions} positions: give them for the whole text")
+        raise ValueError(
+            f"the activations have {samples} samples and {positions} positions: give them for the whole text"
+        )
     active = dictionary.activations[place.which, int(place.at[0])]
     numbers = active.nonzero()[:, 0]
     rows = active[numbers, None] * (dictionary.decoder[numbers] @ reach.covectors.flatten(1).mT) * reach.factor()

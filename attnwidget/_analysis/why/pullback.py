@@ -1,7 +1,8 @@
 """From heads' q, k or v back to what was written into the residual stream, at some positions of one sample.
 
-Most of the way is the same linear map at all positions but for one factor, the scales of norms: it is pulled back once, for
-all positions. The rest, such as a rotation of positions (RoPE) or a norm of q and k, differs between positions and lies at
+Most of the way is the same linear map at all positions but for one factor, the scales of norms: it is pulled back once,
+for all positions. The rest, such as a rotation of positions (RoPE) or a norm of q and k, differs between positions and
+lies at
 the end of the way: it is computed for a block of positions at a time.
 """
 
@@ -64,7 +65,8 @@ class Reach:
     @property
     def _heads(self) -> int:
         """The place of the axis of heads among the features."""
-        assert isinstance(self.source, Source) and self.source.heads_axis is not None
+        assert isinstance(self.source, Source)
+        assert self.source.heads_axis is not None
         return self.place.features(self.source.shape).index(self.source.heads_axis)
 
     def at(self, chosen: Tensor) -> Reach:
@@ -310,22 +312,23 @@ def places_on_way(operand: Node, place: Place) -> dict[int, Place]:
     found = {id(operand): place}
     for node in reversed(in_order(operand)):
         own = found.get(id(node))
-        if own is None:
-            continue
-        if isinstance(node, Lost):
-            if len(own.at):
-                raise node.refusal()
-        elif isinstance(node, Step):
-            how: LinearStep = node.how
-            found.setdefault(id(node.parent), how.before(node, own))
-        elif isinstance(node, Sum):
-            for parent in node.parents:
-                found.setdefault(id(parent), own)
-        elif isinstance(node, Join):
-            for parent, piece, _ in _pieces(node, own):
-                if len(piece.at):
-                    found.setdefault(id(parent), piece)
+        if own is not None:
+            for parent, before in _places_before(node, own):
+                found.setdefault(id(parent), before)
     return found
+
+
+def _places_before(node: Node, place: Place) -> Iterator[tuple[Node, Place]]:
+    """Yield the tensors that one is made from, with their places."""
+    if isinstance(node, Lost):
+        raise node.refusal()
+    if isinstance(node, Step):
+        how: LinearStep = node.how
+        yield node.parent, how.before(node, place)
+    elif isinstance(node, Sum):
+        yield from ((parent, place) for parent in node.parents)
+    elif isinstance(node, Join):
+        yield from ((parent, piece) for parent, piece, _ in _pieces(node, place) if len(piece.at))
 
 
 class Apart(Exception):
@@ -412,11 +415,19 @@ class _State:
         """Return whether the covectors of both can be added."""
         steps = [step for step, _ in self.scales] == [step for step, _ in other.scales]
         axes = (self.place.sample, self.place.position) == (other.place.sample, other.place.position)
-        return steps and axes and self.under == other.under and torch.equal(self.rows, other.rows) and torch.equal(self.place.at, other.place.at)
+        return (
+            steps
+            and axes
+            and self.under == other.under
+            and torch.equal(self.rows, other.rows)
+            and torch.equal(self.place.at, other.place.at)
+        )
 
 
 def _pull_to_sources(end: Node, place: Place, covectors: Tensor, cuts: Mapping[int, Cut]) -> Iterator[Reach]:
-    states: dict[int, list[_State]] = {id(end): [_State(place, torch.arange(len(place.at), device="cpu"), (), covectors)]}
+    states: dict[int, list[_State]] = {
+        id(end): [_State(place, torch.arange(len(place.at), device="cpu"), (), covectors)]
+    }
     for node in reversed(in_order(end)):
         for state in _merged(states.pop(id(node), [])):
             cut = cuts.get(id(node)) if state.under is None else None

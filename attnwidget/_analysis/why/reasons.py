@@ -7,6 +7,7 @@ Mathematical Framework for Transformer Circuits"). The sum is compared with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,19 +18,19 @@ from ..._engine.stages import allowed_cells
 from ..._rules.rules import whole
 from ..._utils.indexing import as_index
 from .layer_names import layer_names
-from .parts import Dictionary, PartIndex, Side, StreamPart, WaysOfHeads, vectors_at
+from .parts import Dictionary, PartIndex, Side, WaysOfHeads, vectors_at
 from .pullback import Bundle, Reach
-from .results import Composition, DistanceProfile, Edge, Why, WhyRow, ordered
+from .results import SIDES, Composition, DistanceProfile, Why, WhyRow, ordered
 from .stream_graph import NotLinear
 
 ROWS = 1024  # positions at a time
 NO_SOURCES = (
-    "this attention has no sources: record it with capture(model, sources=True), which keeps what each attention and MLP "
-    "writes into the residual stream"
+    "this attention has no sources: record it with capture(model, sources=True), which keeps what each attention and "
+    "MLP writes into the residual stream"
 )
 NO_ROTATION = (
-    "this attention has no rotation of positions (RoPE) on its way to k, so a score is no function of distance: a model "
-    'with learned positions has them as the part "position" of cap.why'
+    "this attention has no rotation of positions (RoPE) on its way to k, so a score is not a function of distance: a "
+    'model with learned positions has them as the part "position" of cap.why'
 )
 NOT_THE_SUM = (
     "the parts of {} at position {} do not add up to the model's own: they differ by {:.1e} of its size, and rounding "
@@ -64,12 +65,16 @@ def pair(
 ) -> Why:
     """Return a score as a sum over parts of its query and key: see `Forward.why`."""
     ways, (batch, head, query, key, against) = sources_of(att), _checked(att, batch, head, query, key, against)
+    asked = "pair", batch, head, query, key, against
+    known = None if features else ways.answers.get(asked)
+    if known is not None:
+        return replace(known, words=tuple(words) or known.words)
     names = layer_names(ways.layers)
     own, index = PartIndex(ways.layers), PartIndex(ways.layers)
     group = _group(att, head)
     named = {name: Dictionary.read(name, given) for name, given in (features or {}).items()}
     if named and against == "mean":
-        raise ValueError('features= names the features of one pair: give against=None or the position of a key')
+        raise ValueError("features= names the features of one pair: give against=None or the position of a key")
     q = _vectors(att, ways, "q", head, batch, query, own, named)
     queries, numbers = _stacked(q)
     q_parts = [own.parts[i] for i in numbers]
@@ -92,7 +97,7 @@ def pair(
     rows, columns = ordered(q_parts), ordered(k_parts)
     terms = terms[rows][:, columns]
     weight = float(att_block(att, batch, head, query)[key])
-    return Why(
+    found = Why(
         names[ways.name].label,
         head,
         query,
@@ -106,11 +111,18 @@ def pair(
         weight,
         tuple(words),
     )
+    if not features:
+        ways.answers[asked] = found
+    return found
 
 
 def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Generator[float, None, WhyRow]:
     """Compute the scores of one query as sums over the parts of each key; yields the share that is done."""
     ways, (batch, head, query, _, _) = sources_of(att), _checked(att, batch, head, query, 0, None)
+    asked = "row", batch, head, query
+    if asked in ways.answers:
+        known: WhyRow = ways.answers[asked]
+        return known
     index, K = PartIndex(ways.layers), att.shape.K
     given = _given(att, "q", batch, head, query)
     found: dict[int, Tensor] = {}
@@ -119,7 +131,7 @@ def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Gen
         for chosen in torch.arange(len(bundle.rows), device="cpu").split(ROWS):
             moved = bundle.transported(given[None, None, None], chosen)[0]  # (m or 1, P)
             at = bundle.rows[chosen]
-            for reach, part, rows in _within(bundle, chosen):
+            for reach, part, _ in _within(bundle, chosen):
                 values = reach.along(moved if len(moved) == 1 else moved[part])
                 for number, own in zip(index.of(reach), values, strict=True):
                     if number not in found:
@@ -131,10 +143,16 @@ def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Gen
     terms = torch.stack([found[i] for i in numbers]) * att.scale
     scores = (_all(att, "k", batch, _group(att, head)) @ given) * att.scale
     rounding = (scores - terms.sum(0)).abs()
-    _check_sum(att, float((rounding / terms.abs().square().sum(0).sqrt().clamp_min(1e-30)).nan_to_num().amax()), "the keys", query, len(numbers))
+    _check_sum(
+        att,
+        float((rounding / terms.abs().square().sum(0).sqrt().clamp_min(1e-30)).nan_to_num().amax()),
+        "the keys",
+        query,
+        len(numbers),
+    )
     order = terms.abs().amax(1).argsort(descending=True, stable=True).tolist()
     weights = _weights(att, batch, head, query)
-    return WhyRow(
+    result = WhyRow(
         layer_names(ways.layers)[ways.name].label,
         head,
         query,
@@ -144,6 +162,8 @@ def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Gen
         weights,
         float(rounding.amax()),
     )
+    ways.answers[asked] = result
+    return result
 
 
 def distances(att: AttentionBase, query: int, key: int, *, batch: int = 0, head: int = 0) -> DistanceProfile:
@@ -156,7 +176,9 @@ def distances(att: AttentionBase, query: int, key: int, *, batch: int = 0, head:
         if not bundle.rotates:
             raise NotLinear(NO_ROTATION)
         vector = sum(
-            _placed(reach.at((reach.rows == own).nonzero()[:, 0]), bundle) for reach in bundle.reaches if bool((reach.rows == own).any())
+            _placed(reach.at((reach.rows == own).nonzero()[:, 0]), bundle)
+            for reach in bundle.reaches
+            if bool((reach.rows == own).any())
         )
         given = _given(att, "q", batch, head, query)[None, None, None]
         scores = [
@@ -166,7 +188,12 @@ def distances(att: AttentionBase, query: int, key: int, *, batch: int = 0, head:
         offset = 0 if att.part is None or att.part.keys_before is None else att.part.keys_before
         place = query + offset if att.part is None or att.part.queries is None else att.part.queries[query] + offset
         there = bundle.rows
-        return DistanceProfile(place - there, torch.cat(scores), place - key, float(given.flatten() @ _given(att, "k", batch, _group(att, head), key)) * att.scale)
+        return DistanceProfile(
+            place - there,
+            torch.cat(scores),
+            place - key,
+            float(given.flatten() @ _given(att, "k", batch, _group(att, head), key)) * att.scale,
+        )
     raise NotLinear(NO_ROTATION)
 
 
@@ -186,17 +213,37 @@ def composing(
         layers: the attention of each.
         numbers: their numbers.
         batch: the sample.
-        at: queries; None: all that are no padding.
+        at: queries; None: all without padding.
     """
-    edges: list[Edge] = []
+    ways = sources_of(layers[0])
+    asked = "composition", batch, tuple(numbers), None if at is None else tuple(at)
+    if asked in ways.answers:
+        known: Composition = ways.answers[asked]
+        return known
+    index = PartIndex(ways.layers)
+    heads: list[tuple[int, int]] = []
+    found: list[dict[int, Tensor]] = []  # of each layer: (3, heads) by part
     queries = 0
     for done, (att, number) in enumerate(zip(layers, numbers, strict=True)):
-        ways = sources_of(att)
-        queries = max(queries, len(_queries(att, ways, batch, at)))
-        edges += _edges_of(att, ways, number, batch, _queries(att, ways, batch, at))
+        own = _queries(att, sources_of(att), batch, at)
+        queries = max(queries, len(own))
+        heads += [(number, head) for head in range(att.shape.H)]
+        found.append(_read_parts(att, number, batch, own, index))
         yield (done + 1) / len(layers)
-    names = layer_names(sources_of(layers[0]).layers) if layers else {}
-    return Composition(tuple(edges), tuple(one.label for one in names.values() if not one.cross), queries)
+    order = ordered(index.parts)
+    sums = torch.zeros(len(heads), 3, len(order), dtype=torch.float64, device="cpu")
+    first = 0
+    for att, of_layer in zip(layers, found, strict=True):
+        for number, values in of_layer.items():
+            sums[first : first + att.shape.H, :, order.index(number)] = values.mT
+        first += att.shape.H
+    totals = sums.sum(-1, keepdim=True)
+    shares = torch.where(totals == 0, 0.0, sums / totals)
+    scores = torch.cat([sums[:, :2] / max(1, queries), shares[:, 2:]], 1)
+    labels = tuple(one.label for one in layer_names(ways.layers).values() if not one.cross)
+    result = Composition(tuple(index.parts[i] for i in order), tuple(heads), shares, scores, labels, queries)
+    ways.answers[asked] = result
+    return result
 
 
 def _queries(att: AttentionBase, ways: WaysOfHeads, batch: int, at: Sequence[int] | None) -> list[int]:
@@ -206,32 +253,33 @@ def _queries(att: AttentionBase, ways: WaysOfHeads, batch: int, at: Sequence[int
     return list(range(att.shape.Q)) if real is None else real[batch].nonzero()[:, 0].tolist()
 
 
-def _edges_of(att: AttentionBase, ways: WaysOfHeads, layer: int, batch: int, queries: list[int]) -> list[Edge]:
-    """Return the edges into all heads of a layer."""
+def _read_parts(att: AttentionBase, layer: int, batch: int, queries: list[int], index: PartIndex) -> dict[int, Tensor]:
+    """Return what each part gives to the heads of a layer, (3, heads): to the query, key and value side."""
+    ways = sources_of(att)
     H, group = att.shape.H, att.shape.H // att.shape.G
     read = [_read_by(att, batch, head, queries) for head in range(H)]
-    found = []
+    found: dict[int, Tensor] = {}
     of_keys = torch.arange(att.shape.K, device="cpu")
-    for side, name, at in (("q", "query", torch.tensor(queries, device="cpu")), ("k", "key", of_keys), ("v", "value", of_keys)):
-        covectors = [one[side] for one in read]
+    sides: tuple[Side, ...] = ("q", "k", "v")
+    for place, side in enumerate(sides):
+        at = torch.tensor(queries, device="cpu") if side == "q" else of_keys
         for r in range(1 if side == "q" else group):  # query heads of different key heads at a time
             heads = list(range(H)) if side == "q" else list(range(r, H, group))
-            index = PartIndex(ways.layers)
-            sums = _sums(ways, side, heads, batch, at, torch.stack([covectors[h] for h in heads], 1), index)
+            covectors = torch.stack([read[h][side] for h in heads], 1)
+            sums = _sums(ways, side, heads, batch, at, covectors, index)
+            whole_sums = torch.stack([*sums.values()])
             for i, head in enumerate(heads):
-                total = float(sums[:, i].sum())
-                _check_total(att, total, read[head]["total" if side != "v" else "size"], sums[:, i], layer, head, name)
-                for part, value in zip(index.parts, sums[:, i].tolist(), strict=True):
-                    share = value / total if total else 0.0
-                    score = value / max(1, len(queries)) if side != "v" else share
-                    found.append(Edge(part, layer, head, name, share, score))
+                given = read[head]["size" if side == "v" else "total"]
+                _check_total(att, given, whole_sums[:, i], layer, head, SIDES[place])
+            for number, values in sums.items():
+                found.setdefault(number, torch.zeros(3, H, dtype=torch.float64, device="cpu"))[place, heads] = values
     return found
 
 
 def _sums(
     ways: WaysOfHeads, side: Side, heads: list[int], batch: int, at: Tensor, covectors: Tensor, index: PartIndex
-) -> Tensor:
-    """Return the products of parts with covectors (positions, heads, size), summed over positions: (parts, heads)."""
+) -> dict[int, Tensor]:
+    """Return the products of each part with covectors (positions, heads, size), summed over positions: (heads,)."""
     found: dict[int, Tensor] = {}
     for bundle in ways.bundles(side, heads, batch, at):
         for chosen in torch.arange(len(bundle.rows), device="cpu").split(ROWS // 4):
@@ -242,7 +290,7 @@ def _sums(
                 by_head = values.new_zeros(len(values), len(heads)).index_add_(1, owners, values)
                 for number, own in zip(index.of(reach), by_head, strict=True):
                     found[number] = found[number] + own if number in found else own
-    return torch.stack([found[i] for i in range(len(index.parts))])
+    return found
 
 
 def _read_by(att: AttentionBase, batch: int, head: int, queries: list[int]) -> dict[Side | str, Any]:
@@ -274,12 +322,14 @@ def _read_by(att: AttentionBase, batch: int, head: int, queries: list[int]) -> d
     return {"q": of_q, "k": of_k, "v": of_v, "total": float((of_q * q[queries]).sum()), "size": size}
 
 
-def _check_total(att: AttentionBase, total: float, given: float, parts: Tensor, layer: int, head: int, name: str) -> None:
+def _check_total(att: AttentionBase, given: float, parts: Tensor, layer: int, head: int, name: str) -> None:
+    total = float(parts.sum())
     allowed = UNIT * torch.finfo(att.dtype).eps * float(parts.abs().sum())
     if not abs(total - given) <= allowed + 1e-12:
         raise NotLinear(
-            f"the parts that the {name} side of head {head} in layer {layer} reads do not add up: {total:.6g} in place of "
-            f"{given:.6g}. The model computes something on the way that was not followed, so no parts are shown"
+            f"the parts that the {name} side of head {head} in layer {layer} reads do not add up: {total:.6g} in "
+            f"place of {given:.6g}. The model computes something on the way that was not followed, so no parts are "
+            f"shown"
         )
 
 
@@ -302,7 +352,7 @@ def _mean_terms(
     index: PartIndex,
     progress: Callable[[float], None],
 ) -> tuple[Tensor, list[int]]:
-    """Return the mean of a row's terms under its weights, (query parts, key parts), and the numbers of the key parts."""
+    """Return the mean of a row's terms under its weights, (query parts, key parts), and the numbers of key parts."""
     keys = weights.nonzero()[:, 0]
     found: dict[int, Tensor] = {}
     done = 0
@@ -343,7 +393,13 @@ def _stacked(vectors: Mapping[int, Tensor]) -> tuple[Tensor, list[int]]:
 
 
 def _vectors(
-    att: AttentionBase, ways: WaysOfHeads, side: Side, head: int, batch: int, position: int, index: PartIndex,
+    att: AttentionBase,
+    ways: WaysOfHeads,
+    side: Side,
+    head: int,
+    batch: int,
+    position: int,
+    index: PartIndex,
     features: Mapping[str, Dictionary],
 ) -> dict[int, Tensor]:
     """Return the parts of a head's vector, after a check of their sum."""
@@ -397,7 +453,9 @@ def _checked(
     B, H, _, Q, K = att.shape[:5]
     if against is not None and against != "mean":
         if isinstance(against, str):
-            raise ValueError(f'against is {against!r}: give the position of a key, "mean" for the mean of the row, or None')
+            raise ValueError(
+                f'against is {against!r}: give the position of a key, "mean" for the mean of the row, or None'
+            )
         against = as_index(against, K, "against", "keys")
     return (
         as_index(batch, B, "batch", "samples"),

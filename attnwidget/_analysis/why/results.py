@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .parts import StreamPart
 
+SIDES = ("query", "key", "value")
 SHOWN = 8  # parts in words
 HELD = "Held as in this run: the scales of norms, and the weights of earlier heads."
 
@@ -54,17 +55,15 @@ class Why:
         return self.terms.sum(1)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return each term as a record for `pandas.DataFrame`, the largest first: parts, score, and share of the sum."""
+        """Return each term as a record for `pandas.DataFrame`, the largest first: its parts, value and share."""
         total = float(self.terms.sum())
         flat = self.terms.flatten()
-        order = flat.abs().argsort(descending=True, stable=True)
         found = []
-        for i in order.tolist():
+        for i in flat.abs().argsort(descending=True, stable=True).tolist():
             a, b = divmod(i, len(self.key_parts))
+            labels = {"query_part": self.query_parts[a].label, "key_part": self.key_parts[b].label}
             value = float(flat[i])
-            one, other = self.query_parts[a], self.key_parts[b]
-            share = value / total if total else float("nan")
-            found.append({"query_part": one.label, "key_part": other.label, "term": value, "share": share})
+            found.append({**labels, "term": value, "share": value / total if total else float("nan")})
         return found
 
     @property
@@ -93,7 +92,10 @@ class Why:
             rest = order[SHOWN:]
             if rest:
                 lines.append(f"    {float(sums[rest].sum()):+9.4f}  {len(rest)} more")
-        lines += [f"    {float(self.terms.sum()):+9.4f}  sum, not explained (rounding): {self.rounding:+.1e}", f"  {HELD}"]
+        lines += [
+            f"    {float(self.terms.sum()):+9.4f}  sum, not explained (rounding): {self.rounding:+.1e}",
+            f"  {HELD}",
+        ]
         return "\n".join(lines)
 
 
@@ -107,7 +109,10 @@ def sentence(why: Why, query: str, key: str) -> str:
     other = {None: "its score", "mean": "what sets it apart from the other keys"}.get(
         why.against if not isinstance(why.against, int) else "key", "the difference from the other key"
     )
-    first = [f"{_percent(float(sums[i]) / total)} of {other if n == 0 else 'it'} is {_wrote(why.key_parts[i], key)}" for n, i in enumerate(order)]
+    first = [
+        f"{_percent(float(sums[i]) / total)} of {other if n == 0 else 'it'} is {_wrote(why.key_parts[i], key)}"
+        for n, i in enumerate(order)
+    ]
     return f"{query} looks at {key}: {first[0]}" + (f"; {first[1]}." if len(first) > 1 else ".")
 
 
@@ -196,14 +201,33 @@ class Edge:
 class Composition:
     """Which parts of the residual stream each head reads, on a text.
 
-    edges: all of them, by layer and head.
+    parts: of the stream, in its order.
+    heads: (layer, head) of each head that reads.
+    shares: (heads, 3, parts) float64: of the query, key and value side. See `Edge`.
+    scores: the same shape.
     names: the short names of layers.
     queries: the number of queries over which they were taken.
     """
 
-    edges: tuple[Edge, ...] = field(repr=False)
+    parts: tuple[StreamPart, ...] = field(repr=False)
+    heads: tuple[tuple[int, int], ...] = field(repr=False)
+    shares: Tensor = field(repr=False)
+    scores: Tensor = field(repr=False)
     names: tuple[str, ...]
     queries: int
+
+    @property
+    def edges(self) -> list[Edge]:
+        """All edges, by head, side and part; those of 0 are left out."""
+        return [edge for i in range(len(self.heads)) for edge in self._edges(i)]
+
+    def _edges(self, which: int) -> list[Edge]:
+        layer, head = self.heads[which]
+        sides, parts = self.shares[which].nonzero(as_tuple=True)
+        return [
+            Edge(self.parts[p], layer, head, SIDES[s], float(self.shares[which, s, p]), float(self.scores[which, s, p]))
+            for s, p in zip(sides.tolist(), parts.tolist(), strict=True)
+        ]
 
     def records(self) -> list[dict[str, Any]]:
         """Return the edges as records for `pandas.DataFrame`: source, its kind, layer, head, side, share, score."""
@@ -221,8 +245,14 @@ class Composition:
         ]
 
     def into(self, layer: int, head: int, side: str | None = None) -> list[Edge]:
-        """Return the edges into a head, the largest share first."""
-        found = [one for one in self.edges if (one.layer, one.head) == (layer, head) and side in (None, one.side)]
+        """Return the edges into a head, the largest share first.
+
+        Raises:
+            ValueError: this head is not among those that were asked for.
+        """
+        if (layer, head) not in self.heads:
+            raise ValueError(f"head {head} of layer {layer} was not asked for: give layers= that hold it")
+        found = [one for one in self._edges(self.heads.index((layer, head))) if side in (None, one.side)]
         return sorted(found, key=lambda one: -abs(one.share))
 
 

@@ -1,8 +1,9 @@
 """The linear way from the residual stream to q, k and v, as a graph of tensors.
 
-A tensor on the way is a sum of what writers put into the stream, passed through linear steps. Norms are linear once their
-scale is held at the value that it had when the model ran (Elhage et al. 2021, "A Mathematical Framework for Transformer
-Circuits"). Nothing is computed here: `linear_steps` applies the steps, and `pullback` follows the graph backward.
+A tensor on the way is a sum of what writers put into the stream, passed through linear steps. Norms are linear once
+their scale is held at the value that it had when the model ran (Elhage et al. 2021, "A Mathematical Framework for
+Transformer Circuits"). Nothing is computed here: `linear_steps` applies the steps, and `pullback` follows the graph
+backward.
 """
 
 from __future__ import annotations
@@ -80,7 +81,12 @@ class Source(Node):
         if tuple(shape) == self.shape:
             return self
         found = Source(
-            shape, self.values, self.writer, heads_axis=self.heads_axis, lookup=self.lookup, why_missing=self.why_missing
+            shape,
+            self.values,
+            self.writer,
+            heads_axis=self.heads_axis,
+            lookup=self.lookup,
+            why_missing=self.why_missing,
         )
         found.version = self.version
         return found
@@ -148,8 +154,9 @@ class Lost(Node):
     def refusal(self) -> NotLinear:
         """Return the error for a way that passes it."""
         return NotLinear(
-            f"the way from the residual stream cannot be followed through {self.by} in module {self.module!r}, because it "
-            "is not a linear map there (a gate, a convolution or another function): the score cannot be split into parts"
+            f"the way from the residual stream cannot be followed through {self.by} in module {self.module!r}, "
+            f"because it is not a linear map there (a gate, a convolution or another function): the score cannot be "
+            f"split into parts"
         )
 
 

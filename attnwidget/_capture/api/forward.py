@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ..._analysis.head_kinds import KindsLike
 from ..._analysis.output_path import OutputPath
+from ..._analysis.why.reasons import composing, pair, row
+from ..._analysis.why.results import Composition, Why, WhyRow
 from ..._segments.chat import is_chat
 from ..._segments.segments import Segments
 from ..._utils.indexing import as_index
@@ -28,6 +30,7 @@ from ..text.given_tokens import TokensOfStacks
 from ..text.labels import Ids, Labels, SavedWords, can_spell
 from ..text.stacks import NamedStack, find_stack, inputs_of, named_stacks
 from ..text.unpadded import has_padding, sample_named
+from .reasons import number_of, numbers_of, run, words_at
 from .widgets import labeled, logit_token, picker_keys, runners_of, widget_by_sample
 
 if TYPE_CHECKING:
@@ -385,6 +388,124 @@ class Forward:
         torch.Size([1, 5, 5])
         """
         return (self.cross if cross else self.attention).weights(layer, batch, head)
+
+    def why(
+        self,
+        layer: int | str,
+        head: int,
+        query: int,
+        key: int,
+        against: int | str | None = None,
+        *,
+        features: Mapping[str, Any] | None = None,
+        batch: int = 0,
+        cross: bool = False,
+    ) -> Why:
+        """Split one score exactly into the parts of the residual stream at its query and at its key.
+
+        score · scale = Σ_a Σ_b q^a · k^b · scale over what was written there: embeddings, each earlier head, biases,
+        MLPs (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). The scales of norms are held as
+        in this run. Mask, bias and softcap come after the score and are not part of it.
+
+        Args:
+            layer: the layer, by its number in `attention` or its name.
+            head: the head.
+            query, key: the pair; negative counts from the end.
+            against: subtract the score of another key, by its position, or of "mean", the row's mean under its own
+                weights. Parts that are alike for both then vanish. None: the score itself.
+            features: names for the features of what modules write: {module name: (decoder, activations)}, as of a
+                sparse autoencoder: (features, model size) and (samples, positions, features). The rest of the module's
+                output is one part, "not in the dictionary".
+            batch: the sample.
+            cross: a layer of the cross-attention.
+
+        Returns:
+            `results.Why`, which prints as text, with `records()` for pandas.
+
+        Raises:
+            ValueError: there are no sources: give capture(model, sources=True); the way from the stream to q or k is
+                not linear, with the module's name; the parts do not add up to the model's own q and k. IndexError,
+                KeyError: there is no such layer, head, query, key or sample.
+
+        >>> from attnwidget import capture
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+        >>> cap = capture(model, sources=True).run(torch.randn(1, 5, 8))
+        >>> found = cap.why(layer=1, head=0, query=4, key=2)
+        >>> [part.label for part in found.key_parts[:4]]
+        ['input', '0·0', '0·1', 'MLP 0']
+        >>> abs(found.score - float(found.terms.sum())) < 1e-5
+        True
+        """
+        stack = self.cross if cross else self.attention
+        number = number_of(stack, layer)
+        others = [against] if type(against) is int else []
+        words = words_at(self.stacks(), stack.names[number], batch, query, [key, *others])
+        how: dict[str, Any] = {"against": against, "features": features, "words": words}
+        return pair(stack[number], query, key, batch=batch, head=head, **how)
+
+    def why_row(self, layer: int | str, head: int, query: int, *, batch: int = 0, cross: bool = False) -> WhyRow:
+        """Split the scores of one query with all keys into the parts of each key: see `why`.
+
+        Args:
+            layer: the layer, by its number in `attention` or its name.
+            head: the head.
+            query: the query; negative counts from the end.
+            batch: the sample.
+            cross: a layer of the cross-attention.
+
+        Returns:
+            `results.WhyRow`: terms (parts, keys), the largest part first.
+
+        Raises:
+            ValueError, IndexError, KeyError: as `why` does.
+
+        >>> from attnwidget import capture
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+        >>> row = capture(model, sources=True).run(torch.randn(1, 5, 8)).why_row(layer=1, head=0, query=4)
+        >>> bool(torch.allclose(row.terms.sum(0), row.scores, atol=1e-5))
+        True
+        """
+        stack = self.cross if cross else self.attention
+        return run(row(stack[number_of(stack, layer)], query, batch=batch, head=head))
+
+    def composition(
+        self,
+        layers: int | str | slice | Sequence[int | str] | None = None,
+        at: int | Sequence[int] | None = None,
+        *,
+        batch: int = 0,
+        progress: bool = False,
+    ) -> Composition:
+        """Compute which parts of the residual stream each head reads on this text: with its queries, keys and values.
+
+        Of queries and keys: the share of each part in Σ_i Σ_j (w_ij − u_ij) q_i · k_j, the score by which a head
+        prefers what it looks at to the average of its allowed keys (u is even over these). Of values: the share in Σ_i
+        ‖o_i‖². It is Q-, K- and V-composition (Elhage et al. 2021), measured on the text and not on the weights.
+
+        Args:
+            layers: the heads of these layers, by number, name or slice; None: all.
+            at: only these queries; None: all without padding.
+            batch: the sample.
+            progress: draw a bar with the time left, if tqdm is installed.
+
+        Returns:
+            `results.Composition`, with `records()` for pandas and `into(layer, head)` for one head.
+
+        Raises:
+            ValueError, IndexError, KeyError: as `why` does.
+
+        >>> from attnwidget import capture
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+        >>> found = capture(model, sources=True).run(torch.randn(1, 5, 8)).composition(layers=1)
+        >>> round(sum(edge.share for edge in found.into(1, 0, "key")), 6)
+        1.0
+        """
+        stack = self.attention
+        numbers, queries = numbers_of(stack, layers), [at] if isinstance(at, int) else at
+        return run(composing([stack[i] for i in numbers], numbers, batch=batch, at=queries), progress=progress)
 
     def pair(self, query: int, key: int, batch: int = 0, *, cross: bool = False) -> Tensor:
         """Compute the exact weight of one query on one key in all heads of all layers.

@@ -131,8 +131,8 @@ def read_tokenizer(tokenizer: Any) -> Any:
 def _read_sources(sources: Any, keep: str, values: Any) -> bool:
     if not isinstance(sources, bool):
         raise TypeError(
-            f"sources is {sources!r}: give True to keep what each attention and MLP writes into the residual stream, or "
-            "False"
+            f"sources is {sources!r}: give True to keep what each attention and MLP writes into the residual stream, "
+            f"or False"
         )
     if sources and (keep != "tensors" or not values):
         given = "values=False" if keep == "tensors" else "keep='overview'"

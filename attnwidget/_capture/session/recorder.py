@@ -149,9 +149,7 @@ class Recorder(ModelCalls):
     def _follow_stream(self, stack: contextlib.ExitStack, model: nn.Module) -> None:
         """Follow the residual stream, below the mode that sees attention, which takes torch's functions apart."""
         if self._options.sources:
-            self._tape = StreamTape(
-                self._names, self._memory, clone=self._options.clone, device=self._options.device
-            )
+            self._tape = StreamTape(self._names, self._memory, clone=self._options.clone, device=self._options.device)
             stack.enter_context(self._tape.watching(model))
 
     def _watch_parts(self, stack: contextlib.ExitStack) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ class RecordSources:
         positions: the queries of all calls that it has; None: all.
         keys: the number of its keys.
         cross: whether it is cross-attention.
-        padding: returns which queries are no padding, (B, queries); None if unknown.
+        answers: those so far, by what was asked.
+        padding: returns whether a query is a token and not padding, (B, queries); None if unknown.
     """
 
     name: str
@@ -37,10 +39,11 @@ class RecordSources:
     keys: int
     cross: bool
     padding: Callable[[], Tensor | None]
+    answers: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def real(self) -> Tensor | None:
-        """Which queries of which sample are no padding, (B, Q) bool; None if unknown."""
+        """Whether a query of a sample is a token and not padding, (B, Q) bool; None if unknown."""
         found = self.padding()
         return found if found is None or self.positions is None else found[:, list(self.positions)]
 
@@ -91,8 +94,8 @@ class RecordSources:
         if missing is not None:
             there = ", ".join(map(repr, [*places][:12]))
             raise NotLinear(
-                f"features names {missing!r}, which is no module whose output is a part of the residual stream: give one "
-                f"of these, or another that model.named_modules() lists: {there}"
+                f"features names {missing!r}, which is no module whose output is a part of the residual stream: give "
+                f"one of these, or another that model.named_modules() lists: {there}"
             )
         return [Cut(name, places[name]) for name in names]
 

@@ -1,0 +1,70 @@
+"""The layers and words that `why` and `composition` of a capture ask about."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ..._utils.progress_bars import progress_bar
+from ...stack import AttentionStack
+from ..text.stacks import NamedStack
+
+T = TypeVar("T")
+
+
+def run(steps: Generator[float, None, T], *, progress: bool = False) -> T:
+    """Return the result of steps, which yield the share that is done."""
+    bar = progress_bar()(total=100) if progress else None
+    while True:
+        try:
+            share = next(steps)
+        except StopIteration as end:
+            if bar is not None:
+                bar.close()
+            found: T = end.value
+            return found
+        if bar is not None:
+            bar.update(round(share * 100) - bar.n)
+
+
+def number_of(stack: AttentionStack, layer: int | str) -> int:
+    """Return the number of a layer in a stack, from its number or its name.
+
+    Raises:
+        IndexError, KeyError: there is no such layer.
+    """
+    att = stack[layer]
+    return next(i for i, one in enumerate(stack) if one is att)
+
+
+def numbers_of(stack: AttentionStack, layers: Any) -> list[int]:
+    """Return the numbers of layers, from a number, a name, a slice or several; None for all.
+
+    Raises:
+        ValueError, IndexError, KeyError: there are no such layers.
+    """
+    if layers is None or isinstance(layers, slice):
+        found = list(range(len(stack)))[slice(None) if layers is None else layers]
+    else:
+        found = [number_of(stack, one) for one in ([layers] if isinstance(layers, int | str) else layers)]
+    if not found:
+        raise ValueError(f"layers is {layers!r}, which holds no layer: give some of 0 to {len(stack) - 1}, or None for
+        all")
+    return found
+
+
+def words_at(
+    stacks: Mapping[str, NamedStack], name: str, batch: int, query: int, keys: Sequence[int]
+) -> list[str]:
+    """Return the texts of a query and of some keys of a layer; an empty list if they are not all known."""
+    stack = next((one for one in stacks.values() if name in one.records), None)
+    if stack is None:
+        return []
+    queries, others = (own.tokens(stack.tokenizer) for own in (stack.queries, stack.keys))
+    if queries is None or others is None:
+        return []
+    try:
+        found = [queries[batch][query], *(others[batch][key] for key in keys)]
+    except IndexError:
+        return []
+    return [one for one in found if isinstance(one, str)] if all(isinstance(one, str) for one in found) else []
