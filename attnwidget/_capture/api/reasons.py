@@ -48,14 +48,12 @@ def numbers_of(stack: AttentionStack, layers: Any) -> list[int]:
     else:
         found = [number_of(stack, one) for one in ([layers] if isinstance(layers, int | str) else layers)]
     if not found:
-        raise ValueError(f"layers is {layers!r}, which holds no layer: give some of 0 to {len(stack) - 1}, or None for
-        all")
+        there = f"0 to {len(stack) - 1}"
+        raise ValueError(f"layers is {layers!r}, which holds no layer: give some of {there}, or None for all")
     return found
 
 
-def words_at(
-    stacks: Mapping[str, NamedStack], name: str, batch: int, query: int, keys: Sequence[int]
-) -> list[str]:
+def words_at(stacks: Mapping[str, NamedStack], name: str, batch: int, query: int, keys: Sequence[int]) -> list[str]:
     """Return the texts of a query and of some keys of a layer; an empty list if they are not all known."""
     stack = next((one for one in stacks.values() if name in one.records), None)
     if stack is None:
