@@ -94,8 +94,8 @@ class RecordSources:
         if missing is not None:
             there = ", ".join(map(repr, [*places][:12]))
             raise NotLinear(
-                f"features names {missing!r}, but no module of that name returns a part of the residual stream: give one "
-                f"of these, or another that model.named_modules() lists: {there}"
+                f"features names {missing!r}, but no module of that name returns a part of the residual stream: give "
+                f"one of these, or another that model.named_modules() lists: {there}"
             )
         return [Cut(name, places[name]) for name in names]
 

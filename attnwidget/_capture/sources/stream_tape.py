@@ -284,9 +284,8 @@ class StreamTape(WatchingMode, LinearRules):
         self._memory.add(size)
         self.nbytes += size
         with torch.inference_mode(False):
-            kept = (
-                x.clone() if self._clone and self._device is None else x if self._device is None else x.to(self._device)
-            )
+            kept = x if self._device is None else x.to(self._device)
+            kept = kept.clone() if self._clone and kept is x else kept
         return Source(shape, kept, writer, heads_axis=heads_axis)
 
     def _written(self, x: Tensor, node: Node | None) -> Node:
