@@ -6,7 +6,7 @@ Mathematical Framework for Transformer Circuits"). The sum is compared with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,25 +61,19 @@ def pair(
     against: int | str | None = None,
     features: Mapping[str, Any] | None = None,
     words: Sequence[str] = (),
-    progress: Callable[[float], None] = lambda share: None,
-) -> Why:
-    """Return a score as a sum over parts of its query and key: see `Forward.why`."""
+) -> Generator[float, None, Why]:
+    """Split a score into the parts of its query and its key: see `Forward.why`; yields the share that is done."""
     ways, (batch, head, query, key, against) = sources_of(att), _checked(att, batch, head, query, key, against)
     asked = "pair", batch, head, query, key, against
-    known = None if features else ways.answers.get(asked)
-    if known is not None:
-        return replace(known, words=tuple(words) or known.words)
-    names = layer_names(ways.layers)
-    own, index = PartIndex(ways.layers), PartIndex(ways.layers)
-    group = _group(att, head)
+    if not features and asked in ways.answers:
+        return replace(ways.answers[asked], words=tuple(words) or ways.answers[asked].words)
     named = {name: Dictionary.read(name, given) for name, given in (features or {}).items()}
     if named and against == "mean":
         raise ValueError("features= names the features of one pair: give against=None or the position of a key")
-    q = _vectors(att, ways, "q", head, batch, query, own, named)
-    queries, numbers = _stacked(q)
+    own, index, group = PartIndex(ways.layers), PartIndex(ways.layers), _group(att, head)
+    queries, numbers = _stacked(_vectors(att, ways, "q", head, batch, query, own, named))
     q_parts = [own.parts[i] for i in numbers]
-    k = _vectors(att, ways, "k", head, batch, key, index, named)
-    keys, numbers = _stacked(k)
+    keys, numbers = _stacked(_vectors(att, ways, "k", head, batch, key, index, named))
     terms = queries @ keys.mT * att.scale
     given = _given(att, "q", batch, head, query)
     score = float(given @ _given(att, "k", batch, group, key)) * att.scale
@@ -89,16 +83,15 @@ def pair(
         score -= float(given @ _given(att, "k", batch, group, against)) * att.scale
     elif against == "mean":
         weights = _weights(att, batch, head, query)
-        mean, others = _mean_terms(att, ways, batch, head, queries, weights, index, progress)
+        mean, others = yield from _mean_terms(att, ways, batch, head, queries, weights, index)
         terms, numbers = _subtract(terms, numbers, mean * att.scale, others)
         keep = weights.nonzero()[:, 0]
         score -= float((_all(att, "k", batch, group)[keep] @ given) @ weights[keep]) * att.scale
     k_parts = [index.parts[i] for i in numbers]
     rows, columns = ordered(q_parts), ordered(k_parts)
     terms = terms[rows][:, columns]
-    weight = float(att_block(att, batch, head, query)[key])
     found = Why(
-        names[ways.name].label,
+        layer_names(ways.layers)[ways.name].label,
         head,
         query,
         key,
@@ -108,10 +101,10 @@ def pair(
         terms,
         score,
         score - float(terms.sum()),
-        weight,
+        float(_weights(att, batch, head, query, whole=False)[key]),
         tuple(words),
     )
-    if not features:
+    if not named:
         ways.answers[asked] = found
     return found
 
@@ -350,8 +343,7 @@ def _mean_terms(
     queries: Tensor,
     weights: Tensor,
     index: PartIndex,
-    progress: Callable[[float], None],
-) -> tuple[Tensor, list[int]]:
+) -> Generator[float, None, tuple[Tensor, list[int]]]:
     """Return the mean of a row's terms under its weights, (query parts, key parts), and the numbers of key parts."""
     keys = weights.nonzero()[:, 0]
     found: dict[int, Tensor] = {}
@@ -373,7 +365,7 @@ def _mean_terms(
                 for number, vector in zip(index.of(reach), vectors, strict=True):
                     found[number] = found[number] + vector if number in found else vector
             done += len(chosen)
-            progress(done / len(keys))
+            yield done / len(keys)
     vectors, numbers = _stacked(found)
     return queries @ vectors.mT, numbers
 
@@ -435,14 +427,13 @@ def _group(att: AttentionBase, head: int) -> int:
     return head // (att.shape.H // att.shape.G)
 
 
-def att_block(att: AttentionBase, batch: int, head: int, query: int) -> Tensor:
-    """Return the weights of a row."""
-    found: Tensor = att.block("weights", batch=batch, head=head, queries=query)[0]  # type: ignore[attr-defined]
-    return found
-
-
-def _weights(att: AttentionBase, batch: int, head: int, query: int) -> Tensor:
-    weights = att_block(att, batch, head, query).double().nan_to_num().cpu()
+def _weights(att: AttentionBase, batch: int, head: int, query: int, *, whole: bool = True) -> Tensor:
+    """Return the weights of a row, float64; if `whole`, with a sum of 1 where a learned sink takes some."""
+    block: Tensor = att.block("weights", batch=batch, head=head, queries=query)[0]  # type: ignore[attr-defined]
+    weights = block.double().cpu()
+    if not whole:
+        return weights
+    weights = weights.nan_to_num()
     total = weights.sum()
     return weights / total if total > 0 else weights
 

@@ -442,7 +442,7 @@ class Forward:
         others = [against] if type(against) is int else []
         words = words_at(self.stacks(), stack.names[number], batch, query, [key, *others])
         how: dict[str, Any] = {"against": against, "features": features, "words": words}
-        return pair(stack[number], query, key, batch=batch, head=head, **how)
+        return run(pair(stack[number], query, key, batch=batch, head=head, **how))
 
     def why_row(self, layer: int | str, head: int, query: int, *, batch: int = 0, cross: bool = False) -> WhyRow:
         """Split the scores of one query with all keys into the parts of each key: see `why`.

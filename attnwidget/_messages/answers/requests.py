@@ -20,7 +20,7 @@ from ..._utils.plain import sendable
 from ..._utils.validation import told as short  # what is untrusted may be long or deep
 from ...attention import Attention
 from ..codec import encoding
-from . import of_cells, of_segments, stage_sections
+from . import of_cells, of_reasons, of_segments, stage_sections
 from .asked import (
     MAX_TEXT,
     Context,
@@ -194,6 +194,17 @@ def _over_several(message: Message, request: Reply, begin: Callable[[Attention, 
     return detached(message, answers.answer(of, lambda: begin(att, batch, head), message.budget))
 
 
+def _reasons(message: Message, request: Reply) -> Reply:
+    if request["kind"] == "why_heads":
+        of: tuple[Any, ...] = "why_heads", message.context.stack, str(request.get("batch")), str(request.get("at"))
+    else:
+        att, batch, head = head_of(message, request)
+        asked = (str(request.get(name)) for name in ("query", "key", "against", "keys"))
+        of = request["kind"], att, batch, head, *asked
+    begin = of_reasons.ANSWERS[request["kind"]]
+    return detached(message, message.context.long_answers.answer(of, lambda: begin(message, request), message.budget))
+
+
 def _jacobian(message: Message, request: Reply) -> Reply:
     att, batch, head = head_of(message, request)
     query = integer_in(request, "query", att.shape.Q)
@@ -270,6 +281,7 @@ ANSWERS: dict[str, Callable[[Message, Reply], Reply]] = {
     "gradients": _gradients,
     "jacobian": _jacobian,
     "cost": _cost,
+    **dict.fromkeys(of_reasons.ANSWERS, _reasons),
     "segment_columns": of_segments.columns,
     "segment_line": of_segments.line,
     "segment_keys": of_segments.keys,

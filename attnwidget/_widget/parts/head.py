@@ -106,6 +106,7 @@ class HeadPart(LookPart):
             "targets": _targets_of(att),
             "has_pieces": self._merges and shown.has_pieces(layer),
             "has_sinks": att.has_sinks,
+            "why": att.sources is not None,
             "checked": None if att.witness is None else att.witness.checked,
             "axes_read": self._axes_read(layer),
             "head_numbers": None if numbers is None else list(numbers),

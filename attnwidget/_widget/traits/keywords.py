@@ -41,7 +41,7 @@ Combine = Literal["none", "mean", "max"]
 Measure = Literal["mass", "per_token", "lift"]
 SegmentsShow = Literal["attention", "effect"]
 EffectEdit = Literal["zero", "cut", "uniform"]
-View = Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages"]
+View = Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages", "why"]
 
 TensorsLike = TensorLike | Sequence[TensorLike]  # for all layers, or for each
 Tokens = Sequence[str] | Sequence[Sequence[str]] | Sequence[int] | Sequence[Sequence[int]] | TensorLike

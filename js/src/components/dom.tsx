@@ -50,8 +50,17 @@ export function Chevron() {
   );
 }
 
-/** Move focus and choice within a group that is one Tab stop: arrows, Home and End. */
-export function rove(event: KeyboardEvent, index: number, count: number, choose: (index: number) => void): void {
+/**
+ * Move focus and choice within a group that is one Tab stop: arrows, Home and End. With `among`, a selector, the group has
+ * other children too.
+ */
+export function rove(
+  event: KeyboardEvent,
+  index: number,
+  count: number,
+  choose: (index: number) => void,
+  among?: string,
+): void {
   const moves: Record<string, number> = {
     ArrowRight: index + 1,
     ArrowDown: index + 1,
@@ -67,5 +76,6 @@ export function rove(event: KeyboardEvent, index: number, count: number, choose:
   const to = Math.max(0, Math.min(count - 1, next));
   choose(to);
   const group = (event.currentTarget as HTMLElement).parentElement;
-  (group?.children[to] as HTMLElement | undefined)?.focus();
+  const children = among === undefined ? group?.children : group?.querySelectorAll(among);
+  (children?.[to] as HTMLElement | undefined)?.focus();
 }

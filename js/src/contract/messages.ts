@@ -81,6 +81,8 @@ export interface Facts {
   has_pieces?: boolean;
   /** Whether a learned sink takes a share of the weights. */
   has_sinks?: boolean;
+  /** Whether scores can be split into the parts of the residual stream. */
+  why?: boolean;
   /**
    * For each sample, the token whose logits are shown (before a softcap or not) and the choices as [id, text];
    * null if there is none.

@@ -167,7 +167,7 @@ const CHECKS: Partial<Record<TraitName, Check>> = {
   key: orNone(isPlace),
   heads: isSome(isPlace),
   pins: isListOf(isPin),
-  view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "segments", "stages"),
+  view: isOneOf("compare", "heatmap", "graph", "text", "image", "heads", "segments", "stages", "why"),
   stage: isStage,
   target: orNone(isPlace),
   pool: isOneOf("max", "mean"),

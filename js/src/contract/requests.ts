@@ -41,6 +41,21 @@ interface Masses {
   self_even: Envelope;
 }
 
+/** With what a head reads a part of the residual stream. */
+export type ReadSide = "query" | "key" | "value";
+
+/** A part of the residual stream; `layer` and `head` only of heads that the widget can show. */
+export interface StreamPart {
+  label: string;
+  kind: string;
+  module: string;
+  layer: number | null;
+  head: number | null;
+}
+
+/** A long answer: below a `share` of 1 there is nothing else yet. */
+type Sliced<T> = Partial<T> & { share: number };
+
 /** The reply to each kind of request. */
 export interface Answers {
   /** `sink` is the row's number in the learned sink's column; null without one. */
@@ -49,6 +64,39 @@ export interface Answers {
   cells: Values;
   /** The mean weight that each key receives; below a `share` of 1 there are no numbers yet: repeat the request. */
   received: Partial<Values> & { share: number };
+  /** Terms (query parts and the rest, key parts and the rest); `more` says how many parts each rest holds. */
+  why: Sliced<{
+    query_parts: StreamPart[];
+    key_parts: StreamPart[];
+    more: [query: number, key: number];
+    terms: Envelope;
+    score: number;
+    rounding: number;
+    weight: number;
+  }>;
+  /** Terms (parts and the rest, keys); `means` are the terms' means under the weights, `others` the keys left out. */
+  why_row: Sliced<{
+    parts: StreamPart[];
+    more: number;
+    keys: number[];
+    others: number;
+    terms: Envelope;
+    means: number[];
+    scores: number[];
+    weights: number[];
+    rounding: number;
+  }>;
+  /** The edges of the graph of heads: part `from` gives `shares` of a side's score, or output, to head `into`. */
+  why_heads: Sliced<{
+    parts: StreamPart[];
+    into: [layer: number, head: number][];
+    side: ReadSide[];
+    from: number[];
+    shares: number[];
+    scores: number[];
+    queries: number;
+    least: number;
+  }>;
   /** `value` is null if every cell is blocked, and text if JSON has no number for it; `row` comes if it was asked for. */
   peak: { value: number | string | null; query: number | null; key: number | null; row?: Answers["row"] };
   tiles: { tiles: TileMessage[] };

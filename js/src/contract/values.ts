@@ -18,7 +18,7 @@ export interface Across {
   forwards?: number[] | "all" | null;
 }
 export type Overlay = "patches" | "smooth";
-export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "segments" | "stages";
+export type ViewName = "compare" | "heatmap" | "graph" | "text" | "image" | "heads" | "segments" | "stages" | "why";
 /** The measure of attention to a segment: mass, mass per token, or relative to even attention. */
 export type Measure = "mass" | "per_token" | "lift";
 /** The metrics of a head. */

@@ -24,7 +24,7 @@ import { toolbar } from "./toolbar";
 const LEADS_BACK: readonly ViewName[] = ["heatmap", "text", "graph"];
 
 /** The views without a panel beside the picture. */
-const BELOW: readonly ViewName[] = ["graph", "heads", "stages"];
+const BELOW: readonly ViewName[] = ["graph", "heads", "stages", "why"];
 
 /** Return the whole widget, which swaps its view when another is chosen. */
 export function frame(ui: Ui): View {

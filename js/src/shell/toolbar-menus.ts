@@ -52,6 +52,7 @@ const VIEWS = [
   { value: "heads", name: "Heads" },
   { value: "segments", name: "Segments" },
   { value: "stages", name: "Stages" },
+  { value: "why", name: "Why" },
 ] as const;
 const IMAGE = { value: "image", name: "Image" } as const;
 
@@ -62,7 +63,11 @@ export function viewsOf({ store }: Ui) {
     ...(compared ? [COMPARE] : []),
     ...VIEWS.slice(0, 3),
     ...(store.grid.value || store.boxes.value ? [IMAGE] : []),
-    ...VIEWS.slice(3).filter(({ value }) => value !== "segments" || !compared || store.segments.value !== null),
+    ...VIEWS.slice(3).filter(
+      ({ value }) =>
+        (value !== "segments" || !compared || store.segments.value !== null) &&
+        (value !== "why" || store.facts.value.why === true || store.view.value === "why"),
+    ),
   ];
 }
 
@@ -130,6 +135,7 @@ const MENUS: Readonly<Record<ViewName, readonly (readonly [MenuName, Need])[]>> 
     ["pool", "much"],
     ["aside", "more than there is"], // of a pinned block, whose mass is a share of the rest
   ],
+  why: [],
   compare: [
     ["against", "nothing"],
     ["whatIf", "nothing"],

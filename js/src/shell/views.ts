@@ -15,6 +15,7 @@ const LOADERS: Record<Exclude<ViewName, "heatmap">, () => Promise<Make>> = {
   image: async () => (await import("../views/text/index")).image,
   heads: async () => (await import("../views/heads/index")).heads,
   segments: async () => (await import("../views/segments/index")).segments,
+  why: async () => (await import("../views/why/index")).why,
   stages: async () => (await import("../views/stages/index")).stages,
 };
 

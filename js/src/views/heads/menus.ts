@@ -66,7 +66,7 @@ export function canCombine({ store }: Ui): boolean {
   const { view, stage, facts, sides } = store;
   if ((sides.value?.length ?? 0) > 0 || stage.value !== "weights") return false;
   if (facts.value.heads < 2 && !canCross(facts.value)) return false;
-  return view.value !== "stages" && view.value !== "heads";
+  return view.value !== "stages" && view.value !== "why" && view.value !== "heads";
 }
 
 /** Return whether there are several layers or forward passes to show as one. */

@@ -1,0 +1,158 @@
+"""Answer requests about why a head looked there: a pair, a row, and the graph of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..._analysis.why.parts import StreamPart
+from ..._analysis.why.reasons import composing, pair, row, sources_of
+from ..._analysis.why.results import SIDES, Composition, Why, WhyRow
+from ..._utils.validation import told as short
+from ...attention import Attention
+from ..codec import encoding
+from .asked import Message, Reply, head_of, integer_in
+from .long_answers import LongAnswer
+
+STEPS = 1000  # an answer's cost, in steps of its share
+STEP = 1 << 20  # cells that one of them costs, at least
+TERMS = 12  # parts of the query and of the key that are sent; the rest is one
+STACKED = 8  # parts of a row
+COLUMNS = 48  # keys of a row
+LEAST = 0.02  # of the shares in the graph
+EDGES = 4096
+
+T = TypeVar("T")
+
+
+def why(message: Message, request: Reply) -> LongAnswer:
+    """Begin to split a pair's score; `against` is null, "mean" or a key."""
+    att, batch, head = head_of(message, request)
+    sources_of(att)
+    query, key = integer_in(request, "query", att.shape.Q), integer_in(request, "key", att.shape.K)
+    against = request.get("against")
+    if against not in (None, "mean"):
+        against = integer_in(request, "against", att.shape.K)
+    places = _layers(message)
+    steps = pair(att, query, key, batch=batch, head=head, against=against)
+    return _long(steps, lambda found: _pair_reply(found, places))
+
+
+def why_row(message: Message, request: Reply) -> LongAnswer:
+    """Begin to split a row's scores; `keys` are shown besides those of largest weight."""
+    att, batch, head = head_of(message, request)
+    sources_of(att)
+    query, wanted = integer_in(request, "query", att.shape.Q), request.get("keys")
+    if not isinstance(wanted, list) or len(wanted) > COLUMNS // 2:
+        raise ValueError(f"keys are {short(wanted)}: give a list of at most {COLUMNS // 2} positions")
+    keys = [integer_in({"keys": key}, "keys", att.shape.K) for key in wanted]
+    places = _layers(message)
+    return _long(row(att, query, batch=batch, head=head), lambda found: _row_reply(found, keys, places))
+
+
+def why_heads(message: Message, request: Reply) -> LongAnswer:
+    """Begin to find which parts each head of the stack reads; `at` is a query, or null for all."""
+    stack = message.context.stack
+    layers: list[Attention] = [stack[i] for i in range(len(stack))]
+    batch = integer_in(request, "batch", layers[0].shape.B)
+    at = None if request.get("at") is None else [integer_in(request, "at", min(att.shape.Q for att in layers))]
+    for att in layers:
+        sources_of(att)
+    places = _layers(message)
+    steps = composing(layers, range(len(layers)), batch=batch, at=at)
+    return _long(steps, lambda found: _heads_reply(found, places))
+
+
+def _long(steps: Generator[float, None, T], reply: Callable[[T], Reply]) -> LongAnswer:
+    def run() -> Generator[int, None, Reply]:
+        share = 0.0
+        while True:
+            try:
+                now = next(steps)
+            except StopIteration as end:
+                return reply(end.value)
+            yield max(1, round((now - share) * STEPS)) * STEP
+            share = now
+
+    return LongAnswer(run(), STEPS * STEP, {})
+
+
+def _layers(message: Message) -> dict[str, int]:
+    """Return the numbers of the shown layers, by the names of their records."""
+    stack = message.context.stack
+    return {stack[i].sources.name: i for i in range(len(stack)) if stack[i].sources is not None}
+
+
+def _part(part: StreamPart, places: Mapping[str, int]) -> Reply:
+    """Return a part; `layer` and `head` only where the widget shows that head."""
+    there = places.get(part.module) if part.head is not None else None
+    shown = {"layer": there, "head": part.head} if there is not None else {"layer": None, "head": None}
+    return {"label": part.label, "kind": part.kind, "module": part.module, **shown}
+
+
+def _pair_reply(found: Why, places: Mapping[str, int]) -> Reply:
+    rows, columns = _largest(found.by_query), _largest(found.by_key)
+    terms = _with_rest(_with_rest(found.terms, rows).mT, columns).mT
+    return {
+        "query_parts": [_part(found.query_parts[i], places) for i in rows],
+        "key_parts": [_part(found.key_parts[i], places) for i in columns],
+        "more": [len(found.query_parts) - len(rows), len(found.key_parts) - len(columns)],
+        "terms": encoding.encode(terms.float().contiguous().numpy()),
+        "score": found.score,
+        "rounding": found.rounding,
+        "weight": found.weight,
+    }
+
+
+def _largest(sums: Tensor, count: int = TERMS) -> list[int]:
+    order: list[int] = sums.abs().argsort(descending=True, stable=True).tolist()
+    return order[:count] if len(order) > count + 1 else order
+
+
+def _with_rest(terms: Tensor, chosen: Sequence[int]) -> Tensor:
+    """Return the chosen rows, and the sum of the others below."""
+    rest = terms.sum(0) - terms[list(chosen)].sum(0)
+    return torch.cat([terms[list(chosen)], rest[None]])
+
+
+def _row_reply(found: WhyRow, wanted: Sequence[int], places: Mapping[str, int]) -> Reply:
+    apart = found.against_mean()
+    parts = _largest((apart.abs() * found.weights.to(apart)).sum(1), STACKED)
+    most = found.weights.argsort(descending=True, stable=True)[: COLUMNS - len(wanted)].tolist()
+    keys = sorted({*most, *wanted})
+    means = found.terms @ found.weights.to(found.terms)
+    return {
+        "parts": [_part(found.parts[i], places) for i in parts],
+        "more": len(found.parts) - len(parts),
+        "keys": keys,
+        "others": found.terms.shape[1] - len(keys),
+        "terms": encoding.encode(_with_rest(found.terms[:, keys], parts).float().contiguous().numpy()),
+        "means": _with_rest(means[:, None], parts)[:, 0].tolist(),
+        "scores": found.scores[keys].tolist(),
+        "weights": found.weights[keys].tolist(),
+        "rounding": found.rounding,
+    }
+
+
+def _heads_reply(found: Composition, places: Mapping[str, int]) -> Reply:
+    large = (found.shares.abs() >= LEAST).nonzero()
+    sizes = found.shares[tuple(large.unbind(1))]
+    large = large[sizes.abs().argsort(descending=True, stable=True)[:EDGES]]
+    into, sides, parts = large.unbind(1)
+    at = into, sides, parts
+    return {
+        "parts": [_part(one, places) for one in found.parts],
+        "into": [list(found.heads[i]) for i in into.tolist()],
+        "side": [SIDES[i] for i in sides.tolist()],
+        "from": parts.tolist(),
+        "shares": found.shares[at].tolist(),
+        "scores": found.scores[at].tolist(),
+        "queries": found.queries,
+        "least": LEAST,
+    }
+
+
+ANSWERS: dict[str, Callable[[Message, Any], LongAnswer]] = {"why": why, "why_row": why_row, "why_heads": why_heads}

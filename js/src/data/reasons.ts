@@ -1,0 +1,129 @@
+/** Why a head looked there: contrasts of a row, its stacks, the sentence, and the graph of heads. Pure functions. */
+
+import type { Answers, ReadSide, StreamPart } from "../contract/requests";
+
+/** A row's terms: for each part, and last for the rest, a number for each of `keys`. */
+export interface RowParts extends Required<Omit<Answers["why_row"], "terms" | "share">> {
+  readonly terms: Float32Array;
+}
+
+/** A pair's terms: (query parts and the rest) × (key parts and the rest). */
+export interface PairParts extends Required<Omit<Answers["why"], "terms" | "share">> {
+  readonly terms: Float32Array;
+}
+
+export type HeadGraph = Required<Omit<Answers["why_heads"], "share">>;
+
+/** What a row's terms are compared with: the mean under its weights, nothing, or another key's position. */
+export type Against = "mean" | "none" | number;
+
+/** Return the terms of each part at each key, less those of what they are compared with. */
+export function contrasts(row: RowParts, against: Against): number[][] {
+  const n = row.keys.length;
+  const other = typeof against === "number" ? row.keys.indexOf(against) : -1;
+  return Array.from({ length: row.parts.length + 1 }, (_, part) => {
+    const own = row.terms.subarray(part * n, (part + 1) * n);
+    const zero = against === "mean" ? row.means[part]! : other >= 0 ? own[other]! : 0;
+    return Array.from(own, (term) => term - zero);
+  });
+}
+
+/** A piece of a stack: a part from one height to another. */
+export interface Piece {
+  readonly part: number;
+  readonly from: number;
+  readonly to: number;
+}
+
+/** Stack the parts of each key from zero: what is above 0 upward, what is below downward. */
+export function stacks(terms: readonly (readonly number[])[]): Piece[][] {
+  const keys = terms[0]?.length ?? 0;
+  return Array.from({ length: keys }, (_, key) => {
+    const ends = [0, 0];
+    return terms.map((own, part) => {
+      const side = own[key]! < 0 ? 0 : 1;
+      const from = ends[side]!;
+      ends[side] = from + own[key]!;
+      return { part, from, to: ends[side]! };
+    });
+  });
+}
+
+/** Return the lowest and the highest end of some stacks, with 0 between them. */
+export function rangeOf(pieces: readonly (readonly Piece[])[]): readonly [low: number, high: number] {
+  const ends = pieces.flat().map(({ to }) => to);
+  return [Math.min(0, ...ends), Math.max(0, ...ends)];
+}
+
+/** A part with its number, and its share of the sum. */
+export interface Share {
+  readonly part: number;
+  readonly value: number;
+  readonly share: number;
+}
+
+/** Return the shares of the parts at a key, the largest first, without the rest; none if they sum to about nothing. */
+export function sharesAt(terms: readonly (readonly number[])[], key: number): Share[] {
+  const values = terms.map((own) => own[key]!);
+  const sum = values.reduce((all, one) => all + one, 0);
+  const size = values.reduce((all, one) => all + Math.abs(one), 0);
+  if (!(Math.abs(sum) > 1e-3 * size)) return [];
+  return values
+    .slice(0, -1)
+    .map((value, part) => ({ part, value, share: value / sum }))
+    .sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+}
+
+/** Return in words what a part is, after "is": "what head 1·4 wrote there". */
+export function wroteWords({ kind, label }: StreamPart): string {
+  if (kind === "token") return "the token itself";
+  if (kind === "head" || kind === "cross head") return `what head ${label} wrote there`;
+  if (kind === "MLP" || kind === "attention") return `what ${label} wrote there`;
+  return kind === "bias" ? `the ${label}` : `its ${label}`;
+}
+
+/** An edge of the graph of heads. */
+export interface GraphEdge {
+  readonly from: StreamPart;
+  readonly layer: number;
+  readonly head: number;
+  readonly side: ReadSide;
+  readonly share: number;
+  readonly score: number;
+}
+
+/** Return the edges with at least this share, the largest first. Biases are left out: they depend on no text. */
+export function edgesOf(graph: HeadGraph, least: number, side: ReadSide | "all"): GraphEdge[] {
+  return graph.from
+    .map((part, at) => {
+      const [layer, head] = graph.into[at]!;
+      const of = { from: graph.parts[part]!, layer, head, side: graph.side[at]! };
+      return { ...of, share: graph.shares[at]!, score: graph.scores[at]! };
+    })
+    .filter(
+      (edge) => Math.abs(edge.share) >= least && (side === "all" || edge.side === side) && edge.from.kind !== "bias",
+    )
+    .sort((a, b) => Math.abs(b.share) - Math.abs(a.share));
+}
+
+const isInto = (edge: GraphEdge, layer: number, head: number) => edge.layer === layer && edge.head === head;
+
+/** Return the edges of a head's tree: into it, into the heads that these come from, and so on. */
+export function treeOf(edges: readonly GraphEdge[], layer: number, head: number): GraphEdge[] {
+  const found = new Set<GraphEdge>();
+  const waiting = [{ layer, head }];
+  for (let next = waiting.pop(); next !== undefined; next = waiting.pop()) {
+    for (const edge of edges) {
+      if (!isInto(edge, next.layer, next.head) || found.has(edge)) continue;
+      found.add(edge);
+      if (edge.from.layer !== null && edge.from.head !== null) {
+        waiting.push({ layer: edge.from.layer, head: edge.from.head });
+      }
+    }
+  }
+  return edges.filter((edge) => found.has(edge));
+}
+
+/** Return the edges into a head. */
+export const edgesInto = (edges: readonly GraphEdge[], layer: number, head: number): GraphEdge[] =>
+  edges.filter((edge) => isInto(edge, layer, head));

@@ -1,0 +1,16 @@
+/** What a reader has chosen in this view. */
+
+import type { Signal } from "@preact/signals-core";
+import type { ReadSide } from "../../contract/requests";
+import type { Against } from "../../data/reasons";
+
+/** The reader's choices in this view. */
+export interface Chosen {
+  readonly against: Signal<Against>;
+  readonly side: Signal<ReadSide | "all">;
+  /** The least share of an edge that is drawn. */
+  readonly least: Signal<number>;
+  /** Whether only the tree of the selected head is drawn. */
+  readonly follows: Signal<boolean>;
+  readonly open: Signal<ReadonlySet<string>>;
+}

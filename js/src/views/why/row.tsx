@@ -1,0 +1,363 @@
+/** The parts of a row's keys: stacks along the keys, the answer in a sentence, and the list of parts at one key. */
+
+import { signal } from "@preact/signals-core";
+import { Component } from "preact";
+import { rove, Token } from "../../components/dom";
+import type { StreamPart } from "../../contract/requests";
+import {
+  type Against,
+  contrasts,
+  type Piece,
+  type RowParts,
+  rangeOf,
+  type Share,
+  sharesAt,
+  stacks,
+  wroteWords,
+} from "../../data/reasons";
+import { segmentStyle } from "../../draw/segment-colors";
+import type { Ui } from "../../state/ui";
+import { count, listNumber, percent } from "../../text/format";
+import type { Chosen } from "./chosen";
+import { HeadLink } from "./head-link";
+
+const PLOT = 148; // height of the stacks
+const LEFT = 40; // for the numbers of the axis
+const LABELS = 58; // below the stacks
+const PITCH = 40; // of columns, at most
+const LEAST_PITCH = 13;
+const WIDEST = 600; // of the stacks
+const LIST = 300; // beside them
+const LETTERS = 9; // of a label
+const REST = 8; // the color of the rest is gray
+
+interface Props {
+  readonly ui: Ui;
+  readonly row: RowParts;
+  readonly chosen: Chosen;
+  readonly pinned: number | null;
+}
+
+const score = (value: number) => listNumber(value, "scores");
+
+/** Show the parts of the keys of a row. */
+export class RowOfParts extends Component<Props> {
+  /** The place in `row.keys` under the pointer. */
+  private readonly pointed = signal<number | null>(null);
+
+  override render({ ui, row, chosen, pinned }: Props) {
+    const against: Against = chosen.against.value;
+    const terms = contrasts(row, against);
+    const at = pinned === null ? -1 : row.keys.indexOf(pinned);
+    const shown = this.pointed.value ?? (at >= 0 ? at : null);
+    const room = ui.width.value / ui.unit.value;
+    const beside = room >= WIDEST + LIST + 36;
+    return (
+      <>
+        <Sentence {...{ ui, row, terms, against }} at={at} />
+        <div class="aw-why-row" data-beside={beside || undefined}>
+          <Stacks
+            {...{ ui, row, terms, chosen, pinned }}
+            wide={Math.floor(Math.min(WIDEST, beside ? room - LIST - 36 : room))}
+            point={(key) => (this.pointed.value = key)}
+          />
+          <Parts {...{ ui, row, terms, against }} at={shown} />
+        </div>
+      </>
+    );
+  }
+}
+
+interface SentenceProps {
+  readonly ui: Ui;
+  readonly row: RowParts;
+  readonly terms: readonly (readonly number[])[];
+  readonly against: Against;
+  readonly at: number;
+}
+
+/** "bank₁₄ looks at river: 61 % of what sets it apart from its other keys is what head 1·4 wrote there; 22 % is …" */
+function Sentence({ ui, row, terms, against, at }: SentenceProps) {
+  const { store } = ui;
+  if (at < 0) return <p class="aw-why-sentence">Choose a key: click a column.</p>;
+  const shares = sharesAt(terms, at);
+  const apart =
+    against === "mean"
+      ? "what sets it apart from its other keys"
+      : against === "none"
+        ? "its score"
+        : "the difference between the two scores";
+  return (
+    <p class="aw-why-sentence" aria-live="polite">
+      <b>
+        <Token labels={store.queryLabels.value} index={store.query.value ?? 0} subscript />
+      </b>{" "}
+      looks at{" "}
+      <b>
+        <Token labels={store.keyLabels.value} index={row.keys[at]!} subscript />
+      </b>{" "}
+      <span class="aw-muted">(weight {listNumber(row.weights[at]!, "weights")})</span>
+      {shares.length === 0 ? ": its parts cancel, so that nothing sets it apart." : ": "}
+      {shares.slice(0, 2).map((one, place) => (
+        <>
+          {place > 0 && "; "}
+          <b>{shareText(one)}</b> {place === 0 ? `of ${apart} is ` : "is "}
+          <Wrote ui={ui} part={row.parts[one.part]!} />
+        </>
+      ))}
+      {shares.length > 0 && "."}
+    </p>
+  );
+}
+
+const shareText = ({ share }: Share) => percent(share).replace("-", "−");
+
+/** What a part is; a head leads to that head. */
+function Wrote({ ui, part }: { ui: Ui; part: StreamPart }) {
+  const words = wroteWords(part);
+  if (part.layer === null || part.head === null) return <>{words}</>;
+  const [before, after] = words.split(part.label);
+  return (
+    <>
+      {before}
+      <HeadLink ui={ui} part={part} />
+      {after}
+    </>
+  );
+}
+
+interface StacksProps {
+  readonly ui: Ui;
+  readonly row: RowParts;
+  readonly terms: readonly (readonly number[])[];
+  readonly chosen: Chosen;
+  readonly pinned: number | null;
+  readonly wide: number;
+  point(key: number | null): void;
+}
+
+/** The places in `row.keys` that fit: the pinned key, the one compared with, and those of largest weight. */
+function fitting(row: RowParts, most: number, must: readonly (number | null)[]): number[] {
+  const all = row.keys.map((_, place) => place);
+  if (all.length <= most) return all;
+  const first = (place: number) => (must.includes(row.keys[place]!) ? 1 : 0);
+  const order = [...all].sort((a, b) => first(b) - first(a) || row.weights[b]! - row.weights[a]!);
+  return order.slice(0, most).sort((a, b) => a - b);
+}
+
+function Stacks({ ui, row, terms, chosen, pinned, wide, point }: StacksProps) {
+  const { store } = ui;
+  const against = chosen.against.value;
+  const must = [pinned, typeof against === "number" ? against : null];
+  const places = fitting(row, Math.max(1, Math.floor((wide - LEFT) / LEAST_PITCH)), must);
+  const pieces = stacks(terms.map((own) => places.map((place) => own[place]!)));
+  const [low, high] = rangeOf(pieces);
+  const pitch = Math.min(PITCH, (wide - LEFT) / places.length);
+  const y = (value: number) => 6 + ((PLOT - 12) * (high - value)) / (high - low || 1);
+  const hidden = row.others + row.keys.length - places.length;
+  const tall = PLOT + LABELS;
+  const chosenColumn = Math.max(
+    0,
+    places.findIndex((place) => row.keys[place] === pinned),
+  );
+  return (
+    <figure class="aw-why-stacks">
+      <figcaption>
+        <b>Parts of each key</b>{" "}
+        <span class="aw-muted">
+          {against === "mean" ? "less the row's mean" : against === "none" ? "scores" : "less the other key"}
+          {hidden > 0 && `; ${count(places.length)} of ${count(places.length + hidden)} keys, those of largest weight`}
+        </span>
+      </figcaption>
+      <svg
+        class="aw-chart"
+        data-aw="picture"
+        viewBox={`0 0 ${wide} ${tall}`}
+        style={{ width: `calc(${wide} * var(--aw-u))` }}
+        role="group"
+        aria-label={`Parts of ${count(places.length)} keys`}
+        onMouseLeave={() => point(null)}
+      >
+        {[low, 0, high].map((value) => (
+          <g key={value}>
+            <path
+              class="aw-grid"
+              data-zero={value === 0 || undefined}
+              d={`M${LEFT} ${y(value)}H${LEFT + pitch * places.length}`}
+            />
+            {(value === 0 || Math.abs(y(value) - y(0)) > 11) && (
+              <text data-end x={LEFT - 6} y={y(value) + 3.5}>
+                {value === 0 ? "0" : tick(value)}
+              </text>
+            )}
+          </g>
+        ))}
+        {places.map((place, column) => (
+          <Column
+            key={row.keys[place]}
+            {...{ ui, row, place, y }}
+            x={LEFT + column * pitch}
+            pitch={pitch}
+            pieces={pieces[column]!}
+            isPinned={row.keys[place] === pinned}
+            isOther={row.keys[place] === against}
+            isTabStop={column === chosenColumn}
+            point={() => point(place)}
+            rove={(event) =>
+              rove(
+                event,
+                column,
+                places.length,
+                (to) => store.select({ key: row.keys[places[to]!]! }),
+                ".aw-why-column",
+              )
+            }
+            pin={(event) => {
+              const key = row.keys[place]!;
+              if (event.shiftKey) chosen.against.value = against === key ? "mean" : key;
+              else store.select({ key });
+            }}
+          />
+        ))}
+      </svg>
+    </figure>
+  );
+}
+
+/** A number with three digits, for the axis. */
+const tick = (value: number) => String(Number(value.toPrecision(2))).replace("-", "−");
+
+interface ColumnProps {
+  readonly ui: Ui;
+  readonly row: RowParts;
+  readonly place: number;
+  readonly x: number;
+  readonly pitch: number;
+  readonly pieces: readonly Piece[];
+  readonly isPinned: boolean;
+  readonly isOther: boolean;
+  readonly isTabStop: boolean;
+  y(value: number): number;
+  point(): void;
+  rove(event: KeyboardEvent): void;
+  pin(event: MouseEvent): void;
+}
+
+function Column({ ui, row, place, x, pitch, pieces, isPinned, isOther, isTabStop, y, point, rove, pin }: ColumnProps) {
+  const key = row.keys[place]!;
+  const { text, subscript } = ui.store.keyLabels.value.at(key);
+  const label = text.length > LETTERS ? `${text.slice(0, LETTERS - 1)}…` : text;
+  const gap = pitch > 8 ? 2 : 0.5;
+  const [middle, wide] = [x + pitch / 2, pitch - gap];
+  const ends = pieces.map(({ to }) => to);
+  const [low, high] = [Math.min(0, ...ends), Math.max(0, ...ends)];
+  return (
+    <g
+      class="aw-why-column"
+      role="button"
+      tabIndex={isTabStop ? 0 : -1}
+      aria-pressed={isPinned}
+      aria-label={`key ${text}${subscript}`}
+      onMouseEnter={point}
+      onClick={pin}
+      onKeyDown={rove}
+    >
+      <title>
+        {`${text}${subscript}: score ${score(row.scores[place]!)}, weight ${listNumber(row.weights[place]!, "weights")}`}
+      </title>
+      <rect class="aw-hit" x={x} y={0} width={pitch} height={PLOT + LABELS} />
+      {pieces.map(({ part, from, to }) => (
+        <rect
+          key={part}
+          x={x + gap / 2}
+          width={wide}
+          y={Math.min(y(from), y(to))}
+          height={Math.max(0, Math.abs(y(from) - y(to)) - 0.5)}
+          style={{ fill: colorOf(ui, part, pieces.length) }}
+        />
+      ))}
+      {(isPinned || isOther) && (
+        <rect
+          class="aw-why-ring"
+          data-other={isOther || undefined}
+          x={x + gap / 2 - 1.5}
+          width={wide + 3}
+          y={y(high) - 2.5}
+          height={y(low) - y(high) + 5}
+          rx={2.5}
+        />
+      )}
+      <text class="aw-why-label" transform={`translate(${middle + 3} ${PLOT + 8}) rotate(-45)`}>
+        {label}
+        <tspan class="aw-sub" dy="2">
+          {isPinned ? subscript : ""}
+        </tspan>
+      </text>
+    </g>
+  );
+}
+
+/** The color of a part: one of eight; the last of all is the rest, in gray. */
+function colorOf(ui: Ui, part: number, parts: number): string {
+  const slot = part === parts - 1 ? REST : part;
+  return segmentStyle(slot, ui.theme.value);
+}
+
+interface PartsProps {
+  readonly ui: Ui;
+  readonly row: RowParts;
+  readonly terms: readonly (readonly number[])[];
+  readonly against: Against;
+  readonly at: number | null;
+}
+
+/** The parts at one key, with their terms: a legend, and the numbers. */
+function Parts({ ui, row, terms, at }: PartsProps) {
+  const values = terms.map((own) => (at === null ? Number.NaN : own[at]!));
+  const most = Math.max(...values.map(Math.abs), 1e-12);
+  const sum = values.reduce((all, one) => all + one, 0);
+  return (
+    <div class="aw-why-parts">
+      <div class="aw-why-parts-head">
+        {at === null ? (
+          <span class="aw-muted">point at a key</span>
+        ) : (
+          <b>
+            <Token labels={ui.store.keyLabels.value} index={row.keys[at]!} subscript />
+          </b>
+        )}
+      </div>
+      <ul>
+        {values.map((value, part) => {
+          const known = row.parts[part];
+          if (known === undefined && row.more === 0) return null;
+          return (
+            <li key={known?.label ?? "rest"}>
+              <i style={{ background: colorOf(ui, part, values.length) }} />
+              <span class="aw-why-name">
+                {known === undefined ? `${count(row.more)} more parts` : <HeadLink ui={ui} part={known} />}
+              </span>
+              <span class="aw-why-bar" aria-hidden="true">
+                {at !== null && (
+                  <i
+                    data-below={value < 0 || undefined}
+                    style={{ width: `${(Math.abs(value) / most) * 50}%`, background: colorOf(ui, part, values.length) }}
+                  />
+                )}
+              </span>
+              <span class="aw-why-number">{at === null ? "" : plus(value)}</span>
+            </li>
+          );
+        })}
+      </ul>
+      {at !== null && (
+        <p class="aw-why-sum">
+          sum {plus(sum)}{" "}
+          <span class="aw-muted">rounding at most {row.rounding.toExponential(0).replace("-", "−")}</span>
+        </p>
+      )}
+    </div>
+  );
+}
+
+const plus = (value: number) => (value > 0 ? `+${score(value)}` : score(value));
