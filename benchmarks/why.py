@@ -56,7 +56,7 @@ def _captured(model: Any, given: torch.Tensor, sources: bool) -> None:
 
 
 def recording(runs: int) -> Figure:
-    """A captured forward pass of 8 texts of 128 tokens, with sources over without: the fastest of runs that take turns."""
+    """A captured forward pass of 8 texts of 128 tokens, with sources over without: the fastest runs of each."""
     model, given = gpt2(128), ids(128, 8)
     found: dict[bool, list[float]] = {False: [], True: []}
     with torch.no_grad():

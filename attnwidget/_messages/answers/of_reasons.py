@@ -15,10 +15,10 @@ from ..._utils.validation import told as short
 from ...attention import Attention
 from ..codec import encoding
 from .asked import Message, Reply, head_of, integer_in
-from .long_answers import LongAnswer
+from .long_answers import SLICE, LongAnswer
 
-STEPS = 1000  # an answer's cost, in steps of its share
-STEP = 1 << 20  # cells that one of them costs, at least
+PAIR = 1 << 22  # cells that a pair costs, about
+KEY = 1 << 12  # and each key of a row
 TERMS = 12  # parts of the query and of the key that are sent; the rest is one
 STACKED = 8  # parts of a row
 COLUMNS = 48  # keys of a row
@@ -38,7 +38,9 @@ def why(message: Message, request: Reply) -> LongAnswer:
         against = integer_in(request, "against", att.shape.K)
     places = _layers(message)
     steps = pair(att, query, key, batch=batch, head=head, against=against)
-    return _long(steps, lambda found: _pair_reply(found, places))
+    return _long(
+        steps, PAIR + (KEY * att.shape.K if against == "mean" else 0), lambda found: _pair_reply(found, places)
+    )
 
 
 def why_row(message: Message, request: Reply) -> LongAnswer:
@@ -50,7 +52,8 @@ def why_row(message: Message, request: Reply) -> LongAnswer:
         raise ValueError(f"keys are {short(wanted)}: give a list of at most {COLUMNS // 2} positions")
     keys = [integer_in({"keys": key}, "keys", att.shape.K) for key in wanted]
     places = _layers(message)
-    return _long(row(att, query, batch=batch, head=head), lambda found: _row_reply(found, keys, places))
+    steps = row(att, query, batch=batch, head=head)
+    return _long(steps, KEY * att.shape.K, lambda found: _row_reply(found, keys, places))
 
 
 def why_heads(message: Message, request: Reply) -> LongAnswer:
@@ -63,10 +66,12 @@ def why_heads(message: Message, request: Reply) -> LongAnswer:
         sources_of(att)
     places = _layers(message)
     steps = composing(layers, range(len(layers)), batch=batch, at=at)
-    return _long(steps, lambda found: _heads_reply(found, places))
+    return _long(steps, SLICE * len(layers), lambda found: _heads_reply(found, places))
 
 
-def _long(steps: Generator[float, None, T], reply: Callable[[T], Reply]) -> LongAnswer:
+def _long(steps: Generator[float, None, T], cells: int, reply: Callable[[T], Reply]) -> LongAnswer:
+    """Begin an answer whose steps yield the share that is done, and whose cost is as that of so many cells."""
+
     def run() -> Generator[int, None, Reply]:
         share = 0.0
         while True:
@@ -74,10 +79,10 @@ def _long(steps: Generator[float, None, T], reply: Callable[[T], Reply]) -> Long
                 now = next(steps)
             except StopIteration as end:
                 return reply(end.value)
-            yield max(1, round((now - share) * STEPS)) * STEP
+            yield max(1, round((now - share) * cells))
             share = now
 
-    return LongAnswer(run(), STEPS * STEP, {})
+    return LongAnswer(run(), cells, {})
 
 
 def _layers(message: Message) -> dict[str, int]:

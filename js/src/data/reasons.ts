@@ -74,6 +74,19 @@ export function sharesAt(terms: readonly (readonly number[])[], key: number): Sh
     .sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
 }
 
+/** Return the terms with at most so many parts of the key; the others are added to the rest. */
+export function folded(pair: PairParts, most: number): PairParts {
+  const all = pair.key_parts.length + 1;
+  if (all <= most + 1) return pair;
+  const terms = new Float32Array((pair.terms.length / all) * (most + 1));
+  pair.terms.forEach((term, at) => {
+    const [row, column] = [Math.floor(at / all), at % all];
+    terms[row * (most + 1) + Math.min(column, most)]! += term;
+  });
+  const more: [number, number] = [pair.more[0], pair.more[1] + all - 1 - most];
+  return { ...pair, key_parts: pair.key_parts.slice(0, most), more, terms };
+}
+
 /** Return in words what a part is, after "is": "what head 1·4 wrote there". */
 export function wroteWords({ kind, label }: StreamPart): string {
   if (kind === "token") return "the token itself";

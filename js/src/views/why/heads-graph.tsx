@@ -68,6 +68,7 @@ function Graph({ ui, chosen, graph }: { ui: Ui; chosen: Chosen; graph: HeadGraph
             step={0.01}
             value={least}
             aria-valuetext={percent(least)}
+            onKeyDown={(event) => event.stopPropagation()}
             onInput={(event) => (chosen.least.value = Number(event.currentTarget.value))}
           />
           <output>{percent(least)}</output>

@@ -107,9 +107,11 @@ function Why({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
           />
         </section>
       )}
-      <Unfold name={GRAPH} note="what each head reads from earlier ones, on this text" open={chosen.open}>
-        {() => <HeadsGraph ui={ui} chosen={chosen} />}
-      </Unfold>
+      <div class="aw-sections">
+        <Unfold name={GRAPH} note="what each head reads from earlier ones, on this text" open={chosen.open}>
+          {() => <HeadsGraph ui={ui} chosen={chosen} />}
+        </Unfold>
+      </div>
     </>
   );
 }

@@ -27,9 +27,11 @@ const LABELS = 58; // below the stacks
 const PITCH = 40; // of columns, at most
 const LEAST_PITCH = 13;
 const WIDEST = 600; // of the stacks
-const LIST = 300; // beside them
+const LIST = 264; // beside them
+const LEAST_BESIDE = 400; // of the stacks beside the list
 const LETTERS = 9; // of a label
-const REST = 8; // the color of the rest is gray
+const SLOTS = [1, 2, 3, 4, 5, 6, 0, 7]; // the colors of the parts: grays last
+const REST = 8; // which is gray too
 
 interface Props {
   readonly ui: Ui;
@@ -51,7 +53,7 @@ export class RowOfParts extends Component<Props> {
     const at = pinned === null ? -1 : row.keys.indexOf(pinned);
     const shown = this.pointed.value ?? (at >= 0 ? at : null);
     const room = ui.width.value / ui.unit.value;
-    const beside = room >= WIDEST + LIST + 36;
+    const beside = room >= LEAST_BESIDE + LIST + 36;
     return (
       <>
         <Sentence {...{ ui, row, terms, against }} at={at} />
@@ -81,9 +83,10 @@ function Sentence({ ui, row, terms, against, at }: SentenceProps) {
   const { store } = ui;
   if (at < 0) return <p class="aw-why-sentence">Choose a key: click a column.</p>;
   const shares = sharesAt(terms, at);
+  const above = terms.reduce((sum, own) => sum + own[at]!, 0) >= 0;
   const apart =
     against === "mean"
-      ? "what sets it apart from its other keys"
+      ? `what sets it ${above ? "apart from" : "below"} its other keys`
       : against === "none"
         ? "its score"
         : "the difference between the two scores";
@@ -299,8 +302,7 @@ function Column({ ui, row, place, x, pitch, pieces, isPinned, isOther, isTabStop
 
 /** The color of a part: one of eight; the last of all is the rest, in gray. */
 function colorOf(ui: Ui, part: number, parts: number): string {
-  const slot = part === parts - 1 ? REST : part;
-  return segmentStyle(slot, ui.theme.value);
+  return segmentStyle(part === parts - 1 ? REST : SLOTS[part]!, ui.theme.value);
 }
 
 interface PartsProps {

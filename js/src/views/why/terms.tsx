@@ -1,7 +1,7 @@
 /** The terms of one score: query parts × key parts, and their sum. */
 
 import type { StreamPart } from "../../contract/requests";
-import type { PairParts } from "../../data/reasons";
+import { folded, type PairParts } from "../../data/reasons";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
 import { HeadLink } from "./head-link";
@@ -11,15 +11,16 @@ const NAMES = 96; // left of the cells
 const LEAST = 15;
 
 /** Show the largest query parts × key parts of a score. */
-export function Terms({ ui, pair }: { ui: Ui; pair: PairParts }) {
+export function Terms({ ui, pair: whole }: { ui: Ui; pair: PairParts }) {
+  const room = ui.width.value / ui.unit.value - NAMES - 8;
+  const pair = folded(whole, Math.max(3, Math.floor(room / (LEAST + 1)) - 1));
   const rows = [...pair.query_parts, null].slice(0, pair.query_parts.length + (pair.more[0] > 0 ? 1 : 0));
   const columns = [...pair.key_parts, null].slice(0, pair.key_parts.length + (pair.more[1] > 0 ? 1 : 0));
   const all = pair.key_parts.length + 1;
   const at = (row: number, column: number) => pair.terms[row * all + column]!;
   const most = Math.max(...pair.terms.map(Math.abs), 1e-12);
   const sum = pair.terms.reduce((total, one) => total + one, 0);
-  const room = ui.width.value / ui.unit.value - NAMES - 60;
-  const cell = Math.max(LEAST, Math.min(CELL, Math.floor(room / columns.length)));
+  const cell = Math.max(LEAST, Math.min(CELL, Math.floor(room / columns.length) - 1));
   const paints = ui.paints.value?.diverging;
   const fill = (value: number) => {
     const place = Math.round(127.5 + (127.5 * value) / most);
