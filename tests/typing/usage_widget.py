@@ -106,7 +106,7 @@ def traits() -> None:
     assert_type(widget.query, int | None)
     assert_type(widget.heads, list[int])
     assert_type(widget.pins, list[tuple[int | None, int | None]])
-    assert_type(widget.view, Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages"])
+    assert_type(widget.view, Literal["heatmap", "graph", "text", "image", "heads", "segments", "stages", "why"])
     widget.view = "graf"  # type: ignore[assignment]
     assert_type(widget.threshold, float)
     assert_type(widget.top_k, int | None)

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._engine.base import AttentionBase, Head
-from ..._engine.stages import allowed_cells
-from ..._rules.rules import whole
+from ..._engine.base import AttentionBase
 from ..._utils.indexing import as_index
 from .layer_names import layer_names
 from .parts import Dictionary, PartIndex, Side, WaysOfHeads, vectors_at
@@ -295,16 +293,12 @@ def _read_by(att: AttentionBase, batch: int, head: int, queries: list[int]) -> d
     q, k, v = _all(att, "q", batch, head), _all(att, "k", batch, group), _all(att, "v", batch, group)
     of_q = torch.zeros(len(queries), q.shape[1], dtype=torch.float64, device="cpu")
     of_k, of_v = torch.zeros_like(k), torch.zeros_like(v)
-    keys = range(att.shape.K)
-    one, size = Head(att, batch, head), 0.0
+    size = 0.0
     for rows in torch.arange(len(queries), device="cpu").split(ROWS // 4):
         own = [queries[i] for i in rows.tolist()]
-        weights = att.block("weights", batch=batch, head=head, queries=own).double().nan_to_num().cpu()  # type: ignore[attr-defined]
-        allowed = torch.ones_like(weights)
-        for i, query in enumerate(own):
-            cells = allowed_cells(att, one.block(range(query, query + 1), keys))
-            if cells is not True:
-                allowed[i] = whole(cells, range(query, query + 1), keys, att.device).double()[:, 0].cpu()
+        where: dict[str, Any] = {"batch": batch, "head": head, "queries": own}
+        weights, allowed = (_block(att, stage, **where).double() for stage in ("weights", "allowed"))
+        weights = weights.nan_to_num()
         even = allowed / allowed.sum(1, keepdim=True).clamp_min(1)
         centered = (weights - even) * att.scale
         out = weights @ v
@@ -427,10 +421,14 @@ def _group(att: AttentionBase, head: int) -> int:
     return head // (att.shape.H // att.shape.G)
 
 
+def _block(att: AttentionBase, stage: str, **where: Any) -> Tensor:
+    found: Tensor = att.block(stage, **where)  # type: ignore[attr-defined]
+    return found.cpu()
+
+
 def _weights(att: AttentionBase, batch: int, head: int, query: int, *, whole: bool = True) -> Tensor:
     """Return the weights of a row, float64; if `whole`, with a sum of 1 where a learned sink takes some."""
-    block: Tensor = att.block("weights", batch=batch, head=head, queries=query)[0]  # type: ignore[attr-defined]
-    weights = block.double().cpu()
+    weights = _block(att, "weights", batch=batch, head=head, queries=query)[0].double()
     if not whole:
         return weights
     weights = weights.nan_to_num()

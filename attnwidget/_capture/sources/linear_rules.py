@@ -117,7 +117,7 @@ class LinearRules:
     def _assigned(self, x: Tensor, index: Any, value: Any, known: Known) -> Node | None:
         """Return a tensor after an assignment to a part of it; the rest of a new tensor does not count."""
         node, before = known.of(value), known.of(x)
-        if begins(before):
+        if begins(before) and not _is_assigned(before):
             return None
         plain = all(one is None or one is Ellipsis or isinstance(one, slice | int) for one in _as_tuple(index))
         if not plain or not is_on_way(node) or not _is_assigned(before):
