@@ -6,9 +6,9 @@ Mathematical Framework for Transformer Circuits"). The sum is compared with the 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from .pullback import Bundle, Reach
 from .results import SIDES, Composition, DistanceProfile, Why, WhyRow, ordered
 from .stream_graph import NotLinear
 
+T = TypeVar("T")
 ROWS = 1024  # positions at a time
 NO_SOURCES = (
     "this attention has no sources: record it with capture(model, sources=True), which keeps what each attention and "
@@ -35,6 +36,16 @@ NOT_THE_SUM = (
     "explains {:.1e}. The model computes something on the way that was not followed, so no parts are shown"
 )
 UNIT = 64.0  # of a dtype's precision: how far a sum of parts may be from the model's own vector
+
+
+def run(steps: Generator[float, None, T], tell: Callable[[float], None] = lambda share: None) -> T:
+    """Return the result of steps, which yield the share that is done."""
+    while True:
+        try:
+            tell(next(steps))
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 def sources_of(att: AttentionBase) -> WaysOfHeads:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .parts import StreamPart
@@ -69,7 +68,8 @@ class Why:
     @property
     def sentence(self) -> str:
         """The answer in one sentence, with the shares of the largest parts of the key."""
-        return sentence(self, self._word(0, self.query), self._word(1, self.key))
+        others = None if self.against is None else "the other keys" if self.against == "mean" else "the other key"
+        return because(self._word(0, self.query), self._word(1, self.key), self.key_parts, self.by_key, others)
 
     def _word(self, which: int, position: int) -> str:
         return f"{self.words[which]!r} ({position})" if len(self.words) > which else f"position {position}"
@@ -99,21 +99,22 @@ class Why:
         return "\n".join(lines)
 
 
-def sentence(why: Why, query: str, key: str) -> str:
-    """Return in words what sets a key apart, from the largest parts of the key."""
-    sums = why.by_key
-    total = float(sums.sum())
-    order = sums.abs().argsort(descending=True, stable=True).tolist()[:2]
-    if not order or not total or not torch.isfinite(sums).all():
-        return f"{query} looks at {key}: the parts of the key add up to 0."
-    other = {None: "its score", "mean": "what sets it apart from the other keys"}.get(
-        why.against if not isinstance(why.against, int) else "key", "the difference from the other key"
-    )
-    first = [
-        f"{_percent(float(sums[i]) / total)} of {other if n == 0 else 'it'} is {_wrote(why.key_parts[i], key)}"
-        for n, i in enumerate(order)
-    ]
-    return f"{query} looks at {key}: {first[0]}" + (f"; {first[1]}." if len(first) > 1 else ".")
+def because(query: str, key: str, parts: Sequence[StreamPart], terms: Tensor, others: str | None) -> str:
+    """Return in words what sets a key apart, from the largest parts of the key.
+
+    Args:
+        query, key: the words.
+        parts: of the key.
+        terms: (parts,) what each adds to the score, or to its difference from that of others.
+        others: what the score is compared with, in words; None: nothing.
+    """
+    total = float(terms.sum())
+    order = terms.abs().argsort(descending=True, stable=True).tolist()[:2]
+    if not order or not abs(total) > 1e-3 * float(terms.abs().sum()):
+        return f"{query} looks at {key}: the parts of the key cancel, so that nothing sets it apart."
+    what = "its score" if others is None else f"what sets it {'apart from' if total > 0 else 'below'} {others}"
+    first, *second = (f"{_percent(float(terms[i]) / total)} of {{}} is {_wrote(parts[i], key)}" for i in order)
+    return f"{query} looks at {key}: {first.format(what)}" + "".join(f"; {one.format('it')}" for one in second) + "."
 
 
 def _percent(x: float) -> str:

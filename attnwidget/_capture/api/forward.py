@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..._analysis.head_kinds import KindsLike
 from ..._analysis.output_path import OutputPath
-from ..._analysis.why.reasons import composing, pair, row
+from ..._analysis.why.reasons import composing, pair, row, run
 from ..._analysis.why.results import Composition, Why, WhyRow
 from ..._segments.chat import is_chat
 from ..._segments.segments import Segments
@@ -26,11 +26,12 @@ from ..files.capture_file import LoadedRecord, tensors_of
 from ..interventions.comparing import TargetLike
 from ..modules.towers import Towers
 from ..records.record import Record
+from ..sources.record_sources import RecordSources
 from ..text.given_tokens import TokensOfStacks
 from ..text.labels import Ids, Labels, SavedWords, can_spell
 from ..text.stacks import NamedStack, find_stack, inputs_of, named_stacks
 from ..text.unpadded import has_padding, sample_named
-from .reasons import number_of, numbers_of, run, words_at
+from .reasons import number_of, numbers_of, run_with_bar, words_at
 from .widgets import labeled, logit_token, picker_keys, runners_of, widget_by_sample
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ class Forward:
             storage = x.untyped_storage()
             found = bytes_of.setdefault(storage._cdata, [storage.nbytes(), 0])
             found[1] += x.numel() * x.element_size()
-        return sum(min(found) for found in bytes_of.values())
+        sources = [record.attention.sources for record in self._records.values()]
+        streams = {id(one): one for own in sources if isinstance(own, RecordSources) for one in own.streams}
+        return sum(min(found) for found in bytes_of.values()) + sum(one.nbytes for one in streams.values())
 
     # Its text.
 
@@ -505,7 +508,8 @@ class Forward:
         """
         stack = self.attention
         numbers, queries = numbers_of(stack, layers), [at] if isinstance(at, int) else at
-        return run(composing([stack[i] for i in numbers], numbers, batch=batch, at=queries), progress=progress)
+        steps = composing([stack[i] for i in numbers], numbers, batch=batch, at=queries)
+        return run_with_bar(steps, progress=progress)
 
     def pair(self, query: int, key: int, batch: int = 0, *, cross: bool = False) -> Tensor:
         """Compute the exact weight of one query on one key in all heads of all layers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ..._analysis.why.reasons import run
 from ..._utils.progress_bars import progress_bar
 from ...stack import AttentionStack
 from ..text.stacks import NamedStack
@@ -12,19 +13,12 @@ from ..text.stacks import NamedStack
 T = TypeVar("T")
 
 
-def run(steps: Generator[float, None, T], *, progress: bool = False) -> T:
-    """Return the result of steps, which yield the share that is done."""
-    bar = progress_bar()(total=100) if progress else None
-    while True:
-        try:
-            share = next(steps)
-        except StopIteration as end:
-            if bar is not None:
-                bar.close()
-            found: T = end.value
-            return found
-        if bar is not None:
-            bar.update(round(share * 100) - bar.n)
+def run_with_bar(steps: Generator[float, None, T], *, progress: bool) -> T:
+    """Return the result of steps, which yield the share that is done; draw a bar if wanted."""
+    if not progress:
+        return run(steps)
+    with progress_bar()(total=100) as bar:
+        return run(steps, lambda share: bar.update(round(share * 100) - bar.n))
 
 
 def number_of(stack: AttentionStack, layer: int | str) -> int:

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, deserialize, safe_open
 from torch import Tensor
 
-from ..._engine.base import witnessed
+from ..._engine.base import with_sources, witnessed
 from ..._parallel import saved_tensors
 from ..._rules.row_spans import as_spans
 from ..._utils import files
@@ -28,6 +28,7 @@ from ..distributed.head_shards import named_by_process, process_of
 from ..modules.advice import incomplete
 from ..records import overview_record
 from ..records.overview_record import ReducedAttention
+from ..sources.files import entry_of_sources, saved_sources
 from ..text.labels import SavedWords, saved_words
 from ..text.stacks import TextedRecord
 from ..verify.witness import CaptureLacks, Witness
@@ -153,6 +154,8 @@ def _entry_of(name: str, record: TextedRecord, table: _TensorTable) -> dict[str,
     entry |= {} if att.sinks is None else {"sinks": table.add(att.sinks)}
     carried = entry_of_carried(att, table.add)
     entry |= {} if carried is None else {"carried": carried}
+    asked = entry_of_sources(att, table.add)
+    entry |= {} if asked is None else {"sources": asked}
     return entry | {"mask": _mask_entry(options.mask, att, name, table), "bias": _bias_entry(options.bias, name, table)}
 
 
@@ -266,6 +269,8 @@ def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor], lacks: Capture
     text = RecordText.loaded(entry.get("text", {}), tensors, att.shape.B, att.shape.Q)
     cross = bool(entry["cross"])
     att = _as_part(att, entry.get("part", {}), cross=cross)
+    if "sources" in entry:
+        att = with_sources(att, saved_sources(entry["sources"], tensors))
     witness = Witness.from_json(entry["witness"], tensors, lacks, att.shape) if "witness" in entry else None
     return LoadedRecord(entry["name"], cross, att if witness is None else witnessed(att, witness), text)
 

@@ -127,12 +127,12 @@ class LinearRules:
 
     def _same(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
         node = known.of(args[0])
-        return node if is_on_way(node) and tuple(result.shape) == node.shape else None
+        return node if node is not None and tuple(result.shape) == node.shape else None
 
     def _drop(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
         p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
-        return known.of(args[0]) if is_on_way(known.of(args[0])) and (not training or not p) else None
+        return known.of(args[0]) if not training or not p else None
 
     def _view(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
         node = known.of(args[0])

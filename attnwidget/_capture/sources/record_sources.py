@@ -42,6 +42,11 @@ class RecordSources:
     answers: dict[Any, Any] = field(default_factory=dict)
 
     @property
+    def streams(self) -> list[StreamFacts]:
+        """What the forward passes have shown."""
+        return [call.step.stream for call in self.calls if call.step.stream is not None]
+
+    @property
     def real(self) -> Tensor | None:
         """Whether a query of a sample is a token and not padding, (B, Q) bool; None if unknown."""
         found = self.padding()

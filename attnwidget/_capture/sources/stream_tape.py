@@ -69,11 +69,13 @@ class StreamFacts:
         ways: to q, k and v of each call, by the name of its record.
         places: the tensors that modules returned, by their names.
         layers: whether each attention is cross-attention, by the names of the records, in the order of their calls.
+        nbytes: the bytes of what was kept.
     """
 
     ways: dict[str, Ways] = field(default_factory=dict)
     places: dict[str, Node] = field(default_factory=dict)
     layers: dict[str, bool] = field(default_factory=dict)
+    nbytes: int = 0
 
 
 class StreamTape(WatchingMode, LinearRules):
@@ -100,7 +102,6 @@ class StreamTape(WatchingMode, LinearRules):
         self._outputs: tuple[Tensor, str] | None = None  # of the last call's heads, until a function reads it
         self._thread = threading.get_ident()
         self._followed: set[str] = set()  # records whose heads' outputs are sources
-        self.nbytes = 0
 
     # Beginning and end.
 
@@ -134,7 +135,7 @@ class StreamTape(WatchingMode, LinearRules):
             return
         name = self._modules.pop()
         given = output[0] if isinstance(output, tuple | list) and output else output
-        if not isinstance(given, Tensor):
+        if not isinstance(given, Tensor) or isinstance(module, nn.Dropout | nn.Identity):
             return
         with torch._C.DisableTorchFunction():
             node = self._node(given)
@@ -282,7 +283,8 @@ class StreamTape(WatchingMode, LinearRules):
         if not self._memory.has_room(size, self._device or x.device):
             return Source(shape, None, writer, heads_axis=heads_axis, why_missing=NO_ROOM)
         self._memory.add(size)
-        self.nbytes += size
+        if self._facts is not None:
+            self._facts.nbytes += size
         with torch.inference_mode(False):
             kept = x if self._device is None else x.to(self._device)
             kept = kept.clone() if self._clone and kept is x else kept

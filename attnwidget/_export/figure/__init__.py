@@ -12,7 +12,7 @@ from ..compared import is_comparison, names_of
 from ..look import colors
 from ..look.numbers import head_words, in_model, status_number
 from ..view import WidgetView
-from . import compare, graph, heads, heatmap, reading, segments, stages
+from . import compare, graph, heads, heatmap, reading, segments, stages, why
 from .canvas import Canvas
 from .sheet import MARGIN, FigureContext
 
@@ -27,6 +27,7 @@ VIEWS = {
     "heads": heads.draw,
     "segments": segments.draw,
     "stages": stages.draw,
+    "why": why.draw,
     "compare": compare.draw,
 }
 

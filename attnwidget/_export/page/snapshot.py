@@ -473,7 +473,14 @@ def _segments(saved: Snapshot) -> Steps:
         yield from _add(saved, name, by, values)
 
 
-IN_SLICES = ("received", "spread", "gradients")  # requests whose answer may take several messages
+IN_SLICES = (
+    "received",
+    "spread",
+    "gradients",
+    "why",
+    "why_row",
+    "why_heads",
+)  # requests whose answer may take several messages
 
 
 def _answers(saved: Snapshot) -> Steps:
@@ -497,7 +504,7 @@ def _answers(saved: Snapshot) -> Steps:
             if query is not None and key is not None:
                 cell = {"queries": [query, query + 1], "keys": [key, key + 1]}
                 asked += [{"kind": "peak", **cell, **weights}]
-    for request in (*asked, *saved_segments.requests(widget)):
+    for request in (*asked, *_reasons_asked(saved), *saved_segments.requests(widget)):
         reply = answered(widget, request)
         while reply is not None and request["kind"] in IN_SLICES and reply["share"] < 1:
             yield
@@ -505,6 +512,30 @@ def _answers(saved: Snapshot) -> Steps:
         if reply is not None:
             saved.replies[json.dumps(request, sort_keys=True, separators=(",", ":"))] = reply
         yield
+
+
+def _reasons_asked(saved: Snapshot) -> Iterator[Known]:
+    """Yield requests for the answers about the residual stream that were asked for, and for the pinned pair."""
+    widget = saved.widget
+    first = widget.shown.layers[0].sources
+    for asked in () if first is None else tuple(first.answers):
+        if asked[0] == "composition" and asked[3] is None:
+            yield {"kind": "why_heads", "batch": asked[1], "at": None}
+    for choice in saved.choices:
+        sources = widget.shown.layers[choice.layer].sources
+        of = choice._asdict()
+        pinned = [(query, key) for query, key in widget.traits.pins if query is not None]
+        own = choice == SavedHead(widget.traits.layer, widget.traits.batch, widget.traits.head)
+        for query, key in pinned if own and sources is not None else ():
+            yield {"kind": "why_row", **of, "query": query, "keys": []}
+            if key is not None:
+                yield {"kind": "why", **of, "query": query, "key": key, "against": "mean"}
+        for asked in () if sources is None else tuple(sources.answers):
+            kind, batch, *rest = asked
+            if kind == "row" and (batch, rest[0]) == (choice.batch, choice.head):
+                yield {"kind": "why_row", **of, "query": rest[1], "keys": []}
+            elif kind == "pair" and (batch, rest[0]) == (choice.batch, choice.head):
+                yield {"kind": "why", **of, "query": rest[1], "key": rest[2], "against": rest[3]}
 
 
 def answered(widget: WidgetView, request: Known) -> Known | None:

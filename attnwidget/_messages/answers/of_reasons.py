@@ -100,7 +100,7 @@ def _part(part: StreamPart, places: Mapping[str, int]) -> Reply:
 
 def _pair_reply(found: Why, places: Mapping[str, int]) -> Reply:
     rows, columns = _largest(found.by_query), _largest(found.by_key)
-    terms = _with_rest(_with_rest(found.terms, rows).mT, columns).mT
+    terms = with_rest(with_rest(found.terms, rows).mT, columns).mT
     return {
         "query_parts": [_part(found.query_parts[i], places) for i in rows],
         "key_parts": [_part(found.key_parts[i], places) for i in columns],
@@ -117,15 +117,20 @@ def _largest(sums: Tensor, count: int = TERMS) -> list[int]:
     return order[:count] if len(order) > count + 1 else order
 
 
-def _with_rest(terms: Tensor, chosen: Sequence[int]) -> Tensor:
+def with_rest(terms: Tensor, chosen: Sequence[int]) -> Tensor:
     """Return the chosen rows, and the sum of the others below."""
     rest = terms.sum(0) - terms[list(chosen)].sum(0)
     return torch.cat([terms[list(chosen)], rest[None]])
 
 
-def _row_reply(found: WhyRow, wanted: Sequence[int], places: Mapping[str, int]) -> Reply:
+def largest_parts(found: WhyRow) -> list[int]:
+    """Return the parts of a row that are drawn: those that differ most from their means, by the row's weights."""
     apart = found.against_mean()
-    parts = _largest((apart.abs() * found.weights.to(apart)).sum(1), STACKED)
+    return _largest((apart.abs() * found.weights.to(apart)).sum(1), STACKED)
+
+
+def _row_reply(found: WhyRow, wanted: Sequence[int], places: Mapping[str, int]) -> Reply:
+    parts = largest_parts(found)
     most = found.weights.argsort(descending=True, stable=True)[: COLUMNS - len(wanted)].tolist()
     keys = sorted({*most, *wanted})
     means = found.terms @ found.weights.to(found.terms)
@@ -134,8 +139,8 @@ def _row_reply(found: WhyRow, wanted: Sequence[int], places: Mapping[str, int]) 
         "more": len(found.parts) - len(parts),
         "keys": keys,
         "others": found.terms.shape[1] - len(keys),
-        "terms": encoding.encode(_with_rest(found.terms[:, keys], parts).float().contiguous().numpy()),
-        "means": _with_rest(means[:, None], parts)[:, 0].tolist(),
+        "terms": encoding.encode(with_rest(found.terms[:, keys], parts).float().contiguous().numpy()),
+        "means": with_rest(means[:, None], parts)[:, 0].tolist(),
         "scores": found.scores[keys].tolist(),
         "weights": found.weights[keys].tolist(),
         "rounding": found.rounding,
