@@ -488,6 +488,27 @@ def test_logits_of_a_captured_model() -> None:
     with torch.device("meta"):
         found = logits()
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+    def reasons() -> list[Tensor]:
+        cap = capture(model, sources=True).run(x)
+        found = cap.why(0, 1, 4, 2, against="mean", batch=1).terms, cap.why_row(0, 1, 4).terms
+        with pytest.raises(ValueError, match="no rotation"):
+            cap.attention[0].distance_profile(4, 2)
+        return [*found, cap.composition().shares]
+
+    expected = reasons()
+    with torch.inference_mode():
+        found = reasons()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    with torch.device("meta"):
+        found = reasons()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = reasons()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     with torch.device("meta"):
         cap = capture(model, gradients=True).run(x)
         cap.backward(target=7)

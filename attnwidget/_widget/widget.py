@@ -97,8 +97,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         query, key: the pinned pair; None: nothing is pinned.
         heads: several heads, such as [0, 4], for the graph and for `combine`; they include `head`.
         pins: several pinned pairs, such as [(14, 16), (3, None)]; the last one is (`query`, `key`).
-        view: "heatmap", "graph", "text", "image", "heads", "segments" or "stages"; default: "image" if there is an
-            image, else "heatmap".
+        view: "heatmap", "graph", "text", "image", "heads", "segments", "stages" or "why" (of a capture with sources);
+            default: "image" if there is an image, else "heatmap".
         stage: "weights", "scores", "scaled", "capped" (by a softcap), "masked" or "contribution" (weight × ‖v‖); or, if
             known, what a weight contributes downstream: "value_norm", "logit", "saliency" (see `Attention.carrying`).
         target: the token id for the stage "logit"; None: the model's most likely next token after each sample.

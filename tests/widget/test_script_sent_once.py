@@ -18,7 +18,7 @@ from attnwidget._utils import assets
 from attnwidget._utils.assets import STATIC, bundled, parts, whole_script
 
 LITTLE = 4096  # bytes of a loader
-VIEWS = {"graph", "text", "heads", "segments", "stages", "compare"}  # what is loaded when it is opened
+VIEWS = {"graph", "text", "heads", "segments", "stages", "why", "compare"}  # what is loaded when it is opened
 WHOLE = {"code": bundled("widget.js"), "parts": parts(), "style": bundled("widget.css")}
 
 

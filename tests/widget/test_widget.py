@@ -88,7 +88,7 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
         "version": 0, "layers": ["layer 0"], "batches": 2, "heads": 4, "groups": 4, "queries": 6, "keys": 6,
         "head_size": 8, "value_size": 8, "dtype": "float32", "device": "cpu", "is_causal": False,
         "stages": ["scores", "scaled", "masked", "weights", "contribution"], "has_pieces": False,
-        "has_sinks": False, "targets": None,
+        "has_sinks": False, "why": False, "targets": None,
         "checked": None,
         "axes_read": None, "head_numbers": None, "model_heads": None, "stack": "", "stacks": [""], "forward": 0,
         "forwards": 1, "across": None, "every": 1,

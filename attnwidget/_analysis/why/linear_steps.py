@@ -1,7 +1,7 @@
 """The linear steps on the way from the residual stream to q, k and v, at some positions of one sample.
 
 Each step maps vectors forward (`apply`) and covectors backward (`pull`). Both have one more axis than the tensor in the
-model, the first, and only the sample and the positions of a `Place`.
+model, the first, and only the sample and the positions of a `StreamPlace`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .stream_graph import NotLinear, Step, as_double, version_of
+from .stream_graph import NotLinear, StreamStep, as_double, version_of
 
 CHANGED = "the weights of the model, or another tensor that it used, were changed after the capture: capture it again"
 RESHAPES = {
@@ -28,7 +28,7 @@ KEEPS_AXES = {*COMPLEX, *REPEATS}
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamPlace:
     """One sample and some positions of a tensor.
 
     Attributes:
@@ -100,17 +100,17 @@ class Place:
 class LinearStep(Protocol):
     """A step from a tensor to another one."""
 
-    def before(self, node: Step, place: Place) -> Place:
+    def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the place in the tensor before it."""
 
-    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+    def apply(self, node: StreamStep, x: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return the result for vectors x, (P, …)."""
 
-    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+    def pull(self, node: StreamStep, y: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return covectors of the tensor before it, from covectors of its result, (P, …)."""
 
 
-class Kept:
+class HeldTensor:
     """A tensor of the model that a step reads; it notices a later change."""
 
     def __init__(self, x: Tensor) -> None:
@@ -131,19 +131,19 @@ class Matrix:
     """y = x Wᵀ on the last axis, with W (out, in)."""
 
     def __init__(self, weight: Tensor) -> None:
-        self._weight = Kept(weight)
+        self._weight = HeldTensor(weight)
 
-    def before(self, node: Step, place: Place) -> Place:
+    def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the same place."""
         if len(node.shape) - 1 in (place.sample, place.position):
             raise NotLinear("a linear layer mixes positions, so the score cannot be split into parts")
         return place
 
-    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+    def apply(self, node: StreamStep, x: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return x Wᵀ."""
         return x @ self._weight.read().to(x).mT
 
-    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+    def pull(self, node: StreamStep, y: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return y W."""
         return y @ self._weight.read().to(y)
 
@@ -158,37 +158,37 @@ class Times:
     """
 
     def __init__(self, other: Tensor | float, *, divides: bool = False, is_norm: bool = False) -> None:
-        self._other = Kept(other) if isinstance(other, Tensor) else other
+        self._other = HeldTensor(other) if isinstance(other, Tensor) else other
         self._divides, self.is_norm = divides, is_norm
 
-    def before(self, node: Step, place: Place) -> Place:
+    def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the same place."""
         return place
 
-    def numbers(self, node: Step, place: Place) -> Tensor | float:
+    def numbers(self, node: StreamStep, place: StreamPlace) -> Tensor | float:
         """Return c at a place, in float64."""
         other = self._other
-        if isinstance(other, Kept):
+        if isinstance(other, HeldTensor):
             found = as_double(place.take(other.read(), node.shape))
             return 1 / found if self._divides else found
         return 1 / other if self._divides else other
 
-    def is_scale(self, node: Step, place: Place) -> bool:
+    def is_scale(self, node: StreamStep, place: StreamPlace) -> bool:
         """Return whether c is one number for each position, as the scale of a norm."""
-        other = self._other.read() if isinstance(self._other, Kept) else None
+        other = self._other.read() if isinstance(self._other, HeldTensor) else None
         return other is not None and place.varies(other, node.shape) and place.is_scalar(other, node.shape)
 
-    def turns(self, node: Step, place: Place) -> bool:
+    def turns(self, node: StreamStep, place: StreamPlace) -> bool:
         """Return whether c differs between positions in another way than one factor."""
-        other = self._other.read() if isinstance(self._other, Kept) else None
+        other = self._other.read() if isinstance(self._other, HeldTensor) else None
         return other is not None and place.varies(other, node.shape) and not place.is_scalar(other, node.shape)
 
-    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+    def apply(self, node: StreamStep, x: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return x · c."""
         found = self.numbers(node, place)
         return x * (found.to(x.device) if isinstance(found, Tensor) else found)
 
-    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+    def pull(self, node: StreamStep, y: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return y · c."""
         found = self.numbers(node, place)
         return y * (found.conj().to(y.device) if isinstance(found, Tensor) else found)
@@ -200,16 +200,16 @@ class Center:
     def __init__(self, *, only_mean: bool = False) -> None:
         self._only_mean = only_mean
 
-    def before(self, node: Step, place: Place) -> Place:
+    def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the same place."""
         return place
 
-    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+    def apply(self, node: StreamStep, x: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return x less its mean."""
         mean = x.mean(-1, keepdim=True)
         return mean if self._only_mean else x - mean
 
-    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+    def pull(self, node: StreamStep, y: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return y less its mean, because the map is symmetric."""
         if self._only_mean:
             size = node.parent.shape[-1]
@@ -217,13 +217,13 @@ class Center:
         return y - y.mean(-1, keepdim=True)
 
 
-class Put:
+class Assigned:
     """y = 0, but for a part that is assigned: y[index] = x."""
 
     def __init__(self, index: Any) -> None:
         self._index = index
 
-    def before(self, node: Step, place: Place) -> Place:
+    def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the place in the part.
 
         Raises:
@@ -237,17 +237,17 @@ class Put:
             raise mixed()
         return replace(place, sample=axes[0], position=axes[1])
 
-    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+    def apply(self, node: StreamStep, x: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return zeros with x in its part."""
         found = x.new_zeros(len(x), *place.part(node.shape))
         found[self._at(node, place)] = x
         return found
 
-    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+    def pull(self, node: StreamStep, y: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return the covectors of the part."""
         return y[self._at(node, place)]
 
-    def _at(self, node: Step, place: Place) -> Any:
+    def _at(self, node: StreamStep, place: StreamPlace) -> Any:
         own = View(Tensor.__getitem__, (self._index,))
         return (slice(None), *own.features_only(node.shape, place))
 
@@ -271,7 +271,7 @@ class View:
         result: Tensor = found if self._index is None else found[self._index]
         return result
 
-    def before(self, node: Step, place: Place) -> Place:
+    def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the place in the tensor before it.
 
         Raises:
@@ -316,7 +316,7 @@ class View:
         """Whether the result is complex."""
         return self._func is torch.view_as_complex
 
-    def _apply_one(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+    def _apply_one(self, node: StreamStep, x: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         if self._func in RESHAPES:
             return x.reshape(place.part(node.shape))
         if self._func in EXPANDS:
@@ -329,15 +329,15 @@ class View:
             return x
         return self._call(x)
 
-    def _is_permutation(self, node: Step) -> bool:
+    def _is_permutation(self, node: StreamStep) -> bool:
         return math.prod(node.shape) == math.prod(node.parent.shape)
 
-    def _cuts(self, node: Step, before: Place, place: Place) -> bool:
+    def _cuts(self, node: StreamStep, before: StreamPlace, place: StreamPlace) -> bool:
         """Return whether it takes a part of the positions or samples."""
         pairs = ((before.sample, place.sample), (before.position, place.position))
         return any(a is not None and b is not None and node.parent.shape[a] != node.shape[b] for a, b in pairs)
 
-    def features_only(self, given: Sequence[int], before: Place) -> tuple[Any, ...]:
+    def features_only(self, given: Sequence[int], before: StreamPlace) -> tuple[Any, ...]:
         """Return its index with all samples and positions of the part."""
         index = self._args[0] if isinstance(self._args[0], tuple) else (self._args[0],)
         taken = sum(1 for one in index if one is not None and one is not Ellipsis)
@@ -357,16 +357,16 @@ class View:
                 axis += 1
         return tuple(found)
 
-    def apply(self, node: Step, x: Tensor, before: Place, place: Place) -> Tensor:
+    def apply(self, node: StreamStep, x: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return the view of each vector."""
         found: Tensor = torch.vmap(lambda one: self._apply_one(node, one, before, place))(x)
         return found
 
-    def pull(self, node: Step, y: Tensor, before: Place, place: Place) -> Tensor:
+    def pull(self, node: StreamStep, y: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
         """Return the covectors before it."""
         kind = torch.complex128 if self._func is torch.view_as_real else y.dtype
         kind = torch.float64 if self._func is torch.view_as_complex else kind
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             x = torch.zeros(len(y), *before.part(node.parent.shape), dtype=kind, device=y.device, requires_grad=True)
             (found,) = torch.autograd.grad(self.apply(node, x, before, place), x, y)
         return found
@@ -380,7 +380,7 @@ def mixed() -> NotLinear:
     )
 
 
-def before_reshape(given: Sequence[int], result: Sequence[int], place: Place) -> Place:
+def before_reshape(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace:
     """Return the place in a tensor that was reshaped.
 
     Raises:
@@ -412,7 +412,7 @@ def _same_start(given: Sequence[int], result: Sequence[int], axis: int) -> list[
     return [i for i in range(len(given)) if math.prod(given[:i]) == start]
 
 
-def _before_merging(given: Sequence[int], result: Sequence[int], place: Place) -> Place:
+def _before_merging(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace:
     """Return the place in a tensor whose samples and positions became one axis."""
     assert place.position is not None
     pair = place.samples, result[place.position] // place.samples
@@ -424,7 +424,7 @@ def _before_merging(given: Sequence[int], result: Sequence[int], place: Place) -
     raise mixed()
 
 
-def _before_splitting(given: Sequence[int], result: Sequence[int], place: Place) -> Place:
+def _before_splitting(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace:
     """Return the place in a tensor with one axis of samples and positions."""
     assert place.sample is not None
     assert place.position is not None

@@ -142,7 +142,7 @@ class Dictionary:
         wanted = "give (decoder, activations), of shapes (features, model size) and (samples, positions, features)"
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise TypeError(f"features[{module!r}] is {type(given).__name__}: {wanted}")
-        decoder, activations = (torch.as_tensor(x).detach().double().cpu() for x in given)
+        decoder, activations = (torch.as_tensor(x, device="cpu").detach().double().cpu() for x in given)
         activations = activations[None] if activations.ndim == 2 else activations
         if decoder.ndim != 2 or activations.ndim != 3 or activations.shape[2] != len(decoder):
             shapes = f"{tuple(decoder.shape)} and {tuple(activations.shape)}"

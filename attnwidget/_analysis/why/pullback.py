@@ -16,8 +16,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .linear_steps import CHANGED, LinearStep, Place, Times, View
-from .stream_graph import Join, Lost, Node, NotLinear, Source, Step, Sum, as_double, in_order, parents_of, version_of
+from .linear_steps import CHANGED, LinearStep, StreamPlace, Times, View
+from .stream_graph import (
+    Join,
+    Lost,
+    Node,
+    NotLinear,
+    StreamSource,
+    StreamStep,
+    Sum,
+    as_double,
+    in_order,
+    parents_of,
+    version_of,
+)
 
 PROBED = 16  # positions, evenly spread, that show which features of a tensor a head reads
 
@@ -48,10 +60,10 @@ class Reach:
         under: the module with a dictionary that it passes on its way; None for none.
     """
 
-    source: Source | Cut
-    place: Place
+    source: StreamSource | Cut
+    place: StreamPlace
     rows: Tensor
-    scales: tuple[tuple[Step, Place], ...]
+    scales: tuple[tuple[StreamStep, StreamPlace], ...]
     covectors: Tensor
     first: int
     under: str | None = None
@@ -65,7 +77,7 @@ class Reach:
     @property
     def _heads(self) -> int:
         """The place of the axis of heads among the features."""
-        assert isinstance(self.source, Source)
+        assert isinstance(self.source, StreamSource)
         assert self.source.heads_axis is not None
         return self.place.features(self.source.shape).index(self.source.heads_axis)
 
@@ -87,7 +99,7 @@ class Reach:
 
     def written(self) -> Tensor:
         """Return what was written, (parts, m or 1, features), float64."""
-        assert isinstance(self.source, Source)
+        assert isinstance(self.source, StreamSource)
         rows = rows_of(self.source, self.place)
         if self.source.heads_axis is None:
             return rows.flatten(1)[None]
@@ -148,7 +160,7 @@ class Cut(NamedTuple):
         return self.node.shape
 
 
-def rows_of(source: Source, place: Place) -> Tensor:
+def rows_of(source: StreamSource, place: StreamPlace) -> Tensor:
     """Return a source's numbers at a place, (m or 1, features…), float64.
 
     Raises:
@@ -186,7 +198,7 @@ class Bundle:
     """
 
     def __init__(
-        self, operand: Node, heads: Sequence[int], place: Place, rows: Tensor, cuts: Sequence[Cut] = ()
+        self, operand: Node, heads: Sequence[int], place: StreamPlace, rows: Tensor, cuts: Sequence[Cut] = ()
     ) -> None:
         self._operand, self._heads, self.rows = operand, list(heads), rows
         self._cuts = {id(cut.node): cut for cut in cuts}
@@ -224,9 +236,9 @@ class Bundle:
     @property
     def rotates(self) -> bool:
         """Whether the way has a factor that differs between positions and is not the scale of a norm."""
-        return any(isinstance(node, Step) and self._is_rotation(node) for node in self._tail)
+        return any(isinstance(node, StreamStep) and self._is_rotation(node) for node in self._tail)
 
-    def _is_rotation(self, node: Step) -> bool:
+    def _is_rotation(self, node: StreamStep) -> bool:
         how = node.how
         return isinstance(how, Times) and not how.is_norm and how.turns(node, self._places[id(node)])
 
@@ -239,14 +251,16 @@ class Bundle:
             chosen: the numbers of the other positions, whose rotations are used.
         """
         held = torch.full_like(chosen, key)
-        at = {id(node) for node in self._tail if isinstance(node, Step) and self._is_rotation(node)}
+        at = {id(node) for node in self._tail if isinstance(node, StreamStep) and self._is_rotation(node)}
         places = {
             one: replace(place, at=place.at[chosen if one in at else held]) for one, place in self._places.items()
         }
         found = self._pull_tail(covectors.expand(-1, len(chosen), -1, -1), chosen, places)
         return torch.cat([x[..., own.to(x.device)] for x, own in zip(found, self._supports, strict=True)], -1)
 
-    def _pull_tail(self, covectors: Tensor, chosen: Tensor, places: dict[int, Place] | None = None) -> list[Tensor]:
+    def _pull_tail(
+        self, covectors: Tensor, chosen: Tensor, places: dict[int, StreamPlace] | None = None
+    ) -> list[Tensor]:
         """Pull covectors of the heads, (N, m, heads, size), back to each fixed end: (N, m, features)."""
         if places is None:
             places = {key: replace(place, at=place.at[chosen]) for key, place in self._places.items()}
@@ -289,12 +303,12 @@ class Bundle:
             first += len(support)
 
 
-def _at_place(features: Tensor, node: Node, place: Place) -> Tensor:
+def _at_place(features: Tensor, node: Node, place: StreamPlace) -> Tensor:
     """Return features (P, …) of one position in the shape of a tensor's part."""
     return features.reshape(len(features), *place.part(node.shape))
 
 
-def _by_position(x: Tensor, node: Node, place: Place) -> Tensor:
+def _by_position(x: Tensor, node: Node, place: StreamPlace) -> Tensor:
     """Return covectors of a tensor's part as (P, m, features)."""
     features = [axis + 1 for axis in place.features(node.shape)]
     others = [axis for axis in range(1, x.ndim) if axis not in features]
@@ -302,7 +316,7 @@ def _by_position(x: Tensor, node: Node, place: Place) -> Tensor:
     return found.reshape(len(x), -1, math.prod(node.shape[axis - 1] for axis in features))
 
 
-def places_on_way(operand: Node, place: Place) -> dict[int, Place]:
+def places_on_way(operand: Node, place: StreamPlace) -> dict[int, StreamPlace]:
     """Return the place in each tensor on a way, by identity.
 
     Raises:
@@ -318,11 +332,11 @@ def places_on_way(operand: Node, place: Place) -> dict[int, Place]:
     return found
 
 
-def _places_before(node: Node, place: Place) -> Iterator[tuple[Node, Place]]:
+def _places_before(node: Node, place: StreamPlace) -> Iterator[tuple[Node, StreamPlace]]:
     """Yield the tensors that one is made from, with their places."""
     if isinstance(node, Lost):
         raise node.refusal()
-    if isinstance(node, Step):
+    if isinstance(node, StreamStep):
         how: LinearStep = node.how
         yield node.parent, how.before(node, place)
     elif isinstance(node, Sum):
@@ -339,7 +353,7 @@ class Apart(Exception):
         self.groups = groups
 
 
-def _pieces(node: Join, place: Place) -> Iterator[tuple[Node, Place, Tensor | None]]:
+def _pieces(node: Join, place: StreamPlace) -> Iterator[tuple[Node, StreamPlace, Tensor | None]]:
     """Yield the parents of joined tensors with their places, and which of the positions they have; None for all."""
     axis = node.axis % len(node.shape)
     if axis == place.sample:
@@ -355,7 +369,7 @@ def _pieces(node: Join, place: Place) -> Iterator[tuple[Node, Place, Tensor | No
         start += size
 
 
-def _tail(operand: Node, places: dict[int, Place]) -> list[Node]:
+def _tail(operand: Node, places: dict[int, StreamPlace]) -> list[Node]:
     """Return the tensors after the first step that differs between positions, each after those it is made from.
 
     Raises:
@@ -367,7 +381,7 @@ def _tail(operand: Node, places: dict[int, Place]) -> list[Node]:
         place = places.get(id(node))
         if place is None:
             continue
-        is_turn = isinstance(node, Step) and (
+        is_turn = isinstance(node, StreamStep) and (
             (isinstance(node.how, Times) and node.how.turns(node, place))
             or (isinstance(node.how, View) and node.how.is_complex)  # covectors of a complex tensor stay in the tail
         )
@@ -381,10 +395,10 @@ def _tail(operand: Node, places: dict[int, Place]) -> list[Node]:
     return found
 
 
-def _pull(node: Node, y: Tensor, places: dict[int, Place]) -> Iterator[tuple[Node, Tensor]]:
+def _pull(node: Node, y: Tensor, places: dict[int, StreamPlace]) -> Iterator[tuple[Node, Tensor]]:
     """Yield the parents of a tensor with their covectors."""
     place = places[id(node)]
-    if isinstance(node, Step):
+    if isinstance(node, StreamStep):
         before = places[id(node.parent)]
         how: LinearStep = node.how
         yield node.parent, how.pull(node, y, before, place)
@@ -405,9 +419,9 @@ def _pull(node: Node, y: Tensor, places: dict[int, Place]) -> Iterator[tuple[Nod
 class _State:
     """Covectors of a tensor on the fixed part of a way."""
 
-    place: Place
+    place: StreamPlace
     rows: Tensor
-    scales: tuple[tuple[Step, Place], ...]
+    scales: tuple[tuple[StreamStep, StreamPlace], ...]
     covectors: Tensor
     under: str | None = None
 
@@ -424,7 +438,7 @@ class _State:
         )
 
 
-def _pull_to_sources(end: Node, place: Place, covectors: Tensor, cuts: Mapping[int, Cut]) -> Iterator[Reach]:
+def _pull_to_sources(end: Node, place: StreamPlace, covectors: Tensor, cuts: Mapping[int, Cut]) -> Iterator[Reach]:
     states: dict[int, list[_State]] = {
         id(end): [_State(place, torch.arange(len(place.at), device="cpu"), (), covectors)]
     }
@@ -434,14 +448,14 @@ def _pull_to_sources(end: Node, place: Place, covectors: Tensor, cuts: Mapping[i
             if cut is not None:
                 yield _reach(cut, state)
                 state = replace(state, under=cut.module)
-            if isinstance(node, Source):
+            if isinstance(node, StreamSource):
                 yield _reach(node, state)
             else:
                 for parent, before in _before(node, state):
                     states.setdefault(id(parent), []).append(before)
 
 
-def _reach(source: Source | Cut, state: _State) -> Reach:
+def _reach(source: StreamSource | Cut, state: _State) -> Reach:
     features = [axis + 1 for axis in state.place.features(source.shape)]
     others = [axis for axis in range(1, state.covectors.ndim) if axis not in features]
     found = state.covectors.permute(0, *features, *others).flatten(1 + len(features))
@@ -464,7 +478,7 @@ def _merged(states: list[_State]) -> list[_State]:
 def _before(node: Node, state: _State) -> Iterator[tuple[Node, _State]]:
     """Yield the parents of a tensor with their covectors."""
     place = state.place
-    if isinstance(node, Step):
+    if isinstance(node, StreamStep):
         how: LinearStep = node.how
         before = how.before(node, place)
         if isinstance(how, Times) and how.is_scale(node, place):
@@ -506,7 +520,7 @@ def bundles_of(
     waiting, found = [torch.arange(len(positions), device="cpu")], []
     while waiting:
         rows = waiting.pop()
-        place = Place(0 if operand.shape[0] > 1 else None, 2, operand.shape[0], which, positions[rows])
+        place = StreamPlace(0 if operand.shape[0] > 1 else None, 2, operand.shape[0], which, positions[rows])
         try:
             found.append(Bundle(operand, heads, place, rows, cuts))
         except Apart as apart:

@@ -49,7 +49,7 @@ class Node:
         self.shape = tuple(shape)
 
 
-class Source(Node):
+class StreamSource(Node):
     """What a writer wrote.
 
     Args:
@@ -76,11 +76,11 @@ class Source(Node):
         self.why_missing = why_missing
         self.version = version_of(values if lookup is None else lookup[1])
 
-    def spread(self, shape: Sequence[int]) -> Source:
+    def spread(self, shape: Sequence[int]) -> StreamSource:
         """Return the same source, broadcast to another shape."""
         if tuple(shape) == self.shape:
             return self
-        found = Source(
+        found = StreamSource(
             shape,
             self.values,
             self.writer,
@@ -99,7 +99,7 @@ class Source(Node):
         return self.shape if self.values is None else tuple(self.values.shape)
 
 
-class Step(Node):
+class StreamStep(Node):
     """A linear step from one tensor to another.
 
     Args:
@@ -167,7 +167,7 @@ def version_of(x: Any) -> int | None:
 
 def parents_of(node: Node) -> tuple[Node, ...]:
     """Return the tensors that a tensor is made from."""
-    if isinstance(node, Step):
+    if isinstance(node, StreamStep):
         return (node.parent,)
     return node.parents if isinstance(node, Sum | Join) else ()
 

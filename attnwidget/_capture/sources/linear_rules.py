@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..._analysis.why.linear_steps import Center, Matrix, Put, Times, View
-from ..._analysis.why.stream_graph import Join, Lost, Node, Source, Step, Sum, Writer, in_order
+from ..._analysis.why.linear_steps import Assigned, Center, Matrix, Times, View
+from ..._analysis.why.stream_graph import Join, Lost, Node, StreamSource, StreamStep, Sum, Writer, in_order
 
 PROPERTY: Any = torch._C.TensorBase  # whose properties torch's modes see as functions
 SAME = {
@@ -110,11 +110,11 @@ class LinearRules:
         """Return a tensor that is added to the stream as a source, if it is not on the way."""
         raise NotImplementedError
 
-    def _bias(self, x: Tensor) -> Source:
+    def _bias(self, x: Tensor) -> StreamSource:
         writer = Writer("bias", self._parameters.get(x.data_ptr(), self._module), self._layer())
-        return Source(x.shape, x.detach(), writer)
+        return StreamSource(x.shape, x.detach(), writer)
 
-    def _assigned(self, x: Tensor, index: Any, value: Any, known: Known) -> Node | None:
+    def _assigned(self, x: Tensor, index: Any, value: Any, known: KnownTensors) -> Node | None:
         """Return a tensor after an assignment to a part of it; the rest of a new tensor does not count."""
         node, before = known.of(value), known.of(x)
         if begins(before) and not _is_assigned(before):
@@ -122,41 +122,41 @@ class LinearRules:
         plain = all(one is None or one is Ellipsis or isinstance(one, slice | int) for one in _as_tuple(index))
         if not plain or not is_on_way(node) or not _is_assigned(before):
             return Lost(x.shape, "an assignment to a part of a tensor", self._module)
-        put = Step(x.shape, spread(node, x[index].shape), Put(index))
+        put = StreamStep(x.shape, spread(node, x[index].shape), Assigned(index))
         return put if before is None else Sum(x.shape, [before, put])
 
-    def _same(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _same(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node = known.of(args[0])
         return node if node is not None and tuple(result.shape) == node.shape else None
 
-    def _drop(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _drop(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
         return known.of(args[0]) if not training or not p else None
 
-    def _view(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _view(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node = known.of(args[0])
-        return Step(result.shape, node, View(func, args[1:], kwargs)) if is_on_way(node) else None
+        return StreamStep(result.shape, node, View(func, args[1:], kwargs)) if is_on_way(node) else None
 
-    def _parts(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _parts(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node = known.of(args[0])
         if not is_on_way(node):
             return None
-        return [Step(x.shape, node, View(func, args[1:], kwargs, i)) for i, x in enumerate(result)]
+        return [StreamStep(x.shape, node, View(func, args[1:], kwargs, i)) for i, x in enumerate(result)]
 
-    def _add(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _add(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
         return self._sum(result, args[0], other, known) if kwargs.get("alpha", 1) == 1 and len(args) < 3 else None
 
-    def _subtract(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _subtract(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
         return self._sum(result, args[0], other, known, sign=-1.0) if kwargs.get("alpha", 1) == 1 else None
 
-    def _rsub(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _rsub(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
         return self._sum(result, other, args[0], known, sign=-1.0) if kwargs.get("alpha", 1) == 1 else None
 
-    def _sum(self, result: Tensor, one: Any, other: Any, known: Known, sign: float = 1.0) -> Node | None:
+    def _sum(self, result: Tensor, one: Any, other: Any, known: KnownTensors, sign: float = 1.0) -> Node | None:
         nodes = known.of(one), known.of(other)
         begins = result.ndim in (2, 3) and any(
             isinstance(x, Tensor) and x.ndim > 1 and x.data_ptr() in self._parameters for x in (one, other)
@@ -174,35 +174,37 @@ class LinearRules:
             given = known.before if x is result and known.before is not None else x
             parts.append(spread(self._written(given, node), result.shape))
         if sign != 1:
-            parts[1] = Step(result.shape, parts[1], Times(sign))
+            parts[1] = StreamStep(result.shape, parts[1], Times(sign))
         return Sum(result.shape, parts)
 
-    def _multiply(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _multiply(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
         if not is_on_way(known.of(args[0])):
             return self._times(result, other, args[0], known)
         return self._times(result, args[0], other, known)
 
-    def _divide(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _divide(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
         return None if kwargs.get("rounding_mode") else self._times(result, args[0], other, known, divides=True)
 
-    def _times(self, result: Tensor, x: Any, other: Any, known: Known, *, divides: bool = False) -> Node | None:
+    def _times(self, result: Tensor, x: Any, other: Any, known: KnownTensors, *, divides: bool = False) -> Node | None:
         node, factor = known.of(x), known.of(other)
         if not is_on_way(node) or is_on_way(factor):
             return None
         if not isinstance(other, Tensor):
-            return Step(result.shape, node, Times(float(other), divides=divides))
+            return StreamStep(result.shape, node, Times(float(other), divides=divides))
         is_scale = other.ndim == 0 or other.shape[-1] == 1 < result.shape[-1]
         if factor is not None and not is_scale:
             return None  # a gate
-        return Step(result.shape, spread(node, result.shape), Times(other, divides=divides, is_norm=factor is not None))
+        return StreamStep(
+            result.shape, spread(node, result.shape), Times(other, divides=divides, is_norm=factor is not None)
+        )
 
-    def _negate(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _negate(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node = known.of(args[0])
-        return Step(result.shape, node, Times(-1.0)) if is_on_way(node) else None
+        return StreamStep(result.shape, node, Times(-1.0)) if is_on_way(node) else None
 
-    def _joined(self, shape: Any, given: Any, known: Known, axis: int, shape_of: Any = None) -> Node | None:
+    def _joined(self, shape: Any, given: Any, known: KnownTensors, axis: int, shape_of: Any = None) -> Node | None:
         given = [x for x in given if x.numel()]
         nodes = [known.of(x) for x in given]
         if not any(map(is_on_way, nodes)):
@@ -210,20 +212,21 @@ class LinearRules:
         parts = [node if node is not None else self._written(x, node) for x, node in zip(given, nodes, strict=True)]
         if shape_of is not None:
             parts = [
-                Step(shape_of(x), node, View(torch.unsqueeze, (axis,))) for x, node in zip(given, parts, strict=True)
+                StreamStep(shape_of(x), node, View(torch.unsqueeze, (axis,)))
+                for x, node in zip(given, parts, strict=True)
             ]
         return Join(shape, parts, axis % len(shape))
 
-    def _join(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _join(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         axis = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
         return self._joined(result.shape, args[0] if args else kwargs["tensors"], known, axis)
 
-    def _stack(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _stack(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         axis = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.ndim
         given = args[0] if args else kwargs["tensors"]
         return self._joined(result.shape, given, known, axis, lambda x: x.unsqueeze(axis).shape)
 
-    def _copy(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _copy(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         """Note an assignment to a part of a tensor by way of a view of it."""
         view, value, base = args[0], args[1], args[0]._base
         node = known.of(value)
@@ -234,59 +237,59 @@ class LinearRules:
             self._set(base, found or Lost(base.shape, "copy_", self._module))
         return spread(node, result.shape) if is_on_way(node) else None
 
-    def _mean(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _mean(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node, x = known.of(args[0]), args[0]
         axes = kwargs.get("dim", args[1] if len(args) > 1 else None)
         axes = axes[0] if isinstance(axes, tuple | list) and len(axes) == 1 else axes
         is_last = isinstance(axes, int) and axes % x.ndim == x.ndim - 1 and result.ndim == x.ndim
-        return Step(result.shape, node, Center(only_mean=True)) if is_on_way(node) and is_last else None
+        return StreamStep(result.shape, node, Center(only_mean=True)) if is_on_way(node) and is_last else None
 
-    def _begun(self, x: Tensor, known: Known) -> Node | None:
+    def _begun(self, x: Tensor, known: KnownTensors) -> Node | None:
         """Return a tensor as part of the stream; one that no function on the way has made begins it."""
         node = known.of(x)
         if isinstance(node, Lost):
             return None
         return node if node is not None else self._written(x, None) if x.ndim in (2, 3) else None
 
-    def _linear(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _linear(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         x, weight, bias = (*args, kwargs.get("weight"), kwargs.get("bias"))[:3] if len(args) < 3 else args[:3]
         weight = args[1] if len(args) > 1 else kwargs.get("weight")
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         return self._mapped(result, x, weight, bias, known)
 
-    def _mapped(self, result: Tensor, x: Tensor, weight: Any, bias: Any, known: Known) -> Node | None:
+    def _mapped(self, result: Tensor, x: Tensor, weight: Any, bias: Any, known: KnownTensors) -> Node | None:
         node = None if known.of(weight) is not None or weight.ndim != 2 else self._begun(x, known)
         if node is None:
             return None
-        return self._plus(Step(result.shape, node, Matrix(weight)), bias)
+        return self._plus(StreamStep(result.shape, node, Matrix(weight)), bias)
 
     def _plus(self, node: Node, bias: Any) -> Node:
         return node if bias is None else Sum(node.shape, [node, self._bias(bias).spread(node.shape)])
 
-    def _product(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _product(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else next(iter(kwargs.values()))
         is_map = is_on_way(known.of(args[0])) and args[0].ndim > 1
         return self._mapped(result, args[0], other.mT, None, known) if is_map and other.ndim == 2 else None
 
-    def _addmm(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _addmm(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         return None if kwargs else self._mapped(result, args[1], args[2].mT, args[0], known)
 
-    def _embedding(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _embedding(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         weight = args[1] if len(args) > 1 else kwargs["weight"]
         name = self._parameters.get(weight.data_ptr(), self._module)
         writer = Writer(kind_of(name, "token"), name, self._layer())
-        return Source(result.shape, None, writer, lookup=(args[0].clone(), weight))
+        return StreamSource(result.shape, None, writer, lookup=(args[0].clone(), weight))
 
-    def _layer_norm(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _layer_norm(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         x, shape, weight, bias, eps = _norm_arguments(args, kwargs, ("weight", "bias", "eps"), (None, None, 1e-5))
         node = self._begun(x, known) if len(shape) == 1 else None
         if node is None:
             return None
         _, _, inverse = torch.native_layer_norm(x.detach(), list(shape), None, None, eps)  # faster than a variance
         held = Times(inverse, is_norm=True)
-        return self._plus(self._gained(Step(x.shape, node, Center()), held, weight), bias)
+        return self._plus(self._gained(StreamStep(x.shape, node, Center()), held, weight), bias)
 
-    def _rms_norm(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _rms_norm(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         x, shape, weight, eps = _norm_arguments(args, kwargs, ("weight", "eps"), (None, None))
         node = self._begun(x, known) if len(shape) == 1 else None
         if node is None:
@@ -297,10 +300,10 @@ class LinearRules:
         return self._gained(node, Times(scale, divides=True, is_norm=True), weight)
 
     def _gained(self, node: Node, held: Times, weight: Tensor | None) -> Node:
-        found = Step(node.shape, node, held)
-        return found if weight is None else Step(node.shape, found, Times(weight))
+        found = StreamStep(node.shape, node, held)
+        return found if weight is None else StreamStep(node.shape, found, Times(weight))
 
-    def _normalize(self, func: Any, result: Any, args: Any, kwargs: Any, known: Known) -> Any:
+    def _normalize(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         p, axis, eps = (
             kwargs.get(name, args[i] if len(args) > i else usual)
             for i, name, usual in ((1, "p", 2.0), (2, "dim", 1), (3, "eps", 1e-12))
@@ -308,12 +311,12 @@ class LinearRules:
         x, node = args[0], known.of(args[0])
         if not is_on_way(node) or p != 2 or axis % x.ndim != x.ndim - 1:
             return None
-        return Step(
+        return StreamStep(
             x.shape, node, Times(x.detach().norm(dim=-1, keepdim=True).clamp_min(eps), divides=True, is_norm=True)
         )
 
 
-class Known:
+class KnownTensors:
     """What is known about the tensors of a function's arguments, before it ran."""
 
     def __init__(self, nodes: list[tuple[Tensor, Node | None]]) -> None:
@@ -347,7 +350,7 @@ def begins(node: Any) -> bool:
         return False
     found = in_order(node)
     return len(found) < BEGINS and not any(
-        isinstance(one, Source) and one.writer.kind in ("head", "attention", "writer") for one in found
+        isinstance(one, StreamSource) and one.writer.kind in ("head", "attention", "writer") for one in found
     )
 
 
@@ -355,7 +358,7 @@ def _is_assigned(node: Any) -> bool:
     """Return whether a tensor is new, or has only parts that were assigned to it."""
     if isinstance(node, Sum):
         return all(map(_is_assigned, node.parents))
-    return node is None or (isinstance(node, Step) and isinstance(node.how, Put))
+    return node is None or (isinstance(node, StreamStep) and isinstance(node.how, Assigned))
 
 
 def _part_of(base: Tensor, view: Tensor) -> tuple[slice, ...] | None:
@@ -392,4 +395,8 @@ def spread(node: Node, shape: Any) -> Node:
     """Return a tensor broadcast to a shape."""
     if node.shape == tuple(shape):
         return node
-    return node.spread(shape) if isinstance(node, Source) else Step(shape, node, View(Tensor.expand, (tuple(shape),)))
+    return (
+        node.spread(shape)
+        if isinstance(node, StreamSource)
+        else StreamStep(shape, node, View(Tensor.expand, (tuple(shape),)))
+    )

@@ -19,10 +19,10 @@ from torch.nn.modules import module as torch_module
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..._analysis.why.linear_steps import View
-from ..._analysis.why.stream_graph import Join, Lost, Node, Source, Step, Sum, Writer, WriterKind
+from ..._analysis.why.stream_graph import Join, Lost, Node, StreamSource, StreamStep, Sum, Writer, WriterKind
 from ..call.memory_limit import MemoryLimit
 from ..tracing.torch_mode import WatchingMode
-from .linear_rules import PROPERTY, Known, LinearRules, is_on_way, kind_of
+from .linear_rules import PROPERTY, KnownTensors, LinearRules, is_on_way, kind_of
 
 NO_ROOM = (
     "what was written into the residual stream was not kept, because the capture had reached its limit: raise limit=, "
@@ -156,7 +156,7 @@ class StreamTape(WatchingMode, LinearRules):
             return func(*args, **kwargs)
         rule = self._rules.get(func)
         with torch._C.DisableTorchFunction():
-            known = Known([(x, self._node(x)) for x in _tensors(args, kwargs)])  # before a change in place
+            known = KnownTensors([(x, self._node(x)) for x in _tensors(args, kwargs)])  # before a change in place
             if func in ADD_IN_PLACE and known.any and not is_on_way(known.of(args[0])):
                 known.before = args[0].clone()
         result = func(*args, **kwargs)
@@ -178,7 +178,7 @@ class StreamTape(WatchingMode, LinearRules):
                     self._set(args[0], node)
         return result
 
-    def _note(self, func: Any, result: Any, found: Any, known: Known) -> None:
+    def _note(self, func: Any, result: Any, found: Any, known: KnownTensors) -> None:
         results = result if isinstance(result, tuple | list) else (result,)
         nodes = found if isinstance(found, list) else [found] * len(results)
         for x, node in zip(results, nodes, strict=False):
@@ -210,7 +210,7 @@ class StreamTape(WatchingMode, LinearRules):
             return None
         found: Node | None = self._nodes.get(x)
         waits = self._outputs
-        if waits is not None and not isinstance(found, Source | Step | Sum | Join):
+        if waits is not None and not isinstance(found, StreamSource | StreamStep | Sum | Join):
             seen, record = waits
             if x.numel() == seen.numel() and x.data_ptr() == seen.data_ptr():
                 node = self._output_as(x, seen, record)
@@ -273,22 +273,22 @@ class StreamTape(WatchingMode, LinearRules):
 
     # Sources.
 
-    def _source(self, shape: Any, x: Tensor, writer: Writer, *, heads_axis: int | None = None) -> Source:
+    def _source(self, shape: Any, x: Tensor, writer: Writer, *, heads_axis: int | None = None) -> StreamSource:
         """Keep what a writer wrote."""
         x = x.detach()
         name = self._parameters.get(x.data_ptr())
         if name is not None:
-            return Source(shape, x, writer)
+            return StreamSource(shape, x, writer)
         size = x.numel() * x.element_size()
         if not self._memory.has_room(size, self._device or x.device):
-            return Source(shape, None, writer, heads_axis=heads_axis, why_missing=NO_ROOM)
+            return StreamSource(shape, None, writer, heads_axis=heads_axis, why_missing=NO_ROOM)
         self._memory.add(size)
         if self._facts is not None:
             self._facts.nbytes += size
         with torch.inference_mode(False):
             kept = x if self._device is None else x.to(self._device)
             kept = kept.clone() if self._clone and kept is x else kept
-        return Source(shape, kept, writer, heads_axis=heads_axis)
+        return StreamSource(shape, kept, writer, heads_axis=heads_axis)
 
     def _written(self, x: Tensor, node: Node | None) -> Node:
         """Return a tensor that is added to the stream as a source, if it is not on the way."""
@@ -331,11 +331,11 @@ def _tensors(args: Any, kwargs: Any) -> Iterator[Tensor]:
 def _permuted(node: Node, order: Any) -> Node:
     if tuple(order) == tuple(range(len(order))):
         return node
-    return Step([node.shape[axis] for axis in order], node, View(torch.permute, (tuple(order),)))
+    return StreamStep([node.shape[axis] for axis in order], node, View(torch.permute, (tuple(order),)))
 
 
 def _reshaped(node: Node, shape: Any) -> Node:
-    return node if node.shape == tuple(shape) else Step(shape, node, View(torch.reshape, (tuple(shape),)))
+    return node if node.shape == tuple(shape) else StreamStep(shape, node, View(torch.reshape, (tuple(shape),)))
 
 
 def _as_view(node: Node, shape: Any, strides: Any, x: Tensor) -> Node | None:
