@@ -96,7 +96,7 @@ def _short(module: str) -> str:
     """Return the end of a module's name, from its layer's number on, without "bias" and "weight"."""
     parts = [part for part in module.split(".") if part not in ("bias", "weight")]
     numbers = [i for i, part in enumerate(parts) if part.isdigit()]
-    return ".".join(parts[numbers[0] if numbers else -2 :]) if len(parts) > 1 else module
+    return ".".join(parts[numbers[0] if numbers else -2 :]) or module
 
 
 class PartIndex:

@@ -35,7 +35,7 @@ NOT_THE_SUM = (
     "the parts of {} at position {} do not add up to the model's own: they differ by {:.1e} of its size, and rounding "
     "explains {:.1e}. The model computes something on the way that was not followed, so no parts are shown"
 )
-UNIT = 64.0  # of a dtype's precision: how far a sum of parts may be from the model's own vector
+FULL, HALF = 16.0, 8.0  # of a dtype's precision: how far a sum of parts may be from the model's own; 3 were seen
 
 
 def run(steps: Generator[float, None, T], tell: Callable[[float], None] = lambda share: None) -> T:
@@ -322,7 +322,7 @@ def _read_by(att: AttentionBase, batch: int, head: int, queries: list[int]) -> d
 
 def _check_total(att: AttentionBase, given: float, parts: Tensor, layer: int, head: int, name: str) -> None:
     total = float(parts.sum())
-    allowed = UNIT * torch.finfo(att.dtype).eps * float(parts.abs().sum())
+    allowed = _tolerance(att) * float(parts.abs().sum())
     if not abs(total - given) <= allowed + 1e-12:
         raise NotLinear(
             f"the parts that the {name} side of head {head} in layer {layer} reads do not add up: {total:.6g} in "
@@ -409,9 +409,15 @@ def _vectors(
     return found
 
 
+def _tolerance(att: AttentionBase) -> float:
+    """Return how far a sum of parts may be from the model's own, relative to their root of squares."""
+    eps = torch.finfo(att.dtype).eps
+    return eps * (HALF if att.dtype.itemsize == 2 else FULL)
+
+
 def _check_sum(att: AttentionBase, difference: float, name: str, position: int, parts: int) -> None:
     """Refuse parts whose sum is not the model's own vector."""
-    allowed = UNIT * torch.finfo(att.dtype).eps
+    allowed = _tolerance(att)
     if not difference <= allowed:
         raise NotLinear(NOT_THE_SUM.format(name, position, difference, allowed))
 

@@ -160,6 +160,7 @@ def _heads_reply(found: Composition, places: Mapping[str, int]) -> Reply:
         "from": parts.tolist(),
         "shares": found.shares[at].tolist(),
         "scores": found.scores[at].tolist(),
+        "heads": [1 + max(head for at, head in found.heads if at == layer) for layer in dict(found.heads)],
         "queries": found.queries,
         "least": LEAST,
     }

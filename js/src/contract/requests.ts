@@ -94,6 +94,8 @@ export interface Answers {
     from: number[];
     shares: number[];
     scores: number[];
+    /** How many heads each layer has. */
+    heads: number[];
     queries: number;
     least: number;
   }>;

@@ -116,6 +116,7 @@ const GRAPH: HeadGraph = {
   from: [1, 2, 0, 3, 0],
   shares: [0.6, 0.5, -0.4, 0.9, 0.3],
   scores: [1, 2, 3, 4, 5],
+  heads: [2, 3, 4],
   queries: 9,
   least: 0.02,
 };

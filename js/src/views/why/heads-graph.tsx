@@ -82,7 +82,7 @@ function Graph({ ui, chosen, graph }: { ui: Ui; chosen: Chosen; graph: HeadGraph
           {chosen.follows.value ? "show all heads" : `follow ${layer}·${head} back`}
         </button>
       </div>
-      <Dots {...{ ui, edges }} isQuiet={!chosen.follows.value && edges.length > 60} />
+      <Dots {...{ ui, edges }} heads={graph.heads} isQuiet={!chosen.follows.value && edges.length > 60} />
       <Listed ui={ui} edges={edgesInto(all, layer, head)} least={least} />
       <p class="aw-muted aw-why-about">
         Shares of the score by which a head prefers what it looks at to the average key, or of its output (values), over{" "}
@@ -93,36 +93,39 @@ function Graph({ ui, chosen, graph }: { ui: Ui; chosen: Chosen; graph: HeadGraph
 }
 
 /** Places of heads and other parts in the drawing. */
-function placesOf(ui: Ui) {
-  const { layers, heads } = ui.store.facts.value;
+function placesOf(ui: Ui, of: readonly number[]) {
+  const [layers, heads] = [of.length, Math.max(1, ...of)];
   const room = ui.width.value / ui.unit.value;
-  const pitch = Math.max(18, Math.min(PITCH, (room - LEFT - 24) / Math.max(1, layers.length)));
+  const pitch = Math.max(18, Math.min(PITCH, (room - LEFT - 24) / Math.max(1, layers)));
   const down = Math.min(22, TALLEST / heads);
   const before = ["token", "position", "type", "input", "parameter"];
   const x = (layer: number) => LEFT + 14 + layer * pitch;
   const y = (head: number) => 28 + head * down;
-  const wide = x(layers.length - 1) + 30;
+  const wide = x(layers - 1) + 30;
   const tall = y(heads - 1) + 46;
-  const of = (part: StreamPart): readonly [number, number] | null => {
+  const placeOf = (part: StreamPart): readonly [number, number] | null => {
     if (part.layer !== null && part.head !== null) return [x(part.layer), y(part.head)];
     const early = before.indexOf(part.kind);
     if (early >= 0) return [LEFT - 12, y(early * Math.max(1, Math.floor(heads / 6)))];
     const number = /(\d+)$/.exec(part.label);
-    return number === null ? null : [x(Math.min(layers.length - 1, Number(number[1]))), tall - 20];
+    return number === null ? null : [x(Math.min(layers - 1, Number(number[1]))), tall - 20];
   };
-  return { x, y, of, wide, tall, pitch, down, layers: layers.length, heads };
+  return { x, y, placeOf, wide, tall, pitch, down };
 }
 
 interface DotsProps {
   readonly ui: Ui;
   readonly edges: readonly GraphEdge[];
+  /** How many heads each layer has. */
+  readonly heads: readonly number[];
   /** Whether edges of other heads than the selected one are pale. */
   readonly isQuiet: boolean;
 }
 
-function Dots({ ui, edges, isQuiet }: DotsProps) {
+function Dots({ ui, edges, heads, isQuiet }: DotsProps) {
   const { store } = ui;
-  const places = placesOf(ui);
+  const places = placesOf(ui, heads);
+  const all = heads.flatMap((many, l) => Array.from({ length: many }, (_, h) => [l, h] as const));
   const colors = HEAD_COLORS[isDark(ui.theme.value) ? "dark" : "light"];
   const colorOf = (side: ReadSide) => colors[SIDES.indexOf(side)]!;
   const [layer, head] = [store.layer.value, store.head.value];
@@ -142,7 +145,7 @@ function Dots({ ui, edges, isQuiet }: DotsProps) {
           role="group"
           aria-label={`Graph of heads: ${count(edges.length)} edges`}
         >
-          {Array.from({ length: places.layers }, (_, at) =>
+          {heads.map((_, at) =>
             places.pitch > 24 || at % 4 === 0 ? (
               <text key={at} class="aw-why-axis" x={places.x(at)} y={12}>
                 {at === 0 ? "layer 0" : at}
@@ -150,7 +153,7 @@ function Dots({ ui, edges, isQuiet }: DotsProps) {
             ) : null,
           )}
           {[...edges].reverse().map((edge) => {
-            const from = places.of(edge.from);
+            const from = places.placeOf(edge.from);
             if (from === null) return null;
             const [x1, y1] = [places.x(edge.layer), places.y(edge.head)];
             const bend = (x1 - from[0]) / 2;
@@ -177,7 +180,7 @@ function Dots({ ui, edges, isQuiet }: DotsProps) {
             );
           })}
           {[...others.values()].map((part) => {
-            const at = places.of(part);
+            const at = places.placeOf(part);
             return at === null ? null : (
               <g key={part.label}>
                 <title>{`${part.label} (${part.module})`}</title>
@@ -194,12 +197,11 @@ function Dots({ ui, edges, isQuiet }: DotsProps) {
               </g>
             );
           })}
-          {Array.from({ length: places.layers * places.heads }, (_, at) => {
-            const [l, h] = [Math.floor(at / places.heads), at % places.heads];
+          {all.map(([l, h]) => {
             const isSelected = l === layer && h === head;
             return (
               <g
-                key={at}
+                key={`${l} ${h}`}
                 class="aw-why-dot"
                 role="button"
                 tabIndex={isSelected ? 0 : -1}
@@ -208,7 +210,7 @@ function Dots({ ui, edges, isQuiet }: DotsProps) {
                 data-chosen={isSelected || undefined}
                 data-faint={!active.has(`${l} ${h}`) || undefined}
                 onClick={() => store.select({ layer: l, head: h })}
-                onKeyDown={(event) => walk(event, ui, l, h, places)}
+                onKeyDown={(event) => walk(event, ui, l, h, heads)}
               >
                 <title>{`head ${l}·${h}`}</title>
                 <circle class="aw-hit" cx={places.x(l)} cy={places.y(h)} r={Math.max(8, places.down / 2)} />
@@ -238,7 +240,7 @@ function Dots({ ui, edges, isQuiet }: DotsProps) {
 }
 
 /** Arrows go to the head beside this one. */
-function walk(event: KeyboardEvent, { store }: Ui, layer: number, head: number, of: { layers: number; heads: number }) {
+function walk(event: KeyboardEvent, { store }: Ui, layer: number, head: number, heads: readonly number[]) {
   const steps: Record<string, readonly [number, number]> = {
     ArrowLeft: [-1, 0],
     ArrowRight: [1, 0],
@@ -249,13 +251,11 @@ function walk(event: KeyboardEvent, { store }: Ui, layer: number, head: number, 
   if (step === undefined) return;
   event.preventDefault();
   event.stopPropagation();
-  const to = {
-    layer: Math.max(0, Math.min(of.layers - 1, layer + step[0])),
-    head: Math.max(0, Math.min(of.heads - 1, head + step[1])),
-  };
-  store.select(to);
+  const l = Math.max(0, Math.min(heads.length - 1, layer + step[0]));
+  const h = Math.max(0, Math.min(heads[l]! - 1, head + step[1]));
+  store.select({ layer: l, head: h });
   const dots = (event.currentTarget as SVGElement).parentElement?.querySelectorAll<SVGElement>(".aw-why-dot");
-  dots?.[to.layer * of.heads + to.head]?.focus();
+  dots?.[heads.slice(0, l).reduce((sum, many) => sum + many, h)]?.focus();
 }
 
 /** Show the cells behind an edge: those of the head that reads. */

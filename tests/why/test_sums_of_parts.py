@@ -214,8 +214,9 @@ def test_a_way_that_is_not_linear_is_refused_with_its_module(fault: str) -> None
         cap.composition()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("fault", ["gain", "bias", "names", "center"])
-def test_the_sum_catches(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sum_catches(fault: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """A norm without its gain or its mean, a missing bias, outputs of other heads: never shown."""
     from attnwidget._analysis.why import pullback
     from attnwidget._capture.sources import linear_rules
@@ -232,7 +233,7 @@ def test_the_sum_catches(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "names":
         written = pullback.Reach.written
         monkeypatch.setattr(pullback.Reach, "written", lambda self: written(self).roll(1, 0))
-    cap = captured(Blocks().eval())
+    cap = captured(Blocks().eval().to(dtype))
     with pytest.raises(ValueError, match="do not add up"):
         cap.why(1, 0, 3, 2)
     with pytest.raises(ValueError, match="do not add up"):
