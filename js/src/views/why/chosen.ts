@@ -12,5 +12,7 @@ export interface Chosen {
   readonly least: Signal<number>;
   /** Whether only the tree of the selected head is drawn. */
   readonly follows: Signal<boolean>;
+  /** The key under the pointer, by its place in the row's answer. */
+  readonly pointed: Signal<number | null>;
   readonly open: Signal<ReadonlySet<string>>;
 }

@@ -26,6 +26,7 @@ export function why(ui: Ui): View {
     side: signal("all"),
     least: signal(0.2),
     follows: signal(false),
+    pointed: signal(null),
     open: signal(new Set(isSmall(ui) ? [GRAPH] : [])),
   };
   ui.keyLines.value = () => [
@@ -63,6 +64,9 @@ function Why({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const { why: known, saved } = store.facts.value;
   const [query, key] = [store.query.value, store.key.value];
   if (known !== true) return <p class="aw-prompt">{lacking(store.what_if.value !== null)}</p>;
+  // What is drawn once an answer has come reads these: reading them here draws it again when one changes.
+  for (const one of [...Object.values(chosen), ui.width, ui.unit, ui.theme, ui.paints]) void one.value;
+  for (const labels of [store.queryLabels, store.keyLabels]) void labels.value;
   const { body, key: of } = headOf(ui);
   const against = chosen.against.value;
   const others = typeof against === "number" ? [against] : [];

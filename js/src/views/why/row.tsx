@@ -1,7 +1,5 @@
 /** The parts of a row's keys: stacks along the keys, the answer in a sentence, and the list of parts at one key. */
 
-import { signal } from "@preact/signals-core";
-import { Component } from "preact";
 import { rove, Token } from "../../components/dom";
 import type { StreamPart } from "../../contract/requests";
 import {
@@ -43,31 +41,29 @@ interface Props {
 const score = (value: number) => listNumber(value, "scores");
 
 /** Show the parts of the keys of a row. */
-export class RowOfParts extends Component<Props> {
-  /** The place in `row.keys` under the pointer. */
-  private readonly pointed = signal<number | null>(null);
-
-  override render({ ui, row, chosen, pinned }: Props) {
-    const against: Against = chosen.against.value;
-    const terms = contrasts(row, against);
-    const at = pinned === null ? -1 : row.keys.indexOf(pinned);
-    const shown = this.pointed.value ?? (at >= 0 ? at : null);
-    const room = ui.width.value / ui.unit.value;
-    const beside = room >= LEAST_BESIDE + LIST + 36;
-    return (
-      <>
-        <Sentence {...{ ui, row, terms, against }} at={at} />
-        <div class="aw-why-row" data-beside={beside || undefined}>
-          <Stacks
-            {...{ ui, row, terms, chosen, pinned }}
-            wide={Math.floor(Math.min(WIDEST, beside ? room - LIST - 36 : room))}
-            point={(key) => (this.pointed.value = key)}
-          />
-          <Parts {...{ ui, row, terms, against }} at={shown} />
-        </div>
-      </>
-    );
-  }
+export function RowOfParts({ ui, row, chosen, pinned }: Props) {
+  const against: Against = chosen.against.value;
+  const terms = contrasts(row, against);
+  const at = pinned === null ? -1 : row.keys.indexOf(pinned);
+  const pointed = chosen.pointed.value;
+  const shown = pointed !== null && pointed < row.keys.length ? pointed : at >= 0 ? at : null;
+  const room = ui.width.value / ui.unit.value;
+  const beside = room >= LEAST_BESIDE + LIST + 36;
+  return (
+    <>
+      <Sentence {...{ ui, row, terms, against }} at={at} />
+      <div class="aw-why-row" data-beside={beside || undefined}>
+        <Stacks
+          {...{ ui, row, terms, chosen, pinned }}
+          wide={Math.floor(Math.min(WIDEST, beside ? room - LIST - 36 : room))}
+          point={(key) => {
+            chosen.pointed.value = key;
+          }}
+        />
+        <Parts {...{ ui, row, terms, against }} at={shown} />
+      </div>
+    </>
+  );
 }
 
 interface SentenceProps {
