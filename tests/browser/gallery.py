@@ -133,6 +133,7 @@ SETTLED = """async (seconds) => {
     const picture = root.querySelector("[data-aw=picture]");
     const status = root.querySelector("[data-aw=status]");
     if (root.querySelector(".aw-stage[aria-busy=true]")) return false; // the view before is still there
+    if (root.querySelector(".aw-why > .aw-prompt")) return status.textContent;
     const sized = picture?.style.width || picture?.matches(".aw-steps-row");
     return sized && picture.getAttribute("aria-label") && status.textContent;
   };

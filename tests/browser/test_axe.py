@@ -12,7 +12,7 @@ import torch
 from gallery import Gallery, show
 from lab import OfflinePages
 
-from attnwidget import AttentionWidget, compare
+from attnwidget import AttentionWidget, capture, compare
 from attnwidget.samples import load_sample
 
 AXE = Path(__file__).parents[2] / "js" / "node_modules" / "axe-core" / "axe.min.js"
@@ -41,6 +41,14 @@ def segmented(**more: Any) -> AttentionWidget:
     return bank(segments={"first": [(1, 7), inside], "answer": (12, 20)}, segment="first", view="segments", **more)
 
 
+def explained() -> AttentionWidget:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+    cap = capture(model, sources=True).run(torch.randn(1, 12, 16))
+    return cap.widget(layer=2, head=1, query=9, key=4, view="why")
+
+
 def long() -> AttentionWidget:
     return AttentionWidget(*torch.randn(3, 1, 4, 3000, 8), is_causal=True, tokens=["a"] * 3000, query=2900, key=4)
 
@@ -56,6 +64,7 @@ SHOWN: dict[str, Callable[[], AttentionWidget]] = {
     "segments that are not there": partial(bank, view="segments"),
     "image": image,
     "compare": compared,
+    "why": explained,
     "a long heatmap": long,
     "nothing pinned": partial(bank, query=None, key=None, layer=0),
     "several heads as one": partial(bank, heads=[7, 2, 3], combine="mean"),
@@ -97,6 +106,7 @@ def test_nothing_is_amiss_in_any_view(offline_page: OfflinePages) -> None:
     for shown_one, views in (
         (w, ("heatmap", "graph", "text", "image", "heads", "stages", "segments")),
         (compared(), ("compare",)),
+        (explained(), ("why",)),
     ):
         shown = show(offline_page, shown_one, width=900)
         for view in views:

@@ -19,7 +19,7 @@ const SMALL = { heads: 160, queries: 128 }; // computed without being asked
 
 /** Return whether the graph is quick to compute. */
 export function isSmall({ store }: Ui): boolean {
-  const { layers, heads, queries } = store.facts.value;
+  const { layers, heads, queries } = store.facts.peek(); // asked once, when the view is made
   return layers.length * heads <= SMALL.heads && queries <= SMALL.queries;
 }
 
@@ -67,6 +67,7 @@ function Graph({ ui, chosen, graph }: { ui: Ui; chosen: Chosen; graph: HeadGraph
             max={1}
             step={0.01}
             value={least}
+            aria-label="Least share of an edge that is drawn"
             aria-valuetext={percent(least)}
             onKeyDown={(event) => event.stopPropagation()}
             onInput={(event) => (chosen.least.value = Number(event.currentTarget.value))}
@@ -163,7 +164,7 @@ function Dots({ ui, edges, heads, isQuiet }: DotsProps) {
                 key={`${edge.from.label} ${edge.layer} ${edge.head} ${edge.side}`}
                 class="aw-why-edge"
                 role="button"
-                tabIndex={-1}
+                tabindex={-1}
                 aria-label={edgeWords(edge)}
                 onClick={() => openCells(ui, edge)}
                 onKeyDown={(event) => event.key === "Enter" && openCells(ui, edge)}
@@ -204,7 +205,7 @@ function Dots({ ui, edges, heads, isQuiet }: DotsProps) {
                 key={`${l} ${h}`}
                 class="aw-why-dot"
                 role="button"
-                tabIndex={isSelected ? 0 : -1}
+                tabindex={isSelected ? 0 : -1}
                 aria-label={`head ${l}·${h}`}
                 aria-pressed={isSelected}
                 data-chosen={isSelected || undefined}

@@ -63,7 +63,7 @@ function Why({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
   const { store, kernel } = ui;
   const { why: known, saved } = store.facts.value;
   const [query, key] = [store.query.value, store.key.value];
-  if (known !== true) return <p class="aw-prompt">{lacking(store.what_if.value !== null)}</p>;
+  if (known !== true) return <p class="aw-prompt">{lacking(Object.keys(store.what_if.value).length > 0)}</p>;
   // What is drawn once an answer has come reads these: reading them here draws it again when one changes.
   for (const one of [...Object.values(chosen), ui.width, ui.unit, ui.theme, ui.paints]) void one.value;
   for (const labels of [store.queryLabels, store.keyLabels]) void labels.value;

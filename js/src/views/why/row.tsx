@@ -21,6 +21,7 @@ import { HeadLink } from "./head-link";
 
 const PLOT = 148; // height of the stacks
 const LEFT = 40; // for the numbers of the axis
+const EDGE = 6; // right of the last label
 const LABELS = 58; // below the stacks
 const PITCH = 40; // of columns, at most
 const LEAST_PITCH = 13;
@@ -148,10 +149,10 @@ function Stacks({ ui, row, terms, chosen, pinned, wide, point }: StacksProps) {
   const { store } = ui;
   const against = chosen.against.value;
   const must = [pinned, typeof against === "number" ? against : null];
-  const places = fitting(row, Math.max(1, Math.floor((wide - LEFT) / LEAST_PITCH)), must);
+  const places = fitting(row, Math.max(1, Math.floor((wide - LEFT - EDGE) / LEAST_PITCH)), must);
   const pieces = stacks(terms.map((own) => places.map((place) => own[place]!)));
   const [low, high] = rangeOf(pieces);
-  const pitch = Math.min(PITCH, (wide - LEFT) / places.length);
+  const pitch = Math.min(PITCH, (wide - LEFT - EDGE) / places.length);
   const y = (value: number) => 6 + ((PLOT - 12) * (high - value)) / (high - low || 1);
   const hidden = row.others + row.keys.length - places.length;
   const tall = PLOT + LABELS;
@@ -218,6 +219,15 @@ function Stacks({ ui, row, terms, chosen, pinned, wide, point }: StacksProps) {
             }}
           />
         ))}
+        {places.map((place, column) => (
+          <ColumnLabel
+            key={row.keys[place]}
+            {...{ ui }}
+            at={row.keys[place]!}
+            x={LEFT + (column + 0.5) * pitch}
+            isPinned={row.keys[place] === pinned}
+          />
+        ))}
       </svg>
     </figure>
   );
@@ -245,25 +255,23 @@ interface ColumnProps {
 function Column({ ui, row, place, x, pitch, pieces, isPinned, isOther, isTabStop, y, point, rove, pin }: ColumnProps) {
   const key = row.keys[place]!;
   const { text, subscript } = ui.store.keyLabels.value.at(key);
-  const label = text.length > LETTERS ? `${text.slice(0, LETTERS - 1)}…` : text;
+  const about = `${text}${subscript}: score ${score(row.scores[place]!)}, weight ${listNumber(row.weights[place]!, "weights")}`;
   const gap = pitch > 8 ? 2 : 0.5;
-  const [middle, wide] = [x + pitch / 2, pitch - gap];
+  const wide = pitch - gap;
   const ends = pieces.map(({ to }) => to);
   const [low, high] = [Math.min(0, ...ends), Math.max(0, ...ends)];
   return (
     <g
       class="aw-why-column"
       role="button"
-      tabIndex={isTabStop ? 0 : -1}
+      tabindex={isTabStop ? 0 : -1}
       aria-pressed={isPinned}
-      aria-label={`key ${text}${subscript}`}
+      aria-label={about}
       onMouseEnter={point}
       onClick={pin}
       onKeyDown={rove}
     >
-      <title>
-        {`${text}${subscript}: score ${score(row.scores[place]!)}, weight ${listNumber(row.weights[place]!, "weights")}`}
-      </title>
+      <title>{about}</title>
       <rect class="aw-hit" x={x} y={0} width={pitch} height={PLOT + LABELS} />
       {pieces.map(({ part, from, to }) => (
         <rect
@@ -286,13 +294,24 @@ function Column({ ui, row, place, x, pitch, pieces, isPinned, isOther, isTabStop
           rx={2.5}
         />
       )}
-      <text class="aw-why-label" transform={`translate(${middle + 3} ${PLOT + 8}) rotate(-45)`}>
-        {label}
-        <tspan class="aw-sub" dy="2">
-          {isPinned ? subscript : ""}
-        </tspan>
-      </text>
     </g>
+  );
+}
+
+/** The name of a key below its column, which has it in full. */
+function ColumnLabel({ ui, at, x, isPinned }: { ui: Ui; at: number; x: number; isPinned: boolean }) {
+  const { text, subscript } = ui.store.keyLabels.value.at(at);
+  return (
+    <text
+      class="aw-why-label"
+      data-chosen={isPinned || undefined}
+      transform={`translate(${x + 3} ${PLOT + 8}) rotate(-45)`}
+    >
+      {text.length > LETTERS ? `${text.slice(0, LETTERS - 1)}…` : text}
+      <tspan class="aw-sub" dy="2">
+        {isPinned ? subscript : ""}
+      </tspan>
+    </text>
   );
 }
 
