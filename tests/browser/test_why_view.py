@@ -123,6 +123,9 @@ def test_the_graph_follows_a_head_back_and_opens_the_cells(offline_page: Offline
     shown.settle()
     assert w.layer == 0
     page.get_by_role("button", name="show all heads").click()
+    page.locator(f".aw-why-dot[aria-label='head 1·{head}']").hover()
+    page.wait_for_function("() => document.querySelector('.aw-why-preview canvas').width > 1")
+    assert page.locator(".aw-why-preview").inner_text() == f"1·{head}"
     page.locator(f".aw-why-dot[aria-label='head 1·{head}']").click()
     shown.settle()
     assert (w.layer, w.head) == (1, head)

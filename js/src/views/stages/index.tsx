@@ -171,6 +171,11 @@ function Headline({ ui, pair, stale }: { ui: Ui; pair: ExplainedPair | null; sta
             <Token labels={store.keyLabels.value} index={pair.key} subscript />
           </span>
           <span class="aw-steps-why">{why(pair)}</span>
+          {store.facts.value.why && (
+            <button type="button" class="aw-link" onClick={() => store.show({ view: "why" })}>
+              why it looked there
+            </button>
+          )}
         </span>
       )}
       <Parity ui={ui} />

@@ -14,5 +14,7 @@ export interface Chosen {
   readonly follows: Signal<boolean>;
   /** The key under the pointer, by its place in the row's answer. */
   readonly pointed: Signal<number | null>;
+  /** The head under the pointer in the graph. */
+  readonly pointedHead: Signal<{ readonly layer: number; readonly head: number } | null>;
   readonly open: Signal<ReadonlySet<string>>;
 }

@@ -9,6 +9,7 @@ import type { Ui } from "../../state/ui";
 import { count, listNumber, percent } from "../../text/format";
 import type { Chosen } from "./chosen";
 import { HeadLink } from "./head-link";
+import { HeadPreview } from "./head-preview";
 
 const LEFT = 74; // the column of embeddings
 const TALLEST = 300; // of a column of heads
@@ -83,7 +84,7 @@ function Graph({ ui, chosen, graph }: { ui: Ui; chosen: Chosen; graph: HeadGraph
           {chosen.follows.value ? "show all heads" : `follow ${layer}·${head} back`}
         </button>
       </div>
-      <Dots {...{ ui, edges }} heads={graph.heads} isQuiet={!chosen.follows.value && edges.length > 60} />
+      <Dots {...{ ui, chosen, edges }} heads={graph.heads} isQuiet={!chosen.follows.value && edges.length > 60} />
       <Listed ui={ui} edges={edgesInto(all, layer, head)} least={least} />
       <p class="aw-muted aw-why-about">
         Shares of the score by which a head prefers what it looks at to the average key, or of its output (values), over{" "}
@@ -116,6 +117,7 @@ function placesOf(ui: Ui, of: readonly number[]) {
 
 interface DotsProps {
   readonly ui: Ui;
+  readonly chosen: Chosen;
   readonly edges: readonly GraphEdge[];
   /** How many heads each layer has. */
   readonly heads: readonly number[];
@@ -123,7 +125,7 @@ interface DotsProps {
   readonly isQuiet: boolean;
 }
 
-function Dots({ ui, edges, heads, isQuiet }: DotsProps) {
+function Dots({ ui, chosen, edges, heads, isQuiet }: DotsProps) {
   const { store } = ui;
   const places = placesOf(ui, heads);
   const all = heads.flatMap((many, l) => Array.from({ length: many }, (_, h) => [l, h] as const));
@@ -210,6 +212,12 @@ function Dots({ ui, edges, heads, isQuiet }: DotsProps) {
                 aria-pressed={isSelected}
                 data-chosen={isSelected || undefined}
                 data-faint={!active.has(`${l} ${h}`) || undefined}
+                onMouseEnter={() => {
+                  chosen.pointedHead.value = { layer: l, head: h };
+                }}
+                onMouseLeave={() => {
+                  chosen.pointedHead.value = null;
+                }}
                 onClick={() => store.select({ layer: l, head: h })}
                 onKeyDown={(event) => walk(event, ui, l, h, heads)}
               >
@@ -226,7 +234,8 @@ function Dots({ ui, edges, heads, isQuiet }: DotsProps) {
           })}
         </svg>
       </div>
-      <div class="aw-why-sides" aria-hidden="true">
+      <div class="aw-why-sides">
+        <HeadPreview ui={ui} {...(chosen.pointedHead.value ?? { layer, head })} />
         {SIDES.map((side) => (
           <span key={side}>
             <i style={{ background: colorOf(side) }} /> {side === "query" ? "queries" : `${side}s`}

@@ -27,6 +27,7 @@ export function why(ui: Ui): View {
     least: signal(0.2),
     follows: signal(false),
     pointed: signal(null),
+    pointedHead: signal(null),
     open: signal(new Set(isSmall(ui) ? [GRAPH] : [])),
   };
   ui.keyLines.value = () => [
