@@ -225,7 +225,7 @@ function Dots({ ui, chosen, edges, heads, isQuiet }: DotsProps) {
                 <circle class="aw-hit" cx={places.x(l)} cy={places.y(h)} r={Math.max(8, places.down / 2)} />
                 <circle cx={places.x(l)} cy={places.y(h)} r={isSelected ? 5 : 3.2} />
                 {isSelected && (
-                  <text x={places.x(l)} y={places.y(h) - 8}>
+                  <text x={places.x(l) + 9} y={places.y(h) + 3.5}>
                     {l}·{h}
                   </text>
                 )}
