@@ -38,6 +38,8 @@ class StreamPlace:
         which: the sample.
         at: (m,) the positions, on the CPU.
         sample_first: whether samples come before positions in a merged axis.
+        head: an axis of heads with only some of them; None: all features are there.
+        heads: their numbers.
     """
 
     sample: int | None
@@ -46,6 +48,8 @@ class StreamPlace:
     which: int
     at: Tensor
     sample_first: bool = True
+    head: int | None = None
+    heads: tuple[int, ...] = ()
 
     @property
     def is_merged(self) -> bool:
@@ -59,6 +63,8 @@ class StreamPlace:
             found[self.sample] = 1 if self.is_merged else shape[self.sample] // self.samples
         if self.position is not None:
             found[self.position] = len(self.at)
+        if self.head is not None:
+            found[self.head] = len(self.heads)
         return tuple(found)
 
     def features(self, shape: Sequence[int]) -> list[int]:
@@ -84,6 +90,9 @@ class StreamPlace:
             own_rows = torch.arange(self.which * inner, (self.which + 1) * inner, device="cpu")
             rows = own_rows if chosen is None else self.rows(x.shape[own])
             x = x.index_select(own, rows.to(x.device))
+        own = None if self.head is None else self.head - before
+        if own is not None and own >= 0 and x.shape[own] > 1:
+            x = x.index_select(own, torch.tensor(self.heads, device=x.device))
         return x
 
     def varies(self, x: Tensor, shape: Sequence[int]) -> bool:
@@ -95,6 +104,10 @@ class StreamPlace:
         """Return whether a tensor that is broadcast to `shape` has one number at each position."""
         before = len(shape) - x.ndim
         return all(x.shape[axis - before] == 1 for axis in self.features(shape) if axis >= before)
+
+
+class AllHeads(Exception):
+    """A step that can be followed for all heads together only."""
 
 
 class LinearStep(Protocol):
@@ -279,9 +292,17 @@ class View:
         """
         given = node.parent.shape
         if self._func in KEEPS_AXES:
+            if place.head is not None and given[place.head] != node.shape[place.head]:
+                raise AllHeads
             return place
         if self._func in RESHAPES:
             return before_reshape(given, node.shape, place)
+        if place.head is not None:
+            found = self._source(given, place.head)
+            if found is None:
+                raise AllHeads
+            own, first, step = found
+            place = replace(place, head=own, heads=tuple(first + step * head for head in place.heads))
         sample, position = (
             None if axis is None else self._source(given, axis) for axis in (place.sample, place.position)
         )
@@ -334,11 +355,11 @@ class View:
 
     def _cuts(self, node: StreamStep, before: StreamPlace, place: StreamPlace) -> bool:
         """Return whether it takes a part of the positions or samples."""
-        pairs = ((before.sample, place.sample), (before.position, place.position))
+        pairs = ((before.sample, place.sample), (before.position, place.position), (before.head, place.head))
         return any(a is not None and b is not None and node.parent.shape[a] != node.shape[b] for a, b in pairs)
 
     def features_only(self, given: Sequence[int], before: StreamPlace) -> tuple[Any, ...]:
-        """Return its index with all samples and positions of the part."""
+        """Return its index with all samples, positions and heads of the part."""
         index = self._args[0] if isinstance(self._args[0], tuple) else (self._args[0],)
         taken = sum(1 for one in index if one is not None and one is not Ellipsis)
         found: list[Any] = []
@@ -351,9 +372,8 @@ class View:
             elif one is None:
                 found.append(None)
             else:
-                found.append(
-                    slice(None) if axis in (before.sample, before.position) and isinstance(one, slice) else one
-                )
+                chosen = axis in (before.sample, before.position, before.head) and isinstance(one, slice)
+                found.append(slice(None) if chosen else one)
                 axis += 1
         return tuple(found)
 
@@ -386,6 +406,11 @@ def before_reshape(given: Sequence[int], result: Sequence[int], place: StreamPla
     Raises:
         NotLinear: samples or positions were split, or merged with other axes.
     """
+    if place.head is not None:
+        there = [i for i in _same_start(given, result, place.head) if given[i] == result[place.head]]
+        if not there:
+            raise AllHeads
+        place = replace(place, head=there[-1])
     if place.position is None:
         return replace(place, sample=None)
     position = next((i for i in _same_start(given, result, place.position) if given[i] == result[place.position]), None)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .linear_steps import CHANGED, LinearStep, StreamPlace, Times, View
+from .linear_steps import CHANGED, AllHeads, LinearStep, StreamPlace, Times, View
 from .stream_graph import (
     Join,
     Lost,
@@ -208,9 +208,36 @@ class Bundle:
         inside = {id(node) for node in self._tail}
         ends = [parent for node in self._tail for parent in parents_of(node) if id(parent) not in inside]
         self._ends = [*{id(node): node for node in ends if id(node) in self._places}.values()] or [operand]
+        self._tail_places = self._narrowed(place) or self._places
         self._supports, owners = self._find_supports() if self._tail else self._own_features()
         self.owners = owners  # (P,) the place in `heads` of each covector of the fixed ends
         self.reaches = [*self._pull_all()]
+
+    def _narrowed(self, place: StreamPlace) -> dict[int, StreamPlace] | None:
+        """Return the places on the tail with these heads alone; None if they cannot be told apart there."""
+        inside = {id(node) for node in [*self._tail, *self._ends]}
+        found = {id(self._operand): replace(place, head=1, heads=tuple(self._heads))}
+        try:
+            for node in reversed(self._tail):
+                own = found.get(id(node))
+                if isinstance(node, Join) and own is not None and node.axis % len(node.shape) == own.head:
+                    return None
+                for parent, before in () if own is None else _places_before(node, own):
+                    if id(parent) in inside:
+                        found.setdefault(id(parent), before)
+        except AllHeads:
+            return None
+        return found
+
+    def _full_features(self, end: Node) -> Tensor:
+        """Return the numbers of a fixed end's features that are there, among all of them."""
+        place = self._tail_places[id(end)]
+        features = place.features(end.shape)
+        numbers = torch.arange(math.prod(end.shape[axis] for axis in features), device="cpu")
+        numbers = numbers.view([end.shape[axis] for axis in features])
+        if place.head is not None:
+            numbers = numbers.index_select(features.index(place.head), torch.tensor(place.heads, device="cpu"))
+        return numbers.flatten()
 
     def _own_features(self) -> tuple[list[Tensor], Tensor]:
         """Return the numbers of the heads' features among all of the operand, and the heads that they belong to."""
@@ -253,7 +280,7 @@ class Bundle:
         held = torch.full_like(chosen, key)
         at = {id(node) for node in self._tail if isinstance(node, StreamStep) and self._is_rotation(node)}
         places = {
-            one: replace(place, at=place.at[chosen if one in at else held]) for one, place in self._places.items()
+            one: replace(place, at=place.at[chosen if one in at else held]) for one, place in self._tail_places.items()
         }
         found = self._pull_tail(covectors.expand(-1, len(chosen), -1, -1), chosen, places)
         return torch.cat([x[..., own.to(x.device)] for x, own in zip(found, self._supports, strict=True)], -1)
@@ -263,9 +290,10 @@ class Bundle:
     ) -> list[Tensor]:
         """Pull covectors of the heads, (N, m, heads, size), back to each fixed end: (N, m, features)."""
         if places is None:
-            places = {key: replace(place, at=place.at[chosen]) for key, place in self._places.items()}
-        start = covectors.new_zeros(len(covectors), *places[id(self._operand)].part(self._operand.shape))
-        start[:, 0, self._heads] = covectors.transpose(1, 2)
+            places = {key: replace(place, at=place.at[chosen]) for key, place in self._tail_places.items()}
+        own = places[id(self._operand)]
+        start = covectors.new_zeros(len(covectors), *own.part(self._operand.shape))
+        start[:, 0, slice(None) if own.head is not None else self._heads] = covectors.transpose(1, 2)
         found: dict[int, Tensor] = {id(self._operand): start}
         for node in reversed(self._tail):
             y = found.pop(id(node), None)
@@ -296,7 +324,8 @@ class Bundle:
             features = place.features(end.shape)
             sizes = [end.shape[axis] for axis in features]
             flat = torch.zeros(len(support), math.prod(sizes), dtype=torch.float64, device="cpu")
-            flat[torch.arange(len(support), device="cpu"), support] = 1
+            own = self._full_features(end)[support] if self._tail else support
+            flat[torch.arange(len(support), device="cpu"), own] = 1
             covectors = _at_place(flat.reshape(len(support), *sizes), end, one)
             for reach in _pull_to_sources(end, place, covectors, self._cuts):
                 yield replace(reach, first=first)
@@ -313,7 +342,7 @@ def _by_position(x: Tensor, node: Node, place: StreamPlace) -> Tensor:
     features = [axis + 1 for axis in place.features(node.shape)]
     others = [axis for axis in range(1, x.ndim) if axis not in features]
     found = x.permute(0, *others, *features)
-    return found.reshape(len(x), -1, math.prod(node.shape[axis - 1] for axis in features))
+    return found.reshape(len(x), -1, math.prod(x.shape[axis] for axis in features))
 
 
 def places_on_way(operand: Node, place: StreamPlace) -> dict[int, StreamPlace]:

@@ -354,7 +354,7 @@ def _mean_terms(
     found: dict[int, Tensor] = {}
     done = 0
     for bundle in ways.bundles("k", [head], batch, keys):
-        for chosen in torch.arange(len(bundle.rows), device="cpu").split(max(1, ROWS // 8)):
+        for chosen in torch.arange(len(bundle.rows), device="cpu").split(ROWS // 2):
             basis = torch.eye(bundle.size, dtype=torch.float64, device="cpu")[:, None, None]
             moved = bundle.transported(basis, chosen)  # (size, m or 1, P)
             own = weights[keys[bundle.rows[chosen]]]
