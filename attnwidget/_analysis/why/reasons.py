@@ -230,8 +230,8 @@ def composing(
         own = _queries(att, sources_of(att), batch, at)
         queries = max(queries, len(own))
         heads += [(number, head) for head in range(att.shape.H)]
-        found.append(_read_parts(att, number, batch, own, index))
-        yield (done + 1) / len(layers)
+        steps = _read_parts(att, number, batch, own, index)
+        found.append((yield from _after(steps, done, len(layers))))
     order = ordered(index.parts)
     sums = torch.zeros(len(heads), 3, len(order), dtype=torch.float64, device="cpu")
     first = 0
@@ -248,6 +248,18 @@ def composing(
     return result
 
 
+def _after(steps: Generator[float, None, T], done: int, of: int) -> Generator[float, None, T]:
+    """Do the steps of one of several works; yields the share of all that is done."""
+    while True:
+        try:
+            share = next(steps)
+        except StopIteration as end:
+            yield (done + 1) / of
+            found: T = end.value
+            return found
+        yield (done + share) / of
+
+
 def _queries(att: AttentionBase, ways: WaysOfHeads, batch: int, at: Sequence[int] | None) -> list[int]:
     if at is not None:
         return [as_index(one, att.shape.Q, "at", "queries") for one in at]
@@ -255,11 +267,16 @@ def _queries(att: AttentionBase, ways: WaysOfHeads, batch: int, at: Sequence[int
     return list(range(att.shape.Q)) if real is None else real[batch].nonzero()[:, 0].tolist()
 
 
-def _read_parts(att: AttentionBase, layer: int, batch: int, queries: list[int], index: PartIndex) -> dict[int, Tensor]:
+def _read_parts(
+    att: AttentionBase, layer: int, batch: int, queries: list[int], index: PartIndex
+) -> Generator[float, None, dict[int, Tensor]]:
     """Return what each part gives to the heads of a layer, (3, heads): to the query, key and value side."""
     ways = sources_of(att)
     H, group = att.shape.H, att.shape.H // att.shape.G
-    read = [_read_by(att, batch, head, queries) for head in range(H)]
+    read = []
+    for head in range(H):
+        read.append(_read_by(att, batch, head, queries))
+        yield (head + 1) / H / 4
     found: dict[int, Tensor] = {}
     of_keys = torch.arange(att.shape.K, device="cpu")
     sides: tuple[Side, ...] = ("q", "k", "v")
@@ -275,6 +292,7 @@ def _read_parts(att: AttentionBase, layer: int, batch: int, queries: list[int], 
                 _check_total(att, given, whole_sums[:, i], layer, head, SIDES[place])
             for number, values in sums.items():
                 found.setdefault(number, torch.zeros(3, H, dtype=torch.float64, device="cpu"))[place, heads] = values
+        yield (place + 2) / 4
     return found
 
 

@@ -66,7 +66,7 @@ def why_heads(message: Message, request: Reply) -> LongAnswer:
         sources_of(att)
     places = _layers(message)
     steps = composing(layers, range(len(layers)), batch=batch, at=at)
-    return _long(steps, SLICE * len(layers), lambda found: _heads_reply(found, places))
+    return _long(steps, 4 * SLICE * len(layers), lambda found: _heads_reply(found, places))
 
 
 def _long(steps: Generator[float, None, T], cells: int, reply: Callable[[T], Reply]) -> LongAnswer:
