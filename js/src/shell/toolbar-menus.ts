@@ -66,7 +66,7 @@ export function viewsOf({ store }: Ui) {
     ...VIEWS.slice(3).filter(
       ({ value }) =>
         (value !== "segments" || !compared || store.segments.value !== null) &&
-        (value !== "why" || store.facts.value.why === true || store.view.value === "why"),
+        (value !== "why" || (store.facts.value.why === true && !compared) || store.view.value === "why"),
     ),
   ];
 }

@@ -300,7 +300,10 @@ function Listed({ ui, edges, least }: { ui: Ui; edges: readonly GraphEdge[]; lea
           <span class="aw-muted">of its {edge.side === "query" ? "queries" : `${edge.side}s`}</span>
         </span>
       ))}
-      {edges.length > LISTED && <span class="aw-muted">, and {count(edges.length - LISTED)} more</span>}.
+      {edges.length > LISTED && <span class="aw-muted">, and {count(edges.length - LISTED)} more</span>}.{" "}
+      <button type="button" class="aw-link" onClick={() => store.show({ view: "heatmap" })}>
+        see its cells
+      </button>
     </p>
   );
 }
