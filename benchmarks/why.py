@@ -2,6 +2,7 @@
 
     python benchmarks/why.py                       # recording, rows and pairs of a 12-layer, 12-head model
     python benchmarks/why.py --row 16384 --pair 131072 --json out.json
+    python benchmarks/why.py --models              # whether the parts add up, for every family of transformers
 
 README.md beside this file says what each line means.
 """
@@ -12,6 +13,7 @@ import argparse
 import functools
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import transformers
 from figures import Figure, figure_of, finish
 
 from attnwidget import capture
+from attnwidget._analysis.why.reasons import pair, run
 
 
 def gpt2(length: int, layers: int = 12, heads: int = 12, size: int = 768) -> Any:
@@ -106,15 +109,53 @@ def longest(length: int, runs: int) -> Figure:
     return figure_of(f"gpt2 of 12 small layers, {length:,} tokens: a pair", seconds, "s", wanted=0.5)
 
 
+def of_models(names: list[str]) -> list[Figure]:
+    """Ask one pair of each layer of each family of transformers: its parts add up, or it is refused with the reason."""
+    from sweep_transformers import names as families
+    from sweep_transformers import transformers_case
+
+    counts = dict.fromkeys(("add up", "in part", "refused"), 0)
+    worst = 0.0
+    for name in names or families():
+        try:
+            case = transformers_case(name)
+        except Exception:
+            continue  # it cannot be made small, or without a file
+        with torch.no_grad(), capture(case.model, sources=True, strict=False) as cap:
+            case.run()
+        right, wrong = 0, []
+        for layer, att in enumerate(cap.all if len(cap) and cap.calls else []):
+            at = {"query": att.shape.Q - 1, "key": att.shape.K // 2, "batch": att.shape.B - 1, "head": att.shape.H - 1}
+            try:
+                found = run(pair(att, **at))
+            except ValueError as error:
+                wrong.append(f"{layer}: {error}")
+                continue
+            worst = max(worst, abs(found.rounding) / float(found.terms.square().sum().sqrt().clamp_min(1e-30)))
+            right += 1
+        if right or wrong:
+            counts["add up" if not wrong else "in part" if right else "refused"] += 1
+            print(f"| {name} | {right} of {right + len(wrong)} |", wrong[0][:200] if wrong else "", flush=True)
+    print(counts)
+    figures = [
+        Figure(f"families: {name}", count, "", lower_is_better=name != "add up") for name, count in counts.items()
+    ]
+    return [*figures, Figure("largest remainder over the root of squares", worst, "", wanted=1e-5)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", type=int, default=16384)
     parser.add_argument("--pair", type=int, default=0, help="the length of the very long text; 0: left out")
+    parser.add_argument("--models", nargs="*", metavar="NAME", help="families of transformers; none given: all")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    if given.models is not None:
+        warnings.simplefilter("ignore")
+        return finish(given.json, of_models(given.models))
     found = [recording(max(3, given.runs * 3))]
     for make in (gpt2, llama):
         found += asked(make, given.row, given.runs, 2.0)

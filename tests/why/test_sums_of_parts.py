@@ -285,3 +285,15 @@ def test_bad_questions() -> None:
         capture(Blocks(), sources="yes")
     with pytest.raises(ValueError, match="leave keep='overview' out"):
         capture(Blocks(), sources=True, keep="overview")
+
+
+def test_a_row_that_does_not_fit_is_named_before_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnwidget._capture.api import reasons
+
+    cap = captured(Blocks().eval())
+    monkeypatch.setattr(reasons, "free_bytes", lambda device: 2000)
+    with pytest.raises(
+        ValueError, match=r"a row of 9 keys × 10 parts takes 2\.2 kB, and 2\.0 kB are free: ask for pairs"
+    ):
+        cap.why_row(1, 0, 3)
+    assert cap.why(1, 0, 3, 2).terms.numel()

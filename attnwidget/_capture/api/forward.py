@@ -31,7 +31,7 @@ from ..text.given_tokens import TokensOfStacks
 from ..text.labels import Ids, Labels, SavedWords, can_spell
 from ..text.stacks import NamedStack, find_stack, inputs_of, named_stacks
 from ..text.unpadded import has_padding, sample_named
-from .reasons import number_of, numbers_of, run_with_bar, words_at
+from .reasons import number_of, numbers_of, refuse_too_long, run_with_bar, words_at
 from .widgets import labeled, logit_token, picker_keys, runners_of, widget_by_sample
 
 if TYPE_CHECKING:
@@ -461,7 +461,7 @@ class Forward:
             `results.WhyRow`: terms (parts, keys), the largest part first.
 
         Raises:
-            ValueError, IndexError, KeyError: as `why` does.
+            ValueError, IndexError, KeyError: as `why` does; ValueError also if the parts do not fit into memory.
 
         >>> from attnwidget import capture
         >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
@@ -471,7 +471,9 @@ class Forward:
         True
         """
         stack = self.cross if cross else self.attention
-        return run(row(stack[number_of(stack, layer)], query, batch=batch, head=head))
+        number = number_of(stack, layer)
+        refuse_too_long(stack, number)
+        return run(row(stack[number], query, batch=batch, head=head))
 
     def composition(
         self,

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
+
 from ..._analysis.why.reasons import run
 from ..._utils.progress_bars import progress_bar
 from ...stack import AttentionStack
+from ..call.memory_limit import as_size, free_bytes
 from ..text.stacks import NamedStack
 
 T = TypeVar("T")
+COPIES = 3  # of a row's parts, while they are computed
+BESIDE = 4  # parts of a layer besides its heads
 
 
 def run_with_bar(steps: Generator[float, None, T], *, progress: bool) -> T:
@@ -45,6 +50,21 @@ def numbers_of(stack: AttentionStack, layers: Any) -> list[int]:
         there = f"0 to {len(stack) - 1}"
         raise ValueError(f"layers is {layers!r}, which holds no layer: give some of {there}, or None for all")
     return found
+
+
+def refuse_too_long(stack: AttentionStack, number: int) -> None:
+    """Refuse a row whose parts do not fit into memory.
+
+    Raises:
+        ValueError: it would take more than half of the free memory.
+    """
+    keys, parts = stack[number].shape.K, sum(att.shape.H + BESIDE for att in stack[:number]) + BESIDE
+    needed, free = COPIES * 8 * keys * parts, free_bytes(torch.device("cpu"))
+    if free is not None and needed > free / 2:
+        raise ValueError(
+            f"a row of {keys:,} keys × {parts} parts takes {as_size(needed)}, and {as_size(free)} are free: ask for "
+            f"pairs, cap.why(layer, head, query, key)"
+        )
 
 
 def words_at(stacks: Mapping[str, NamedStack], name: str, batch: int, query: int, keys: Sequence[int]) -> list[str]:
