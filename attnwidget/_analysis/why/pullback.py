@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -128,17 +128,23 @@ class Reach:
             own = own.sum(0, keepdim=True)
         return ((written.mT @ own) * self.maps()).sum(1)
 
-    def along(self, covectors: Tensor) -> Tensor:
+    def along(self, covectors: Tensor, pulled: dict[Any, Tensor]) -> Tensor:
         """Return the products of its parts with covectors of the fixed end, (parts, m).
 
         Args:
             covectors: (m, P), or (1, P) for the same at all positions.
+            pulled: covectors of the stream for these positions, which several sources share.
         """
         own = covectors[:, self.first : self.first + len(self.covectors)]
         if len(own) == 1:
             found = (self.written() @ (self.maps() @ own[0])[..., None])[..., 0]
-        else:
+        elif isinstance(self.source, StreamSource) and self.source.heads_axis is not None:
             found = (self.written() @ self.maps() * own).sum(-1)
+        else:
+            asked = self.covectors.data_ptr(), self.covectors.shape, self.first, len(self.rows), int(self.rows[0])
+            if asked not in pulled:
+                pulled[asked] = own @ self.maps()[0].mT
+            found = (self.written()[0] * pulled[asked]).sum(-1)[None]
         factor = self.factor()
         found = found * (factor[:, 0] if isinstance(factor, Tensor) else factor)
         return found.expand(-1, len(self.rows))
@@ -488,7 +494,7 @@ def _reach(source: StreamSource | Cut, state: _State) -> Reach:
     features = [axis + 1 for axis in state.place.features(source.shape)]
     others = [axis for axis in range(1, state.covectors.ndim) if axis not in features]
     found = state.covectors.permute(0, *features, *others).flatten(1 + len(features))
-    found = found.sum(-1) if others else found
+    found = found[..., 0] if others else found  # one position of one sample: the same memory for like sources
     return Reach(source, state.place, state.rows, state.scales, found, 0, state.under)
 
 

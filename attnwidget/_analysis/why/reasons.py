@@ -133,8 +133,9 @@ def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Gen
         for chosen in torch.arange(len(bundle.rows), device="cpu").split(ROWS):
             moved = bundle.transported(given[None, None, None], chosen)[0]  # (m or 1, P)
             at = bundle.rows[chosen]
+            pulled: dict[Any, Tensor] = {}
             for reach, part, _ in _within(bundle, chosen):
-                values = reach.along(moved if len(moved) == 1 else moved[part])
+                values = reach.along(moved if len(moved) == 1 else moved[part], pulled)
                 for number, own in zip(index.of(reach), values, strict=True):
                     if number not in found:
                         found[number] = torch.zeros(K, dtype=torch.float64, device="cpu")
