@@ -89,7 +89,9 @@ class StreamPlace:
             inner = x.shape[own] // self.samples
             own_rows = torch.arange(self.which * inner, (self.which + 1) * inner, device="cpu")
             rows = own_rows if chosen is None else self.rows(x.shape[own])
-            x = x.index_select(own, rows.to(x.device))
+            first, last = int(rows[0]), int(rows[-1])
+            is_run = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
+            x = x.narrow(own, first, len(rows)) if is_run else x.index_select(own, rows.to(x.device))
         own = None if self.head is None else self.head - before
         if own is not None and own >= 0 and x.shape[own] > 1:
             x = x.index_select(own, torch.tensor(self.heads, device=x.device))

@@ -198,4 +198,5 @@ def in_order(node: Node, enters: Callable[[Node], bool] = lambda node: True) -> 
 
 def as_double(x: Tensor) -> Tensor:
     """Return a tensor in float64, or complex128, on the CPU, where all parts are computed."""
-    return x.detach().to("cpu", torch.complex128 if x.is_complex() else torch.float64)
+    kind = torch.complex128 if x.is_complex() else torch.float64
+    return x.detach().to("cpu", kind, memory_format=torch.contiguous_format)
