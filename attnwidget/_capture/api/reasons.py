@@ -58,7 +58,10 @@ def refuse_too_long(stack: AttentionStack, number: int) -> None:
     Raises:
         ValueError: it would take more than half of the free memory.
     """
-    keys, parts = stack[number].shape.K, sum(att.shape.H + BESIDE for att in stack[:number]) + BESIDE
+    keys, parts = (
+        stack[number].shape.K,
+        sum(att.shape.H + BESIDE for att in map(stack.__getitem__, range(number))) + BESIDE,
+    )
     needed, free = COPIES * 8 * keys * parts, free_bytes(torch.device("cpu"))
     if free is not None and needed > free / 2:
         raise ValueError(

@@ -56,11 +56,7 @@ BEGINS = 16  # tensors on the way before the first layer, at most
 
 
 class LinearRules:
-    """The rules, by functions of torch; a subclass keeps what is written.
-
-    Args:
-        parameters: the names of the model's parameters and buffers, by their places in memory.
-    """
+    """The rules, by functions of torch; a subclass keeps what is written."""
 
     def __init__(self) -> None:
         self._parameters: dict[int, str] = {}  # names of the model's parameters and buffers, by their memory

@@ -47,7 +47,7 @@ REPLACES = {  # some positions of a tensor
     *(Tensor.masked_fill, Tensor.masked_fill_, Tensor.masked_scatter, Tensor.masked_scatter_, torch.where),
     *(Tensor.where, Tensor.index_put, Tensor.index_put_, Tensor.index_copy, Tensor.index_copy_, Tensor.scatter),
 }
-WRONG = RuntimeError, TypeError, IndexError, ValueError, AttributeError, KeyError  # of a rule for other arguments
+WRONG = (RuntimeError, TypeError, IndexError, ValueError, AttributeError, KeyError)  # of arguments that no rule knows
 ORDERS = [*itertools.permutations(range(4))]
 
 
@@ -137,7 +137,7 @@ class StreamTape(WatchingMode, LinearRules):
         given = output[0] if isinstance(output, tuple | list) and output else output
         if not isinstance(given, Tensor) or isinstance(module, nn.Dropout | nn.Identity):
             return
-        with torch._C.DisableTorchFunction():
+        with contextlib.suppress(*WRONG), torch._C.DisableTorchFunction():
             node = self._node(given)
             if isinstance(node, Lost):
                 node.names.append(name)
@@ -154,29 +154,38 @@ class StreamTape(WatchingMode, LinearRules):
         kwargs = kwargs or {}
         if self._facts is None or func in INSIDE:
             return func(*args, **kwargs)
-        rule = self._rules.get(func)
-        with torch._C.DisableTorchFunction():
-            known = KnownTensors([(x, self._node(x)) for x in _tensors(args, kwargs)])  # before a change in place
+        known = self._before(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if known is not None:
+            with contextlib.suppress(*WRONG), torch.no_grad(), torch._C.DisableTorchFunction():
+                self._after(func, result, args, kwargs, known)
+        return result
+
+    def _before(self, func: Any, args: Any, kwargs: Any) -> KnownTensors | None:
+        """Return what is known about a function's tensors before it may change one; None if it need not be followed."""
+        with contextlib.suppress(*WRONG), torch.no_grad(), torch._C.DisableTorchFunction():
+            known = KnownTensors([(x, self._node(x)) for x in _tensors(args, kwargs)])
+            if not known.any and func not in self._rules:
+                return None
             if func in ADD_IN_PLACE and known.any and not is_on_way(known.of(args[0])):
                 known.before = args[0].clone()
-        result = func(*args, **kwargs)
-        if rule is None and not known.any:
-            return result
+            return known
+        return None  # a tensor without memory, as under a transform of functions
+
+    def _after(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> None:
+        """Note what the result of a function is."""
         if isinstance(result, Tensor | tuple | list):
-            with torch.no_grad(), torch._C.DisableTorchFunction():
-                found = None
-                if rule is not None:
-                    with contextlib.suppress(*WRONG):
-                        found = rule(func, result, args, kwargs, known)
-                self._note(func, result, found, known)
+            rule, found = self._rules.get(func), None
+            if rule is not None:
+                with contextlib.suppress(*WRONG):
+                    found = rule(func, result, args, kwargs, known)
+            self._note(func, result, found, known)
         elif func is Tensor.__setitem__ and known.any:
-            with torch._C.DisableTorchFunction():
-                node = self._assigned(args[0], args[1], args[2], known)
-                if node is None:
-                    self._nodes.pop(args[0], None)
-                else:
-                    self._set(args[0], node)
-        return result
+            node = self._assigned(args[0], args[1], args[2], known)
+            if node is None:
+                self._nodes.pop(args[0], None)
+            else:
+                self._set(args[0], node)
 
     def _note(self, func: Any, result: Any, found: Any, known: KnownTensors) -> None:
         results = result if isinstance(result, tuple | list) else (result,)
@@ -223,8 +232,9 @@ class StreamTape(WatchingMode, LinearRules):
 
     def reads(self, q: Tensor, k: Tensor, v: Tensor | None) -> None:
         """Note the ways to an attention call's q, k and v, until its record is known."""
+        self._ways = None
         if self._facts is not None:
-            with torch._C.DisableTorchFunction():
+            with contextlib.suppress(*WRONG), torch._C.DisableTorchFunction():
                 ways = [NOT_READ if x is None else self._way_to(x) for x in (q, k, v)]
                 self._ways = Ways(ways[0], ways[1], ways[2], max(1, q.shape[1] // k.shape[1]))
 
