@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..effect import fixed
 from .parts import StreamPart
 
 SIDES = ("query", "key", "value")
@@ -81,19 +82,22 @@ class Why:
         elif self.against is not None:
             versus = f", against {self._word(2, int(self.against))}"
         head = f"Head {self.layer}·{self.head}: {self._word(0, self.query)} → {self._word(1, self.key)}"
-        lines = [f"{head}, weight {self.weight:.4f}, score {self.score:+.4f}{versus}", f"  {self.sentence}"]
+        lines = [
+            f"{head}, weight {self.weight:.4f}, score {fixed(self.score, signed=True)}{versus}",
+            f"  {self.sentence}",
+        ]
         for title, parts, sums in (
             ("parts of the key", self.key_parts, self.by_key),
             ("parts of the query", self.query_parts, self.by_query),
         ):
             lines.append(f"  {title}")
             order = sums.abs().argsort(descending=True, stable=True).tolist()
-            lines += [f"    {float(sums[i]):+9.4f}  {parts[i].label}" for i in order[:SHOWN]]
+            lines += [f"    {fixed(float(sums[i]), signed=True):>9}  {parts[i].label}" for i in order[:SHOWN]]
             rest = order[SHOWN:]
             if rest:
-                lines.append(f"    {float(sums[rest].sum()):+9.4f}  {len(rest)} more")
+                lines.append(f"    {fixed(float(sums[rest].sum()), signed=True):>9}  {len(rest)} more")
         lines += [
-            f"    {float(self.terms.sum()):+9.4f}  sum, not explained (rounding): {self.rounding:+.1e}",
+            f"    {fixed(float(self.terms.sum()), signed=True):>9}  sum, not explained (rounding): {self.rounding:+.1e}",
             f"  {HELD}",
         ]
         return "\n".join(lines)
