@@ -96,10 +96,8 @@ class Why:
             rest = order[SHOWN:]
             if rest:
                 lines.append(f"    {fixed(float(sums[rest].sum()), signed=True):>9}  {len(rest)} more")
-        lines += [
-            f"    {fixed(float(self.terms.sum()), signed=True):>9}  sum, not explained (rounding): {self.rounding:+.1e}",
-            f"  {HELD}",
-        ]
+        total = fixed(float(self.terms.sum()), signed=True)
+        lines += [f"    {total:>9}  sum, not explained (rounding): {self.rounding:+.1e}", f"  {HELD}"]
         return "\n".join(lines)
 
 
