@@ -79,6 +79,10 @@ FAMILIES: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
         made("GPTJ", **{**GPT2, "rotary_dim": 4}),
         {"input_ids": ids()},
     ),
+    "Falcon, one key head taken by a list": lambda: (
+        made("Falcon", **SMALL, multi_query=True, new_decoder_architecture=False, bos_token_id=0, eos_token_id=0),
+        {"input_ids": ids()},
+    ),
     "Llama 4, complex": lambda: (
         made(
             "Llama4Text",

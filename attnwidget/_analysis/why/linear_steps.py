@@ -267,6 +267,15 @@ class Assigned:
         return (slice(None), *own.features_only(node.shape, place))
 
 
+def _with_slices(index: Any) -> tuple[Any, ...]:
+    """Return an index with a slice in place of a list of one number, which takes the same numbers as a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return tuple(
+        slice(one[0], one[0] + 1 or None) if isinstance(one, list) and len(one) == 1 and type(one[0]) is int else one
+        for one in parts
+    )
+
+
 class View:
     """A view or a copy with axes in another order, a part of the features, or features repeated.
 
@@ -279,7 +288,8 @@ class View:
     def __init__(
         self, func: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None, index: Any = None
     ) -> None:
-        self._func, self._args, self._kwargs, self._index = func, tuple(args), kwargs or {}, index
+        args = (_with_slices(args[0]),) if func is Tensor.__getitem__ else tuple(args)
+        self._func, self._args, self._kwargs, self._index = func, args, kwargs or {}, index
 
     def _call(self, x: Tensor) -> Tensor:
         found = self._func(x, *self._args, **self._kwargs)

@@ -31,6 +31,10 @@ from .stream_graph import (
     version_of,
 )
 
+UNREAD = RuntimeError, IndexError, KeyError  # of a way whose steps do not fit together
+NOT_FOLLOWED = (
+    "the way from the residual stream to this head could not be followed ({}), so the score cannot be split into parts"
+)
 PROBED = 16  # positions, evenly spread, that show which features of a tensor a head reads
 
 
@@ -560,4 +564,6 @@ def bundles_of(
             found.append(Bundle(operand, heads, place, rows, cuts))
         except Apart as apart:
             waiting += [rows[own] for own in reversed(apart.groups)]
+        except UNREAD as error:
+            raise NotLinear(NOT_FOLLOWED.format(error)) from error
     return found
