@@ -15,13 +15,14 @@ import torch
 
 from ..._utils.indexing import as_index
 from ..._utils.interrupts import surely
-from ...stack import AttentionStack
 from ..carried.target_token import token_of
 from ..files import capture_file
 from ..files.merge_processes import load_files
 from ..modules.self_or_cross import CrossLike
 from ..modules.towers import Towers
 from ..records.record import Record
+from ..serving.engine_calls import EngineCalls, engine_calls
+from ..serving.served_recorder import ServedRecorder, find_request, rows_of_text
 from ..session.options import Keep, read_options, read_tokenizer
 from ..session.recorder import Recorder
 from ..text.labels import Ids, Labels
@@ -41,6 +42,7 @@ NO_LOGITS_KEPT = (
     "there are no logits to run backwards from: run capture(model, gradients=True) on a model that gives logits, with "
     "gradients on, and call backward once"
 )
+RequestsLike = str | Sequence[str] | Callable[[Any], Any]
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 
 
@@ -63,13 +65,16 @@ def capture(
     every: int | None = None,
     limit: int | str | None = None,
     strict: bool = True,
+    requests: RequestsLike | None = None,
+    folder: str | Path | None = None,
 ) -> Capture:
     """Record the attention of a model in a `with` block: q, k, v, masks and scales of every call, never the weights.
 
     Args:
-        model: an `nn.Module`, or an object with one as `.model`, such as a pipeline; only its calls are recorded. None:
-            all calls of torch's attention functions in this thread. Then there is no text, and lengths decide which
-            calls are cross-attention; a warning says so.
+        model: an `nn.Module`, or an object with one as `.model`, such as a pipeline; only its calls are recorded. Also
+            an `LLM` or `AsyncLLM` of vLLM, or the address of its server: see docs/serving.md. None: all calls of
+            torch's attention functions in this thread. Then there is no text, and lengths decide which calls are
+            cross-attention; a warning says so.
         tokenizer: spells the ids that the model reads, as for `AttentionWidget`; the words label `widget()`. A saved
             file holds its name and its words for these ids; it is never loaded from there. None: the tokenizer of a
             pipeline. Without one, ids are kept; `cap.tokenizer = …` or `cap.widget(tokenizer=…)` names them later.
@@ -78,7 +83,7 @@ def capture(
             compiled regular expression; or a list of these. None: all.
         queries: the rows to keep, with all their keys: an int, a slice, a range or a list. They count over a whole
             generated text: slice(-512, None) keeps its last 512 tokens. Rows that may still be needed are kept until
-            the end. `att.part.queries` has their positions. None: all.
+            the end. `att.part.queries` has their positions. Of vLLM also "prompt" or "answer". None: all.
         heads: the heads to keep, of all layers or by layer: {0: [5, 7], "h.3": slice(4)}. Layers are named as for
             `layers`, with numbers from 0; layers that are not named keep all heads. Of grouped heads only the key heads
             in use are kept. Kept heads count from 0 in `att.block(head=0)` and in the widget's `head`;
@@ -105,6 +110,9 @@ def capture(
             half of the limit is used. Calls beyond it are named in `cap.skipped`, and the model goes on.
         strict: whether to raise at the end of the block if nothing was recorded or a layer does not exist. False: only
             warn, and name it in `cap.skipped`.
+        requests: of vLLM, which requests to record: an id, a pattern such as "chat-*" or several of these; or a
+            function of a request with `id`, `prompt` (ids), `adapter` and `sampling`. None: all.
+        folder: of vLLM, where its workers write their files and leave them, for `Capture.load`. None: they vanish.
 
     Returns:
         `Capture`, to be entered. After the block it has `attention`, `cross`, `calls`, `widget()` and `save(path)`.
@@ -135,25 +143,24 @@ def capture(
     >>> bool(torch.allclose(cap.attention[0].block(head=1), weights[0, 1]))
     True
     """
-    options = read_options(
-        tokenizer=tokenizer,
-        layers=layers,
-        queries=queries,
-        heads=heads,
-        cross=cross,
-        keep=keep,
-        values=values,
-        gradients=gradients,
-        sources=sources,
-        clone=clone,
-        device=device,
-        dtype=dtype,
-        last=last,
-        every=every,
-        limit=limit,
-        strict=strict,
-    )
-    return Capture(Recorder(model, options), model=model)
+    given = {name: value for name, value in locals().items() if name not in ("model", "requests", "folder")}
+    engine = None if model is None else engine_calls(model)
+    if engine is not None:
+        return Capture(_served(engine, given, requests, folder), model=model)
+    if requests is not None or folder is not None:
+        name = "requests" if requests is not None else "folder"
+        raise ValueError(f"{name} is for an engine that serves, such as an LLM of vLLM: leave it out")
+    return Capture(Recorder(model, read_options(**given)), model=model)
+
+
+def _served(engine: EngineCalls, given: dict[str, Any], requests: Any, folder: Any) -> ServedRecorder:
+    """Return the recorder of an engine, for the arguments of `capture`."""
+    rows = rows_of_text(given)
+    checked = read_options(**{**given, "queries": None if rows else given["queries"]})
+    chosen = {name: given[name] for name in ("layers", "heads", "queries")}
+    chosen |= {name: getattr(checked, name) for name in ("keep", "values", "dtype", "limit")}
+    chosen["folder"] = None if folder is None else str(folder)
+    return ServedRecorder(engine, chosen, strict=checked.strict, tokenizer=checked.tokenizer, requests=requests)
 
 
 class RecordedFunction(Protocol[P, R_co]):
@@ -189,17 +196,19 @@ class Capture(Forward):
 
     def __init__(
         self,
-        recorder: Recorder | None,
+        recorder: Recorder | ServedRecorder | None,
         forwards: Sequence[RecordsByName] = (),
         skipped: Mapping[str, str] | None = None,
         *,
         model: Any = None,
         tokenizer: Any = None,
         towers: Sequence[str] = (),
+        requests: Sequence[str] = (),
     ) -> None:
         self._recorder, self._model = recorder, model
         self._skipped = recorder.skipped if recorder is not None else skipped or {}
-        self._forwards: Sequence[RecordsByName] = forwards if recorder is None else recorder.matcher.forwards
+        self._forwards: Sequence[RecordsByName] = forwards if recorder is None else recorder.forwards
+        self._requests: Sequence[str] = recorder.requests if isinstance(recorder, ServedRecorder) else requests
         self._tokenizer = tokenizer if recorder is None else recorder.tokenizer
         self._tower_names = tuple(towers)
         self._source, self._number = self, 0
@@ -209,6 +218,19 @@ class Capture(Forward):
     def skipped(self) -> dict[str, str]:
         """The calls that were seen but cannot be shown: the reason by module name."""
         return dict(self._skipped)
+
+    @property
+    def requests(self) -> list[str]:
+        """The requests of an engine that serves, one for each forward pass; empty for other models.
+
+        `cap["7"]` is the forward pass of request "7".
+        """
+        return [*self._requests]
+
+    @property
+    def files(self) -> list[str]:
+        """The files that an engine's workers have left in the folder of `capture(folder=…)`."""
+        return [*self._recorder.files] if isinstance(self._recorder, ServedRecorder) else []
 
     @property
     def _records(self) -> RecordsByName:  # type: ignore[override]
@@ -235,15 +257,17 @@ class Capture(Forward):
     @overload
     def __getitem__(self, which: int) -> Forward: ...
     @overload
-    def __getitem__(self, which: str) -> AttentionStack: ...
-    def __getitem__(self, which: int | str) -> Forward | AttentionStack:
-        """Return a forward pass by number, or a tower's self-attention by name.
+    def __getitem__(self, which: str) -> Any: ...
+    def __getitem__(self, which: int | str) -> Any:
+        """Return a forward pass by number, a request's by its id, or a tower's self-attention by name.
 
         Raises:
             IndexError: there is no such forward pass.
-            KeyError: there is no such tower.
+            KeyError: there is no such tower or request.
             ValueError: a tower of several forward passes.
         """
+        if isinstance(which, str) and self._requests:
+            return self[find_request(which, self._requests)]
         if isinstance(which, str):
             if len(self) > 1 and which not in self.stacks():
                 self._refuse_several(f"[{which!r}]")
@@ -364,7 +388,7 @@ class Capture(Forward):
 
     def _towers(self) -> Towers:
         names = [name for records in self._forwards for name in records]
-        watched = None if self._recorder is None else self._recorder.texts
+        watched = None if self._recorder is None or isinstance(self._recorder, ServedRecorder) else self._recorder.texts
         return Towers([*(self._tower_names if watched is None else watched.towers.given), *names])
 
     def _main_stack(self) -> NamedStack | None:
@@ -415,7 +439,14 @@ class Capture(Forward):
         >>> Capture.load(path).attention[0].is_causal
         True
         """
-        capture_file.save(self._forwards, self._skipped, path, tokenizer=self.tokenizer, towers=self._towers().given)
+        capture_file.save(
+            self._forwards,
+            self._skipped,
+            path,
+            tokenizer=self.tokenizer,
+            towers=self._towers().given,
+            requests=self._requests,
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Capture:
@@ -447,7 +478,8 @@ class Capture(Forward):
         tensor([[0.2000, 0.2000, 0.2000, 0.2000, 0.2000]])
         """
         loaded = load_files(path)
-        return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, towers=loaded.towers)
+        known = {"towers": loaded.towers, "requests": loaded.requests}
+        return cls(None, loaded.forwards, loaded.skipped, tokenizer=loaded.tokenizer, **known)
 
     def reduce(self, *, progress: bool = False, executor: Executor | None = None) -> Capture:
         """Reduce all calls as `capture(model, keep="overview")` does; this capture stays as it is.
@@ -472,7 +504,8 @@ class Capture(Forward):
         """
         found = reduce_records(self._forwards, executor, progress)
         tokenizer = self.tokenizer
-        return Capture(None, found, self._skipped, tokenizer=tokenizer, towers=self._towers().given)
+        known = {"tokenizer": tokenizer, "towers": self._towers().given, "requests": self._requests}
+        return Capture(None, found, self._skipped, **known)
 
     def run(self, *inputs: Any, **keywords: Any) -> Capture:
         """Call the model in a block, and return the capture.
@@ -550,6 +583,22 @@ class Capture(Forward):
             if self._recorder.open_blocks > before:  # the interrupt came when all was open; Python skips `__exit__`
                 surely(self._recorder.stop)
             raise
+
+    async def __aenter__(self) -> Capture:
+        """Enter the block from a running loop, as for an `AsyncLLM` of vLLM."""
+        if not isinstance(self._recorder, ServedRecorder):
+            return self.__enter__()
+        await self._recorder.abegin()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(self._recorder, ServedRecorder):
+            self.__exit__(kind, error, trace)
+            return
+        await self._recorder.astop()
+        self._recorder.settle()
+        if kind is None:
+            self._recorder.check()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         assert self._recorder is not None

@@ -65,6 +65,7 @@ class LoadedCapture(NamedTuple):
     tokenizer: SavedWords | str | None = None
     towers: tuple[str, ...] = ()
     process: tuple[int, int] | None = None  # its number, and how many there are; None: a single process
+    requests: tuple[str, ...] = ()  # the names of its forward passes, if they are requests of an engine
 
 
 def tensors_of(att: Attention) -> dict[str, Tensor]:
@@ -91,12 +92,15 @@ def save(
     *,
     tokenizer: Any = None,
     towers: Sequence[str] = (),
+    requests: Sequence[str] = (),
 ) -> None:
     """Write all records, the skipped calls, and the text at the positions: see `Capture.save`."""
     table = _TensorTable()
     entries = [[_entry_of(name, record, table) for name, record in records.items()] for records in forwards]
     texts = [x for records in forwards for record in records.values() for x in record.text.all_ids()]
     metadata = {"version": VERSION, "forwards": entries, "skipped": dict(skipped), "towers": list(towers)}
+    if requests:
+        metadata["requests"] = list(requests)
     if tokenizer is not None:
         metadata["tokenizer"] = saved_words(tokenizer, texts)
     process = process_of()
@@ -219,7 +223,8 @@ def load(path: str | Path) -> LoadedCapture:
         tokenizer = _tokenizer_of(metadata.get("tokenizer"))
         towers = tuple(str(one) for one in metadata.get("towers", ()))
         process = _process_in(metadata.get("process"))
-        return LoadedCapture(forwards, skipped, tokenizer, towers, process)
+        requests = tuple(str(one) for one in metadata.get("requests", ()))[: len(forwards)]
+        return LoadedCapture(forwards, skipped, tokenizer, towers, process, requests)
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file ({error}): {ADVICE}") from error
     except OtherFileError:

@@ -70,7 +70,8 @@ def join(parts: Mapping[str, LoadedCapture]) -> LoadedCapture:
     towers = tuple(dict.fromkeys(tower for part in parts.values() for tower in part.towers))
     tokenizers = [part.tokenizer for part in parts.values() if part.tokenizer is not None]
     words = [one for one in tokenizers if not isinstance(one, str)]
-    return LoadedCapture(forwards, skipped, next(iter([*words, *tokenizers]), None), towers)
+    requests = next((part.requests for part in parts.values() if part.requests), ())
+    return LoadedCapture(forwards, skipped, next(iter([*words, *tokenizers]), None), towers, requests=requests)
 
 
 def _size(parts: Mapping[str, LoadedCapture]) -> int:

@@ -41,7 +41,7 @@ from ..modules.coverage import AttentionModules
 from ..modules.module_walk import walked_once
 from ..modules.position_check import are_samples_of_input, why_not_positions
 from ..modules.selection import HeadSelection, LayerSelection
-from ..records.forward_passes import BY_LENGTH, RecordMatcher
+from ..records.forward_passes import BY_LENGTH, ForwardRecords, RecordMatcher
 from ..records.kept_tensors import TensorKeeper
 from ..records.overview_record import ReducedRecord
 from ..records.record import OutputCallback, Record
@@ -105,6 +105,11 @@ class Recorder(ModelCalls):
         self._parts: UnwatchedParts | None = None  # of the model, that need not be watched
         self._thread: int | None = None  # the watched thread
         self._ran_elsewhere = False  # whether the model was called in another thread
+
+    @property
+    def forwards(self) -> list[ForwardRecords]:
+        """The records of each forward pass."""
+        return self.matcher.forwards
 
     @property
     def open_blocks(self) -> int:

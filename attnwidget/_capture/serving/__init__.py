@@ -1,0 +1,1 @@
+"""Attention from an engine that serves: recorded in its workers, brought to the notebook as a capture."""

@@ -1,0 +1,196 @@
+"""The notebook's line to an engine: an `LLM` or an `AsyncLLM` of vLLM, or a server's address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from . import vllm_names
+from .worker import answer
+
+EXTENSION = "attnwidget.serving.Extension"
+METHOD = "attnwidget_answer"
+ADD_EXTENSION = f'start the engine with worker_extension_cls="{EXTENSION}"'
+ENDPOINT = "/collective_rpc"
+START = f"VLLM_SERVER_DEV_MODE=1 vllm serve … --worker-extension-cls {EXTENSION}"
+TIMEOUT = 600.0  # seconds: an answer waits for the step that runs, and for texts that are put together
+NO_FUNCTION = (
+    "requests is a function, and a server's endpoint takes no code: give ids of requests, or patterns such as 'chat-*'"
+)
+ASYNC = "an AsyncLLM answers within its own loop: write async with capture(engine) as cap:"
+SEVERAL_ENGINES = "{} engines share the requests (data parallelism), which is not read: capture one engine at a time"
+
+
+class EngineCalls(Protocol):
+    """A line to all workers of an engine."""
+
+    is_async: bool
+    takes_code: bool
+    tokenizer: Any
+
+    def call(self, told: str, wants: bytes | None = None) -> list[Any]:
+        """Carry a command out in each worker, and return their answers."""
+
+    async def acall(self, told: str, wants: bytes | None = None) -> list[Any]:
+        """Do the same from a running loop."""
+
+    def answers(self) -> dict[str, list[int]] | None:
+        """Return the tokens that the engine has answered with, by request; None if they are not seen here."""
+
+    def watching(self) -> Any:
+        """Return a context in which these are seen."""
+
+
+class _Answers:
+    """The answers of an engine in this process or beside it."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._known: dict[str, list[int]] = {}
+        self._sees = True
+
+    def answers(self) -> dict[str, list[int]] | None:
+        return self._known if self._sees else None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        processor = getattr(self._engine, "output_processor", None)
+        inner = getattr(processor, "process_outputs", None)
+        if processor is None or inner is None or not hasattr(processor, "request_states"):
+            self._sees = False
+            yield
+            return
+
+        def process_outputs(outputs: Sequence[Any], *more: Any, **keywords: Any) -> Any:
+            vllm_names.finished_ids(processor, outputs, self._known)
+            return inner(outputs, *more, **keywords)
+
+        processor.process_outputs = process_outputs
+        try:
+            yield
+        finally:
+            del processor.process_outputs
+
+
+class EngineOfProcess(_Answers):
+    """An engine of vLLM that this process has made.
+
+    Args:
+        model: an `LLM`, `LLMEngine` or `AsyncLLM`.
+
+    Raises:
+        ValueError: its workers have no extension, or several engines share its requests.
+    """
+
+    takes_code = True
+
+    def __init__(self, model: Any) -> None:
+        engine = vllm_names.engine_of(model)
+        super().__init__(engine)
+        self.tokenizer = vllm_names.tokenizer_of(model)
+        self.is_async = asyncio.iscoroutinefunction(engine.collective_rpc)
+        size = vllm_names.data_parallel_size(engine)
+        if size > 1:
+            raise ValueError(SEVERAL_ENGINES.format(size))
+        self._method: Any = METHOD
+        if not vllm_names.extension_of(engine):
+            if not vllm_names.in_this_process(engine):
+                raise ValueError(f"the engine runs in a process of its own: {ADD_EXTENSION}")
+            self._method = answer
+
+    def call(self, told: str, wants: bytes | None = None) -> list[Any]:
+        if self.is_async:
+            raise ValueError(ASYNC)
+        try:
+            return list(self._engine.collective_rpc(self._method, args=(told, wants)))
+        except Exception as error:
+            raise ValueError(self._unanswered(error)) from error
+
+    async def acall(self, told: str, wants: bytes | None = None) -> list[Any]:
+        if not self.is_async:
+            return self.call(told, wants)
+        try:
+            return list(await self._engine.collective_rpc(self._method, args=(told, wants)))
+        except Exception as error:
+            raise ValueError(self._unanswered(error)) from error
+
+    def _unanswered(self, error: Exception) -> str:
+        own = vllm_names.extension_of(self._engine)
+        told = f"the workers did not answer ({str(error)[:200]})"
+        return f"{told}: {own} must inherit from {EXTENSION}" if own not in ("", EXTENSION) else told
+
+
+class EngineOfServer:
+    """A server of vLLM, reached by its endpoint for developers.
+
+    Args:
+        address: such as "http://localhost:8000".
+        key: of the server, if it wants one.
+
+    Raises:
+        ValueError: this is not an address.
+    """
+
+    is_async = False
+    takes_code = False
+    tokenizer: Any = None
+
+    def __init__(self, address: str, key: str | None = None) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"{address!r} is not the address of a server: give one such as 'http://localhost:8000'")
+        self._address = f"{parts.scheme}://{parts.netloc}"
+        self._key = key or os.environ.get("VLLM_API_KEY")
+
+    def call(self, told: str, wants: bytes | None = None) -> list[Any]:
+        body = json.dumps({"method": METHOD, "args": [told], "timeout": TIMEOUT}).encode()
+        headers = {"Content-Type": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        request = urllib.request.Request(self._address + ENDPOINT, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
+                return list(json.loads(reply.read())["results"])
+        except urllib.error.HTTPError as error:
+            raise ValueError(self._refused(error.code)) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self._address} does not answer ({error}): start it with {START}") from error
+
+    async def acall(self, told: str, wants: bytes | None = None) -> list[Any]:
+        return await asyncio.to_thread(self.call, told, wants)
+
+    def _refused(self, code: int) -> str:
+        if code == 404:
+            return f"{self._address} has no endpoint for developers: start it with {START}"
+        if code in (401, 403):
+            return f"{self._address} wants a key: set VLLM_API_KEY, or give the client of openai that has it"
+        return f"the workers of {self._address} do not answer (HTTP {code}): start it with {START}"
+
+    def answers(self) -> dict[str, list[int]] | None:
+        return None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        yield
+
+
+def engine_calls(model: Any) -> EngineCalls | None:
+    """Return the line to an engine: of vLLM, by its address, or by a client of openai; None for anything else.
+
+    Raises:
+        ValueError: it cannot be recorded.
+    """
+    if isinstance(model, str):
+        return EngineOfServer(model) if model.startswith(("http://", "https://")) else None
+    if type(model).__module__.partition(".")[0] == "openai" and hasattr(model, "base_url"):
+        return EngineOfServer(str(model.base_url), getattr(model, "api_key", None))
+    if isinstance(model, type) or vllm_names.engine_of(model) is None:
+        return None
+    return EngineOfProcess(model)

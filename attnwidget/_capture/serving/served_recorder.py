@@ -1,0 +1,276 @@
+"""The notebook's side of a capture of an engine: it begins and ends the recording, and reads the workers' files."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+import secrets
+import tempfile
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..files import capture_file
+from ..files.capture_file import LoadedCapture, LoadedRecord
+from ..files.merge_processes import join
+from ..modules.advice import incomplete
+from .command import ROWS, as_json, command
+from .engine_calls import NO_FUNCTION, EngineCalls
+from .served_steps import short_id
+
+Asking = Generator[tuple[str, bytes | None], list[Any], None]  # yields commands, and takes the answers of all workers
+SAMPLE = re.compile(r"(\d+)_(.+)")  # of a request with several samples
+NOT_SERVED = "{} cannot be chosen for an engine that serves: leave it out"
+NOTHING = "no request was recorded: call llm.generate, llm.chat or the server inside the block, and let it end there"
+NONE_WANTED = "no request was recorded, though {} ran: requests={!r} names none of them; ids are such as {!r}"
+FAR = "the files are on the server, as {}: copy them, and read them with Capture.load"
+LEFT_OUT = {
+    "cross": None,
+    "gradients": False,
+    "sources": False,
+    "clone": True,
+    "device": None,
+    "last": None,
+    "every": None,
+}
+
+
+class ServedRecorder:
+    """Records the requests of an engine that serves, and holds their attention once its block has ended.
+
+    Attributes:
+        forwards: the records of each request.
+        requests: the name of each, as its user gave it.
+        skipped: what cannot be shown: the reason by module or by request.
+        files: of the workers, if they stay in a folder.
+
+    Args:
+        engine: the line to the workers.
+        given: the options of `capture` as given, checked.
+        strict: whether to raise if nothing was recorded.
+        tokenizer: given by the user; None: the engine's.
+        requests: which requests: a function, ids or patterns; None: all.
+
+    Raises:
+        TypeError, ValueError: an option is not for an engine.
+    """
+
+    texts = None
+
+    def __init__(
+        self, engine: EngineCalls, given: Mapping[str, Any], *, strict: bool, tokenizer: Any, requests: Any
+    ) -> None:
+        self._engine, self._strict = engine, strict
+        self._wants: bytes | None = None
+        self._names: tuple[str, ...] | None = None
+        self._read_requests(requests)
+        self._given_requests = requests
+        self._options = as_json(**given, requests=self._names)
+        self.tokenizer = engine.tokenizer if tokenizer is None else tokenizer
+        self.forwards: list[dict[str, LoadedRecord]] = []
+        self.requests: list[str] = []
+        self.skipped: dict[str, str] = {}
+        self.files: list[str] = []
+        self._session: str | None = None
+        self._depth = 0
+        self._watching = contextlib.ExitStack()
+        self._seen = 0
+
+    def _read_requests(self, requests: Any) -> None:
+        if requests is None:
+            return
+        if callable(requests):
+            if not self._engine.takes_code:
+                raise ValueError(NO_FUNCTION)
+            self._wants = _as_bytes(requests)
+            return
+        names = [requests] if isinstance(requests, str) else requests
+        if not isinstance(names, Sequence) or not names or not all(isinstance(one, str) for one in names):
+            raise TypeError(
+                f"requests is {requests!r}: give a function of a request, or ids of requests or patterns of ids, such "
+                "as 'chat-*'"
+            )
+        self._names = tuple(names)
+
+    @property
+    def open_blocks(self) -> int:
+        """The number of nested open blocks."""
+        return self._depth
+
+    # The block.
+
+    def begin(self) -> None:
+        """Begin to record in all workers."""
+        self._run(self._beginning())
+
+    async def abegin(self) -> None:
+        """Do the same from a running loop."""
+        await self._arun(self._beginning())
+
+    def stop(self) -> None:
+        """End the recording, and read what the workers have kept, when the outermost block ends."""
+        self._run(self._ending())
+
+    async def astop(self) -> None:
+        """Do the same from a running loop."""
+        await self._arun(self._ending())
+
+    def settle(self) -> None:
+        """Tell what is missing."""
+        if self._depth:
+            return
+        lines = incomplete(self.skipped, sum(map(len, self.forwards)))
+        if lines and self.forwards:
+            warnings.warn("\n".join((*lines, "cap.skipped has each with its reason.")), stacklevel=4)
+
+    def check(self) -> None:
+        """Refuse if there is nothing to show."""
+        if self._depth or self.forwards or self.files:
+            return
+        if self.skipped:
+            name, why = next(iter(self.skipped.items()))
+            told = f"nothing of {len(self.skipped)} can be shown; the first is {name!r}: {why}"
+        else:
+            told = NOTHING
+        if self._strict:
+            raise ValueError(told)
+        warnings.warn(told, stacklevel=4)
+
+    def _run(self, asking: Asking) -> None:
+        with contextlib.suppress(StopIteration):
+            told = next(asking)
+            while True:
+                told = asking.send(self._engine.call(*told))
+
+    async def _arun(self, asking: Asking) -> None:
+        with contextlib.suppress(StopIteration):
+            told = next(asking)
+            while True:
+                told = asking.send(await self._engine.acall(*told))
+
+    def _beginning(self) -> Asking:
+        if self._depth:
+            self._depth += 1
+            return
+        session = secrets.token_hex(6)
+        found = yield command("begin", session, options=self._options), self._wants
+        answers = _good(found)
+        self._session, self._depth = session, 1
+        for one in answers:
+            self.skipped.update(one["skipped"])
+        self._watching.enter_context(self._engine.watching())
+
+    def _ending(self) -> Asking:
+        self._depth -= 1
+        session = self._session
+        if self._depth or session is None:
+            return
+        self._session = None
+        self._watching.close()
+        answers = _good((yield command("end", session, answers=self._engine.answers()), None))
+        for one in answers:
+            self.skipped.update(one["skipped"])
+        self._seen += max((one["seen"] for one in answers), default=0)
+        told = [one for one in answers if one["path"] is not None]
+        if not told:
+            return
+        paths = [Path(one["path"]) for one in told]
+        stays = self._options["folder"] is not None
+        with tempfile.TemporaryDirectory() as folder:
+            if not all(
+                path.is_file() and path.stat().st_size == one["size"] for path, one in zip(paths, told, strict=True)
+            ):
+                if stays:
+                    self.files += [str(path) for path in paths]
+                    warnings.warn(FAR.format(" and ".join(map(str, paths))), stacklevel=6)
+                    return
+                paths = [Path(folder) / path.name for path in paths]
+                yield from _copied(session, paths, [one["size"] for one in told])
+            parts = {path.name: capture_file.load(path) for path in paths}
+            self._take(join(parts) if len(parts) > 1 else next(iter(parts.values())), told[0]["requests"])
+        if stays:
+            self.files += [str(path) for path in paths]
+        else:
+            yield command("forget", session), None
+
+    def _take(self, found: LoadedCapture, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Add the requests of a block."""
+        names = names_of([one["id"] for one in requests], [one["adapter"] for one in requests])
+        self.forwards += found.forwards
+        self.requests += names
+
+
+def _copied(session: str, paths: Sequence[Path], sizes: Sequence[int]) -> Asking:
+    """Copy the files of all workers, piece by piece."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in paths]
+        while any(file.tell() < size for file, size in zip(files, sizes, strict=True)):
+            at = files[0].tell()
+            found = _good((yield command("fetch", session, start=at), None))
+            for file, one in zip(files, found, strict=True):
+                file.write(base64.b64decode(one["bytes"]))
+
+
+def _good(answers: Sequence[Any]) -> list[Any]:
+    """Return the answers of all workers; ValueError with the reason if one of them refuses."""
+    for one in answers:
+        if not isinstance(one, Mapping):
+            raise ValueError(f"a worker has answered {str(one)[:200]!r}: give engine and notebook the same attnwidget")
+        if "error" in one:
+            raise ValueError(str(one["error"]))
+    return list(answers)
+
+
+def names_of(ids: Sequence[str], adapters: Sequence[str | None]) -> list[str]:
+    """Return the names of requests, as their users know them.
+
+    >>> names_of(["7-0123abcd", "0_8-0123abcd", "1_8-4567cdef"], [None, None, "poet"])
+    ['7', '8, sample 0', '8, sample 1 (poet)']
+    """
+    short = [short_id(one) for one in ids]
+    parents = [SAMPLE.fullmatch(one) for one in ids]
+    shared = [None if found is None else found[2] for found in parents]
+    names = []
+    for one, found, parent, adapter in zip(short, parents, shared, adapters, strict=True):
+        is_sample = found is not None and parent is not None and shared.count(parent) > 1
+        name = f"{short_id(parent)}, sample {found[1]}" if found is not None and parent and is_sample else one
+        names.append(name if adapter is None else f"{name} ({adapter})")
+    return names
+
+
+def _as_bytes(function: Callable[..., Any]) -> bytes:
+    import cloudpickle
+
+    return bytes(cloudpickle.dumps(function))
+
+
+def find_request(name: str, requests: Sequence[str]) -> int:
+    """Return the number of a request by its name, or by a part of it that no other has.
+
+    Raises:
+        KeyError: there is no such request, or several have it.
+
+    >>> find_request("9c", ["cmpl-77-0", "cmpl-9c-0"])
+    1
+    """
+    found = [i for i, one in enumerate(requests) if one == name] or [i for i, one in enumerate(requests) if name in one]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(map(repr, requests[:8])) + (", …" if len(requests) > 8 else "")
+    told = f"{len(found)} requests have" if found else "no request has"
+    raise KeyError(f"{told} {name!r}: there are {there}")
+
+
+def rows_of_text(given: Mapping[str, Any]) -> str | None:
+    """Return `queries` if it is "prompt" or "answer"; refuse options that an engine cannot take.
+
+    Raises:
+        ValueError: an option is for models in this process only.
+    """
+    for name, default in LEFT_OUT.items():
+        if given[name] is not default and given[name] != default:
+            raise ValueError(NOT_SERVED.format(f"{name}={given[name]!r}"))
+    queries = given["queries"]
+    return queries if isinstance(queries, str) and queries in ROWS else None
