@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ..._engine.base import Part
+from ..._engine.kept_levels import KeptLevels
 from ..._engine.sources import Given
 from ..._rules.row_spans import Spans, as_spans, simplify
 from ...attention import Attention
 from ...masks import Mask
-from ..records.overview_record import ReducedAttention
+from ..records.overview_record import ReducedAttention, reduced_attention
 from . import capture_file
 from .capture_file import LoadedCapture, LoadedRecord
 
@@ -148,8 +149,8 @@ def _first_numbers(part: Part | None) -> tuple[int, int]:
 def _refuse_another_run(one: LoadedRecord, other: LoadedRecord) -> None:
     if one.cross != other.cross:
         raise ValueError(f"are not of one run, because one is cross-attention: {ONE_BY_ONE}")
-    if isinstance(one.attention, ReducedAttention) or isinstance(other.attention, ReducedAttention):
-        raise ValueError(f"hold pictures without q and k, which cannot be merged: {ONE_BY_ONE}")
+    if isinstance(one.attention, ReducedAttention) is not isinstance(other.attention, ReducedAttention):
+        raise ValueError(f"are not of one run, because one holds pictures without q and k: {ONE_BY_ONE}")
 
 
 def _laid_together(joined: Attention, part: Part, other: Attention) -> tuple[Attention, Part]:
@@ -182,6 +183,8 @@ def _both(what: str, ours: tuple[int, ...] | None, theirs: tuple[int, ...] | Non
 def _along(axis: int, a: Attention, b: Attention) -> Attention:
     """Return two attentions as one, along the axis of heads or of queries."""
     _refuse_unlike(axis, a, b)
+    if isinstance(a, ReducedAttention) and isinstance(b, ReducedAttention):
+        return _pictures_along(axis, a, b)
     if isinstance(a.source, Given) and isinstance(b.source, Given):
         weights = torch.cat([a.source.matrix, b.source.matrix], axis)
         v = a.v if a.v is None or axis == QUERIES else torch.cat([a.v, _need(b.v)], axis)
@@ -190,6 +193,28 @@ def _along(axis: int, a: Attention, b: Attention) -> Attention:
     keywords |= {name: _rule(name, axis, a, b) for name in ("mask", "bias")}
     keywords["sinks"] = a.sinks if a.sinks is None or axis == QUERIES else torch.cat([a.sinks, _need(b.sinks)])
     return Attention(*_tensors(axis, a, b), **keywords)
+
+
+def _pictures_along(axis: int, a: ReducedAttention, b: ReducedAttention) -> Attention:
+    """Return two reduced attentions as one, along the axis of heads."""
+    if axis != HEADS:
+        raise ValueError(f"hold pictures without q and k of other queries, which cannot be merged: {ONE_BY_ONE}")
+    x, y = a.source, b.source
+    mask = None if x.is_whole else _rule("mask", axis, a, b)
+    return reduced_attention(
+        KeptLevels(
+            torch.cat([x.values, y.values], 1),
+            _cat(1, x.allowed, y.allowed, [a.shape.H, b.shape.H]),
+            torch.cat([x.log_normalizers, y.log_normalizers], 1),
+            torch.cat([x.metric_sums, y.metric_sums], 2),
+            torch.cat([x.metric_counts, y.metric_counts], 2),
+            x.bins,
+            None if x.sinks is None else torch.cat([x.sinks, _need(y.sinks)]),
+        ),
+        (a.shape.Q, a.shape.K),
+        mask,
+        a.is_causal,
+    )
 
 
 def _refuse_unlike(axis: int, a: Attention, b: Attention) -> None:

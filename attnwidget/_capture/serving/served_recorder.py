@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import re
 import secrets
 import tempfile
 import warnings
@@ -18,13 +17,11 @@ from ..files.merge_processes import join
 from ..modules.advice import incomplete
 from .command import ROWS, as_json, command
 from .engine_calls import NO_FUNCTION, EngineCalls
-from .served_steps import short_id
 
 Asking = Generator[tuple[str, bytes | None], list[Any], None]  # yields commands, and takes the answers of all workers
-SAMPLE = re.compile(r"(\d+)_(.+)")  # of a request with several samples
 NOT_SERVED = "{} cannot be chosen for an engine that serves: leave it out"
 NOTHING = "no request was recorded: call llm.generate, llm.chat or the server inside the block, and let it end there"
-NONE_WANTED = "no request was recorded, though {} ran: requests={!r} names none of them; ids are such as {!r}"
+NONE_WANTED = "no request was recorded: requests={!r} wants none of those that ran, such as {!r}"
 FAR = "the files are on the server, as {}: copy them, and read them with Capture.load"
 LEFT_OUT = {
     "cross": None,
@@ -76,7 +73,7 @@ class ServedRecorder:
         self._session: str | None = None
         self._depth = 0
         self._watching = contextlib.ExitStack()
-        self._seen = 0
+        self._others: list[str] = []  # requests that ran and were not wanted
 
     def _read_requests(self, requests: Any) -> None:
         if requests is None:
@@ -133,7 +130,7 @@ class ServedRecorder:
             name, why = next(iter(self.skipped.items()))
             told = f"nothing of {len(self.skipped)} can be shown; the first is {name!r}: {why}"
         else:
-            told = NOTHING
+            told = NONE_WANTED.format(self._given_requests, self._others[0]) if self._others else NOTHING
         if self._strict:
             raise ValueError(told)
         warnings.warn(told, stacklevel=4)
@@ -172,7 +169,7 @@ class ServedRecorder:
         answers = _good((yield command("end", session, answers=self._engine.answers()), None))
         for one in answers:
             self.skipped.update(one["skipped"])
-        self._seen += max((one["seen"] for one in answers), default=0)
+        self._others = next(one["others"] for one in answers)
         told = [one for one in answers if one["path"] is not None]
         if not told:
             return
@@ -189,17 +186,16 @@ class ServedRecorder:
                 paths = [Path(folder) / path.name for path in paths]
                 yield from _copied(session, paths, [one["size"] for one in told])
             parts = {path.name: capture_file.load(path) for path in paths}
-            self._take(join(parts) if len(parts) > 1 else next(iter(parts.values())), told[0]["requests"])
+            self._take(join(parts) if len(parts) > 1 else next(iter(parts.values())))
         if stays:
             self.files += [str(path) for path in paths]
         else:
             yield command("forget", session), None
 
-    def _take(self, found: LoadedCapture, requests: Sequence[Mapping[str, Any]]) -> None:
+    def _take(self, found: LoadedCapture) -> None:
         """Add the requests of a block."""
-        names = names_of([one["id"] for one in requests], [one["adapter"] for one in requests])
         self.forwards += found.forwards
-        self.requests += names
+        self.requests += found.requests
 
 
 def _copied(session: str, paths: Sequence[Path], sizes: Sequence[int]) -> Asking:
@@ -221,23 +217,6 @@ def _good(answers: Sequence[Any]) -> list[Any]:
         if "error" in one:
             raise ValueError(str(one["error"]))
     return list(answers)
-
-
-def names_of(ids: Sequence[str], adapters: Sequence[str | None]) -> list[str]:
-    """Return the names of requests, as their users know them.
-
-    >>> names_of(["7-0123abcd", "0_8-0123abcd", "1_8-4567cdef"], [None, None, "poet"])
-    ['7', '8, sample 0', '8, sample 1 (poet)']
-    """
-    short = [short_id(one) for one in ids]
-    parents = [SAMPLE.fullmatch(one) for one in ids]
-    shared = [None if found is None else found[2] for found in parents]
-    names = []
-    for one, found, parent, adapter in zip(short, parents, shared, adapters, strict=True):
-        is_sample = found is not None and parent is not None and shared.count(parent) > 1
-        name = f"{short_id(parent)}, sample {found[1]}" if found is not None and parent and is_sample else one
-        names.append(name if adapter is None else f"{name} ({adapter})")
-    return names
 
 
 def _as_bytes(function: Callable[..., Any]) -> bytes:

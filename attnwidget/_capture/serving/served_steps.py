@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .vllm_names import (
     StepPlaces,
     cache_blocks,
     drafted,
+    image_token_of,
     is_causal,
     layers_of,
     new_requests,
@@ -158,6 +160,7 @@ class StepRecorder:
         self._runner, self._options, self._wants = worker.model_runner, options, wants
         every, self.skipped = layers_of(worker)
         self.readable = every
+        self.image_token = image_token_of(worker)
         self._selection = LayerSelection(options.layers)
         self.every = [*every]
         for name in self.every:
@@ -172,7 +175,7 @@ class StepRecorder:
         self.heads = {name: heads.of(name, _call_of(one)) for name, one in self.layers.items()}
         self._readers = {name: CacheReader(one) for name, one in self.watched.items()}
         self.requests: dict[str, ServedRequest] = {}
-        self._ignored: set[str] = set()
+        self._ignored: dict[str, None] = {}
         self._memory = MemoryLimit(_limit_of(worker, options))
         self._scheduled: Any = None
         self._batch: Any = None
@@ -180,17 +183,17 @@ class StepRecorder:
         self._is_read = False  # whether the running step has been looked at
         self.failed: str | None = None  # the first error of this recorder, after which it records nothing
 
-    @property
-    def limit_is_reached(self) -> bool:
-        """Whether some tokens were not kept."""
-        return self._memory.reached
-
     def missing_layer(self) -> str | None:
         """Return why a chosen layer is not there, with the layers that are; None if all are there."""
         found = self._selection.missing()
         if found is None or not self.every:
             return None
         return f"no layer is {found.layer}: {found.advice}there are {', '.join(map(repr, found.seen))}"
+
+    @property
+    def others(self) -> list[str]:
+        """A few requests that ran and were not wanted, by their names."""
+        return [short_id(name) for name in islice(self._ignored, 3)]
 
     # A step.
 
@@ -222,7 +225,7 @@ class StepRecorder:
         if is_named and (self._wants is None or self._wants(one._replace(id=short_id(one.id)))):
             self.requests[one.id] = ServedRequest(one, began_before=began_before)
         else:
-            self._ignored.add(one.id)
+            self._ignored[one.id] = None
 
     def record(self, name: str, given: Sequence[Tensor | None], cache: Tensor, metadata: Any, output: Tensor) -> None:
         """Record a layer's call in the running step.

@@ -6,7 +6,9 @@ same tokens, they must agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +20,7 @@ from ..._rules.row_spans import Spans, simplify
 from ..._utils.choices import Numbers
 from ...attention import Attention
 from ..call.call_rules import CallRules
-from ..call.call_text import UNKNOWN, CallText, RecordText
+from ..call.call_text import UNKNOWN, CallText, ImageTokens, RecordText
 from ..call.observed_call import ObservedCall, Unreadable
 from ..files.capture_file import LoadedRecord
 from ..modules.selection import with_heads
@@ -27,20 +29,21 @@ from ..records.record import CONTRADICTED, TOO_COARSE
 from ..verify.noise import UNIT, Precision
 from ..verify.verification import OutputSample, differs, is_changed_by_rounding
 from ..verify.witness import CaptureLacks, Witness
-from .served_steps import Piece, ServedRequest, Step, StepRecorder
+from .served_steps import Piece, ServedRequest, Step, StepRecorder, short_id
+from .vllm_names import NewRequest
 
 CELLS_AT_ONCE = 1 << 22  # of weights that are computed to check outputs
 DISAGREE = 64  # units of rounding by which two computations of one key may differ, relative to the largest number
 HOLE = (
-    "tokens {} to {} of {!r} were computed outside of the block, and their keys are not in the cache any more: run the "
+    "its tokens {} to {} were computed outside of the block, and their keys are not in the cache any more: run the "
     "whole request in it"
 )
-DISAGREEMENT = "token {} of {!r} was computed twice, and its keys differ by more than rounding"
-NO_ROWS = "queries={!r} names none of the {:,} queries of {!r}: ask for others"
+DISAGREEMENT = "its token {} was computed twice, and its keys differ by more than rounding"
+NO_ROWS = "queries={!r} names none of its {:,} queries: ask for others"
 LOST_KEYS = (
     "keys that its queries attend to are not in the cache any more: start the engine with enable_prefix_caching=False"
 )
-CUT = "it ends after {:,} of its tokens, because the limit was reached: give a larger limit=, or keep less"
+CUT = "the limit was reached after {:,} of its tokens: give a larger limit=, or keep less"
 
 
 class UsedPiece(NamedTuple):
@@ -95,7 +98,7 @@ def plan_of(request: ServedRequest, answer: Sequence[int] | None, queries: Any) 
             if last.start < piece.position:
                 used.append(last._replace(stop=piece.position))
         if used and used[-1].stop < piece.position:
-            raise Unreadable(HOLE.format(used[-1].stop, piece.position - 1, request.facts.id))
+            raise Unreadable(HOLE.format(used[-1].stop, piece.position - 1))
         used.append(UsedPiece(step, piece, piece.position, piece.stop))
     used = _as_answered(used, request, answer)
     if not used:
@@ -154,7 +157,7 @@ def _rows_of(request: ServedRequest, used: Sequence[UsedPiece], queries: Any) ->
     elif queries is not None:
         there = {at for at in there if (at < prompt) == (queries == "prompt")}
     if not there or not kept:
-        raise Unreadable(NO_ROWS.format(queries, length, request.facts.id))
+        raise Unreadable(NO_ROWS.format(queries, length))
     return sorted(there)
 
 
@@ -203,7 +206,7 @@ def record_of(recorder: StepRecorder, plan: TextPlan, name: str, options: Any, l
         heads=layer.heads,
     )
     _check(plan, name, call)
-    return _kept(plan, name, call, recorder.heads[name], options, lacks)
+    return _kept(recorder, plan, name, call, options, lacks)
 
 
 def _as_heads(x: Tensor) -> Tensor:
@@ -219,7 +222,7 @@ def _keys_of(plan: TextPlan, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
     if plan.first:
         found = next((one for count, one in plan.request.cached.get(name, ()) if count >= plan.first), None)
         if found is None:
-            raise Unreadable(HOLE.format(0, plan.first - 1, plan.request.facts.id))
+            raise Unreadable(HOLE.format(0, plan.first - 1))
         keys.append(found.keys[: plan.first])
         values.append(found.values[: plan.first])
         if not bool(found.there[: plan.first].all()):
@@ -251,7 +254,7 @@ def _refuse_disagreement(plan: TextPlan, name: str, keys: Tensor) -> None:
         apart = own.k[piece.first : piece.first + count].float() - keys[piece.position : piece.position + count].float()
         far = (apart.abs().amax((1, 2)) > bound).nonzero().flatten().tolist()
         if far:
-            raise Unreadable(DISAGREEMENT.format(piece.position + far[0], plan.request.facts.id))
+            raise Unreadable(DISAGREEMENT.format(piece.position + far[0]))
 
 
 def _queries_of(plan: TextPlan, name: str) -> Tensor:
@@ -344,11 +347,14 @@ def _check(plan: TextPlan, name: str, call: ObservedCall) -> None:
 
 
 def _kept(
-    plan: TextPlan, name: str, call: ObservedCall, heads: Sequence[int] | None, options: Any, lacks: CaptureLacks
+    recorder: StepRecorder, plan: TextPlan, name: str, call: ObservedCall, options: Any, lacks: CaptureLacks
 ) -> LoadedRecord:
     """Return a checked call as it is kept: some heads, another type, or an overview."""
+    heads = recorder.heads[name]
     if options.dtype is not None and is_changed_by_rounding(call.q, call.k, call.scale, options.dtype):
         raise Unreadable(TOO_COARSE.format(f"keeping it in {options.dtype}"))
+    ids = torch.tensor([plan.ids], dtype=torch.int64)
+    text = _text_of(plan, ids, recorder.image_token)
     numbers = call.numbers_of(heads)
     if call.heads is not None and numbers is not None and list(numbers) == list(range(call.heads.total)):
         numbers = None
@@ -358,27 +364,56 @@ def _kept(
     how: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap, "sinks": call.sinks, "bias": call.bias}
     given = (call.q, call.k, *(() if call.v is None or not options.values else (call.v,)))
     tensors = [x if options.dtype is None else x.to(options.dtype) for x in given]
-    ids = torch.tensor([plan.ids], dtype=torch.int64)
     part = (None if numbers is None else tuple(numbers), rows, 0 if rows is not None else None, False)
     if options.keep == "overview":
         att: Attention = reduced(Attention(tensors[0], tensors[1], mask=mask, **how).as_part(*part), None, ids)
     else:
         att = Attention(*tensors, mask=mask, **how)
-    return LoadedRecord(name, False, witnessed(att.as_part(*part), Witness("some", lacks)), _text_of(plan, ids))
+    return LoadedRecord(name, False, witnessed(att.as_part(*part), Witness("some", lacks)), text)
 
 
-def _text_of(plan: TextPlan, ids: Tensor) -> RecordText:
+def _text_of(plan: TextPlan, ids: Tensor, image_token: int | None) -> RecordText:
     text = RecordText.of(CallText(ids=ids), 1, plan.length, cross=False)
     prompt = plan.request.prompt
     if prompt is not None and 0 < prompt < plan.length:
         text.calls = [prompt, *[1] * (plan.length - prompt)]
+    if image_token is not None and image_token in plan.ids:
+        text.images = ImageTokens(image_token)
     return text
 
 
-def texts_of(
-    recorder: StepRecorder, answers: Mapping[str, Sequence[int]] | None, options: Any
-) -> tuple[dict[str, dict[str, LoadedRecord]], dict[str, str]]:
-    """Return the records of each text, by request and layer, and why others are not there.
+SAMPLE = re.compile(r"(\d+)_(.+)")  # the id of one of several samples
+
+
+def names_of(requests: Iterable[NewRequest]) -> dict[str, str]:
+    """Return the names of requests as their users know them, by id.
+
+    >>> request = NewRequest("7-0123abcd", [5], [5], None, None)
+    >>> samples = [request._replace(id="0_8-0123abcd"), request._replace(id="1_8-4567cdef", adapter="poet")]
+    >>> [*names_of([request, *samples]).values()]
+    ['7', '8, sample 0', '8, sample 1 (poet)']
+    """
+    found = {one.id: SAMPLE.fullmatch(one.id) for one in requests}
+    parents = Counter(short_id(sample[2]) for sample in found.values() if sample is not None)
+    names = {}
+    for one in requests:
+        sample = found[one.id]
+        name = short_id(one.id)
+        if sample is not None and parents[short_id(sample[2])] > 1:
+            name = f"{short_id(sample[2])}, sample {sample[1]}"
+        names[one.id] = name if one.adapter is None else f"{name} ({one.adapter})"
+    return names
+
+
+class ServedTexts(NamedTuple):
+    """The records of texts by request and layer, both by name, and why others are not there."""
+
+    forwards: dict[str, dict[str, LoadedRecord]]
+    skipped: dict[str, str]
+
+
+def texts_of(recorder: StepRecorder, answers: Mapping[str, Sequence[int]] | None, options: Any) -> ServedTexts:
+    """Return the texts that were recorded.
 
     Args:
         recorder: of the steps.
@@ -388,21 +423,31 @@ def texts_of(
     found: dict[str, dict[str, LoadedRecord]] = {}
     skipped = dict(recorder.skipped)
     lacks = CaptureLacks()
+    names = names_of([request.facts for request in recorder.requests.values()])
     for request in recorder.requests.values():
+        own = names[request.facts.id]
         answer = None if answers is None or request.began_before else answers.get(request.facts.id, ())
         try:
             plan = plan_of(request, answer, options.queries)
         except Unreadable as error:
-            skipped[request.facts.id] = str(error)
-            continue
-        if plan is None:
+            skipped[own] = str(error)
             continue
         if request.is_cut:
-            skipped[request.facts.id] = CUT.format(plan.length)
-        own = found.setdefault(request.facts.id, {})
-        for name in recorder.layers:
-            try:
-                own[name] = record_of(recorder, plan, name, options, lacks)
-            except (Unreadable, ValueError) as error:
-                skipped.setdefault(name, str(error))
-    return {name: own for name, own in found.items() if own}, skipped
+            skipped[own] = CUT.format(0 if plan is None else plan.length)
+        records = {} if plan is None else _records_of(recorder, plan, options, lacks, skipped)
+        if records:
+            found[own] = records
+    return ServedTexts(found, skipped)
+
+
+def _records_of(
+    recorder: StepRecorder, plan: TextPlan, options: Any, lacks: CaptureLacks, skipped: dict[str, str]
+) -> dict[str, LoadedRecord]:
+    """Return the records of a text by layer; add the reasons why others are not there."""
+    found = {}
+    for name in recorder.layers:
+        try:
+            found[name] = record_of(recorder, plan, name, options, lacks)
+        except (Unreadable, ValueError) as error:
+            skipped.setdefault(name, str(error))
+    return found

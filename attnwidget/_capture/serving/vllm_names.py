@@ -210,6 +210,13 @@ def workers_of(worker: Any) -> int:
     return max(1, int(getattr(worker.vllm_config.parallel_config, "world_size", 1)))
 
 
+def image_token_of(worker: Any) -> int | None:
+    """Return the id that stands for a patch of an image in a prompt; None if the model reads no images."""
+    config = getattr(worker.model_runner.model_config, "hf_config", None)
+    found = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
+    return next((one for one in found if isinstance(one, int)), None)
+
+
 class NewRequest(NamedTuple):
     """A request as a worker knows it.
 
@@ -219,7 +226,6 @@ class NewRequest(NamedTuple):
         known: the ids of all its tokens when recording began, the prompt first.
         adapter: the name of its LoRA adapter, or None.
         sampling: its `SamplingParams`, or None.
-        images: the places of images in its prompt, (first position, length).
     """
 
     id: str
@@ -227,7 +233,6 @@ class NewRequest(NamedTuple):
     known: list[int]
     adapter: str | None
     sampling: Any
-    images: list[tuple[int, int]]
 
 
 def new_requests(scheduled: Any) -> list[NewRequest]:
@@ -244,19 +249,17 @@ def running_request(runner: Any, name: str) -> NewRequest:
     states = getattr(runner, "req_states", None)
     place = None if states is None else states.req_id_to_index.get(name)
     if states is None or place is None:
-        return NewRequest(name, None, [], None, None, [])
+        return NewRequest(name, None, [], None, None)
     count = int(states.prompt_len.np[place])
     known_ids = states.all_token_ids.gpu[place, :count].tolist()
-    return NewRequest(name, known_ids, list(known_ids), None, None, [])
+    return NewRequest(name, known_ids, list(known_ids), None, None)
 
 
 def _request_of(name: str, one: Any) -> NewRequest:
     prompt = None if one.prompt_token_ids is None else list(one.prompt_token_ids)
     adapter = getattr(getattr(one, "lora_request", None), "lora_name", None)
-    places = [getattr(item, "mm_position", None) for item in getattr(one, "mm_features", None) or ()]
-    images = [(int(at.offset), int(at.length)) for at in places if at is not None]
     known = list(getattr(one, "prefill_token_ids", None) or prompt or ())
-    return NewRequest(name, prompt, known, adapter, getattr(one, "sampling_params", None), images)
+    return NewRequest(name, prompt, known, adapter, getattr(one, "sampling_params", None))
 
 
 def drafted(scheduled: Any) -> Mapping[str, Sequence[int]]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..call.observed_call import Unreadable
 from ..distributed.head_shards import process_of
 from ..files import capture_file
 from .command import ServedOptions, options_of
@@ -99,17 +100,14 @@ class ServedWorker:
             return {"error": recorder.failed}
         with torch.inference_mode(False), torch.no_grad():
             forwards, skipped = texts_of(recorder, answers, options)
-        requests = [recorder.requests[name].facts for name in forwards]
-        told = [{"id": one.id, "adapter": one.adapter, "images": one.images} for one in requests]
+        told = {"path": None, "size": 0, "skipped": skipped, "others": recorder.others}
         if not forwards:
-            return {"path": None, "size": 0, "skipped": skipped, "requests": [], "seen": len(recorder.requests)}
+            return told
         path = self._path(session, options.folder)
-        names = [f"{one['id']}" for one in told]
         towers = list(dict.fromkeys(name for records in forwards.values() for name in records))
-        capture_file.save([*forwards.values()], skipped, path, towers=towers, requests=names)
+        capture_file.save([*forwards.values()], skipped, path, towers=towers, requests=[*forwards])
         self._files[session] = path
-        size = path.stat().st_size
-        return {"path": str(path), "size": size, "skipped": skipped, "requests": told, "seen": len(recorder.requests)}
+        return {**told, "path": str(path), "size": path.stat().st_size}
 
     def _path(self, session: str, folder: str | None) -> Path:
         """Return the path of this worker's file."""
@@ -232,7 +230,7 @@ def answer(worker: Any, told: str, wants: bytes | None = None) -> dict[str, Any]
     """
     try:
         return ServedWorker.of(worker).answer(json.loads(told), wants if isinstance(wants, bytes) else None)
-    except Exception as error:  # an error would pass through the engine's own channels, and may end it
-        return {
-            "error": f"{error}" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: {error}"
-        }
+    except (Unreadable, TypeError, ValueError) as error:
+        return {"error": str(error)}
+    except Exception as error:  # it would pass through the engine's own channels, and may end it
+        return {"error": f"{type(error).__name__}: {error}"}

@@ -464,10 +464,12 @@ def inputs_of(stacks: Mapping[str, NamedStack]) -> dict[str, Tensor]:
     attended = {one.tower for one in stacks.values() if one.cross}
     found: dict[str, Tensor] = {}
     for one in stacks.values():
-        if one.cross or one.queries.ids is None or bool((one.queries.ids == UNKNOWN).any()):
+        ids = one.queries.ids if one.queries.rows is None else one.queries.text.ids  # also those that are not kept
+        if one.cross or ids is None or bool((ids == UNKNOWN).any()):
             continue
         prefix = "decoder_" if one.tower in attended and len({other.tower for other in stacks.values()}) > 1 else ""
-        found.setdefault(f"{prefix}input_ids", one.queries.ids)
-        if one.queries.real is not None:
-            found.setdefault(f"{prefix}attention_mask", one.queries.real.to(torch.int64))
+        found.setdefault(f"{prefix}input_ids", ids)
+        real = one.queries.real if one.queries.rows is None else one.queries.text.real
+        if real is not None:
+            found.setdefault(f"{prefix}attention_mask", real.to(torch.int64))
     return found
