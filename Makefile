@@ -5,6 +5,7 @@
 #              before a release, and after a change of what only this covers (`make whole` is its first part)
 # make mutants small faults, planted one at a time: which of them the everyday tests find
 # make portable  the Python tests as on other processors: six lanes (LANE=today, LANE=avx2-1 …: one)
+# make serving the tests with vLLM, in an environment of its own, in ten minutes (WHOLE=yes: all families; ARGS: of pytest)
 # make bench   all benchmarks, at most half an hour, and a table beside the result before (ARGS are those of benchmarks/all.py)
 # make matrix  the Python tests on every Python that is here, with the oldest and the newest versions supported (ARGS=oldest-3.11: one)
 # make docs    the site, into site/: strict, offline, every figure made anew (open site/index.html)
@@ -16,6 +17,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS := .peers
+SERVING := .venv-serving
+WHOLE ?=
 ARGS ?=
 LANE ?= all
 # Processes that pytest runs tests in: one for each core. More than four want more memory than a laptop has.
@@ -35,7 +38,7 @@ export PYTHON VENV
 # What is compiled once is read by every worker and every kernel.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick thorough whole mutants machine lint types js pure unit browser portable matrix bench docs dist
+.PHONY: demo test quick thorough whole mutants machine lint types js pure unit browser portable matrix serving bench docs dist
 .PHONY: bundle packages host format clean
 .DELETE_ON_ERROR:
 ifndef SIDE_BY_SIDE
@@ -108,9 +111,16 @@ browser: machine $(VENV)/.dev bundle host
 portable: $(VENV)/.dev bundle
 	$(PY) tools/portable.py $(LANE)
 
-# Environments under .matrix/, made anew where what they are made from has changed.
+# Environments under .matrix/, made anew where what they are made from has changed; then vLLM in its own.
 matrix: $(VENV)/.dev bundle
 	$(PY) tools/matrix.py $(ARGS)
+ifeq ($(ARGS),)
+	@$(MAKE) --no-print-directory serving WHOLE=yes
+endif
+
+# Two engines at a time; each takes a core.
+serving: $(SERVING)/.made bundle
+	$(SERVING)/bin/python -m pytest -c tests/serving/pytest.ini -n 2 $(if $(WHOLE),,-m "not thorough") tests/serving $(ARGS)
 
 # The tools that attnwidget is measured beside are in an environment of their own.
 bench: machine $(VENV)/.dev $(PEERS)/.made bundle host
@@ -141,7 +151,7 @@ format: $(VENV)/.dev
 	$(NPM) run format
 
 clean:
-	rm -rf $(VENV) $(PEERS) .matrix .mutants js/node_modules js/dist attnwidget/static attnwidget/_engine/compiled dist build site jupyter_execute docs/notebooks test-artifacts
+	rm -rf $(VENV) $(PEERS) $(SERVING) .matrix .mutants js/node_modules js/dist attnwidget/static attnwidget/_engine/compiled dist build site jupyter_execute docs/notebooks test-artifacts
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find attnwidget tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -170,6 +180,16 @@ $(VENV)/.dev: pyproject.toml constraints.txt hatch_build.py attnwidget/__init__.
 
 $(VENV)/.mutants: $(VENV)/.dev
 	$(INSTALL) -e ".[mutants]"
+	@touch $@
+
+# torch first: vLLM asks for exactly this build. The packages of torch for pictures and sound that come with it are built
+# for another torch, and transformers fails on them.
+$(SERVING)/.made: tests/serving/requirements.txt constraints.txt pyproject.toml | $(VENV)/.node bundle
+	@echo "Installing vLLM into $(SERVING)."
+	$(PYTHON) -m venv $(SERVING)
+	VENV=$(SERVING) tools/install.sh $(shell sed -n "s/^\(torch==.*\)/\1/p" constraints.txt)
+	VENV=$(SERVING) tools/install.sh -r tests/serving/requirements.txt -e .
+	$(SERVING)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 # BertViz takes three libraries from a CDN; npm has the same, but for jQuery 2.0.0.

@@ -91,7 +91,7 @@ def test_the_opening_state_has_all_that_is_drawn(front_end: FrontEnd) -> None:
         "has_sinks": False, "why": False, "targets": None,
         "checked": None,
         "axes_read": None, "head_numbers": None, "model_heads": None, "stack": "", "stacks": [""], "forward": 0,
-        "forwards": 1, "across": None, "every": 1,
+        "forwards": 1, "request": None, "across": None, "every": 1,
     }  # fmt: skip
     assert decode_tokens(state["tokens"]) == decode_tokens(state["key_tokens"]) == list("abcdef")
     assert (state["title"], state["layer"], state["batch"], state["head"]) == ("Six letters", 0, 1, 2)

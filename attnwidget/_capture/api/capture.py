@@ -227,6 +227,9 @@ class Capture(Forward):
         """
         return [*self._requests]
 
+    def _request_names(self) -> Sequence[str]:
+        return self._requests
+
     @property
     def files(self) -> list[str]:
         """The files that an engine's workers have left in the folder of `capture(folder=…)`."""

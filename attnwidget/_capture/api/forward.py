@@ -142,7 +142,17 @@ class Forward:
         >>> [*capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8)).stacks()]
         ['encoder', 'decoder', 'decoder, cross-attention']
         """
-        return named_stacks(self._records, self._towers(), self.tokenizer, self._number)
+        found, request = named_stacks(self._records, self._towers(), self.tokenizer, self._number), self.request
+        return {name: replace(one, request=request) for name, one in found.items()}
+
+    @property
+    def request(self) -> str | None:
+        """The name of this request of an engine that serves; None for other models."""
+        names = () if self._source is None else self._source._request_names()  # noqa: SLF001
+        return names[self._number] if self._number < len(names) else None
+
+    def _request_names(self) -> Sequence[str]:
+        return ()
 
     def _towers(self) -> Towers:
         return Towers(self._records) if self._source is None else self._source._towers()  # noqa: SLF001

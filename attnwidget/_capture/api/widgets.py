@@ -28,7 +28,7 @@ def labeled(
     """Return a stack with its tokens, an image's patches, its known segments, and its model, as a widget takes it."""
     own, parts = tokens[name], known_segments(stack)
     labels = {"tokens": own.tokens, "key_tokens": own.key_tokens, "segments": parts, **stack.grids()}
-    return LabeledStack(with_words(stack.attention, stack.tokenizer), **labels, effects=effects)
+    return LabeledStack(with_words(stack.attention, stack.tokenizer), **labels, effects=effects, request=stack.request)
 
 
 def words_of(stacks: Iterable[NamedStack], tokens: Sequence[Any]) -> SavedWords | None:

@@ -48,19 +48,23 @@ def _by_numbers(path: str) -> list[tuple[bool, int, str]]:
     return [(is_number, int(found) if is_number else 0, found) for is_number, of in groups for found in ["".join(of)]]
 
 
-def join(parts: Mapping[str, LoadedCapture]) -> LoadedCapture:
+def join(parts: Mapping[str, LoadedCapture], *, are_all: bool = False) -> LoadedCapture:
     """Return one capture from the files of several processes, by file name.
+
+    Args:
+        parts: by file name.
+        are_all: whether the others are known to have nothing, and these are in the order of their heads.
 
     Raises:
         ValueError: a part is missing or there twice, or the files are not of one run; it names the files.
     """
-    parts = _in_order(parts)
+    parts = parts if are_all else _in_order(parts)
     counts = {name: len(part.forwards) for name, part in parts.items()}
     (first, count), *others = counts.items()
     unlike = next((f"{name} {n}" for name, n in others if n != count), None)
     if unlike:
         raise ValueError(f"{first} has {count} forward passes but {unlike}: give the files of one run")
-    all_there = _size(parts) > 0
+    all_there = are_all or _size(parts) > 0
     by_file = [{name: part.forwards[i] for name, part in parts.items()} for i in range(count)]
     forwards = [_joined(one, all_there=all_there) for one in by_file]
     skipped = {
@@ -136,7 +140,8 @@ def _one_of(name: str, records: Mapping[str, LoadedRecord], *, all_there: bool) 
         missing = sorted(set(range(part.heads[-1])) - set(part.heads))
         if missing and not all_there:
             raise ValueError(f"{name!r}: no file has head {missing[0]}: give all files of one run")
-        part = part._replace(heads=None) if all_there and not missing else part
+        alike = len({record.attention.shape.H for record in records.values()}) == 1  # else the last lacks some heads
+        part = part._replace(heads=None) if all_there and alike and not missing else part
     text = next((one.text for one in records.values() if one.text.tensors()), records[file].text)
     return replace(records[file], attention=joined.as_part(*part), text=text)
 

@@ -18,6 +18,7 @@ from .worker import answer
 EXTENSION = "attnwidget.serving.Extension"
 METHOD = "attnwidget_answer"
 ADD_EXTENSION = f'start the engine with worker_extension_cls="{EXTENSION}"'
+WATCHED = "_attnwidget_answers"  # the attribute of an engine's output processor with the answers of open captures
 ENDPOINT = "/collective_rpc"
 START = f"VLLM_SERVER_DEV_MODE=1 vllm serve … --worker-extension-cls {EXTENSION}"
 TIMEOUT = 600.0  # seconds: an answer waits for the step that runs, and for texts that are put together
@@ -68,15 +69,22 @@ class _Answers:
             yield
             return
 
+        watching: list[dict[str, list[int]]] = vars(processor).setdefault(WATCHED, [])
+
         def process_outputs(outputs: Sequence[Any], *more: Any, **keywords: Any) -> Any:
-            vllm_names.finished_ids(processor, outputs, self._known)
+            for known in watching:
+                vllm_names.finished_ids(processor, outputs, known)
             return inner(outputs, *more, **keywords)
 
-        processor.process_outputs = process_outputs
+        if not watching:
+            processor.process_outputs = process_outputs
+        watching.append(self._known)
         try:
             yield
         finally:
-            del processor.process_outputs
+            watching[:] = [known for known in watching if known is not self._known]
+            if not watching:
+                del processor.process_outputs
 
 
 class EngineOfProcess(_Answers):

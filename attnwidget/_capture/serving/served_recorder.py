@@ -186,7 +186,7 @@ class ServedRecorder:
                 paths = [Path(folder) / path.name for path in paths]
                 yield from _copied(session, paths, [one["size"] for one in told])
             parts = {path.name: capture_file.load(path) for path in paths}
-            self._take(join(parts) if len(parts) > 1 else next(iter(parts.values())))
+            self._take(join(parts, are_all=True) if len(parts) > 1 else next(iter(parts.values())))
         if stays:
             self.files += [str(path) for path in paths]
         else:

@@ -1,4 +1,4 @@
-"""The steps of an engine while they are recorded: which tokens of which requests, and what each layer computed."""
+"""The steps of an engine while they are recorded: the tokens of each request, and what each layer computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._utils.choices import Numbers
 from ..call.memory_limit import SHARE, MemoryLimit, free_bytes
-from ..call.observed_call import ObservedCall
+from ..call.observed_call import ObservedCall, ProcessHeads
 from ..modules.selection import HeadSelection, LayerSelection
 from .cache_reader import UNKNOWN_LAYOUT, CachedKeys, CacheReader
 from .command import ServedOptions
@@ -167,12 +167,13 @@ class StepRecorder:
             self._selection.number_of(name, cross=False)
         if pipeline_size(worker) > 1 and any(isinstance(one, Numbers) for one in options.layers or ()):
             raise ValueError(NUMBERS_OF_WORKERS.format(pipeline_size(worker)))
-        self.layers = {name: one for name, one in every.items() if self._selection.holds(name, cross=False)}
+        heads = HeadSelection(options.heads, self._selection.number_of)
+        chosen = {name: one for name, one in every.items() if self._selection.holds(name, cross=False)}
+        self.heads = {name: found for name, one in chosen.items() if (found := _heads_here(heads, one)) != []}
+        self.layers = {name: one for name, one in chosen.items() if name in self.heads}
         self.skipped = {name: why for name, why in self.skipped.items() if self._selection.wants(name)}
         sources = {one.key_source for one in self.layers.values() if one.key_source is not None}
         self.watched = {name: one for name, one in every.items() if name in self.layers or name in sources}
-        heads = HeadSelection(options.heads, self._selection.number_of)
-        self.heads = {name: heads.of(name, _call_of(one)) for name, one in self.layers.items()}
         self._readers = {name: CacheReader(one) for name, one in self.watched.items()}
         self.requests: dict[str, ServedRequest] = {}
         self._ignored: dict[str, None] = {}
@@ -384,10 +385,17 @@ class StepRecorder:
         return [i for i, at in enumerate(own) if (at < prompt) == (wanted == "prompt")]
 
 
-def _call_of(layer: ServedLayer) -> ObservedCall:
-    """Return a call of a layer without tokens, for the choice of its heads."""
-    H, G, D, _ = layer.sizes
-    return ObservedCall(torch.empty(1, H, 0, D), torch.empty(1, G, 0, D), None, cross=False, heads=layer.heads)
+def _heads_here(wanted: HeadSelection, layer: ServedLayer) -> list[int] | None:
+    """Return the heads to keep of a layer, counted in this worker; None: all that it has.
+
+    Raises:
+        Unreadable: the model lacks some of them.
+    """
+    total, here = layer.heads.total, layer.heads.numbers
+    none = torch.empty(1, total, 0, 1)
+    found = wanted.of(layer.name, ObservedCall(none, none, None, cross=False, heads=ProcessHeads(0, total, total)))
+    own = None if found is None else [head - here.start for head in found if head in here]
+    return None if own is not None and len(own) == layer.heads.count else own
 
 
 def _limit_of(worker: Any, options: ServedOptions) -> int | None:

@@ -83,8 +83,6 @@ class ServedWorker:
         missing = recorder.missing_layer()
         if missing is not None:
             return {"error": missing}
-        if not recorder.layers:
-            return {"layers": [], "skipped": recorder.skipped}
         if not self._sessions:
             self._wrap(recorder)
         self._sessions[session] = Session(recorder, options)
@@ -211,11 +209,11 @@ class ServedWorker:
         value: Any,
         cache: Any,
         metadata: Any,
-        output: Any,
         *more: Any,
         **keywords: Any,
     ) -> Any:
-        found = inner(layer, query, key, value, cache, metadata, output, *more, **keywords)
+        found = inner(layer, query, key, value, cache, metadata, *more, **keywords)
+        output = more[0] if more else keywords["output"]
         self._each(lambda recorder: recorder.record(name, (query, key, value), cache, metadata, output))
         return found
 

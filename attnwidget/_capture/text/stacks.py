@@ -143,6 +143,7 @@ class NamedStack:
         cross: whether it is cross-attention.
         forward: the number of its forward pass.
         tokenizer: spells its ids, or None.
+        request: the name of its forward pass, if it is a request of an engine that serves.
     """
 
     name: str
@@ -154,6 +155,7 @@ class NamedStack:
     cross: bool
     forward: int = 0
     tokenizer: Any = field(default=None, repr=False)
+    request: str | None = None
 
     @property
     def attention(self) -> AttentionStack:

@@ -29,6 +29,7 @@ class StackPlace(NamedTuple):
     stacks: tuple[str, ...] = ("",)
     forward: int = 0
     forwards: int = 1
+    request: str | None = None  # the name of the forward pass, if it is a request of an engine that serves
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class LabeledStack:
         grid, grid_start, grid_side, image: image patches.
         segments, key_segments: the named parts of the texts.
         effects: the model, which can be run again with edits; None: no model.
+        request: the name of the forward pass, if it is a request of an engine that serves.
     """
 
     attention: Attention | AttentionStack
@@ -53,6 +55,7 @@ class LabeledStack:
     segments: Any = None
     key_segments: Any = None
     effects: EffectSource | None = None
+    request: str | None = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -103,7 +106,9 @@ class NamedStacks:
 
     def place(self, key: StackKey) -> StackPlace:
         """Return the place of a stack among the others."""
-        return StackPlace(key.name, self.names(key.forward), key.forward, self.forwards)
+        source = self._sources[key]
+        request = source.request if isinstance(source, LabeledStack) else None
+        return StackPlace(key.name, self.names(key.forward), key.forward, self.forwards, request)
 
     def check_name(self, name: str, forward: int) -> str:
         """Return the name of a stack in a forward pass; "" means the first.

@@ -36,8 +36,9 @@ export function headWords(head: HeadName, facts: HeadNumbers): string {
 }
 
 /** Return which forward pass and which stack is shown, if there are several. */
-export function stackWords({ stack, forward, forwards }: Facts): string[] {
-  return [(forwards ?? 1) > 1 ? `forward ${count(forward ?? 0)}` : "", stack ?? ""].filter(Boolean);
+export function stackWords({ stack, forward, forwards, request }: Facts): string[] {
+  const pass = request ? `request ${request}` : `forward ${count(forward ?? 0)}`;
+  return [(forwards ?? 1) > 1 ? pass : "", stack ?? ""].filter(Boolean);
 }
 
 /** Return ` (5, 7 in the model)`: the numbers of heads in the model, if only some heads are here. */

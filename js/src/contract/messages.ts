@@ -71,6 +71,8 @@ export interface Facts {
   stacks?: string[];
   forward?: number;
   forwards?: number;
+  /** The name of the pass, if it is a request of an engine that serves; older Pythons lack it. */
+  request?: string | null;
   /** The layers and heads that are shown as one, in words; null: single layers. */
   across?: string | null;
   /** The number of layers, also while they are shown as one. */

@@ -72,6 +72,7 @@ const isFacts = hasFields({
   stacks: orNone(isListOf(isText)),
   forward: orNone(isPlace),
   forwards: orNone(isPlace),
+  request: orNone(isText),
   saved: orNone(hasFields({ layers: isListOf(isPlace), heads: isListOf(isPlace), samples: isListOf(isPlace) })),
 });
 

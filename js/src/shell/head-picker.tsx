@@ -71,7 +71,7 @@ function AsOne({ ui, words }: { ui: Ui; words: string }) {
 /** The choice of forward pass and of stack (encoder, decoder, vision tower). */
 function StackPicker({ ui }: { ui: Ui }) {
   const { store } = ui;
-  const { stacks = [], forwards = 1, ...shown } = store.facts.value;
+  const { stacks = [], forwards = 1, request, ...shown } = store.facts.value;
   const reason = fixed(ui);
   // Show the wanted stack at once; if it cannot come, show the current one.
   const wanted = reason === undefined ? { stack: store.stack.value, forward: store.forward.value } : shown;
@@ -81,7 +81,7 @@ function StackPicker({ ui }: { ui: Ui }) {
     <div class="aw-stacks">
       {forwards > 1 && (
         <div class="aw-group" data-aw="forward" title={reason ?? `cap[${forward}]`}>
-          <span>Forward pass</span>
+          <span>{request ? "Request" : "Forward pass"}</span>
           <Stepper
             name="forward"
             value={forward}
@@ -90,6 +90,7 @@ function StackPicker({ ui }: { ui: Ui }) {
             disabled={reason !== undefined}
             choose={(next) => store.show({ forward: next })}
           />
+          {request && <span class="aw-request" title={request}>{request}</span>}
         </div>
       )}
       {stacks.length > 1 && (
