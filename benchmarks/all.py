@@ -84,6 +84,7 @@ NOT_RUN = {
     "kept": "compares and keeps results",
     "frames": "reads the browser's trace, to count the script of frames",
     "peer_pages": "makes the pages of peers.py, in the environment of the other tools",
+    "serving": "needs vLLM, in the environment of `make serving`",
     "sweep": "is 1,019 models right or wrong, no figure: 45 minutes, in an environment of its own",
     "sweep_check": "part of sweep.py",
     "sweep_libraries": "part of sweep.py",

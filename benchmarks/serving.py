@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serving"))
 
 CHOICES: dict[str, dict[str, Any] | None] = {
     "no capture": None,
+    "no capture, again": None,
     "one layer, rows of the prompt": {"layers": 0, "queries": "prompt"},
     "one layer": {"layers": 0},
     "all layers, rows of the prompt": {"queries": "prompt"},

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import re
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-KEY = "attnwidget"  # in the metadata of a notebook: {"sources": the digest of its cells when it was run}
+KEY = "attnwidget"  # in the metadata of a notebook: "sources", the digest of its cells when it was run, and "needs"
 MACHINE = re.compile(r"/(?:tmp|home|root|Users|work)/|0x[0-9a-f]{8,}")  # what is of one machine or one run
 
 
@@ -34,6 +35,12 @@ def is_stale(path: Path) -> bool:
     """Return whether the code of a notebook has changed since its outputs were kept."""
     notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return bool(notebook["metadata"].get(KEY, {}).get("sources") != digest(notebook))
+
+
+def lacks(path: Path) -> str | None:
+    """Return the package that a notebook needs and that is not here; None if it can run."""
+    needed = json.loads(path.read_text(encoding="utf-8"))["metadata"].get(KEY, {}).get("needs")
+    return needed if needed is not None and importlib.util.find_spec(needed) is None else None
 
 
 def reduced(output: dict[str, Any]) -> dict[str, Any] | None:
@@ -58,6 +65,11 @@ def reduced(output: dict[str, Any]) -> dict[str, Any] | None:
     return output
 
 
+def is_log(output: Any, notebook: dict[str, Any]) -> bool:
+    """Return whether an output is what a program beside the notebook, such as an engine, writes into its log."""
+    return bool(notebook["metadata"][KEY].get("needs")) and output.get("name") == "stderr"
+
+
 def run(path: Path) -> None:
     """Run a notebook and write it back with its outputs."""
     import nbformat
@@ -68,11 +80,12 @@ def run(path: Path) -> None:
         notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": path.parent}}
     ).execute()
     kept = json.loads(path.read_text(encoding="utf-8"))
+    kept["metadata"].setdefault(KEY, {})
     for cell, ran in zip(kept["cells"], notebook.cells, strict=True):
         if cell["cell_type"] == "code":
-            outputs = (reduced(json.loads(json.dumps(output))) for output in ran.outputs)
+            outputs = (reduced(json.loads(json.dumps(output))) for output in ran.outputs if not is_log(output, kept))
             cell["outputs"] = [output for output in outputs if output is not None]
-    kept["metadata"][KEY] = {"sources": digest(kept)}
+    kept["metadata"][KEY] |= {"sources": digest(kept)}
     path.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
@@ -84,6 +97,8 @@ def main() -> int:
     given = parser.parse_args()
     there = sorted(EXAMPLES.glob("*.ipynb"))
     paths = [EXAMPLES / f"{name}.ipynb" for name in given.names] or [path for path in there if is_stale(path)]
+    if missing := next((f"{path.name} needs {lacks(path)}" for path in paths if not given.check and lacks(path)), None):
+        sys.exit(f"{missing}: run it with the Python of `make serving`")
     for path in paths:
         if given.check:
             print(f"{path.name} has changed since it was run: run `python tools/notebooks.py {path.stem}`")

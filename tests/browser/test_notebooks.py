@@ -10,13 +10,16 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+import notebooks
 import pytest
 from lab import Lab
 from playwright.sync_api import Locator, expect
 
 pytestmark = pytest.mark.thorough
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
+NOTEBOOKS = [
+    path for path in sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb")) if notebooks.lacks(path) is None
+]
 # Of the part that is marked as the picture, and of all pictures in it: how many colors each has.
 COUNT_COLOURS = """part => [part, ...part.querySelectorAll("canvas")]
   .filter(element => element instanceof HTMLCanvasElement && element.width * element.height > 0)

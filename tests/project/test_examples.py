@@ -66,7 +66,9 @@ def test_the_readme_names_every_notebook() -> None:
 
 # The quickstart runs in JupyterLab: tests/browser/test_from_demo_to_click.py.
 RUN_HERE = [
-    pytest.param(path, marks=[pytest.mark.thorough] * (path.stem == "quickstart"), id=path.stem) for path in NOTEBOOKS
+    pytest.param(path, marks=[pytest.mark.thorough] * (path.stem == "quickstart"), id=path.stem)
+    for path in NOTEBOOKS
+    if notebooks.lacks(path) is None
 ]
 
 

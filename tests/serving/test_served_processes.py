@@ -43,7 +43,7 @@ def test_two_conversations_in_an_engine_of_its_own_process_are_those_of_eager(fo
     widget = cap.widget(forward=1)
     assert widget.facts["forwards"] == 2
     assert widget.facts["request"] == outputs[1].request_id
-    assert [one["name"] for one in widget.segments["entries"]][-2:] == ["prompt", "answer"]
+    assert [one.name for one in cap[1].segments()][-2:] == ["prompt", "answer"]
     with capture(llm, requests=lambda request: len(request.prompt) > 100, layers=[-1]) as some:
         outputs = llm.chat(ask, greedy(3), use_tqdm=False)
     assert some.requests == [outputs[0].request_id]

@@ -90,7 +90,7 @@ function StackPicker({ ui }: { ui: Ui }) {
             disabled={reason !== undefined}
             choose={(next) => store.show({ forward: next })}
           />
-          {request && <span class="aw-request" title={request}>{request}</span>}
+          {request && forward === shown.forward && <span class="aw-request">id {request}</span>}
         </div>
       )}
       {stacks.length > 1 && (

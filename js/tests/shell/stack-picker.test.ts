@@ -53,6 +53,18 @@ test("a forward pass is stepped to, typed, or walked to by arrows, and is the nu
   expect(view.button("next forward").disabled).toBe(true);
 });
 
+test("a request of an engine is called by its id, once it has come", async () => {
+  const { view, host } = await draw({ ...PLACE, request: "chat-7" });
+  expect(view.text("[data-aw=forward]")).toMatch(/^Request .*of 50 id chat-7$/);
+  expect(view.text("[data-aw=status]")).toContain("request chat-7 · decoder");
+  view.button("next forward").click();
+  await settle();
+  expect(view.text("[data-aw=forward]")).not.toContain("chat-7");
+  host.fromPython({ forward: 3, facts: factsOf(CAUSAL, { ...PLACE, forward: 3, request: "chat-8" }) });
+  await settle();
+  expect(view.text("[data-aw=forward]")).toContain("id chat-8");
+});
+
 test("a stack is chosen from a menu, and the status names the one shown until the other has come", async () => {
   const { view, host } = await draw(PLACE);
   view.button("Stack decoder").click();
