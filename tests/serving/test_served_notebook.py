@@ -17,4 +17,4 @@ def test_the_notebook_runs_from_top_to_bottom() -> None:
         notebook, timeout=400, kernel_name="python3", resources={"metadata": {"path": PATH.parent}}
     ).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert sum(WIDGET in output.get("data", {}) for output in outputs) == 2
+    assert sum(WIDGET in output.get("data", {}) for output in outputs) >= 2  # and bars of progress

@@ -53,7 +53,7 @@ def short_id(name: str) -> str:
 
 
 @dataclass
-class Piece:
+class RequestPiece:
     """Some tokens of a request in one step.
 
     Attributes:
@@ -101,7 +101,7 @@ class ServedRequest:
     """
 
     facts: NewRequest
-    pieces: list[tuple[Step, Piece]] = field(default_factory=list)
+    pieces: list[tuple[EngineStep, RequestPiece]] = field(default_factory=list)
     cached: dict[str, list[tuple[int, CachedKeys]]] = field(default_factory=dict)
     began_before: bool = False
     is_cut: bool = False
@@ -124,7 +124,7 @@ class LayerStep:
 
 
 @dataclass(eq=False)
-class Step:
+class EngineStep:
     """One step of the engine.
 
     Attributes:
@@ -136,7 +136,7 @@ class Step:
     """
 
     places: StepPlaces
-    pieces: list[Piece]
+    pieces: list[RequestPiece]
     tokens: Tensor
     keys: Tensor | None
     rows: Tensor | None
@@ -180,7 +180,7 @@ class StepRecorder:
         self._memory = MemoryLimit(_limit_of(worker, options))
         self._scheduled: Any = None
         self._batch: Any = None
-        self._step: Step | None = None
+        self._step: EngineStep | None = None
         self._is_read = False  # whether the running step has been looked at
         self.failed: str | None = None  # the first error of this recorder, after which it records nothing
 
@@ -251,7 +251,7 @@ class StepRecorder:
 
     def _read_layer(
         self,
-        step: Step,
+        step: EngineStep,
         layer: ServedLayer,
         given: Sequence[Tensor | None],
         cache: Tensor,
@@ -311,12 +311,12 @@ class StepRecorder:
                 raise ValueError(UNKNOWN_LAYOUT)
             request.cached.setdefault(name, []).append((piece.position, CachedKeys(*(x.cpu() for x in found))))
 
-    def _read_step(self, metadata: Any) -> Step | None:
+    def _read_step(self, metadata: Any) -> EngineStep | None:
         """Return the running step with the tokens that are recorded; None if there are none."""
         names = requests_in_order(self._runner, self._batch)
         places = StepPlaces.of(metadata, len(names))
         drafts = drafted(self._scheduled)
-        pieces: list[Piece] = []
+        pieces: list[RequestPiece] = []
         for row, (name, start, stop, length) in enumerate(
             zip(names, places.edges, places.edges[1:], places.lengths, strict=False)
         ):
@@ -326,7 +326,7 @@ class StepRecorder:
             if request is None or request.is_cut or stop == start or not self._needs(request, length - (stop - start)):
                 continue
             count = stop - start
-            pieces.append(Piece(request, row, length - count, count, len(drafts.get(name, ())), length))
+            pieces.append(RequestPiece(request, row, length - count, count, len(drafts.get(name, ())), length))
         if not pieces or not self._has_room(pieces):
             return None
         return self._planned(places, pieces)
@@ -336,7 +336,7 @@ class StepRecorder:
         is_prompt = self._options.queries == "prompt"
         return not is_prompt or request.prompt is None or position < request.prompt
 
-    def _has_room(self, pieces: Sequence[Piece]) -> bool:
+    def _has_room(self, pieces: Sequence[RequestPiece]) -> bool:
         """Count the bytes that these tokens will take; if there is no room, end the recording of their texts."""
         count, needed = sum(piece.count for piece in pieces), 0
         for layer in self.watched.values():
@@ -352,7 +352,7 @@ class StepRecorder:
             piece.request.is_cut = True
         return False
 
-    def _planned(self, places: StepPlaces, pieces: list[Piece]) -> Step:
+    def _planned(self, places: StepPlaces, pieces: list[RequestPiece]) -> EngineStep:
         """Return a step with the places of the kept queries, keys and outputs."""
         total = places.edges[-1]
         keys: list[int] = []
@@ -368,13 +368,15 @@ class StepRecorder:
             checked += (start + piece.rows[i] for i in piece.checked)
         tokens = tokens_of(self._runner, self._batch, total)
         whole = list(range(total))
-        kept = [None if own == whole else torch.tensor(own, dtype=torch.int64) for own in (keys, rows)]
-        step = Step(places, pieces, tokens, kept[0], kept[1], torch.tensor(checked, dtype=torch.int64))
+        kept = [None if own == whole else torch.tensor(own, dtype=torch.int64, device="cpu") for own in (keys, rows)]
+        step = EngineStep(
+            places, pieces, tokens, kept[0], kept[1], torch.tensor(checked, dtype=torch.int64, device="cpu")
+        )
         for piece in pieces:
             piece.request.pieces.append((step, piece))
         return step
 
-    def _rows_of(self, piece: Piece) -> list[int]:
+    def _rows_of(self, piece: RequestPiece) -> list[int]:
         """Return the queries of a piece that may be kept, counted from its first token."""
         wanted, prompt = self._options.queries, piece.request.prompt or 0
         if wanted is None:
@@ -392,7 +394,7 @@ def _heads_here(wanted: HeadSelection, layer: ServedLayer) -> list[int] | None:
         Unreadable: the model lacks some of them.
     """
     total, here = layer.heads.total, layer.heads.numbers
-    none = torch.empty(1, total, 0, 1)
+    none = torch.empty(1, total, 0, 1, device="cpu")
     found = wanted.of(layer.name, ObservedCall(none, none, None, cross=False, heads=ProcessHeads(0, total, total)))
     own = None if found is None else [head - here.start for head in found if head in here]
     return None if own is not None and len(own) == layer.heads.count else own
@@ -406,7 +408,7 @@ def _limit_of(worker: Any, options: ServedOptions) -> int | None:
     return None if free is None else max(1, int(SHARE * free) // workers_of(worker))
 
 
-def _stop_before(request: ServedRequest, step: Step) -> int:
+def _stop_before(request: ServedRequest, step: EngineStep) -> int:
     """Return the position after the last token of a request that was recorded before a step."""
     return max((piece.stop for one, piece in request.pieces if one is not step), default=0)
 

@@ -29,7 +29,7 @@ from ..records.record import CONTRADICTED, TOO_COARSE
 from ..verify.noise import UNIT, Precision
 from ..verify.verification import OutputSample, differs, is_changed_by_rounding
 from ..verify.witness import CaptureLacks, Witness
-from .served_steps import Piece, ServedRequest, Step, StepRecorder, short_id
+from .served_steps import EngineStep, RequestPiece, ServedRequest, StepRecorder, short_id
 from .vllm_names import NewRequest
 
 CELLS_AT_ONCE = 1 << 22  # of weights that are computed to check outputs
@@ -49,8 +49,8 @@ CUT = "the limit was reached after {:,} of its tokens: give a larger limit=, or 
 class UsedPiece(NamedTuple):
     """The part of a piece that counts: its tokens from one position to another."""
 
-    step: Step
-    piece: Piece
+    step: EngineStep
+    piece: RequestPiece
     start: int
     stop: int
 
@@ -226,7 +226,9 @@ def _keys_of(plan: TextPlan, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
         keys.append(found.keys[: plan.first])
         values.append(found.values[: plan.first])
         if not bool(found.there[: plan.first].all()):
-            there = torch.cat([found.there[: plan.first], torch.ones(plan.length - plan.first, dtype=torch.bool)])
+            there = torch.cat(
+                [found.there[: plan.first], torch.ones(plan.length - plan.first, dtype=torch.bool, device="cpu")]
+            )
     for one in plan.used:
         own = one.step.layers[name]
         assert own.k is not None
@@ -289,7 +291,7 @@ def _spans_of(plan: TextPlan, name: str, left: int | None, right: int | None, *,
             last = last if causal or right is None or not is_encoder else min(last, at + right)
             starts.append(0 if left is None else max(0, at - left))
             stops.append(last + 1)
-    ends = torch.tensor([starts, stops], dtype=torch.int32)
+    ends = torch.tensor([starts, stops], dtype=torch.int32, device="cpu")
     return Spans(ends[0][None, None], ends[1][None, None])
 
 
@@ -308,7 +310,9 @@ def _bias_of(slopes: Tensor | None, keys: int) -> Tensor | None:
     """Return the bias of ALiBi (Press et al. 2022, "Train Short, Test Long"), but for a constant of each row."""
     if slopes is None:
         return None
-    return (slopes.detach().float().cpu()[:, None] * torch.arange(keys, dtype=torch.float32))[None, :, None]
+    return (slopes.detach().float().cpu()[:, None] * torch.arange(keys, dtype=torch.float32, device="cpu"))[
+        None, :, None
+    ]
 
 
 def _check(plan: TextPlan, name: str, call: ObservedCall) -> None:
@@ -353,7 +357,7 @@ def _kept(
     heads = recorder.heads[name]
     if options.dtype is not None and is_changed_by_rounding(call.q, call.k, call.scale, options.dtype):
         raise Unreadable(TOO_COARSE.format(f"keeping it in {options.dtype}"))
-    ids = torch.tensor([plan.ids], dtype=torch.int64)
+    ids = torch.tensor([plan.ids], dtype=torch.int64, device="cpu")
     text = _text_of(plan, ids, recorder.image_token)
     numbers = call.numbers_of(heads)
     if call.heads is not None and numbers is not None and list(numbers) == list(range(call.heads.total)):

@@ -114,7 +114,7 @@ class ServedLayer(NamedTuple):
         cap = getattr(impl, "logits_soft_cap", None)
         slopes, sinks = getattr(impl, "alibi_slopes", None), getattr(impl, "sinks", None)
         if slopes is not None and not isinstance(slopes, Tensor):
-            slopes = torch.tensor(slopes, dtype=torch.float32)
+            slopes = torch.tensor(slopes, dtype=torch.float32, device="cpu")
         left, right = _window_of(getattr(impl, "sliding_window", None))
         return ServedRules(float(impl.scale), float(cap) if cap else None, slopes, sinks, left, right)
 
