@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; at runtime `__getattr__` imports these
-    from . import masks, results, scaling
+    from . import masks, results, scaling, serving
     from ._capture.api.capture import Capture, Forward, capture
     from ._capture.api.find_heads import find_heads
     from ._capture.interventions.effect import effect
@@ -54,6 +54,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "scaling",
     "segments",
+    "serving",
     "sweep",
 ]
 __version__ = "0.1.0"
@@ -83,6 +84,7 @@ _MODULES = {
     "scaled_dot_product_attention": "functional",
     "scaling": "scaling",
     "segments": "_segments.reading",
+    "serving": "serving",
     "sweep": "_capture.interventions.sweep",
 }
 

@@ -181,6 +181,7 @@ class StepRecorder:
         self._scheduled: Any = None
         self._batch: Any = None
         self._step: EngineStep | None = None
+        self._metadata: Any = None  # of the layer before, whose places were those of the step
         self._is_read = False  # whether the running step has been looked at
         self.failed: str | None = None  # the first error of this recorder, after which it records nothing
 
@@ -201,6 +202,7 @@ class StepRecorder:
     def begin_step(self, scheduled: Any) -> None:
         """Take what the scheduler has planned."""
         self._scheduled, self._batch, self._step, self._is_read = scheduled, None, None, False
+        self._metadata = None
         for one in new_requests(scheduled):
             self._note(one)
 
@@ -262,8 +264,10 @@ class StepRecorder:
         q, k, v = given
         assert q is not None
         causal = not layer.is_encoder and is_causal(metadata)
-        if StepPlaces.of(metadata, len(step.places.lengths)) != step.places:
-            raise ValueError(FEWER_TOKENS)
+        if metadata is not self._metadata:  # layers share it, and to read it waits for an accelerator
+            if StepPlaces.of(metadata, len(step.places.lengths)) != step.places:
+                raise ValueError(FEWER_TOKENS)
+            self._metadata = metadata
         total = step.places.edges[-1]
         keys: list[Tensor] = []
         if layer.key_source is None and k is not None and v is not None:
