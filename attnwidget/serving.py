@@ -47,13 +47,16 @@ def release(model: Any) -> list[str]:
 
     >>> release("localhost")
     Traceback (most recent call last):
-    ValueError: 'localhost' is not the address of a server: give one such as 'http://localhost:8000'
+    ValueError: 'localhost' is not an engine: give an LLM of vLLM, or an address such as 'http://localhost:8000'
     """
     from ._capture.serving.command import command
     from ._capture.serving.engine_calls import engine_calls
 
     engine = engine_calls(model)
     if engine is None:
-        raise ValueError(f"{type(model).__name__} is not an engine: give an LLM of vLLM, or the address of a server")
+        given = repr(model) if isinstance(model, str) else type(model).__name__
+        raise ValueError(
+            f"{given} is not an engine: give an LLM of vLLM, or an address such as 'http://localhost:8000'"
+        )
     ended = [one for found in engine.call(command("release", "")) for one in found.get("ended", ())]
     return list(dict.fromkeys(ended))

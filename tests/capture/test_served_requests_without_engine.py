@@ -375,6 +375,8 @@ def test_what_a_server_lacks_is_said(monkeypatch: pytest.MonkeyPatch, code: int,
 
 
 def test_options_of_an_engine_are_refused_for_other_models() -> None:
+    with pytest.raises(TypeError, match="or the address of a server, such as 'http://localhost:8000'"):
+        capture("localhost:8000")
     for how in ({"requests": "a"}, {"folder": "maps"}):
         with pytest.raises(ValueError, match="is for an engine that serves, such as an LLM of vLLM"):
             capture(torch.nn.Linear(1, 1), **how)  # type: ignore[arg-type]

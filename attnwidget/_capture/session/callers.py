@@ -156,6 +156,10 @@ def module_of(model: Any) -> nn.Module | None:
         raise TypeError(f"model is {kind_of(model)}: {why}")
     if callable(model):
         return None
+    if isinstance(model, str):
+        raise TypeError(
+            f"model is {model[:80]!r}: give an nn.Module, or the address of a server, such as 'http://localhost:8000'"
+        )
     raise TypeError(f"model is {kind_of(model)}: give an nn.Module, or None for all calls in the block")
 
 
