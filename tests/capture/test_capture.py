@@ -547,7 +547,7 @@ def test_what_is_captured_in_inference_mode_can_be_used_outside() -> None:
 @pytest.mark.parametrize(
     ("how", "error", "words"),
     [
-        ({"model": "gpt2"}, TypeError, "model is a str: give an nn.Module"),
+        ({"model": "gpt2"}, TypeError, "model is 'gpt2': give an nn.Module"),
         ({"model": nn.Linear}, TypeError, "model is the class Linear: give an instance"),
         ({"layers": [1.5]}, TypeError, "layers holds 1.5"),
         ({"last": 0}, ValueError, "last is 0: give 1 or more"),
