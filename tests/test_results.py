@@ -86,7 +86,7 @@ def test_the_public_names_are_those_and_no_others() -> None:
     functions = (
         "capture compare effect find_heads intervene load_sample report scaled_dot_product_attention segments sweep"
     )
-    assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling __version__".split()}
+    assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling serving __version__".split()}
     assert inspect.isfunction(attnwidget.capture)
     assert inspect.isfunction(attnwidget.compare)
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", attnwidget.__version__)
