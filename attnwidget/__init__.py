@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; at runtime `__getattr__` imports these
     from . import masks, results, scaling, serving
+    from ._atlas.atlas import Atlas
+    from ._atlas.build import atlas
     from ._capture.api.capture import Capture, Forward, capture
     from ._capture.api.find_heads import find_heads
     from ._capture.interventions.effect import effect
@@ -29,6 +31,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at runtime `__getattr__` imp
     from .stack import AttentionStack
 
 __all__ = [
+    "Atlas",
     "Attention",
     "AttentionStack",
     "AttentionWidget",
@@ -42,6 +45,7 @@ __all__ = [
     "ScaledDotProductAttention",
     "Sweep",
     "__version__",
+    "atlas",
     "capture",
     "compare",
     "effect",
@@ -60,6 +64,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Atlas": "_atlas.atlas",
     "Attention": "attention",
     "AttentionStack": "stack",
     "AttentionWidget": "_widget.widget",
@@ -72,6 +77,7 @@ _MODULES = {
     "Sample": "samples",
     "ScaledDotProductAttention": "functional",
     "Sweep": "_capture.interventions.sweep",
+    "atlas": "_atlas.build",
     "capture": "_capture.api.capture",
     "compare": "_widget.comparison.comparison_widget",
     "effect": "_capture.interventions.effect",

@@ -236,6 +236,12 @@ const toStatic = {
         write(join(STATIC, basename(table)), readFileSync(join(SOURCES, table), "utf8"));
       }
       write(join(STATIC, "page.js"), pages[0].text);
+      const { outputFiles: atlases } = await esbuild.build(atlas);
+      for (const { path, text } of atlases) {
+        const name = `atlas.${path.split(".").at(-1)}`;
+        console.log(`${name.padEnd(12)}${size(text)}`);
+        write(join(STATIC, name), text);
+      }
       write(join(STATIC, "loader.js"), loaders[0].text);
       write(join(STATIC, "widget.css"), style);
       write(join(STATIC, "parts.json"), rest);
@@ -281,6 +287,16 @@ const first = {
 
 /** Run by a page of its own, as no module: one that is opened from file:// may load none. */
 const page = { ...common, entryPoints: ["src/export-page.ts"], format: "iife", outdir: "out", write: false };
+
+/** An atlas, in a notebook and in pages: an IIFE, because a page from file:// may load no module. */
+const atlas = {
+  ...common,
+  entryPoints: ["src/atlas.ts", "src/atlas/atlas.css"],
+  format: "iife",
+  globalName: "attnwidgetAtlas",
+  outdir: "out",
+  write: false,
+};
 
 const host = {
   ...common,

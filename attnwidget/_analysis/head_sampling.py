@@ -244,6 +244,39 @@ def weight_rows(
             first = stop
 
 
+def rows_of_texts(att: AttentionBase, batches: range, rows: range) -> WeightRows | None:
+    """Compute all weights of some queries in all heads of several samples at once, sample by sample.
+
+    Returns:
+        (keys, samples · heads, rows); None if samples have different masks, or scores that are no products.
+    """
+    source = att.source
+    if not _is_plain(att) or not isinstance(source, Products):
+        return None
+    with exact(att.device):
+        shared = [SharedRows(att, batch, 0, rows, 1) for batch in batches]
+        if not all(_same(one.added, shared[0].added) for one in shared[1:]):
+            return None
+        at, dtype = slice(batches.start, batches.stop), att.result_dtype
+        capped = att.softcap
+        q = take(source.q[at], rows, 2).to(dtype) * (att.scale * (LOG2_E if capped is None else 1))
+        groups = [att.group(head) for head in range(att.shape.H)]
+        k = source.k[at] if len(groups) == att.shape.G else source.k[at][:, groups]
+        S = torch.bmm(k.to(dtype).flatten(0, 1), q.flatten(0, 1).mT).transpose(0, 1).contiguous()
+        if capped is not None:
+            S.div_(capped).tanh_().mul_(capped * LOG2_E)
+        if shared[0].added is not None:
+            S += shared[0].added
+        sinks = _sinks(att, range(att.shape.H))
+        scratch = Scratch(S.numel(), dtype, att.device)
+        found = _softmax(S, shared[0].allowed, scratch, None if sinks is None else sinks.repeat(len(batches), 1))
+    return found if bool(found.total.isfinite().all()) else None
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)
+
+
 def heads_at_once(att: AttentionBase) -> int:
     """Return the number of heads in one product: those of a key head."""
     return att.shape.H // att.shape.G if _is_plain(att) else 1

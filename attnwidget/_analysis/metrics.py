@@ -120,12 +120,8 @@ class MetricIndex:
         self.distance = distance[:, None].expand(-1, heads, -1).contiguous()
         if ids is None:
             return
-        ids = ids.to(device)
-        same = ids[:, None] == ids[self.own]  # (keys, rows)
-        after = torch.zeros_like(same)
-        after[1:] = same[:-1]
-        for name, which in {"same_token": same & (key != self.own), "induction": after & (key < self.own)}.items():
-            found = which.nonzero()
+        for name, counted in alike_cells(ids.to(device), self.own).items():
+            found = counted.nonzero()
             self.alike[name] = found[:, 0], found[:, 1]
 
     @property
@@ -133,6 +129,20 @@ class MetricIndex:
         """The metrics that `measure` computes, in its order; with learned sinks, one more at the end."""
         own = ["itself", "previous_token", "mean_distance", "streaming"] if self.own is not None else []
         return ["first_token", "last_token", *own, *self.alike, "sink", "entropy", "masked_share"]
+
+
+def alike_cells(ids: Tensor, own: Tensor) -> dict[str, Tensor]:
+    """Return the cells that each metric counts which compares tokens, (keys, rows) bool.
+
+    Args:
+        ids: the token of each key, (keys,).
+        own: the key at each query's own place, (rows,).
+    """
+    key = torch.arange(len(ids), device=ids.device)[:, None]
+    same = ids[:, None] == ids[own]  # (keys, rows)
+    after = torch.zeros_like(same)
+    after[1:] = same[:-1]
+    return {"same_token": same & (key != own), "induction": after & (key < own)}
 
 
 class AllowedRows:

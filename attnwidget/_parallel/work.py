@@ -34,7 +34,7 @@ class Work:
     """
 
     def __init__(self, tasks: Sequence[Task], executor: Executor | None) -> None:
-        self._tasks, self._workers = tasks, workers_of(executor)
+        self._tasks, self._workers = [*tasks], workers_of(executor)
         self._waiting, self._given = deque(range(len(tasks))), dict[Future[Any], int]()
         self._sent: dict[Subject, SentSubject] = {}
         self._of_subject = Counter(task.subject for task in tasks)  # the number without a result
@@ -43,10 +43,23 @@ class Work:
         self._error: RuntimeError | None = None
         self.left = len(tasks)
 
+    def add(self, task: Task) -> None:
+        """Add a task behind all others."""
+        self._waiting.append(len(self._tasks))
+        self._tasks.append(task)
+        self._of_subject[task.subject] += 1
+        self._all += task.cells
+        self.left += 1
+
     @property
     def share(self) -> float:
         """The finished share."""
         return 1.0 if self.left == 0 else min(self._done / self._all, 1.0)
+
+    @property
+    def size(self) -> int:
+        """The number of workers, busy or not."""
+        return self._workers.count()
 
     @property
     def workers(self) -> int:

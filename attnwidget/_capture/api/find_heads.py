@@ -19,11 +19,10 @@ from ..._tokens.inputs import check_tokens
 from ..._utils.validation import as_number, as_size, kind_of, told
 from ...attention import Attention
 from ...stack import AttentionStack
-from ..call.call_text import UNKNOWN
-from ..modules.module_walk import device_of
 from ..session.callers import module_of
 from ..text.labels import can_spell
 from .capture import Capture, Forward, capture
+from .texts import TextOfSample, TextSample, inputs_of, samples_of_forward
 
 TO_NULL = "query_focused"  # the kind that needs a query without content
 
@@ -186,23 +185,6 @@ class _Spread:
         return [{"kind": kind, **where, "rank": rank, **one} for rank, one in enumerate(found[:top], 1)]
 
 
-class _Sample(NamedTuple):
-    """One text: its layers by number and name, each with a number for each token of its keys."""
-
-    layers: list[tuple[int, str, Attention, Tensor | None]]
-    batch: int
-    text: _TextOfSample
-    forward: Forward | None = None
-
-
-class _TextOfSample(NamedTuple):
-    """What segments are found by: ids with a tokenizer, or a string for each token."""
-
-    tokenizer: Any = None
-    ids: Tensor | None = None
-    tokens: list[str] | None = None
-
-
 class _Asked(NamedTuple):
     """The questions for each text."""
 
@@ -226,7 +208,7 @@ class _Asked(NamedTuple):
     def _needs_segments(self, segments: Any) -> bool:
         return segments is not None or any(kind in NEEDS for kind in self.kinds)
 
-    def _measure(self, one: _Sample, number: int, known: _SegmentsOfText, spread: _Spread, sign: int) -> None:
+    def _measure(self, one: TextSample, number: int, known: _SegmentsOfText, spread: _Spread, sign: int) -> None:
         roles = {**known.roles, **self.roles}
         plan = RowPlan([att.shape for _, _, att, _ in one.layers], one.batch)
         for place, (layer, name, att, ids) in enumerate(one.layers):
@@ -280,7 +262,7 @@ def _is_recorded(given: Any) -> bool:
     return isinstance(given, Forward | AttentionStack | Attention)
 
 
-def _samples(source: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator[_Sample]:
+def _samples(source: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator[TextSample]:
     """Yield each text of a model, a capture or a stack.
 
     Args:
@@ -296,50 +278,23 @@ def _samples(source: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator
         if texts is not None:
             raise ValueError("texts are for models; a capture has its own texts: leave them out")
         for forward in source if isinstance(source, Capture) else [source]:
-            yield from _of_forward(forward, main=main)
+            yield from samples_of_forward(forward, main=main)
     else:
         yield from _of_model(source, texts, tokenizer, main=main)
 
 
-def _of_stack(stack: AttentionStack, texts: Any) -> Iterator[_Sample]:
+def _of_stack(stack: AttentionStack, texts: Any) -> Iterator[TextSample]:
     for batch in range(max(att.shape.B for att in stack)):
         layers = []
         for number, (name, att) in enumerate(zip(stack.names, stack, strict=True)):
             if batch < att.shape.B:
                 tokens = None if texts is None else check_tokens(texts, att.shape.B, att.shape.K, "texts")
                 layers.append((number, name, att, None if tokens is None else as_ids(tokens[batch])))
-                text = _TextOfSample(tokens=None if tokens is None else tokens[batch])
-        yield _Sample(layers, batch, text)
+                text = TextOfSample(tokens=None if tokens is None else tokens[batch])
+        yield TextSample(layers, batch, text)
 
 
-def _of_forward(forward: Forward, *, main: bool, ids: Tensor | None = None) -> Iterator[_Sample]:
-    """Yield the samples of one forward pass; `ids` were read by the model, if the capture does not know them."""
-    numbers = {name: number for number, name in enumerate(forward.attention.names)}
-    stacks = [one for one in forward.stacks().values() if not one.cross]
-    if main and (of_text := forward._main_stack()) is not None:  # noqa: SLF001
-        stacks = [of_text]
-    layers: list[tuple[int, str, Attention, Sequence[Tensor | None] | None]] = []
-    side = stacks[-1].keys
-    raw = ids if side.ids is None else side.ids
-    for one in stacks:
-        words = one.keys.as_words(forward.tokenizer)
-        known: list[Tensor | None] | None = None if words is None else [as_ids(sample) for sample in words]
-        for name, att in zip(one.records, one.attention, strict=True):
-            if known is None and ids is not None and ids.shape == (att.shape.B, att.shape.K):
-                known = [*ids]
-            layers.append((numbers[name], name, att, known))
-    layers.sort(key=lambda layer: layer[0])
-    for batch in range(max(att.shape.B for _, _, att, _ in layers)):
-        there = [layer for layer in layers if batch < layer[2].shape.B]
-        text = _TextOfSample(
-            forward.tokenizer if can_spell(forward.tokenizer) else None,
-            None if raw is None or batch >= len(raw) or bool((raw[batch] == UNKNOWN).any()) else raw[batch],
-        )
-        of_layers = [(i, name, att, None if k is None else k[batch]) for i, name, att, k in there]
-        yield _Sample(of_layers, batch, text, forward)
-
-
-def _of_model(model: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator[_Sample]:
+def _of_model(model: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator[TextSample]:
     """Run a model on each text in turn, and yield its samples."""
     module = module_of(model)
     if module is None:
@@ -351,30 +306,12 @@ def _of_model(model: Any, texts: Any, tokenizer: Any, *, main: bool) -> Iterator
     for text in texts:
         cap = capture(model, tokenizer=tokenizer, values=False)
         spelling = tokenizer if can_spell(tokenizer) else cap.tokenizer
-        inputs = _inputs_of(text, spelling, module)
+        inputs = inputs_of(text, spelling, module)
         with torch.no_grad(), cap:
             module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else inputs
         for forward in cap:
-            yield from _of_forward(forward, main=main, ids=ids if isinstance(ids, Tensor) else None)
-
-
-def _inputs_of(text: Any, tokenizer: Any, module: torch.nn.Module) -> Any:
-    """Return the model's arguments for a text: by name, or ids (1, n)."""
-    device = device_of(module)
-    if isinstance(text, str):
-        if not can_spell(tokenizer):
-            raise ValueError(f"texts holds a string, {told(text)}: give the tokenizer as well, as tokenizer=, or ids")
-        if not callable(tokenizer):
-            found = tokenizer.encode(text)
-            return torch.tensor([list(getattr(found, "ids", found))], device=device)
-        text = tokenizer(text, return_tensors="pt")
-    if isinstance(text, Mapping) or hasattr(text, "keys"):
-        return {name: x.to(device) if isinstance(x, Tensor) else x for name, x in dict(text).items()}
-    ids = torch.as_tensor(text, device=device)
-    if ids.ndim not in (1, 2) or ids.is_floating_point():
-        raise TypeError(f"a text is {told(text)}: give a string, ids, or a dict of the model's arguments")
-    return ids[None] if ids.ndim == 1 else ids
+            yield from samples_of_forward(forward, main=main, ids=ids if isinstance(ids, Tensor) else None)
 
 
 # Segments.
@@ -387,7 +324,7 @@ class _SegmentsOfText(NamedTuple):
     roles: Mapping[str, Sequence[str]] = {}
 
     @classmethod
-    def of(cls, given: Any, number: int, one: _Sample) -> _SegmentsOfText:
+    def of(cls, given: Any, number: int, one: TextSample) -> _SegmentsOfText:
         """Return the segments of one text, from those given for all texts or for each."""
         if given is None:
             return cls._of_capture(one)
@@ -405,7 +342,7 @@ class _SegmentsOfText(NamedTuple):
         return cls._read(found, guessed=isinstance(given, str))
 
     @classmethod
-    def _of_capture(cls, one: _Sample) -> _SegmentsOfText:
+    def _of_capture(cls, one: TextSample) -> _SegmentsOfText:
         """Return a capture's own segments, prompt and answer of a generated text; else nothing."""
         if one.forward is None:
             return cls()

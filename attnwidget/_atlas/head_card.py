@@ -1,0 +1,128 @@
+"""The card of a head: all that an atlas knows about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .._utils.readable import Readable
+from .sentences import short
+
+
+@dataclass(frozen=True)
+class OverTexts:
+    """A metric over texts; each text counts the same.
+
+    mean, std: std with n − 1; None for one text.
+    least, most: exact.
+    n: the number of texts in which the metric has something to average.
+    counts: texts by bins of the metric, int64.
+    edges: of the bins, one more; smaller and larger values are in the first and the last bin.
+    """
+
+    mean: float
+    std: float | None
+    least: float
+    most: float
+    n: int
+    counts: Tensor
+    edges: Tensor
+
+
+@dataclass(frozen=True)
+class AtlasLink:
+    """A link in its text.
+
+    text: the number of the text, as given to `atlas`.
+    query, key: positions in the text.
+    weight: of the query on the key.
+    tokens: of the excerpt.
+    places: the position of each of these tokens.
+    weights: of the query on each of these tokens.
+    writes: tokens whose logits the key's value raises most; empty if unknown.
+    """
+
+    text: int
+    query: int
+    key: int
+    weight: float
+    tokens: list[str]
+    places: list[int]
+    weights: list[float]
+    writes: list[str]
+
+    def __str__(self) -> str:
+        words = dict(zip(self.places, self.tokens, strict=True))
+        there = f"query {self.query:,} {words[self.query]!r} → key {self.key:,} {words[self.key]!r}"
+        return f"text {self.text:,}, {there}: {short(self.weight)}"
+
+
+@dataclass(frozen=True, repr=False)
+class HeadCard(Readable):
+    """One head over all texts of an atlas.
+
+    sentence: what it does, in words with the numbers of this card.
+    labels: the same in two or three words each, to search by.
+    metrics: over texts, by name: those of `Metrics`, "sink", "streaming" (as in `find_heads`), "output" (the mean size
+        of what the head writes into the residual stream; of its own output if W_O is unknown) and "effect".
+    distances: the least and the greatest query − key of each bin.
+    by_distance: the mean weight of all pairs in each bin, (bins,); NaN without pairs. Also among content tokens alone,
+        which are neither the first nor special: `content_by_distance`.
+    share_by_distance: the share of all weight in each bin, (bins,).
+    positions: the first key of each bin.
+    by_position: the mean weight that a key receives from a query that may attend to it, (bins,); among content tokens
+        alone: `content_by_position`.
+    kinds: names of kinds of tokens.
+    by_kind: the mean weight that queries of a kind (rows) give to keys of a kind (columns); NaN without such queries.
+    on_kind: the share of all weight on keys of each kind.
+    set_aside: the share of all weight on first and special tokens, which content links leave out.
+    strongest: links with the largest weights, at most two of one text, of queries that may attend to eight keys or, in
+        shorter texts, to the most.
+    ordinary: links drawn at random: a random such query of a random text, and its strongest key.
+    strongest_content, ordinary_content: the same, with query and key neither first nor special.
+    writes: tokens whose logits the mean output raises most; empty if unknown.
+    copied: among the ordinary links, how many raise the key's own token most, or nearly (ten tokens), and their number;
+        None if unknown.
+    unwritten: why `writes` is unknown; None if it is known.
+    texts: the number of texts.
+    """
+
+    layer: int
+    name: str
+    head: int
+    sentence: str
+    labels: list[str]
+    texts: int
+    metrics: dict[str, OverTexts]
+    distances: list[tuple[int, int]]
+    by_distance: Tensor
+    share_by_distance: Tensor
+    content_by_distance: Tensor
+    positions: list[int]
+    by_position: Tensor
+    content_by_position: Tensor
+    kinds: list[str]
+    by_kind: Tensor
+    on_kind: dict[str, float]
+    set_aside: float
+    strongest: list[AtlasLink]
+    ordinary: list[AtlasLink]
+    strongest_content: list[AtlasLink]
+    ordinary_content: list[AtlasLink]
+    writes: list[str]
+    copied: tuple[int, int] | None
+    unwritten: str | None
+
+    def __str__(self) -> str:
+        lines = [f"Layer {self.layer}, head {self.head} over {self.texts:,} texts: {self.sentence}"]
+        width = max(map(len, self.metrics), default=0)
+        for name, one in self.metrics.items():
+            spread = "" if one.std is None else f" ± {one.std:.3g}"
+            lines.append(f"  {name:{width}}  {one.mean:.4g}{spread}")
+        lines.append(f"  {self.set_aside:.0%} of its weight is on first and special tokens")
+        lines += [f"  strongest: {one}" for one in self.strongest[:3]]
+        lines += [f"  ordinary: {one}" for one in self.ordinary[:3]]
+        if self.writes:
+            lines.append(f"  writes {', '.join(map(repr, self.writes[:5]))}")
+        return "\n".join(lines)
