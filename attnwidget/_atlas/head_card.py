@@ -76,7 +76,7 @@ class HeadCard(Readable):
     kinds: names of kinds of tokens.
     by_kind: the mean weight that queries of a kind (rows) give to keys of a kind (columns); NaN without such queries.
     on_kind: the share of all weight on keys of each kind.
-    set_aside: the share of all weight on first and special tokens, which content links leave out.
+    set_aside: the share of the weight on first and special tokens, which content links leave out, the mean over texts.
     strongest: links with the largest weights, at most two of one text, of queries that may attend to eight keys or, in
         shorter texts, to the most.
     ordinary: links drawn at random: a random such query of a random text, and its strongest key.

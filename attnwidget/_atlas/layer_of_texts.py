@@ -17,13 +17,13 @@ from .._engine.base import AttentionBase
 from .._engine.matmul import exact
 from .bins import DISTANCES, SIDE, distance_bins, position_bins
 from .links import CONTENT, OF_A_TEXT, Links, excerpt_places, mixed
-from .token_kinds import TextFacts
+from .token_kinds import ASIDE, TextFacts
 
 MOST_CELLS = 1 << 24  # of a head in one text; of a longer text evenly spread rows are computed
 AT_ONCE = 1 << 20  # cells of all heads of the texts that are computed together
 CHOICES = 8  # keys that a link's query can choose from, if any query of the text has so many
 MOST_INDICES = 4  # kept; each is as large as a block
-METRICS = (*MEASURED, "output", "effect")
+METRICS = (*MEASURED, "set_aside", "output", "effect")
 
 
 class LayerOfTexts(NamedTuple):
@@ -299,7 +299,8 @@ class _Measuring:
         size = unknown if self.output is None else (self.size / self.kind_rows.sum(2)).cpu()[None]
         with exact(self.att.device):
             links = self._links(texts, salt)
-        metrics = torch.cat([means, size, unknown])
+        aside = (self.kinds[..., :ASIDE].sum((2, 3)) / self.kind_rows.sum(2)).cpu()[None]
+        metrics = torch.cat([means, aside, size, unknown])
         return LayerOfTexts(metrics, self._sums(), links, len(self.queries) < self.att.shape.Q)
 
     def _sums(self) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from .._tokens.tokenizers import is_special
 from .._utils.validation import kind_of
 
 FIRST, SPECIAL, PUNCTUATION, OTHER = "first token", "special", "punctuation", "other"
+ASIDE = 2  # of the kinds, the first ones: what content links leave out
 Reader = Callable[[str], bool]
 MARKS = re.compile(r"^(##|[Ġ▁Ċ ]+)|(</w>)$")  # of subwords: WordPiece, byte-level and sentencepiece, BPE
 
@@ -117,4 +118,4 @@ class TextFacts(NamedTuple):
             numbers[:1] = 0
         else:
             numbers, ids = kinds.of(words), as_ids(words)
-        return cls(words, ids, numbers, numbers > 1)
+        return cls(words, ids, numbers, numbers >= ASIDE)

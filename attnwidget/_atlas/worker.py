@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from .._capture.api.capture import capture
 from .._capture.api.texts import TextSample, inputs_of, samples_of_forward
 from .._capture.session.callers import module_of
 from .._utils.indexing import cuts
+from .._utils.validation import kind_of
 from .corpus import Chunk
 from .effects import NOT_CAUSAL, Loss, effects_of, next_token_loss, reads_ahead
 from .layer_of_texts import IndexCache, LayerOfTexts, Projected, layer_salts, measure_layer, texts_at_once
@@ -22,6 +24,7 @@ from .links import excerpt_places
 from .token_kinds import KindsOfTokens, TextFacts
 from .totals import LayerTotals
 
+NO_TOKENS = "the text has no tokens"
 MOST_BYTES = 1 << 28  # of q, k and v in one run of the model, unless one text has more
 MOST_TOGETHER = 64  # texts in one run
 SEEN = 64  # queries, to see whether a model reads ahead
@@ -152,6 +155,8 @@ class AtlasWorker:
         texts: list[tuple[int, Any]] = []
         for number, text in enumerate(chunk.texts, chunk.first):
             try:
+                if isinstance(text, list | tuple) and not text:
+                    raise ValueError(NO_TOKENS)
                 inputs = inputs_of(text, tokenizer, module)
                 _check_one_text(inputs)
                 texts.append((number, inputs))
@@ -193,7 +198,8 @@ class AtlasWorker:
     def _measured(self, together: Sequence[tuple[int, Any]]) -> _Measured:
         model, module, tokenizer = self.loaded()
         inputs = _joined([one for _, one in together])
-        with self._lock, torch.no_grad():  # a capture in another thread would record these calls too
+        with self._lock, torch.no_grad(), warnings.catch_warnings():  # another thread's capture would see these calls
+            warnings.filterwarnings("ignore", module="attnwidget")  # `unseen` and `skipped` have what they say
             cap = capture(model, tokenizer=tokenizer, strict=False)
             with cap:
                 module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
@@ -326,13 +332,13 @@ def read_model(model: Any, tokenizer: Any) -> tuple[Any, Any]:
     Raises:
         TypeError, ValueError: it is no model, or in training mode.
     """
-    if module_of(model) is None and callable(model):
+    if _module_in(model) is None and callable(model):
         given = model()
         model, tokenizer = given if isinstance(given, tuple) and len(given) == 2 else (given, tokenizer)
-    module = module_of(model)
+    module = _module_in(model)
     if module is None:
         raise TypeError(
-            f"model is {type(model).__name__}: give an nn.Module, an object with one as .model, or a function that "
+            f"model is {kind_of(model)}: give an nn.Module, an object with one as .model, or a function that "
             "returns one, alone or with its tokenizer"
         )
     if module.training:
@@ -340,10 +346,17 @@ def read_model(model: Any, tokenizer: Any) -> tuple[Any, Any]:
     return model, tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
 
 
+def _module_in(model: Any) -> torch.nn.Module | None:
+    try:
+        return module_of(model)
+    except TypeError:
+        return None
+
+
 def _check_one_text(inputs: Any) -> None:
     tensors = [x for x in inputs.values() if isinstance(x, Tensor)] if isinstance(inputs, Mapping) else [inputs]
     if any(x.numel() == 0 for x in tensors):
-        raise ValueError("the text has no tokens")
+        raise ValueError(NO_TOKENS)
     if not tensors or any(x.ndim > 0 and len(x) != 1 for x in tensors):
         raise ValueError("a text has several samples: give each sample as a text of its own")
 

@@ -97,10 +97,10 @@ class AtlasWidget(anywidget.AnyWidget):
             atlas = self._other if content.get("side") == 1 and self._other is not None else self._atlas
             return card_of(atlas, content["layer"], content["head"])
         if content.get("kind") == "open":
-            return self.open(content["text"], **{name: content[name] for name in PLACE})
+            return self.open_text(content["text"], **{name: content[name] for name in PLACE})
         raise ValueError(f"there is no message {content.get('kind')!r}: give 'card' or 'open'")
 
-    def open(self, text: int, layer: int, head: int, query: int | None = None, key: int | None = None) -> str:
+    def open_text(self, text: int, layer: int, head: int, query: int | None = None, key: int | None = None) -> str:
         """Run the model on a text and keep its widget as `opened`, with a head and a pair chosen.
 
         Returns:

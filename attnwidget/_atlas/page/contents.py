@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -29,6 +30,7 @@ METRICS = {
     "streaming": ("Streaming", "The mean weight on the first 4 and the last 64 tokens, where there are others."),
     "learned_sink": ("Learned sink", "The mean weight on the learned sink."),
     "masked_share": ("Masked", "The share of keys that a query may not attend to."),
+    "set_aside": ("First or special", "The mean weight on first and special tokens."),
     "output": ("Output size", "The mean size of what the head adds to the residual stream."),
     "effect": ("Effect on the loss", "The change of the mean loss without the head, in nats."),
 }
@@ -56,7 +58,6 @@ def index_of(atlas: Atlas, other: Atlas | None, title: str | None, *, live: bool
         "layers": atlas.layers,
         "counts": atlas.heads_of_layers,
         "metrics": [{"name": name, "label": METRICS[name][0], "about": METRICS[name][1]} for name in known],
-        "bins": [],
         "facts": facts,
         "notes": _notes(atlas),
         "plane": plane.places.tolist(),
@@ -74,23 +75,25 @@ def _other_title(atlas: Atlas, other: Atlas) -> str:
 def _side(atlas: Atlas, title: str) -> dict[str, Any]:
     records = atlas.heads()
     names = [name for name in METRICS if name in atlas.metrics]
-    all_shares, of_content = atlas.shares_by_distance()
+    weights, pairs = atlas.distances()
+    curves = [[_coarse(*one) for one in zip(weights[which], pairs[which], strict=True)] for which in (0, 1)]
     return {
         "title": title,
         "values": {name: [_short(one[name]) for one in records] for name in names},
         "sentences": [one["sentence"] for one in records],
         "labels": [one["labels"] for one in records],
         "aside": [_short(one["set_aside"]) for one in records],
-        "shares": [_coarse(one) for one in all_shares],
-        "contentShares": [_coarse(one) for one in of_content],
+        "curves": curves[0],
+        "contentCurves": curves[1],
     }
 
 
-def _coarse(share: Tensor) -> list[float | None]:
-    """Return the share by distance in few bars: keys after the query, its own, keys before it."""
+def _coarse(weights: Tensor, pairs: Tensor) -> list[float | None]:
+    """Return the mean weight by distance in few bars: keys after the query, its own, keys before it."""
     side = SIDE - 1
-    exact = share[side - EXACT : side + EXACT + 1].tolist()
-    return [_short(x) for x in (float(share[: side - EXACT].sum()), *exact, float(share[side + EXACT + 1 :].sum()))]
+    cuts = [0, *range(side - EXACT, side + EXACT + 2), len(weights)]
+    spans = [slice(low, high) for low, high in pairwise(cuts)]
+    return [_short(float(weights[one].sum() / pairs[one].sum())) for one in spans]
 
 
 def _notes(atlas: Atlas) -> list[str]:

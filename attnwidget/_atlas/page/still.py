@@ -32,10 +32,10 @@ def still_of(index: dict[str, Any]) -> bytes:
             x = LEFT + head * (TILE + GAP)
             share = 0.0 if values[at] is None else min(1.0, abs(values[at]) / most)
             draw.rectangle((x, y, x + TILE - 1, y + TILE - 1), (*DATA, round(24 + 231 * share)))
-            shares = [one or 0.0 for one in index["shares"][at]]
-            highest = max(shares) or 1.0
-            step = TILE / len(shares)
-            for i, one in enumerate(shares):
+            curve = [one or 0.0 for one in index["curves"][at]]
+            highest = max(curve) or 1.0
+            step = TILE / len(curve)
+            for i, one in enumerate(curve):
                 top = y + TILE - 1 - round(CURVE * one / highest)
                 draw.rectangle((x + i * step, top, x + (i + 1) * step - 1, y + TILE - 1), (90, 96, 106, 150))
             at += 1

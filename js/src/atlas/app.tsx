@@ -99,8 +99,8 @@ export function AtlasApp({ source }: { readonly source: Source }) {
       </div>
       <p class="aw-atlas-legend" role="status">
         {words.trim() === "" ? "" : `${found.size} of ${heads.length} heads. `}
-        Shade and number: {name?.about} {side === "change" ? `(${other?.title} − ${index.title})` : ""} Curve: weight by
-        distance, {aside ? "between content tokens, " : ""}keys before the query on the right.
+        Shade and number: {name?.about} {side === "change" ? `(${other?.title} − ${index.title})` : ""} Curve: mean
+        weight by distance, {aside ? "between content tokens, " : ""}keys before the query on the right.
       </p>
       <div class="aw-atlas-overview">
         <HeadMap
@@ -109,7 +109,7 @@ export function AtlasApp({ source }: { readonly source: Source }) {
           values={values}
           most={most}
           signed={signed}
-          shares={aside ? shown.contentShares : shown.shares}
+          curves={aside ? shown.contentCurves : shown.curves}
           name={name?.label ?? metric}
           found={found}
           sorted={sorted}

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { Curve, Histogram } from "./charts";
-import { brief, type Card, type HeadAt, type Index, type Side, type Source } from "./contents";
+import { brief, type Card, type HeadAt, type Index, type Side, type Source, share } from "./contents";
 import { HeadLinks } from "./links";
 import { shade } from "./tile";
 
@@ -70,16 +70,18 @@ export function HeadCard({ source, side, of, head, metric, aside, onChoose, onCl
               <Histogram name={labelOf(index, metric)} of={card.metrics[metric]} />
             )}
           </div>
-          <HeadLinks
-            key={`${side}-${head.at}`}
-            card={card}
-            aside={aside}
-            open={open && side === 0 ? (link) => open(link.text, head.layer, head.head, link.query, link.key) : null}
-          />
-          <div class="aw-atlas-more-facts">
-            <Kinds index={index} card={card} />
-            <Facts index={index} card={card} metric={metric} />
-            <Similar index={index} card={card} onChoose={onChoose} />
+          <div class="aw-atlas-body">
+            <HeadLinks
+              key={`${side}-${head.at}`}
+              card={card}
+              aside={aside}
+              open={open && side === 0 ? (link) => open(link.text, head.layer, head.head, link.query, link.key) : null}
+            />
+            <div class="aw-atlas-more-facts">
+              <Kinds index={index} card={card} />
+              <Facts index={index} card={card} metric={metric} />
+              <Similar index={index} card={card} onChoose={onChoose} />
+            </div>
           </div>
         </>
       )}
@@ -114,7 +116,7 @@ function Kinds({ index, card }: { readonly index: Index; readonly card: Card }) 
                   data-deep={(value ?? 0) > 0.55 || undefined}
                   style={{ background: shade(value, 1, false) }}
                 >
-                  {brief(value)}
+                  {share(value)}
                 </td>
               ))}
             </tr>

@@ -7,6 +7,8 @@ export interface Metric {
   readonly about: string;
 }
 
+export type Curve = readonly (number | null)[];
+
 /** One model's numbers, each list in the order of all heads. */
 export interface Side {
   readonly title: string;
@@ -14,9 +16,9 @@ export interface Side {
   readonly sentences: readonly string[];
   readonly labels: readonly (readonly string[])[];
   readonly aside: readonly number[];
-  /** The share of the weight by distance, of all links and of content links, in a few bins. */
-  readonly shares: readonly (readonly number[])[];
-  readonly contentShares: readonly (readonly number[])[];
+  /** The mean weight by distance, of all links and of content links, in a few bins. */
+  readonly curves: readonly Curve[];
+  readonly contentCurves: readonly Curve[];
 }
 
 export interface Index extends Side {
@@ -24,8 +26,6 @@ export interface Index extends Side {
   /** The number of heads of each layer. */
   readonly counts: readonly number[];
   readonly metrics: readonly Metric[];
-  /** The distance of each bin of the small pictures, in words. */
-  readonly bins: readonly string[];
   readonly facts: readonly string[];
   readonly notes: readonly string[];
   readonly plane: readonly (readonly [number, number])[];
@@ -123,6 +123,11 @@ export function brief(value: number | null | undefined): string {
   if (size < 0.005) return `${sign}${size.toExponential(0).replace("-", "−")}`;
   if (size < 0.995) return sign + size.toFixed(2).replace(/^0/, "");
   return sign + (size < 9.95 ? size.toFixed(1) : Math.round(size).toLocaleString("en"));
+}
+
+/** A share in a cell: nothing below .005, "–" if unknown. */
+export function share(value: number | null): string {
+  return value !== null && value < 0.005 ? "" : brief(value);
 }
 
 /** The values' range: from 0 to the largest, or as far below 0 as above. */

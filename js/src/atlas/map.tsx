@@ -1,7 +1,7 @@
 /** The map: all heads, layer by layer, or in the order of a metric. */
 
 import { useRef } from "preact/hooks";
-import type { HeadAt, Index } from "./contents";
+import type { Curve, HeadAt, Index } from "./contents";
 import { Tile } from "./tile";
 
 export interface MapProps {
@@ -10,7 +10,7 @@ export interface MapProps {
   readonly values: readonly (number | null)[];
   readonly most: number;
   readonly signed: boolean;
-  readonly shares: readonly (readonly number[])[];
+  readonly curves: readonly Curve[];
   readonly name: string;
   readonly found: ReadonlySet<number>;
   readonly sorted: boolean;
@@ -44,7 +44,7 @@ export function HeadMap({ index, heads, values, found, sorted, chosen, ...rest }
       value={values[head.at] ?? null}
       most={rest.most}
       signed={rest.signed}
-      shares={rest.shares[head.at] ?? []}
+      curve={rest.curves[head.at] ?? []}
       chosen={chosen?.at === head.at}
       beside={rest.beside?.at === head.at}
       faded={!found.has(head.at)}

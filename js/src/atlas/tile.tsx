@@ -1,6 +1,6 @@
 /** The small picture of a head: its weight by distance over the shade of a metric. */
 
-import { brief, type HeadAt } from "./contents";
+import { brief, type Curve, type HeadAt } from "./contents";
 
 /** The fill of a number, from paper to the color of data; of a change, one of two colors. */
 export function shade(value: number | null, most: number, signed: boolean): string {
@@ -23,7 +23,7 @@ export interface TileProps {
   readonly value: number | null;
   readonly most: number;
   readonly signed: boolean;
-  readonly shares: readonly number[];
+  readonly curve: Curve;
   readonly chosen: boolean;
   readonly beside: boolean;
   readonly faded: boolean;
@@ -34,7 +34,7 @@ export interface TileProps {
   onChoose(beside: boolean): void;
 }
 
-export function Tile({ head, value, most, signed, shares, chosen, beside, faded, first, name, ...rest }: TileProps) {
+export function Tile({ head, value, most, signed, curve, chosen, beside, faded, first, name, ...rest }: TileProps) {
   const share = value === null ? 0 : Math.abs(value) / most;
   return (
     <button
@@ -53,7 +53,7 @@ export function Tile({ head, value, most, signed, shares, chosen, beside, faded,
       onClick={(event) => rest.onChoose(event.shiftKey)}
     >
       <svg viewBox="0 0 1 1" preserveAspectRatio="none" aria-hidden="true">
-        <path d={area(shares)} />
+        <path d={area(curve)} />
       </svg>
       <span>{rest.numbered ? `${head.layer}·${head.head}` : brief(value)}</span>
     </button>
