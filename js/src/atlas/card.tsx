@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Curve, Histogram } from "./charts";
 import { brief, type Card, type HeadAt, type Index, type Side, type Source, share } from "./contents";
 import { HeadLinks } from "./links";
-import { shade } from "./tile";
+import { DEEP, shade } from "./tile";
 
 export interface CardProps {
   readonly source: Source;
@@ -113,7 +113,7 @@ function Kinds({ index, card }: { readonly index: Index; readonly card: Card }) 
               {row.map((value, column) => (
                 <td
                   key={index.kinds[column]}
-                  data-deep={(value ?? 0) > 0.55 || undefined}
+                  data-deep={(value ?? 0) > DEEP || undefined}
                   style={{ background: shade(value, 1, false) }}
                 >
                   {share(value)}

@@ -103,15 +103,17 @@ export function headsOf(index: Index): HeadAt[] {
   return heads;
 }
 
-/** Whether all words are found in what is known about a head. */
+const PLACES = /layer\s+(\d+)|head\s+(\d+)|(\d+)[·.](\d+)/g;
+
+/** Whether a head is the one that is asked for by number, and all other words begin words that are known about it. */
 export function matches(index: Index, { layer, head, at }: HeadAt, words: string): boolean {
-  const asked = words
-    .toLowerCase()
-    .split(/[\s,]+/)
-    .filter(Boolean);
-  const of = [...(index.labels[at] ?? []), index.sentences[at], `layer ${layer} head ${head} ${layer}·${head}`];
-  const text = of.join(" ").toLowerCase();
-  return asked.every((word) => text.includes(word));
+  const asked = words.toLowerCase();
+  for (const [, ofLayer, ofHead, both, second] of asked.matchAll(PLACES)) {
+    if ((ofLayer ?? both ?? `${layer}`) !== `${layer}` || (ofHead ?? second ?? `${head}`) !== `${head}`) return false;
+  }
+  const known = ` ${[...(index.labels[at] ?? []), index.sentences[at]].join(" ").toLowerCase()}`;
+  const rest = asked.replace(PLACES, " ").split(/[\s,]+/);
+  return rest.every((word) => known.includes(` ${word}`));
 }
 
 /** A number in a few letters: .23, 1.0, 12.3, −.05; "–" if unknown. */

@@ -2,10 +2,15 @@
 
 import { brief, type Curve, type HeadAt } from "./contents";
 
+/** Of the color of data in the deepest fill, in per cent: text stays readable on it. */
+const DEEPEST = 80;
+/** From this share on, black is more readable than white on a fill of a dark page. */
+export const DEEP = 0.83;
+
 /** The fill of a number, from paper to the color of data; of a change, one of two colors. */
 export function shade(value: number | null, most: number, signed: boolean): string {
   if (value === null) return "transparent";
-  const share = Math.round(100 * Math.min(1, Math.abs(value) / most));
+  const share = Math.round(DEEPEST * Math.min(1, Math.abs(value) / most));
   const color = !signed ? "--aw-data" : value < 0 ? "--aw-below" : "--aw-above";
   return `color-mix(in oklab, var(${color}) ${share}%, var(--aw-zero))`;
 }
@@ -44,7 +49,7 @@ export function Tile({ head, value, most, signed, curve, chosen, beside, faded, 
       data-chosen={chosen || undefined}
       data-beside={beside || undefined}
       data-faded={faded || undefined}
-      data-deep={share > 0.55 || undefined}
+      data-deep={share > DEEP || undefined}
       aria-pressed={chosen}
       aria-label={`Layer ${head.layer}, head ${head.head}: ${rest.sentence} ${name} ${brief(value)}`}
       title={`Layer ${head.layer}, head ${head.head}\n${rest.sentence}\n${name} ${brief(value)}`}
