@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Curve, Histogram } from "./charts";
 import { brief, type Card, type HeadAt, type Index, type Side, type Source, share } from "./contents";
 import { HeadLinks } from "./links";
-import { DEEP, shade } from "./tile";
+import { shade } from "./tile";
 
 export interface CardProps {
   readonly source: Source;
@@ -111,11 +111,7 @@ function Kinds({ index, card }: { readonly index: Index; readonly card: Card }) 
             <tr key={index.kinds[at]}>
               <th scope="row">{index.kinds[at]}</th>
               {row.map((value, column) => (
-                <td
-                  key={index.kinds[column]}
-                  data-deep={(value ?? 0) > DEEP || undefined}
-                  style={{ background: shade(value, 1, false) }}
-                >
+                <td key={index.kinds[column]} style={{ background: shade(value, 1, false) }}>
                   {share(value)}
                 </td>
               ))}

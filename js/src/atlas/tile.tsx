@@ -2,17 +2,12 @@
 
 import { brief, type Curve, type HeadAt } from "./contents";
 
-/** Of the color of data in the deepest fill, in per cent: text stays readable on it. */
-const DEEPEST = 80;
-/** From this share on, black is more readable than white on a fill of a dark page. */
-export const DEEP = 0.83;
-
 /** The fill of a number, from paper to the color of data; of a change, one of two colors. */
 export function shade(value: number | null, most: number, signed: boolean): string {
   if (value === null) return "transparent";
-  const share = Math.round(DEEPEST * Math.min(1, Math.abs(value) / most));
+  const share = Math.min(1, Math.abs(value) / most).toFixed(3);
   const color = !signed ? "--aw-data" : value < 0 ? "--aw-below" : "--aw-above";
-  return `color-mix(in oklab, var(${color}) ${share}%, var(--aw-zero))`;
+  return `color-mix(in oklab, var(${color}) calc(${share} * var(--aw-deepest)), var(--aw-zero))`;
 }
 
 /** A curve from the left to the right edge, as the path of a filled area in a box of 1 × 1. */
@@ -40,7 +35,6 @@ export interface TileProps {
 }
 
 export function Tile({ head, value, most, signed, curve, chosen, beside, faded, first, name, ...rest }: TileProps) {
-  const share = value === null ? 0 : Math.abs(value) / most;
   return (
     <button
       type="button"
@@ -49,7 +43,6 @@ export function Tile({ head, value, most, signed, curve, chosen, beside, faded, 
       data-chosen={chosen || undefined}
       data-beside={beside || undefined}
       data-faded={faded || undefined}
-      data-deep={share > DEEP || undefined}
       aria-pressed={chosen}
       aria-label={`Layer ${head.layer}, head ${head.head}: ${rest.sentence} ${name} ${brief(value)}`}
       title={`Layer ${head.layer}, head ${head.head}\n${rest.sentence}\n${name} ${brief(value)}`}
