@@ -128,6 +128,7 @@ bench: machine $(VENV)/.dev $(PEERS)/.made bundle host
 
 docs: $(VENV)/.dev bundle
 	$(VENV)/bin/sphinx-build -q -W --keep-going -b html docs site
+	$(PY) docs/atlas_pages.py site/atlas
 
 dist: $(VENV)/.dev bundle
 	$(PY) tools/dist.py

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at runtime `__getattr__` imp
     from . import masks, results, scaling, serving
     from ._atlas.atlas import Atlas
     from ._atlas.build import atlas
+    from ._atlas.page.atlas_widget import AtlasWidget
     from ._capture.api.capture import Capture, Forward, capture
     from ._capture.api.find_heads import find_heads
     from ._capture.interventions.effect import effect
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at runtime `__getattr__` imp
 
 __all__ = [
     "Atlas",
+    "AtlasWidget",
     "Attention",
     "AttentionStack",
     "AttentionWidget",
@@ -65,6 +67,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Atlas": "_atlas.atlas",
+    "AtlasWidget": "_atlas.page.atlas_widget",
     "Attention": "attention",
     "AttentionStack": "stack",
     "AttentionWidget": "_widget.widget",

@@ -12,10 +12,12 @@ from ._analysis.diagnostics import Finding
 from ._analysis.effect import Effect, MovedToken
 from ._analysis.explain import Explanation, RuleEffect
 from ._analysis.gradients import Gradients
+from ._analysis.head_card import AtlasLink, HeadCard, OverTexts
 from ._analysis.head_kinds import HeadRows
 from ._analysis.keep import Kept
 from ._analysis.metrics import Metrics
 from ._analysis.output_path import OutputPath
+from ._analysis.plane import Plane
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
 from ._analysis.why.parts import StreamPart
@@ -27,6 +29,7 @@ from ._segments.segments import Segments
 from ._utils.report import Report
 
 __all__ = [
+    "AtlasLink",
     "Composition",
     "DistanceProfile",
     "Edge",
@@ -34,12 +37,15 @@ __all__ = [
     "Explanation",
     "Finding",
     "Gradients",
+    "HeadCard",
     "HeadRows",
     "Kept",
     "Metrics",
     "MovedToken",
     "OutputPath",
+    "OverTexts",
     "Overview",
+    "Plane",
     "Report",
     "RuleEffect",
     "Segment",

@@ -47,6 +47,7 @@ SCRIPTS: dict[str, Script] = {
     "accuracy": Script((), ("--quick",)),
     "wire": Script(("--runs", "5"), ("--runs", "5")),
     "scale": Script((), ("--runs", "1", "--length", "512")),
+    "atlas": Script(("--runs", "3"), ("--runs", "1", "--texts", "20")),
     "why": Script(("--row", "4096"), ("--row", "256", "--runs", "1")),
     "carried": Script(("--lengths", "2048"), ("--lengths", "256")),
     "interventions": Script(("--runs", "1", "--tokens", "4096"), ("--runs", "1", "--tokens", "256")),

@@ -80,12 +80,12 @@ def test_results_are_those_that_are_returned() -> None:
 
 def test_the_public_names_are_those_and_no_others() -> None:
     classes = (
-        "Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabeledStack NamedStack Run Sample "
+        "Atlas AtlasWidget Attention AttentionStack AttentionWidget Capture ComparisonWidget Forward LabeledStack "
+        "NamedStack Run Sample "
         "ScaledDotProductAttention Sweep"
     )
-    functions = (
-        "capture compare effect find_heads intervene load_sample report scaled_dot_product_attention segments sweep"
-    )
+    functions = "atlas capture compare effect find_heads intervene load_sample report segments sweep"
+    functions = f"{functions} scaled_dot_product_attention"
     assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling serving __version__".split()}
     assert inspect.isfunction(attnwidget.capture)
     assert inspect.isfunction(attnwidget.compare)

@@ -248,7 +248,7 @@ def rows_of_texts(att: AttentionBase, batches: range, rows: range) -> WeightRows
     """Compute all weights of some queries in all heads of several samples at once, sample by sample.
 
     Returns:
-        (keys, samples · heads, rows); None if samples have different masks, or scores that are no products.
+        (keys, samples · heads, rows); None if samples have different masks, or scores are not products.
     """
     source = att.source
     if not _is_plain(att) or not isinstance(source, Products):

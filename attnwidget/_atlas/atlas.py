@@ -6,27 +6,28 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._analysis.head_card import AtlasLink, HeadCard, OverTexts
+from .._analysis.plane import Plane, plane_of
 from .._analysis.similar_heads import metric_distances, order_of, picture_distances
+from .._capture.api.capture import Capture
 from .._utils.files import as_path
 from .._utils.indexing import as_index
 from .._utils.validation import as_choice, as_size, kind_of
 from . import storage
 from .bins import SIDE, STARTS, distance_starts, edges_of
-from .head_card import AtlasLink, HeadCard, OverTexts
 from .links import NAMES, excerpt_places
-from .plane import Plane, plane_of
+from .page.atlas_widget import AtlasWidget
+from .page.site import write_site
+from .reopening import capture_of_text
 from .sentences import NEAR, behavior_of
 from .worker import TextRead
 
-if TYPE_CHECKING:
-    from .._capture.api.capture import Capture
-    from .page.atlas_widget import AtlasWidget
-
+UNFINISHED = "the pass over the texts is not finished"
 SUMS = ("metric_count", "metric_sum", "metric_square")
 
 
@@ -226,7 +227,7 @@ class Atlas:
             **{name.replace(" ", "_"): links[name] for name in NAMES},
             writes=[] if written is None else written["tokens"][head],
             copied=None if written is None else tuple(written["copied"][head]),
-            unwritten=self._facts["extra"].get("unwritten", {}).get(self.layers[layer]),
+            unwritten=UNFINISHED if self.is_partial else self._facts["extra"]["unwritten"].get(self.layers[layer]),
         )
 
     def _over_texts(self, layer: int, head: int) -> dict[str, OverTexts]:
@@ -374,8 +375,6 @@ class Atlas:
             ValueError: the atlas does not know the model or the texts.
             IndexError: there is no such text.
         """
-        from .reopening import capture_of_text
-
         if self._model is None or self._texts is None:
             missing = "model" if self._model is None else "texts"
             raise ValueError(
@@ -393,8 +392,6 @@ class Atlas:
             other: another atlas of the same texts, to compare with.
             theme: "auto", "light" or "dark".
         """
-        from .page.atlas_widget import AtlasWidget
-
         return AtlasWidget(self, other, theme=theme)
 
     def to_html(self, folder: str | os.PathLike[str], *, other: Atlas | None = None, title: str | None = None) -> Path:
@@ -405,8 +402,6 @@ class Atlas:
             other: another atlas of the same texts, to compare with.
             title: None: the model's name.
         """
-        from .page.site import write_site
-
         return write_site(self, folder, other=other, title=title)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from .._analysis.head_card import short
 from .token_kinds import FIRST, OTHER, PUNCTUATION, SPECIAL
 
 NEAR = 4  # tokens
@@ -107,13 +108,3 @@ def _sentence(found: Sequence[Trait], means: Mapping[str, float | None]) -> str:
     first, *others = [one.text for one in found]
     second = f" It also {others[0]}." if others else ""
     return f"{first[0].upper()}{first[1:]}.{second}"
-
-
-def short(number: float) -> str:
-    """Return a share with two digits, as in the widget: .23, 1.0.
-
-    >>> short(0.234), short(0.999), short(0.001)
-    ('.23', '1.0', '.00')
-    """
-    text = f"{number:.2f}"
-    return text[1:] if text.startswith("0") else text[:-1]

@@ -95,7 +95,7 @@ def tensors_of(totals: ChunkTotals) -> dict[str, Tensor]:
 
 
 def facts_of(totals: ChunkTotals) -> dict[str, Any]:
-    """Return what is no tensor, for the file's JSON."""
+    """Return the facts beside the tensors, for the file's JSON."""
     return {
         "layers": [*totals.layers],
         "heads": [one.heads for one in totals.layers.values()],
@@ -123,7 +123,7 @@ def read(folder: Path) -> tuple[dict[str, Any], InFile]:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is no atlas, or of a newer version.
+        ValueError: it is not an atlas, or of a newer version.
     """
     path = folder / FILE
     if not path.is_file():
@@ -136,7 +136,7 @@ def read(folder: Path) -> tuple[dict[str, Any], InFile]:
         version = int(facts["version"])
     except Exception as error:
         raise ValueError(
-            f"{path} is no atlas, or damaged ({error}): make it again with atlas(model, texts, store=folder)"
+            f"{path} is not an atlas, or damaged ({error}): make it again with atlas(model, texts, store=folder)"
         ) from error
     if version > VERSION:
         raise ValueError(f"{path} has version {version}, and this attnwidget reads up to {VERSION}: update attnwidget")

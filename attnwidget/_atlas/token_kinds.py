@@ -62,7 +62,7 @@ def read_kinds(given: Mapping[str, Any] | None) -> dict[str, Any]:
     r"""Return the user's kinds: a set of tokens, a compiled expression, or a function, by name.
 
     Raises:
-        TypeError, ValueError: it is no such mapping.
+        TypeError, ValueError: it is another type, or a name is taken.
 
     >>> read_kinds({"names": ["Ann", "Bob"], "years": r"[12]\d{3}"})["years"].pattern
     '[12]\\d{3}'
@@ -80,7 +80,7 @@ def read_kinds(given: Mapping[str, Any] | None) -> dict[str, Any]:
             try:
                 found[name] = re.compile(one)
             except re.error as error:
-                raise ValueError(f"kinds[{name!r}] is no regular expression ({error}): {advice}") from error
+                raise ValueError(f"kinds[{name!r}] is not a regular expression ({error}): {advice}") from error
         elif isinstance(one, re.Pattern) or callable(one):
             found[name] = one
         elif isinstance(one, set | frozenset | list | tuple) and all(isinstance(token, str) for token in one):

@@ -131,7 +131,7 @@ class AtlasWorker:
         """Return the model as given, its module, and its tokenizer.
 
         Raises:
-            TypeError, ValueError: it is no model, or in training mode.
+            TypeError, ValueError: it is not a model, or in training mode.
         """
         with self._lock:
             if self._loaded is None:
@@ -330,7 +330,7 @@ def read_model(model: Any, tokenizer: Any) -> tuple[Any, Any]:
     """Return a model and its tokenizer, from either or from a function that returns them.
 
     Raises:
-        TypeError, ValueError: it is no model, or in training mode.
+        TypeError, ValueError: it is not a model, or in training mode.
     """
     if _module_in(model) is None and callable(model):
         given = model()

@@ -357,7 +357,7 @@ def test_the_file_is_one_that_others_read(model: CopyModel, whole: Atlas, tmp_pa
 @pytest.mark.parametrize("content", [b"", b"\x08\0\0\0\0\0\0\0{}      ", b"nothing of the kind"])
 def test_a_damaged_store_says_so(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "atlas.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match="is no atlas, or damaged"):
+    with pytest.raises(ValueError, match="is not an atlas, or damaged"):
         Atlas.open(tmp_path)
 
 
@@ -489,7 +489,7 @@ def test_effects_need_a_model_that_predicts_the_next_token() -> None:
         ({"texts": []}, "there are no texts"),
         ({"texts": 3}, "texts is an int"),
         ({"kinds": {"other": ["a"]}}, "another string"),
-        ({"kinds": {"x": "("}}, "no regular expression"),
+        ({"kinds": {"x": "("}}, "not a regular expression"),
         ({"kinds": ["x"]}, "kinds is a list"),
         ({"effects": "all"}, "effects is a str"),
         ({"links": 0}, "links"),

@@ -55,7 +55,8 @@ def open_page(browser: Browser, pages: Path) -> Iterator[Any]:
         context = browser.context(width=width, color_scheme=theme, offline=True)  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
-        page.problems = problems = []
+        problems: list[str] = []
+        setattr(page, "problems", problems)  # noqa: B010
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda one: problems.append(one.text) if one.type == "error" else None)
         page.on("request", lambda one: None if one.url.startswith("file:") else problems.append(one.url))

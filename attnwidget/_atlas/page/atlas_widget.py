@@ -14,7 +14,7 @@ from ..._utils.failures import sentence_of
 from ..._utils.indexing import as_index
 from ..._utils.validation import as_choice
 from ..._widget.widget import AttentionWidget
-from ..atlas import Atlas
+from .atlas_view import AtlasView
 from .contents import card_of, index_of
 from .still import still_of
 
@@ -41,7 +41,7 @@ class AtlasWidget(anywidget.AnyWidget):
         sync=True, to_json=lambda shown, widget: None if shown is None else f"IPY_MODEL_{shown.model_id}"
     )
 
-    def __init__(self, atlas: Atlas, other: Atlas | None = None, *, theme: str = "auto") -> None:
+    def __init__(self, atlas: AtlasView, other: AtlasView | None = None, *, theme: str = "auto") -> None:
         self._atlas, self._other = atlas, other
         script = f"{bundled('atlas.js')}\nexport default {{ render: attnwidgetAtlas.render }};\n"
         super().__init__(

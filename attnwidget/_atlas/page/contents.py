@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..atlas import Atlas
+from ..._analysis.head_card import AtlasLink, HeadCard
 from ..bins import SIDE, STARTS, distance_starts
-from ..head_card import AtlasLink, HeadCard
 from ..links import NAMES
+from .atlas_view import AtlasView
 
 EXACT = 8  # distances with a bar of their own in the small pictures; larger ones share bars
 METRICS = {
@@ -36,7 +36,7 @@ METRICS = {
 }
 
 
-def index_of(atlas: Atlas, other: Atlas | None, title: str | None, *, live: bool) -> dict[str, Any]:
+def index_of(atlas: AtlasView, other: AtlasView | None, title: str | None, *, live: bool) -> dict[str, Any]:
     """Return the index of an atlas, as JSON has it.
 
     Raises:
@@ -68,11 +68,11 @@ def index_of(atlas: Atlas, other: Atlas | None, title: str | None, *, live: bool
     }
 
 
-def _other_title(atlas: Atlas, other: Atlas) -> str:
+def _other_title(atlas: AtlasView, other: AtlasView) -> str:
     return other.model_name if other.model_name != atlas.model_name else f"{other.model_name}, the other"
 
 
-def _side(atlas: Atlas, title: str) -> dict[str, Any]:
+def _side(atlas: AtlasView, title: str) -> dict[str, Any]:
     records = atlas.heads()
     names = [name for name in METRICS if name in atlas.metrics]
     weights, pairs = atlas.distances()
@@ -96,7 +96,7 @@ def _coarse(weights: Tensor, pairs: Tensor) -> list[float | None]:
     return [_short(float(weights[one].sum() / pairs[one].sum())) for one in spans]
 
 
-def _notes(atlas: Atlas) -> list[str]:
+def _notes(atlas: AtlasView) -> list[str]:
     found = []
     if atlas.is_partial:
         found.append("This atlas is partial: the pass over the texts was stopped.")
@@ -112,7 +112,7 @@ def _notes(atlas: Atlas) -> list[str]:
     return found
 
 
-def card_of(atlas: Atlas, layer: int, head: int) -> dict[str, Any]:
+def card_of(atlas: AtlasView, layer: int, head: int) -> dict[str, Any]:
     """Return the card of a head, as JSON has it."""
     card = atlas.head(layer, head)
     places = _there(card.by_distance)

@@ -14,7 +14,7 @@ from ..._export.look.colors import LOOKS
 from ..._tokens.characters import one_line
 from ..._utils import files
 from ..._utils.assets import bundled
-from ..atlas import Atlas
+from .atlas_view import AtlasView
 from .contents import card_of, index_of
 
 PAGE = """<!doctype html>
@@ -42,7 +42,7 @@ body {{ margin: 24px; font: 12px/16px system-ui, sans-serif; background: {light}
 
 
 def write_site(
-    atlas: Atlas, folder: str | os.PathLike[str], *, other: Atlas | None = None, title: str | None = None
+    atlas: AtlasView, folder: str | os.PathLike[str], *, other: AtlasView | None = None, title: str | None = None
 ) -> Path:
     """Write an atlas as pages; see `Atlas.to_html`."""
     if title is not None and not isinstance(title, str):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .._utils.readable import Readable
-from .sentences import short
 
 
 @dataclass(frozen=True)
@@ -126,3 +125,13 @@ class HeadCard(Readable):
         if self.writes:
             lines.append(f"  writes {', '.join(map(repr, self.writes[:5]))}")
         return "\n".join(lines)
+
+
+def short(number: float) -> str:
+    """Return a share with two digits, as in the widget: .23, 1.0.
+
+    >>> short(0.234), short(0.999), short(0.001)
+    ('.23', '1.0', '.00')
+    """
+    text = f"{number:.2f}"
+    return text[1:] if text.startswith("0") else text[:-1]

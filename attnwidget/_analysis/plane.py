@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._analysis.similar_heads import LEAST_SPREAD
 from .._utils.readable import Readable
+from .similar_heads import LEAST_SPREAD
 
 
 @dataclass(frozen=True, repr=False)
