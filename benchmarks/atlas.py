@@ -33,8 +33,9 @@ TARGET = 3.0  # times the forward passes, at 128 tokens
 def bert(heads: int = 12) -> Any:
     """A model of the size of all-MiniLM-L6-v2, with random weights; heads of 32 numbers."""
     torch.manual_seed(0)
-    sizes = {"num_hidden_layers": 6, "num_attention_heads": heads, "hidden_size": 32 * heads, "vocab_size": 5000}
-    return transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=128 * heads)).eval()
+    sizes = {"num_hidden_layers": 6, "num_attention_heads": heads, "hidden_size": 32 * heads}
+    others = {"intermediate_size": 128 * heads, "vocab_size": 5000, "max_position_embeddings": 2048}
+    return transformers.BertModel(transformers.BertConfig(**sizes, **others)).eval()
 
 
 def texts(count: int, length: int) -> list[list[int]]:

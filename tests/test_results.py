@@ -18,7 +18,7 @@ from attnwidget import results, samples, scaling
 
 PUBLIC = (attnwidget, results, scaling, samples)
 OTHERS = ("torch", "numpy", *sys.stdlib_module_names)
-BETWEEN_PACKAGES = {"head", "known_rows"}  # of an Attention: what the engine asks of it
+BETWEEN_PACKAGES = {"Attention.head", "Attention.known_rows"}  # of an Attention: what the engine asks of it
 
 
 def public_functions() -> Iterator[tuple[str, Any]]:
@@ -33,7 +33,7 @@ def public_functions() -> Iterator[tuple[str, Any]]:
                     static = inspect.getattr_static(found, member)
                     function = static.fget if isinstance(static, property) else getattr(static, "__func__", static)
                     ours = inspect.isfunction(function) and function.__module__.startswith("attnwidget")
-                    if ours and not member.startswith("_") and member not in BETWEEN_PACKAGES:
+                    if ours and not member.startswith("_") and f"{name}.{member}" not in BETWEEN_PACKAGES:
                         yield f"{name}.{member}", function
 
 

@@ -317,9 +317,13 @@ class Atlas:
         """The mean of each metric over texts, (heads, metrics) float64, in the order of `heads` and `metrics`."""
         return torch.cat([one.mean.mT for one in self._numbers])
 
-    @functools.cached_property
+    @property
     def plane(self) -> Plane:
         """All heads in a plane, in which similar heads lie together: see `attnwidget.results.Plane`."""
+        return self._plane
+
+    @functools.cached_property
+    def _plane(self) -> Plane:
         shares = [self._numbers[layer].share_by_distance(head) for layer, head in self._all_heads()]
         return plane_of(self.means, torch.stack(shares))
 

@@ -16,7 +16,7 @@ from .._analysis.metrics import MEASURED, MetricIndex, MetricMeans, RealKeys, We
 from .._engine.base import AttentionBase
 from .._engine.matmul import exact
 from .bins import DISTANCES, SIDE, distance_bins, position_bins
-from .links import CONTENT, OF_A_TEXT, Links, excerpt_places, mixed
+from .links import CONTENT, OF_A_TEXT, LinkLists, excerpt_places, mixed
 from .token_kinds import ASIDE, TextFacts
 
 MOST_CELLS = 1 << 24  # of a head in one text; of a longer text evenly spread rows are computed
@@ -37,7 +37,7 @@ class LayerOfTexts(NamedTuple):
 
     metrics: Tensor
     sums: dict[str, Tensor]
-    links: Links
+    links: LinkLists
     sampled: bool
 
 
@@ -320,7 +320,7 @@ class _Measuring:
         }
         return found if self.output is None else {**found, "output": self.output.sum(0).cpu()}
 
-    def _links(self, texts: Sequence[int], salt: int) -> Links:
+    def _links(self, texts: Sequence[int], salt: int) -> LinkLists:
         """Return the candidates of the texts: the strongest links of each, and a random one, of all and of content."""
         H, n, device = self.att.shape.H, len(self.queries), self.att.device
         least = self.choices.amax((1, 2)).clamp(2, CHOICES)[:, None, None]
@@ -344,7 +344,7 @@ class _Measuring:
         place = kind, text, head, at
         return self._read_links(torch.tensor(texts, device=device), orders, at, self.partner[place], self.best[place])
 
-    def _read_links(self, texts: Tensor, order: Tensor, at: Tensor, keys: Tensor, weights: Tensor) -> Links:
+    def _read_links(self, texts: Tensor, order: Tensor, at: Tensor, keys: Tensor, weights: Tensor) -> LinkLists:
         """Return links with their rows, and their values where these are needed; arguments (LISTS, B, H, count)."""
         B, H, device = len(self.batches), self.att.shape.H, self.att.device
         queries = self.queries.start + at * self.step
@@ -363,7 +363,7 @@ class _Measuring:
         row = (row * (places >= 0)).float()
         texts = texts[:, None, None].expand(*keys.shape)
         found = (order, weights.double(), texts, queries, keys, row, values)
-        return Links(*(None if x is None else x.transpose(1, 2).flatten(2, 3).cpu() for x in found))  # type: ignore[arg-type]
+        return LinkLists(*(None if x is None else x.transpose(1, 2).flatten(2, 3).cpu() for x in found))  # type: ignore[arg-type]
 
     def _computed(self, queries: Tensor, order: Tensor) -> Tensor:
         """Compute the rows of one text's links again, (LISTS, 1, H, count, K): it was measured in blocks."""

@@ -1,4 +1,4 @@
-"""Links of heads that an atlas shows: the strongest over all texts, and ordinary ones, drawn at random."""
+"""LinkLists of heads that an atlas shows: the strongest over all texts, and ordinary ones, drawn at random."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 64  # tokens of an excerpt
 BESIDE = 48  # a query and a key that are nearer have one window of text, others have two
 
 
-class Links(NamedTuple):
+class LinkLists(NamedTuple):
     """Lists of links of a layer's heads, each (LISTS, heads, count); a missing link has order −∞.
 
     order: the larger comes first: the weight of a strongest link, a random number of an ordinary one.
@@ -34,12 +34,12 @@ class Links(NamedTuple):
     row: Tensor
     values: Tensor | None
 
-    def joined(self, other: Links, count: int) -> Links:
+    def joined(self, other: LinkLists, count: int) -> LinkLists:
         """Return the first links of both; among equal ones those of `self`, then those of earlier texts."""
         both = [None if x is None or y is None else torch.cat([x, y], 2) for x, y in zip(self, other, strict=True)]
         assert both[0] is not None
         at = both[0].sort(dim=2, descending=True, stable=True).indices[..., :count]
-        return Links(*(None if x is None else _taken(x, at) for x in both))  # type: ignore[arg-type]
+        return LinkLists(*(None if x is None else _taken(x, at) for x in both))  # type: ignore[arg-type]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""

@@ -85,7 +85,9 @@ def tensors_of(totals: ChunkTotals) -> dict[str, Tensor]:
     joined = bytearray(b"".join(pieces))
     return {
         **found,
-        "text.bytes": torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8),
+        "text.bytes": torch.frombuffer(joined, dtype=torch.uint8)
+        if joined
+        else torch.zeros(0, dtype=torch.uint8, device="cpu"),
         "text.offsets": lengths.cumsum(0),
         "text.first": counts.cumsum(0),
         "text.places": torch.tensor(places, dtype=torch.int64, device="cpu"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .bins import VALUES, bins_of_values
 from .layer_of_texts import METRICS, LayerOfTexts
-from .links import Links
+from .links import LinkLists
 
 LINK = "link_"  # before the names of the links' tensors
 
@@ -29,7 +29,7 @@ class LayerTotals:
         `position_pairs`. Over queries: `kind_weight`, (heads, query's kind, key's kind), `kind_rows`, (heads, query's
         kind), and `output`, (heads, Dv). `texts`, and those with only some rows computed: `sampled`, (1, heads).
     least, most: (metrics, heads), over texts; NaN without any.
-    links: see `Links`.
+    links: see `LinkLists`.
     """
 
     name: str
@@ -39,7 +39,7 @@ class LayerTotals:
     sums: dict[str, Tensor] = field(default_factory=dict)
     least: Tensor = field(init=False)
     most: Tensor = field(init=False)
-    links: Links | None = None
+    links: LinkLists | None = None
 
     def __post_init__(self) -> None:
         self.least = torch.full((len(METRICS), self.heads), torch.inf, dtype=torch.float64, device="cpu")
@@ -89,9 +89,9 @@ class LayerTotals:
             else:
                 self.sums[name] = x.clone()
 
-    def _add_links(self, links: Links) -> None:
+    def _add_links(self, links: LinkLists) -> None:
         if self.links is None:
-            self.links = Links(*(None if x is None else x[:, :, :0] for x in links))  # type: ignore[arg-type]
+            self.links = LinkLists(*(None if x is None else x[:, :, :0] for x in links))  # type: ignore[arg-type]
         self.links = self.links.joined(links, self.count)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -108,10 +108,10 @@ class LayerTotals:
     def of(cls, name: str, count: int, tensors: Mapping[str, Tensor]) -> LayerTotals:
         """Return totals from their tensors."""
         found = dict(tensors)
-        links = {one: found.pop(f"{LINK}{one}", None) for one in Links._fields}
+        links = {one: found.pop(f"{LINK}{one}", None) for one in LinkLists._fields}
         least, most = found.pop("metric_least"), found.pop("metric_most")
         output = found.get("output")
         totals = cls(name, least.shape[1], 0 if output is None else output.shape[1], count, found)
         totals.least, totals.most = least, most
-        totals.links = None if links["order"] is None else Links(**links)  # type: ignore[arg-type]
+        totals.links = None if links["order"] is None else LinkLists(**links)  # type: ignore[arg-type]
         return totals

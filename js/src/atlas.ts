@@ -7,12 +7,12 @@ import type { ThemePreference } from "./contract/values";
 import { detectHost, detectTheme, watchTheme } from "./draw/theme";
 
 interface AtlasModel {
-  get(name: "index"): Index;
+  get(name: "_index"): Index;
   get(name: "theme"): ThemePreference;
   get(name: "selected"): readonly [number, number] | null;
   get(name: "opened"): string | null;
   readonly widget_manager?: Manager;
-  get(name: "card"): { readonly key: string; readonly card: Card } | null;
+  get(name: "_card"): { readonly key: string; readonly card: Card } | null;
   set(name: "selected", value: readonly [number, number]): void;
   save_changes(): void;
   send(content: unknown): void;
@@ -75,17 +75,17 @@ export function render({ model, el }: { model: AtlasModel; el: HTMLElement }): (
     });
   const cards = new Map<string, Card>();
   const source: Source = {
-    index: model.get("index"),
+    index: model.get("_index"),
     chosen: model.get("selected"),
     async card(side, layer, head) {
       const key = `${side}-${layer}-${head}`;
-      const saved = model.get("card");
+      const saved = model.get("_card");
       if (saved?.key === key) return saved.card;
       const found = cards.get(key) ?? (await ask<Card>({ kind: "card", side, layer, head }));
       cards.set(key, found);
       return found;
     },
-    open: model.get("index").live
+    open: model.get("_index").live
       ? (text, layer, head, query, key) => ask<string>({ kind: "open", text, layer, head, query, key })
       : null,
     choose(layer, head) {

@@ -169,7 +169,7 @@ def test_in_jupyterlab_a_card_comes_from_the_kernel_and_a_text_opens(lab: Lab) -
     page.wait_for_selector(".aw-atlas-tile")
     page.click("[data-head='1-1']")
     page.wait_for_selector(".aw-atlas-links li")
-    assert notebook.evaluate("print(list(w.selected), w.card['key'])") == "[1, 1] 0-1-1"
+    assert notebook.evaluate("print(list(w.selected), w._card['key'])") == "[1, 1] 0-1-1"
     page.click("text=Open in the widget >> nth=0")
     page.wait_for_selector(".attnwidget [data-aw=picture] canvas, canvas[data-aw=picture]", timeout=30_000)
     place = "link = found.head(1, 1).strongest[0]; o = w.opened; "

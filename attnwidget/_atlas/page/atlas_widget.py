@@ -33,8 +33,8 @@ class AtlasWidget(anywidget.AnyWidget):
 
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
-    index = traitlets.Dict().tag(sync=True)
-    card = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+    _index = traitlets.Dict().tag(sync=True)
+    _card = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     selected: Any = traitlets.List(default_value=None, allow_none=True).tag(sync=True)
     theme = traitlets.Unicode("auto").tag(sync=True)
     opened = traitlets.Instance(AttentionWidget, allow_none=True).tag(
@@ -47,7 +47,7 @@ class AtlasWidget(anywidget.AnyWidget):
         super().__init__(
             _esm=script,
             _css=bundled("atlas.css"),
-            index=index_of(atlas, other, None, live=atlas.can_open_texts),
+            _index=index_of(atlas, other, None, live=atlas.can_open_texts),
             theme=as_choice(theme, ("auto", "light", "dark"), "theme"),
         )
         self.on_msg(AtlasWidget._answer)
@@ -80,7 +80,7 @@ class AtlasWidget(anywidget.AnyWidget):
         """Keep the open card in the widget's state, so that a saved notebook shows it."""
         if change["new"] is not None:
             layer, head = change["new"]
-            self.card = {"key": f"0-{layer}-{head}", "card": card_of(self._atlas, layer, head)}
+            self._card = {"key": f"0-{layer}-{head}", "card": card_of(self._atlas, layer, head)}
 
     def _answer(self, content: Any, buffers: Any) -> None:
         """Answer a message of the front-end: a result, or the reason why there is none."""
@@ -122,4 +122,4 @@ class AtlasWidget(anywidget.AnyWidget):
         if made is None:
             return None
         data, metadata = made if isinstance(made, tuple) else (made, {})
-        return {**data, "image/png": base64.b64encode(still_of(self.index)).decode()}, metadata
+        return {**data, "image/png": base64.b64encode(still_of(self._index)).decode()}, metadata
