@@ -20,7 +20,8 @@ from .links import CONTENT, OF_A_TEXT, LinkLists, excerpt_places, mixed
 from .token_kinds import ASIDE, TextFacts
 
 MOST_CELLS = 1 << 24  # of a head in one text; of a longer text evenly spread rows are computed
-AT_ONCE = 1 << 20  # cells of all heads of the texts that are computed together
+AT_ONCE = 1 << 20  # cells of all heads of several texts that are computed together
+MOST_AT_ONCE = 1 << 22  # of one text; a longer one is computed in blocks
 CHOICES = 8  # keys that a link's query can choose from, if any query of the text has so many
 MOST_INDICES = 4  # kept; each is as large as a block
 METRICS = (*MEASURED, "set_aside", "output", "effect")
@@ -125,7 +126,7 @@ def measure_layer(
     most = max(1, MOST_CELLS // shape.K) if rows is None else rows
     queries = sample(shape.Q, most)
     make = partial(_Measuring, att, queries=queries, projected=projected, cache=cache, kinds=kinds)
-    whole = len(queries) == shape.Q and shape.H * shape.Q * shape.K <= AT_ONCE
+    whole = len(queries) == shape.Q and len(batches) * shape.H * shape.Q * shape.K <= MOST_AT_ONCE
     found = rows_of_texts(att, batches, queries) if whole else None
     if found is not None:
         yield make(batches=batches, facts=facts).together(found, texts, salt)
@@ -175,6 +176,7 @@ class _Measuring:
         self.best = torch.zeros(shape, dtype=dtype, device=device)
         self.partner = torch.zeros(shape, dtype=torch.int64, device=device)
         self.choices = torch.zeros(B, H, len(queries), device=device)
+        self._same: tuple[range, Tensor] = range(0), torch.empty(0, device=device)  # cells with the same tokens
         self.whole: Tensor | None = None  # all weights, (B, H, rows, K), if they are one block
         self.means = MetricMeans(B * H)
 
@@ -220,13 +222,16 @@ class _Measuring:
     def _alike(self, piece: range, weights: Tensor, pairs: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         """Return the metrics that compare tokens, and whether they count, (2, texts · heads, rows) both."""
         assert self.own is not None
-        own = self.own[piece.start : piece.stop]
-        cells = [[*alike_cells(ids.to(own.device), own).values()] for ids in self.ids if ids is not None]
-        which = torch.stack([torch.stack(one) for one in cells]).mT.to(weights.dtype)  # (B, 2, rows, keys)
-        found = torch.einsum("bhrk,bmrk->mbhr", weights, which).flatten(1, 2)
-        reached = torch.einsum("bhrk,bmrk->mbhr", pairs, which) > 0
-        of_heads = reached.expand(-1, -1, weights.shape[1], -1).flatten(1, 2)
-        return found, of_heads & there
+        if self._same[0] != piece:
+            own = self.own[piece.start : piece.stop]
+            cells = [[*alike_cells(ids.to(own.device), own).values()] for ids in self.ids if ids is not None]
+            which = torch.stack([torch.stack(one) for one in cells]).mT  # (B, 2, rows, keys)
+            self._same = piece, which.transpose(0, 1)[:, :, None].contiguous()  # (2, B, 1, rows, keys)
+        found, reached = [], []
+        for which in self._same[1]:
+            found.append(torch.mul(weights, which).sum(3))
+            reached.append((torch.mul(pairs, which) > 0).any(3).expand(-1, weights.shape[1], -1))
+        return torch.stack(found).flatten(1, 2), torch.stack(reached).flatten(1, 2) & there
 
     def _add(self, piece: range, heads: range, found: WeightRows, counted: Tensor) -> tuple[Tensor, Tensor]:
         """Add a block of rows; return its weights, (B, heads, rows, keys), and its pairs, (B, heads or 1, rows, keys).
@@ -238,45 +243,59 @@ class _Measuring:
             counted: (B · heads, rows), the rows that count.
         """
         B, h, at, rows = len(self.batches), len(heads), slice(heads.start, heads.stop), slice(piece.start, piece.stop)
-        allowed = None if found.allowed is None else found.allowed.allowed.permute(1, 2, 0)  # (1, rows, keys)
         size = len(piece), self.content.shape[1]
-        cells = self.cache.zeros("cells", found.e, 2 * B * (h + 1), *size)
-        weights, pairs = cells[: 2 * B * h].unflatten(0, (2, B, h)), cells[2 * B * h :].unflatten(0, (2, B, 1))
+        inside = (self.content_rows[:, rows, None] & self.content[:, None])[:, None]  # (B, 1, rows, keys)
+        pairs = self.cache.zeros("pairs", found.e, 2 * B, *size)
+        if heads.start == 0 or not self.att.rules.same_for_heads:
+            self._add_pairs(at, rows, pairs.unflatten(0, (2, B, 1)), found, counted.unflatten(0, (B, h)), inside)
+        cells = self.cache.zeros("cells", found.e, 2 * B * h, *size)  # of all links, and of links among content tokens
+        weights = cells.unflatten(0, (2, B, h))
         share = (counted / found.total.where(found.total != 0, 1)).unflatten(0, (B, h))
         torch.mul(found.e.permute(1, 2, 0).unflatten(0, (B, h)), share[..., None], out=weights[0])
-        pairs[0] = 1 if allowed is None else allowed
-        pairs[0] *= counted.unflatten(0, (B, h)).any(1)[:, None, :, None]
-        inside = (self.content_rows[:, rows, None] & self.content[:, None])[:, None]  # (B, 1, rows, keys)
         torch.mul(weights[0], inside, out=weights[1])
-        torch.mul(pairs[0], inside, out=pairs[1])
-        self._add_to(self.position, at, cells.sum(1), h)
-        self._add_distances(at, rows, cells, h)
+        self.position[:2, :, at] += cells.sum(1).unflatten(0, (2, B, h))
+        self._add_distances(self.distance[:2, :, at], rows, cells)
         W, of_rows = weights[0], self.row_kinds[:, rows]
         by_key = (W.flatten(1, 2) @ self.key_kinds).unflatten(1, (h, -1))  # (B, heads, rows, S)
         self.kinds[:, at] += torch.einsum("bhrk,brq->bhqk", by_key, of_rows)
         self.kind_rows[:, at] += counted.unflatten(0, (B, h)).to(W.dtype) @ of_rows
         self._add_output(at, W)
-        self.choices[:, at, rows] = pairs[0].sum(3)
         self.best[:, :, at, rows], self.partner[:, :, at, rows] = weights.max(4)
         if h == self.att.shape.H and len(piece) == len(self.queries):
             self.whole = W
-        return W, pairs[0]
+        return W, pairs[:B, None]
 
-    def _add_to(self, totals: Tensor, at: slice, sums: Tensor, heads: int) -> None:
-        """Add the sums of a block's cells to totals, (4, B, heads, …)."""
-        B = len(self.batches)
-        totals[:2, :, at] += sums[: 2 * B * heads].unflatten(0, (2, B, heads))
-        totals[2:, :, at] += sums[2 * B * heads :].unflatten(0, (2, B, 1))
+    def _add_pairs(
+        self, at: slice, rows: slice, pairs: Tensor, found: WeightRows, counted: Tensor, inside: Tensor
+    ) -> None:
+        """Count the pairs of a block, once for all heads if they have the same masks.
 
-    def _add_distances(self, at: slice, rows: slice, cells: Tensor, heads: int) -> None:
+        Args:
+            at: the heads of the block.
+            rows: its rows.
+            pairs: (2, B, 1, rows, keys), to overwrite: all pairs, and those among content tokens.
+            found: the weights.
+            counted: (B, heads, rows), the rows that count.
+            inside: (B, 1, rows, keys), the pairs among content tokens.
+        """
+        at = slice(None) if self.att.rules.same_for_heads else at
+        pairs[0] = 1 if found.allowed is None else found.allowed.allowed.permute(1, 2, 0)
+        pairs[0] *= counted.any(1)[:, None, :, None]
+        torch.mul(pairs[0], inside, out=pairs[1])
+        self.position[2:, :, at] += pairs.sum(3)
+        self._add_distances(self.distance[2:, :, at], rows, pairs.flatten(0, 2))
+        self.choices[:, at, rows] = pairs[0].sum(3)
+
+    def _add_distances(self, totals: Tensor, rows: slice, cells: Tensor) -> None:
+        """Add cells, (2 · B · heads or 2 · B, rows, keys), to totals by distance, (2, B, heads, 2 · keys − 1)."""
         if self.own is None:
             return
         own = self.own[rows].tolist()
         runs = [(own[0], cells)] if self.step == 1 else [(one, cells[:, [i]]) for i, one in enumerate(own)]
         for first, run in runs:
             H, R, K = run.shape
-            sums = diagonals(run, self.cache.zeros("wide", run, H, R, K + R) if R > 1 else None)
-            self._add_to(self.distance[..., first : first + sums.shape[1]], at, sums, heads)
+            sums = diagonals(run, self.cache.zeros(f"wide {H}", run, H, R, K + R) if R > 1 else None)
+            totals[..., first : first + sums.shape[1]] += sums.unflatten(0, (2, len(self.batches), -1))
 
     def _add_output(self, at: slice, W: Tensor) -> None:
         v = self.att.v

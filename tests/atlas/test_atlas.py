@@ -221,7 +221,7 @@ def whole(model: CopyModel) -> Atlas:
 
 def test_texts_in_turn_or_together_give_the_same(model: CopyModel, whole: Atlas, monkeypatch: Any) -> None:
     monkeypatch.setattr(worker, "MOST_TOGETHER", 1)
-    monkeypatch.setattr(layer_of_texts, "AT_ONCE", 1)  # no text at once: block by block
+    monkeypatch.setattr(layer_of_texts, "MOST_AT_ONCE", 1)  # no text at once: block by block
     same(whole, atlas(model, corpus(60), tokenizer=Words(), progress=False))
 
 
