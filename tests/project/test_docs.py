@@ -92,6 +92,7 @@ def test_pages_show_only_code_that_runs() -> None:
         "docs/images.md": 2,  # models of several gigabytes
         "docs/models.md": 1,
         "docs/scale.md": 3,
+        "docs/atlas.md": 1,  # it takes a minute: the notebook runs it
         "docs/serving.md": 1,  # vLLM is in another environment
     }
 
@@ -109,7 +110,7 @@ def test_architecture_is_one_page_that_names_every_package() -> None:
 
 def test_what_is_to_be_looked_for_in_a_file_is_in_it() -> None:
     rows = re.findall(r"^\| .* \| `(\S+)` \| (.*) \|$", read("docs/architecture.md"), re.M)
-    assert len(rows) == 11
+    assert len(rows) == 8
     for name, symbols in rows:
         text = read(name)
         for symbol in re.findall(r"`(\w+)`", symbols):

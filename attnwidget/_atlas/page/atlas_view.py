@@ -12,7 +12,7 @@ from ..._analysis.plane import Plane
 
 
 class AtlasView(Protocol):
-    """An atlas, as far as it is drawn: see `Atlas`."""
+    """The parts of an atlas that are drawn: see `Atlas`."""
 
     model_name: str
     layers: list[str]
