@@ -94,7 +94,10 @@ class Atlas:
         """
         folder = as_path(path, "atlas")
         facts, tensors = storage.read(folder)
-        return cls(facts, tensors, model=model, tokenizer=tokenizer, texts=texts)
+        try:
+            return cls(facts, tensors, model=model, tokenizer=tokenizer, texts=texts)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise storage.damaged(folder, error) from error
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the atlas into a folder, in the safetensors format, and return the folder.

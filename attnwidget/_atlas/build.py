@@ -96,9 +96,7 @@ def atlas(
     limit = None if rows is None else as_size(rows, "rows")
     worker = AtlasWorker(model, tokenizer, read_kinds(kinds), as_size(links, "links"), loss, most, limit)
     corpus = Corpus(texts)
-    _, module, own = worker.loaded()
-    if own is not None and worker.tokenizer is None and worker.model is model and not callable(model):
-        worker.tokenizer = own
+    _, module, _ = worker.loaded()
     settings = {
         "model": type(module).__name__,
         "digest_of_model": digest_of_model(module),

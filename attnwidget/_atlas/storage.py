@@ -137,12 +137,17 @@ def read(folder: Path) -> tuple[dict[str, Any], InFile]:
         facts = json.loads((tensors._file.metadata() or {})[ENTRY])  # noqa: SLF001
         version = int(facts["version"])
     except Exception as error:
-        raise ValueError(
-            f"{path} is not an atlas, or damaged ({error}): make it again with atlas(model, texts, store=folder)"
-        ) from error
+        raise damaged(folder, error) from error
     if version > VERSION:
         raise ValueError(f"{path} has version {version}, and this attnwidget reads up to {VERSION}: update attnwidget")
     return facts, tensors
+
+
+def damaged(folder: Path, error: Exception) -> ValueError:
+    """Return the error of a file that is not an atlas."""
+    return ValueError(
+        f"{folder / FILE} is not an atlas, or damaged ({error}): make it again with atlas(model, texts, store=folder)"
+    )
 
 
 def totals_from(facts: Mapping[str, Any], tensors: InFile) -> ChunkTotals:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._capture.api.capture import capture
 from .._capture.api.texts import TextSample, inputs_of, samples_of_forward
+from .._capture.modules.module_walk import device_of
 from .._capture.session.callers import module_of
 from .._utils.indexing import cuts
 from .._utils.validation import kind_of
@@ -200,7 +201,8 @@ class AtlasWorker:
         inputs = _joined([one for _, one in together])
         with self._lock, torch.no_grad(), warnings.catch_warnings():  # another thread's capture would see these calls
             warnings.filterwarnings("ignore", module="attnwidget")  # `unseen` and `skipped` have what they say
-            cap = capture(model, tokenizer=tokenizer, strict=False)
+            device = "cpu" if device_of(module).type == "mps" else None  # which has no float64
+            cap = capture(model, tokenizer=tokenizer, strict=False, device=device)
             with cap:
                 module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
         if not cap.attention:

@@ -361,6 +361,26 @@ def test_a_damaged_store_says_so(tmp_path: Path, content: bytes) -> None:
         Atlas.open(tmp_path)
 
 
+def test_a_store_without_its_facts_is_damaged(whole: Atlas, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(1)}, str(tmp_path / "atlas.safetensors"), {"attnwidget.atlas": '{"version": 1}'})
+    with pytest.raises(ValueError, match=r"is not an atlas, or damaged \('settings'\)"):
+        Atlas.open(tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.processes
+def test_workers_of_dask_share_the_texts(model: CopyModel, whole: Atlas) -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+        client.get_executor() as executor,
+    ):
+        same(whole, atlas(model, corpus(60), tokenizer=Words(), executor=executor, progress=False))
+
+
 def test_a_newer_store_is_refused(whole: Atlas, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("attnwidget._atlas.storage.VERSION", 99)
     whole.save(tmp_path / "a")

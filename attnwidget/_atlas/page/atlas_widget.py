@@ -114,7 +114,7 @@ class AtlasWidget(anywidget.AnyWidget):
         shown.layer, shown.head = at, head
         shown.query, shown.key = query, key
         self.opened = shown
-        return "It is below; Python has it as the atlas widget's opened."
+        return "Opened below. Python has it as opened of this widget."
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """Return the widget, with a small picture for places where no widget runs."""
