@@ -63,7 +63,7 @@ __all__ = [
     "serving",
     "sweep",
 ]
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 _MODULES = {
     "Atlas": "_atlas.atlas",

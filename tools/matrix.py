@@ -30,10 +30,10 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".matrix"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 KINDS = ("oldest", "newest")
 # The optional parts that the Python tests use; transformers is what the package captures from, an extra of no name.
-PARTS = ("dask", "fast", "figure", "progress")
+PARTS = ("dask", "figure", "progress")
 CAPTURED = "transformers"
 # Where pyenv and uv keep the Pythons that they have installed.
 KEPT = (os.path.join(os.environ.get("PYENV_ROOT", "~/.pyenv"), "versions"), "~/.local/share/uv/python")
@@ -103,16 +103,15 @@ def environment(kind: str, version: str, python: str, torch: str) -> Path:
     inside = folder / "bin" / "python"
     if not stamp.exists() or stamp.read_text() != digest:
         shutil.rmtree(folder, ignore_errors=True)
-        run(python, "-m", "venv", str(folder))
-        pip = (str(inside), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-        run(*pip, *pins, *TESTS, *OTHERS, "-e", f"{ROOT}[{','.join(PARTS)}]")
+        run(sys.executable, "-m", "uv", "venv", "--quiet", "--seed", "--python", python, str(folder))
+        run("tools/install.sh", *pins, *TESTS, *OTHERS, "-e", f"{ROOT}[{','.join(PARTS)}]", VENV=str(folder))
         stamp.write_text(digest)
     return inside
 
 
-def run(*command: str) -> None:
+def run(*command: str, **environment: str) -> None:
     """Run a command that must succeed."""
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, **environment})
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,5 @@
-"""Rehearses a release: an index of its own, an empty environment that installs from it, one cell without a network.
+"""Rehearses a release: an index of its own, an empty environment that installs from it, one cell without a network, and
+the package taken out again, which must leave nothing.
 
     python tools/rehearse.py            builds first, into a folder of its own
     python tools/rehearse.py dist       with the wheel and sdist that are in dist/
@@ -124,10 +125,15 @@ def install(dist: Path, scratch: Path) -> Path:
 
 
 def rehearse(dist: Path, scratch: Path) -> str:
-    """Install as a user would, and run the cell without a network; return what it printed."""
+    """Install as a user would, run the cell without a network, uninstall; return what the cell printed."""
     python = install(dist, scratch)
     (scratch / "cell.py").write_text(OFFLINE + CELL, encoding="utf-8")
-    return run(python, "-I", scratch / "cell.py", cwd=scratch, PATH=os.devnull)
+    said = run(python, "-I", scratch / "cell.py", cwd=scratch, PATH=os.devnull)
+    run(sys.executable, "-m", "pip", "--isolated", "--python", python, "uninstall", "--yes", "attnwidget", cwd=scratch)
+    left = [str(path) for path in (scratch / "venv").rglob("*attnwidget*")]
+    if left:
+        raise SystemExit(f"the package was uninstalled and left {left}")
+    return said
 
 
 def main(arguments: Sequence[str]) -> None:

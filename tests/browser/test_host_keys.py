@@ -130,6 +130,8 @@ def test_keys_reach_the_widget(opened: Any, kind: Kind) -> None:
     soon(notebook, "w.query, w.key", "15 0")
 
     press("?")
+    view.root.locator("[role=dialog][aria-label=Tour]").get_by_text("1 of 4").wait_for()
+    press("?")
     keys = view.root.locator("[role=dialog][aria-label='Keyboard shortcuts']")
     keys.get_by_text("go to a token").wait_for()
     notebook.screenshot(f"{kind}-keys", of=".attnwidget")

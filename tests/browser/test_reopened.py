@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import torch
 from lab import Lab
 
 from attnwidget import AttentionWidget
+
+SAVED = sorted((Path(__file__).parents[1] / "fixtures").glob("*/notebook.ipynb"))
 
 pytestmark = pytest.mark.thorough
 
@@ -36,3 +39,19 @@ def test_a_notebook_from_elsewhere_shows_the_still_in_jupyterlab(lab: Lab) -> No
     width, natural = still.evaluate("(img) => [img.getBoundingClientRect().width, img.naturalWidth]")
     assert abs(2 * width - natural) <= 2
     assert "model not found" not in area.inner_text()
+
+
+@pytest.mark.parametrize("notebook", SAVED, ids=lambda path: path.parent.name)
+def test_a_notebook_saved_with_its_widgets_opens_alive_and_runs_again(lab: Lab, notebook: Path) -> None:
+    """First with the script of the version that saved it, and a kernel that knows nothing of the widget; then run."""
+    path = Path(shutil.copy(notebook, tempfile.mkdtemp(dir=lab.server.root)))
+    shown = lab.open_file(path)
+    shown.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:trust'); }")
+    shown.page.locator(".jp-Dialog .jp-mod-accept").click()
+    picture = shown.page.locator("[data-aw=picture][aria-label]")
+    picture.wait_for()
+    assert "mill" in shown.page.locator(".attnwidget").inner_text()
+    shown.run_cell(0)
+    picture.wait_for()
+    assert shown.evaluate("print(round(float(w.weights(4).sum()), 4), w.query, w.key)").strip() == "1.0 4 1"
+    assert [one for one in shown.problems if "attnwidget" in str(one)] == []

@@ -243,10 +243,23 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     in_git = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "attnwidget", cwd=ROOT)
     package = {name for name in in_git.split("\0") if name and (ROOT / name).is_file()}
     built = {f"{folder}/{path.name}" for folder in BUILT for path in (ROOT / folder).iterdir()}
-    about = {"METADATA", "WHEEL", "RECORD", "licenses/LICENSE"}
+    licenses = {f"licenses/licenses/{path.name}" for path in (ROOT / "licenses").iterdir()}
+    about = {"METADATA", "WHEEL", "RECORD", "licenses/LICENSE"} | licenses
     info = f"attnwidget-{attnwidget.__version__}.dist-info"
     assert set(names) == package | built | {f"{info}/{name}" for name in about}
     assert len(names) == len(set(names))
+
+
+def test_the_licenses_of_others_are_those_that_they_give() -> None:
+    """Of each package that the front-end's script holds, and of the letters that stills are written with."""
+    package = json.loads((ROOT / "js" / "package.json").read_text(encoding="utf-8"))
+    held = set(package["dependencies"]) - {"esbuild"}  # it makes the script, and is not in it
+    given = {name.replace("@", "").replace("/", "-"): ROOT / "js" / "node_modules" / name / "LICENSE" for name in held}
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "licenses").glob("*.txt")}
+    assert texts.keys() == given.keys() | {"DejaVu"}
+    for name, path in given.items():
+        assert not path.exists() or texts[name] == path.read_text(encoding="utf-8")
+    assert "Bitstream" in texts["DejaVu"]
 
 
 @pytest.mark.thorough

@@ -55,4 +55,4 @@ def test_what_the_steps_name_is_there() -> None:
 def test_the_changelog_has_a_section_for_what_is_not_released() -> None:
     sections = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert sections[0] == "[Unreleased]"
-    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", name) for name in sections[1:])
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+(rc\d+)?\] - \d{4}-\d\d-\d\d", name) for name in sections[1:])

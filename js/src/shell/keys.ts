@@ -39,7 +39,7 @@ const saves = ({ key, ctrlKey, metaKey, altKey }: KeyboardEvent) =>
   (ctrlKey || metaKey) && !altKey && key.toLowerCase() === "s";
 
 function openCard(ui: Ui, event: KeyboardEvent): void {
-  const card = event.key === "?" ? "keys" : event.key === "/" && hasGoTo(ui) ? "goto" : null;
+  const card = event.key === "?" ? "tour" : event.key === "/" && hasGoTo(ui) ? "goto" : null;
   if (card === null) return;
   event.preventDefault();
   const field = card === "goto" ? ui.root.querySelector<HTMLInputElement>("input[data-aw=goto]") : null;

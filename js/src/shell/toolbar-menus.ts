@@ -224,7 +224,10 @@ export function menusOf(ui: Ui, { fits }: ToolbarRoom): { shown: readonly MenuNa
   const hasModel = view === "segments" && ui.store.effects.value;
   const menus = hasModel ? (showsEffect(ui) ? EFFECT : WITH_MODEL) : (MENUS[view] ?? MENUS.heatmap);
   const there = menus.filter(([menu]) => IS_THERE[menu]?.(ui) ?? true);
-  const names = (isShown: boolean) => there.filter(([, need]) => fits[need] === isShown).map(([menu]) => menu);
+  // That heads can be combined is under `⋯` until some are.
+  const isFolded = (menu: MenuName, need: Need) => !fits[need] || (menu === "heads" && combineName(ui) === "one");
+  const names = (isShown: boolean) =>
+    there.filter(([menu, need]) => isFolded(menu, need) !== isShown).map(([menu]) => menu);
   const folded = names(false);
   return { shown: names(true), folded: view === "graph" ? folded.reverse() : folded }; // the graph's own menus first
 }

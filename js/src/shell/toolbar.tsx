@@ -8,7 +8,7 @@ import { Menu } from "../components/menu";
 import { NumberField, typedIn } from "../components/number-field";
 import { WhatIfMenu } from "../components/what-if";
 import type { ColorRange, ViewName } from "../contract/values";
-import type { Ui } from "../state/ui";
+import type { CardName, Ui } from "../state/ui";
 import { MeasureWords, ShowWords } from "../views/segments/words/measure";
 import { HeadStepper, LayerStepper } from "./head-picker";
 import { ABOVE, MENU, type MenuName, MOST_FOLDED, menusOf, moreSections, roomOf, viewsOf } from "./toolbar-menus";
@@ -74,7 +74,7 @@ function Toolbar({ ui, folded }: { ui: Ui; folded: number }) {
           <ToolbarMenu key={menu} ui={ui} menu={menu} />
         ))}
         <Menu name="More" sections={moreSections(ui, menus.folded)}>
-          <KeysItem ui={ui} />
+          <HelpItems ui={ui} />
         </Menu>
       </div>
     </>
@@ -186,19 +186,26 @@ class OwnRange extends Component<{ range: ColorRange; ui: Ui }, { error: string;
   }
 }
 
-/** A menu item that opens the same card as `?`. */
-function KeysItem({ ui }: { ui: Ui }) {
-  const show = () => {
-    ui.card.value = "keys";
+const HELP = [
+  { card: "tour", name: "tour in four steps", key: "?" },
+  { card: "keys", name: "keyboard shortcuts", key: "? ?" },
+] as const;
+
+/** Menu items that open the same cards as `?`. */
+function HelpItems({ ui }: { ui: Ui }) {
+  const show = (card: CardName) => () => {
+    ui.card.value = card;
   };
   return (
     <div role="menu" aria-label="Help">
       <h4 role="presentation">Help</h4>
-      <button type="button" role="menuitem" onClick={show}>
-        <span />
-        <span>keyboard shortcuts</span>
-        <span class="aw-note">?</span>
-      </button>
+      {HELP.map(({ card, name, key }) => (
+        <button type="button" role="menuitem" key={card} onClick={show(card)}>
+          <span />
+          <span>{name}</span>
+          <span class="aw-note">{key}</span>
+        </button>
+      ))}
     </div>
   );
 }

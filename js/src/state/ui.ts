@@ -94,6 +94,9 @@ export interface Removal {
   readonly lost: number | null;
 }
 
+/** The card over the picture: the tour, the list of keyboard shortcuts, or the field to go to a token. */
+export type CardName = "tour" | "keys" | "goto";
+
 /** What some keys do in a view, as a line of the list of keyboard shortcuts. */
 export interface KeyLine {
   /** The keys as the list shows them. */
@@ -133,8 +136,7 @@ export interface Ui {
   readonly change: Signal<CellChange | null>;
   /** The keys of the current view: written by the view, read by the list of shortcuts. */
   readonly keyLines: Signal<() => readonly KeyLine[]>;
-  /** The open card: the list of keyboard shortcuts, or the field to go to a token. */
-  readonly card: Signal<"keys" | "goto" | null>;
+  readonly card: Signal<CardName | null>;
   /** The segment numbers under the pointer or at the pin: written by the segments view, read by the status line. */
   readonly segmentReading: Signal<SegmentReading | null>;
   /** What the segments view shows the model without: written by the view, read by the status line. */
@@ -246,7 +248,7 @@ export function createUi(store: Store, kernel: Kernel, root: HTMLElement, stop: 
     window: signal<Window | null>(null),
     change: signal<CellChange | null>(null),
     keyLines: signal(() => []),
-    card: signal<"keys" | "goto" | null>(null),
+    card: signal<CardName | null>(null),
     segmentReading: signal<SegmentReading | null>(null),
     removed: signal<Removal | null>(null),
     inToolbar: signal(""),

@@ -22,6 +22,8 @@ async function draw(changes: Partial<Traits> = {}, facts: Partial<Facts> = {}): 
 async function listed({ view }: Shown): Promise<string[]> {
   expect(await view.press("?")).toEqual({ prevented: true, escaped: false });
   await settle();
+  await pressOn(view.find("[role=dialog][aria-label=Tour]"), "?");
+  await settle();
   const card = view.find("[role=dialog][aria-label='Keyboard shortcuts']");
   expect(document.activeElement).toBe(card);
   const lines = view.all("[role=dialog] dt").map((line) => line.textContent ?? "");
@@ -84,6 +86,14 @@ describe("the list of keys", () => {
     await pressOn(view.find("[role=dialog]"), "?");
     await settle();
     expect(isOpen()).toBe(false);
+    await view.press("?"); // the tour, and then the list
+    await settle();
+    await pressOn(view.find("[role=dialog]"), "?");
+    await settle();
+    expect(view.find("[role=dialog]").getAttribute("aria-label")).toBe("Keyboard shortcuts");
+    await pressOn(view.find("[role=dialog]"), "?");
+    await settle();
+    expect(isOpen()).toBe(false);
     await view.press("?");
     await settle();
     document.body.dispatchEvent(new Event("pointerdown", { bubbles: true, composed: true }));
@@ -94,6 +104,45 @@ describe("the list of keys", () => {
     view.button("Graph").click();
     await settle();
     expect(isOpen()).toBe(false);
+  });
+});
+
+describe("the tour", () => {
+  test.each(["heatmap", "graph", "text", "heads"] as const)("of %s has four steps", async (view) => {
+    const shown = await draw({ view, query: 1, key: view === "heatmap" ? 1 : null });
+    await shown.view.press("?");
+    await settle();
+    const next = () => shown.view.find<HTMLButtonElement>(".aw-tour [data-aw=next]");
+    expect(document.activeElement).toBe(next());
+    const titles: string[] = [];
+    for (let step = 1; step <= 4; step++) {
+      const [title, place] = shown.view.find(".aw-tour h4").childNodes;
+      titles.push(title?.textContent ?? "");
+      expect(shown.view.find(".aw-tour h4 .aw-muted").textContent).toBe(`${step} of 4`);
+      expect(place).toBeDefined();
+      next().click();
+      await settle();
+    }
+    expect(new Set(titles).size).toBe(4);
+    expect(shown.view.all("[role=dialog], .aw-toured")).toHaveLength(0);
+  });
+
+  test("goes back, and leads to the keys", async () => {
+    const { view } = await draw();
+    await view.press("?");
+    await settle();
+    const press = async (name: string) => {
+      view
+        .all<HTMLButtonElement>(".aw-tour button")
+        .find((button) => button.textContent === name)!
+        .click();
+      await settle();
+    };
+    await press("Next");
+    await press("Back");
+    expect(view.find(".aw-tour h4").textContent).toContain("1 of 4");
+    await press("keyboard shortcuts");
+    expect(view.find("[role=dialog]").getAttribute("aria-label")).toBe("Keyboard shortcuts");
   });
 });
 

@@ -376,7 +376,7 @@ describe("several heads as one", () => {
 
   test("the menu chooses all heads, and then some of them", async () => {
     const { view, host } = await draw(together({}));
-    view.button("Heads one").click();
+    view.button("More").click();
     await settle();
     view.button("mean of several").click();
     await settle();
@@ -402,7 +402,7 @@ describe("several heads as one", () => {
   test("all layers as one: chosen in the same menu, said in the picker, with a way back", async () => {
     const facts = { ...factsOf(CELLS), heads: 3, groups: 3, every: 4, layers: ["0", "1", "2", "3"], forwards: 2 };
     const { view, host } = await draw(together({ facts }));
-    view.button("Heads one").click();
+    view.button("More").click();
     await settle();
     expect(view.all("[role=menuitemradio]").map((one) => one.textContent)).toEqual(
       expect.arrayContaining(["each layer", "mean of all layers", "maximum of all forward passes"]),
