@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import logging
 import os
 import re
@@ -20,6 +21,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 logging.getLogger("fontTools").setLevel(logging.WARNING)  # what posters are written with tells every step
+
+import live  # noqa: E402
 
 import attnwidget  # noqa: E402
 
@@ -69,6 +72,7 @@ PLACES = {
     r"(?:\.\./)?CHANGELOG\.md": "changelog.md",
     r"(?:\.\./)?benchmarks/README\.md": "performance.md",
     r"(?:\.\./)?examples/(\w+\.ipynb)": r"notebooks/\1",
+    r"(?:\.\./)?examples/lessons/(\w+\.ipynb)": r"notebooks/lesson_\1",
     r"docs/([\w.]+)": r"\1",
     r"\.\./docs/([\w.]+)": r"../\1",  # of a notebook
 }
@@ -82,9 +86,12 @@ def lead_to_the_site(app: Any, *where: Any) -> None:
 
 
 def copy_notebooks(app: Any) -> None:
-    """Put the examples where Sphinx reads them; what has not changed keeps its time."""
+    """Put the examples where Sphinx reads them, with live widgets in the lessons; an unchanged file keeps its time."""
     folder = HERE / "notebooks"
     folder.mkdir(exist_ok=True)
+    for path in sorted((HERE.parent / "examples" / "lessons").glob("*.ipynb")):
+        made = live.alive(path, Path(app.outdir))
+        (folder / f"lesson_{path.name}").write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
     for path in sorted((HERE.parent / "examples").glob("*.ipynb")):
         copy = folder / path.name
         if not copy.exists() or copy.read_bytes() != path.read_bytes():

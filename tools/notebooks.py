@@ -4,7 +4,7 @@ A notebook that is read where no kernel runs, as on a page of a repository, then
 shows a widget only the picture is kept: without the widget's state, front-ends would draw an error in its place.
 
     python tools/notebooks.py            every notebook that has changed since it was last run
-    python tools/notebooks.py masks …    these, changed or not
+    python tools/notebooks.py masks lessons/04_mask …    these, changed or not
     python tools/notebooks.py --check    names those that have changed, and fails if there are any
 """
 
@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="notebooks to run, without .ipynb (those that have changed)")
     parser.add_argument("--check", action="store_true", help="run none; name those that have changed")
     given = parser.parse_args()
-    there = sorted(EXAMPLES.glob("*.ipynb"))
+    there = sorted(EXAMPLES.rglob("*.ipynb"))
     paths = [EXAMPLES / f"{name}.ipynb" for name in given.names] or [path for path in there if is_stale(path)]
     if missing := next((f"{path.name} needs {lacks(path)}" for path in paths if not given.check and lacks(path)), None):
         sys.exit(f"{missing}: run it with the Python of `make serving`")

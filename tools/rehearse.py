@@ -1,5 +1,6 @@
-"""Rehearses a release: an index of its own, an empty environment that installs from it, one cell without a network, and
-the package taken out again, which must leave nothing.
+"""Rehearses a release: an index of its own, an empty environment that installs from it, one cell without a network.
+
+Then it takes the package out again, which must leave nothing.
 
     python tools/rehearse.py            builds first, into a folder of its own
     python tools/rehearse.py dist       with the wheel and sdist that are in dist/

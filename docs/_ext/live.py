@@ -70,17 +70,11 @@ class Run(SphinxDirective):
     def evaluated(self) -> tuple[str, Any]:
         """Run the code in the page's namespace; return what it printed, and the value of a last expression."""
         names = namespace(self.env, self.env.docname)
-        source = "\n".join(self.content)
         self.run_notebook(names)
-        body = ast.parse(source).body
-        last = body[-1] if body and isinstance(body[-1], ast.Expr) else None
-        body = body if last is None else body[:-1]
-        place = f"{self.env.docname}:{self.lineno}"
         printed = io.StringIO()
         try:
             with contextlib.redirect_stdout(printed):
-                exec(compile(ast.Module(body, []), place, "exec"), names)
-                value = eval(compile(ast.Expression(last.value), place, "eval"), names) if last else None
+                value = executed("\n".join(self.content), f"{self.env.docname}:{self.lineno}", names)
         except Exception as error:
             raise self.error(f"the code of this page failed: {type(error).__name__}: {error}") from error
         return printed.getvalue(), value
@@ -114,18 +108,52 @@ class Live(Run):
         _, widget = self.evaluated()
         if not hasattr(widget, "to_html"):
             raise self.error(f"the last line gives {type(widget).__name__}, no widget to show")
-        folder = Path(self.env.app.outdir) / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
         name = f"{self.env.docname.replace('/', '-')}-{digest(self.content, self.lineno)}"
-        names = namespace(self.env, self.env.docname)
-        widget.to_html(folder / f"{name}.html", **eval(f"dict({self.options.get('save', '')})", names))
-        for theme in ("light", "dark"):
-            widget.figure(theme=theme, width=7.0).savefig(folder / f"{name}-{theme}.svg")
+        save = eval(f"dict({self.options.get('save', '')})", namespace(self.env, self.env.docname))
+        page = written(widget, Path(self.env.app.outdir), name, **save)
         here = self.env.app.builder.get_target_uri(self.env.docname)
         alt, height = self.arguments[0], self.options.get("height", HEIGHT)
-        frame = frame_of(relative_uri(here, f"{FOLDER}/{name}"), alt, height)
+        frame = frame_of(relative_uri(here, page), alt, height)
         widget.close()
         return [*self.code(), nodes.raw("", frame, format="html")]
+
+
+def alive(path: Path, outdir: Path) -> dict[str, Any]:
+    """Run a notebook; return it with the page of each widget in the place of its picture.
+
+    Outputs that are no widgets stay as they are stored.
+    """
+    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] != "code":
+            continue
+        with contextlib.redirect_stdout(io.StringIO()):
+            value = executed("".join(cell["source"]), f"{path.name}, cell {number}", names)
+        if hasattr(value, "to_html"):
+            title = "".join(notebook["cells"][0]["source"]).splitlines()[0].lstrip("# ")
+            frame = frame_of(f"../{written(value, outdir, f'{path.stem}-{number}')}", title, HEIGHT)
+            cell["outputs"] = [{"output_type": "display_data", "data": {"text/html": frame}, "metadata": {}}]
+    return notebook
+
+
+def executed(source: str, place: str, names: dict[str, Any]) -> Any:
+    """Run code; return the value of its last line, if that is an expression."""
+    body = ast.parse(source).body
+    last = body[-1] if body and isinstance(body[-1], ast.Expr) else None
+    body = body if last is None else body[:-1]
+    exec(compile(ast.Module(body, []), place, "exec"), names)
+    return eval(compile(ast.Expression(last.value), place, "eval"), names) if last else None
+
+
+def written(widget: Any, outdir: Path, name: str, **save: Any) -> str:
+    """Write the page of a widget and its two posters; return its path below the site, without the ending."""
+    folder = outdir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    widget.to_html(folder / f"{name}.html", **save)
+    for theme in ("light", "dark"):
+        widget.figure(theme=theme, width=7.0).savefig(folder / f"{name}-{theme}.svg")
+    return f"{FOLDER}/{name}"
 
 
 def digest(content: Any, line: int) -> str:

@@ -18,7 +18,7 @@ from playwright.sync_api import Locator, expect
 pytestmark = pytest.mark.thorough
 
 NOTEBOOKS = [
-    path for path in sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb")) if notebooks.lacks(path) is None
+    path for path in sorted((Path(__file__).parents[2] / "examples").rglob("*.ipynb")) if notebooks.lacks(path) is None
 ]
 # Of the part that is marked as the picture, and of all pictures in it: how many colors each has.
 COUNT_COLOURS = """part => [part, ...part.querySelectorAll("canvas")]

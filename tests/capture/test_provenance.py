@@ -131,6 +131,22 @@ class Wrapped(nn.Module):
         return self.att(query, key, key, need_weights=False)[0].permute(1, 0, 2)
 
 
+def test_an_image_may_ask_a_text_that_was_given_as_ids() -> None:
+    class Painter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.look = nn.Embedding(5, 8), nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+            self.to_q, self.to_k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, image: Tensor, prompt: Tensor) -> Tensor:
+            text = self.words(prompt).relu()
+            q, k = self.to_q(self.look(image)), self.to_k(text)
+            return F.scaled_dot_product_attention(q[:, None], k[:, None], text[:, None])
+
+    cap = capture(Painter().eval()).run(torch.randn(1, 6, 8), torch.tensor([[1, 2, 3]]))
+    assert (cap.cross[0].shape.Q, cap.cross[0].shape.K) == (6, 3)
+
+
 @pytest.mark.parametrize("weights", [True, False])
 def test_torchs_own_attention_whose_inputs_are_views_of_one_tensor(weights: bool) -> None:
     model = Pair(Wrapped)

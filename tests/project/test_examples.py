@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import notebooks  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+LESSONS = sorted((ROOT / "examples" / "lessons").glob("*.ipynb"))
 THEMES = ["scaling", "masks", "heads_and_cost", "meaning", "gradients", "projections"]
 
 
@@ -91,7 +92,23 @@ def test_notebook_runs_from_top_to_bottom(path: Path) -> None:
         assert now.count(True) == kept.count(True)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_runs_and_its_answer_is_right(path: Path) -> None:
+    """One idea, pictures, one exercise with its answer; the folded cell at the end checks the numbers of the text."""
+    cells = cells_of(path)
+    assert "".join(cells[0]["source"]).startswith(f"# {int(path.stem[:2])}. ")
+    exercises = [one for one in map("".join, (cell["source"] for cell in cells)) if one.startswith("## Exercise")]
+    assert len(exercises) == 1
+    assert "<details><summary>Answer</summary>" in exercises[0]
+    assert sum(len("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown") < 320
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code[-1].startswith("# Checks\n")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, source in enumerate(code):
+        exec(compile(source, f"{path.name}, code cell {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *LESSONS], ids=lambda path: path.stem)
 def test_a_notebook_is_kept_as_it_was_last_run(path: Path) -> None:
     """`python tools/notebooks.py` mends what this finds."""
     assert not notebooks.is_stale(path)
@@ -106,7 +123,7 @@ def test_a_notebook_is_kept_as_it_was_last_run(path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *LESSONS], ids=lambda path: path.stem)
 def test_no_number_that_rounds_to_zero_has_a_minus(path: Path) -> None:
     """`-0.00 nats` reads as a loss that is not there: write `round(x, 2) + 0`, or another unit."""
     printed = "".join("".join(output.get("text", "")) for cell in cells_of(path) for output in cell.get("outputs", []))

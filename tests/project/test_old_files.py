@@ -16,7 +16,15 @@ from attnwidget import AttentionWidget, Capture
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 VERSIONS = sorted(path.parent for path in FIXTURES.glob("*/capture.safetensors"))
 CHANGELOG = (Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
-KEPT = {"capture.safetensors", "page.html", "weights.json", "told.safetensors", "reduced.safetensors", "told.json", "notebook.ipynb"}
+KEPT = {
+    "capture.safetensors",
+    "page.html",
+    "weights.json",
+    "told.safetensors",
+    "reduced.safetensors",
+    "told.json",
+    "notebook.ipynb",
+}
 
 
 def wanted(version: str, changelog: str) -> set[str]:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Case, cases, dense
 from tolerance import Bound, approx, exponentials, rounding, sums, together
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
-from attnwidget import Attention, AttentionStack, AttentionWidget, compare, load_sample
+from attnwidget import Attention, AttentionStack, AttentionWidget, capture, compare, load_sample
 from attnwidget._engine import cost
 from attnwidget._engine.level_cache import LevelKey
 from attnwidget._engine.stages import MASKED
@@ -285,6 +285,17 @@ def test_each_of_several_is_compared_with_the_first() -> None:
     with pytest.raises(ValueError, match="'A' is compared with others, not 'A'"):
         w.against = "A"
     assert w.against == "C"
+
+
+def test_a_capture_is_a_side() -> None:
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    tokens = torch.randn(1, 5, 8)
+    cap = capture(attention).run(tokens, tokens, tokens)
+    pair = compare({"as it is": cap, "one layer": cap.attention[0]})
+    values, kinds = numbers(pair.comparison["change"])
+    assert set(values[kinds == NUMBER].tolist()) == {0.0}
+    with pytest.raises(TypeError, match="b is str: give an Attention, an AttentionStack, an AttentionWidget or a"):
+        compare({"a": cap, "b": "cap"})
 
 
 def test_other_rules_hold_for_all_sides() -> None:

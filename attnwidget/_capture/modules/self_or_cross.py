@@ -9,7 +9,7 @@ a transposed view of x is x. The evidence, in this order:
 3. the tensors that q and k were projected from, followed back through projections, norms and convolutions of the
    calling module: the same one, or two; a query that is a parameter of the module attends across;
 4. if the module was given q and k ready-made, the same question for the module that called it, and so on;
-5. a module that was given only one tensor makes q and k from it;
+5. a module that was given only one tensor, and no text as ids, makes q and k from it;
 6. of several tensors: the inputs of the projections whose names begin like those of queries and of keys; if a
    projection of keys exists and has not run, the keys belong to another text, kept from an earlier call;
 7. the lengths: as many keys as queries, causal, or growing with a cache is self-attention, everything else is not.
@@ -162,6 +162,13 @@ class Invocation:
         """Return the tensors that q and k may be made from, each once; most calls never need them."""
         with torch._C.DisableTorchFunction():  # a watching mode would see each question to a tensor, which is slow
             return _origins(self.module, self.args, self.kwargs)
+
+    @property
+    def has_ids(self) -> bool:
+        """Return whether it was given a text as ids, of which q or k may be made as well."""
+        named = (*zip(_argument_names(type(self.module)), self.args, strict=False), *self.kwargs.items())
+        tensors = [x for name, x in named if isinstance(x, Tensor) and not _is_no_source(name)]
+        return any(x.ndim == 2 and not x.is_floating_point() and x.dtype != torch.bool for x in tensors)
 
     @property
     def positions(self) -> int | None:
@@ -394,6 +401,8 @@ def _judge(one: Invocation, query: Span | None, key: Span | None, is_made: bool)
     if not is_made or not origins:
         return None
     keys_not_made = any(KEY.match(name) and name not in one.ran for name, _ in one.module.named_children())
+    if len(origins) == 1 and one.has_ids:
+        return None
     if len(origins) == 1:
         return of_query == PARAMETER or (bool(one.ran) and keys_not_made and _is_named_cross(one.module))
     if not one.ran:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import urllib.error
@@ -103,7 +104,7 @@ class EngineOfProcess(_Answers):
         engine = vllm_names.engine_of(model)
         super().__init__(engine)
         self.tokenizer = vllm_names.tokenizer_of(model)
-        self.is_async = asyncio.iscoroutinefunction(engine.collective_rpc)
+        self.is_async = inspect.iscoroutinefunction(engine.collective_rpc)
         size = vllm_names.data_parallel_size(engine)
         if size > 1:
             raise ValueError(SEVERAL_ENGINES.format(size))

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
 
 import traitlets
 
@@ -47,7 +47,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Given = Attention | AttentionStack
-Side = Attention | AttentionStack | AttentionWidget | tuple[Attention | AttentionStack, int, int]
+
+
+class Captured(Protocol):
+    """A capture, or one of its forward passes."""
+
+    @property
+    def attention(self) -> AttentionStack:
+        """Its layers."""
+
+
+Side = Attention | AttentionStack | AttentionWidget | Captured | tuple[Attention | AttentionStack, int, int]
 TOKENS = ("tokens", "key_tokens")
 PLACE = ("layer", "batch", "head")
 OTHER_TOKENS = "the sides show logits of different tokens: choose the same token with att.with_target(id) on each side"
@@ -59,9 +69,10 @@ def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords
     """Show two attentions and their difference with one selection: exact and clickable, at any length.
 
     Args:
-        sides: two or more of `Attention`, `AttentionStack` or `AttentionWidget`, or one dict of them by name. With more
-            than two, each is compared with the first; `against` and a menu choose it. A widget brings its layer, sample
-            and head. (stack, layer, head) is one head of a stack, so that two heads of one model can be compared.
+        sides: two or more of `Attention`, `AttentionStack`, `AttentionWidget` or a capture, or one dict of them by
+            name. With more than two, each is compared with the first; `against` and a menu choose it. A widget brings
+            its layer, sample and head. (stack, layer, head) is one head of a stack, so that two heads of one model can
+            be compared.
         tokens: as for `AttentionWidget`, or a dict with a list for each side; a widget brings its own. Sides of
             different lengths are compared at equal tokens.
         key_tokens: the same for the keys.
@@ -512,12 +523,15 @@ def _attention_of(name: str, side: Any) -> Given:
         raise TypeError(
             f"{name} is a dict next to other sides: give one dict of all, such as {{'no mask': a, 'mask': b}}"
         )
-    if not isinstance(side, Attention | AttentionStack):
-        raise TypeError(
-            f"{name} is {type(side).__name__}: give an Attention, an AttentionStack or an AttentionWidget, "
-            "such as Attention(q, k, v)"
-        )
-    return side
+    if isinstance(side, Attention | AttentionStack):
+        return side
+    held = getattr(side, "attention", None)  # of a capture
+    if isinstance(held, Attention | AttentionStack):
+        return held
+    raise TypeError(
+        f"{name} is {type(side).__name__}: give an Attention, an AttentionStack, an AttentionWidget or a capture, "
+        "such as Attention(q, k, v)"
+    )
 
 
 def _places_of(sides: dict[str, Any], show: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Place | None]]:
