@@ -9,8 +9,8 @@
 A Python is here if it is on the path, or if pyenv or uv has installed it. The lower bounds are those of pyproject.toml
 itself, of the package and of its optional parts, for this Python, so that a bound which does not pass is seen. torch is
 the one of constraints.txt where no other is named: each other version brings gigabytes. Each environment is made under
-.matrix/, and made anew where what it is made from has changed. Left out are tests on pages, notebooks, and those that
-build the package.
+.matrix/, and made anew where what it is made from has changed. The everyday tests run; left out are those on pages, of
+notebooks, and those that build the package.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TESTS = (
 )
 OTHERS = ("coverage", "psutil", "ipykernel", "pillow", "pandas", "pyyaml")
 TORCH = "--torch="
-LEFT_OUT = "not (browser or notebook or packaging)"
+LEFT_OUT = "not (browser or notebook or packaging or thorough)"
 # It reads which versions pages were looked at with: those of `make test`.
 DESELECTED = "tests/project/test_frontends_page.py::test_versions_are_of_packages_that_are_named_in_the_constraints"
 
