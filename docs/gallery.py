@@ -213,13 +213,19 @@ def main(wanted: list[str]) -> None:
                 value = run(code, names)
             shown = Page(
                 browser.context(
-                    width=WIDTH + 48, height=2600, reduced_motion="reduce", offline=True, device_scale_factor=1.5
+                    width=1160 if name == "atlas" else WIDTH + 48,
+                    height=2600,
+                    reduced_motion="reduce",
+                    offline=True,
+                    device_scale_factor=1.5,
                 )
             )
             if isinstance(value, AttentionWidget):
                 value = value.to_html(Path(folder) / f"{name}.html")
             shown.page.goto(Path(value).resolve().as_uri())
             shown.page.wait_for_selector("[data-aw=picture][aria-label], .aw-atlas-map, .aw-atlas canvas")
+            if name == "atlas":
+                shown.page.get_by_role("button", name=re.compile("^Layer 2, head 11")).click()
             taken = photograph(shown, ".attnwidget, .aw-atlas")
             target = PICTURES / f"{name}.webp"
             taken.save(target, quality=80, method=6)

@@ -89,7 +89,7 @@ def test_the_public_names_are_those_and_no_others() -> None:
     assert set(attnwidget.__all__) == {*f"{classes} {functions} masks results scaling serving __version__".split()}
     assert inspect.isfunction(attnwidget.capture)
     assert inspect.isfunction(attnwidget.compare)
-    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", attnwidget.__version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(rc\d+)?(\.dev\d+)?", attnwidget.__version__)
 
 
 def test_an_effect_that_rounds_to_zero_is_printed_without_a_minus() -> None:

@@ -289,7 +289,7 @@ def test_a_file_that_was_written_over_is_noticed(saved: Path, pools: dict[str, E
     with capture() as shorter:
         F.scaled_dot_product_attention(*torch.randn(3, 1, 1, 5, 32), is_causal=True)
     shorter.save(saved)
-    with pytest.raises(RuntimeError, match=r"cannot be read as the file that was loaded|holds other numbers"):
+    with pytest.raises(RuntimeError, match=r"cannot be read as the file|holds other numbers|its worker was lost"):
         att.overview(0, 1, size=60, executor=pools["processes"])
 
 

@@ -112,7 +112,12 @@ FAMILIES["torch, norm first, positions first"] = lambda: (Encoder(norm_first=Tru
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_parts_add_up(family: str) -> None:
-    model, inputs = FAMILIES[family]()
+    try:
+        model, inputs = FAMILIES[family]()
+    except ValueError as error:  # of an older transformers
+        if "does not support an attention implementation" in str(error):
+            pytest.skip(f"{family} has no fused attention in transformers {transformers.__version__}")
+        raise
     with torch.no_grad(), capture(model, sources=True) as cap:
         model(**inputs)
     kinds = [False, True] if family == "T5" else [False]
