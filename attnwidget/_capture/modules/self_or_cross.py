@@ -165,7 +165,7 @@ class Invocation:
 
     @property
     def has_ids(self) -> bool:
-        """Return whether it was given a text as ids, of which q or k may be made as well."""
+        """Return whether it was given a text as ids: q or k may be made from it as well."""
         named = (*zip(_argument_names(type(self.module)), self.args, strict=False), *self.kwargs.items())
         tensors = [x for name, x in named if isinstance(x, Tensor) and not _is_no_source(name)]
         return any(x.ndim == 2 and not x.is_floating_point() and x.dtype != torch.bool for x in tensors)
