@@ -42,5 +42,5 @@ def png_of_indices(pixels: Pixels, palette: Pixels) -> bytes:
     image.putpalette(palette[:, :3].tobytes())
     file = io.BytesIO()
     alpha = {"transparency": palette[:, 3].tobytes()} if palette.shape[1] == 4 else {}
-    image.save(file, "PNG", **alpha)
+    image.save(file, "PNG", optimize=True, **alpha)
     return file.getvalue()

@@ -60,7 +60,7 @@ def test_the_bundle_has_widget_text_and_picture() -> None:
     data, _ = made
     assert set(data) == {"application/vnd.jupyter.widget-view+json", "text/plain", "image/png"}
     assert data["text/plain"] == repr(w)
-    assert len(data["image/png"]) < 20_000
+    assert len(data["image/png"]) < 40_000
 
 
 @pytest.mark.parametrize("n", [1, 64, 300, 2000])
@@ -86,11 +86,11 @@ def test_labels_of_any_kind_take_no_more(tokens: Any) -> None:
 def corner_of(w: AttentionWidget) -> tuple[int, int]:
     """The row and column of pixels where the picture of a widget begins."""
     page = still_of(w)
-    dense = (page[:, :, 3] > 0) if w.theme == "auto" else (page[:, :, :3] != page[0, 0, :3]).any(2)
+    dense = (page[:, :, :3] != page[0, 0, :3]).any(2)
     side = preview.LARGEST_CELL * preview.SCALE
     for y in range(page.shape[0] - side):
         for x in range(page.shape[1] - side):
-            if dense[y : y + side - 2, x : x + side - 2].all():
+            if dense[y, x : x + side - 2].all() and dense[y : y + side - 2, x].all():  # its number is inside
                 return y, x
     raise AssertionError("there is no cell")
 
@@ -98,7 +98,7 @@ def corner_of(w: AttentionWidget) -> tuple[int, int]:
 def cell(w: AttentionWidget, row: int, column: int) -> list[int]:
     """The color of a cell, (red, green, blue, alpha)."""
     (y, x), side = corner_of(w), preview.LARGEST_CELL * preview.SCALE
-    found: list[int] = still_of(w)[y + row * side + side // 2, x + column * side + side // 2].tolist()
+    found: list[int] = still_of(w)[y + row * side + 5, x + column * side + 5].tolist()
     return found
 
 
@@ -120,26 +120,42 @@ def contrast(a: Any, b: Any) -> float:
     return max(light) / min(light)
 
 
-@pytest.mark.parametrize("page", [(255, 255, 255), (17, 17, 17), (30, 30, 30)])
-def test_on_any_page_more_stands_out_more_and_letters_can_be_read(page: Any) -> None:
-    def seen(rgba: Any) -> Any:
-        return np.array(rgba[:3]) * rgba[3] / 255 + np.array(page) * (1 - rgba[3] / 255)
+def test_on_a_page_of_unknown_theme_it_has_a_ground_of_its_own() -> None:
+    auto, light = (still_of(AttentionWidget.from_weights(WEIGHTS, theme=theme)) for theme in ("auto", "light"))
+    assert (auto == light).all()
+    assert (auto[:, :, 3] == 255).all()
 
+
+def test_numbers_stand_in_cells_and_can_be_read() -> None:
     w = AttentionWidget.from_weights(WEIGHTS)
-    shown = [contrast(seen(cell(w, *at)), page) for at in ((0, 1), (1, 0), (1, 1), (0, 0))]
-    assert shown == sorted(shown)
-    assert 1.03 < shown[0] < 1.6  # a zero is a tile, if a pale one
-    assert shown[-1] > 3
-    assert contrast(preview.ANY_INK, page) > 3.8
-    assert still_of(w)[0, 0, 3] == 0  # the page is the notebook's
+    for row, column, text in ((0, 0, "1.00"), (1, 0, ".25"), (1, 1, ".75")):
+        (y, x), side = corner_of(w), preview.LARGEST_CELL * preview.SCALE
+        tile = still_of(w)[y + row * side :, x + column * side :][: side - 2, : side - 2, :3].astype(int)
+        wanted = written(text)
+        assert wanted is not None
+        marks = (tile != tile[0, 0]).any(2)
+        assert marks.sum() == (wanted > 3).sum(), text
+        assert contrast(tile[marks][0], tile[0, 0]) > 4.5
 
 
-def test_masked_is_no_tile_and_nan_is_red() -> None:
+def test_the_strongest_keys_of_the_pinned_query_are_listed() -> None:
+    tokens = ["river", "bank", "money", "lent"]
+    q, k = torch.eye(4) * 3, torch.eye(4) * 3
+    w = AttentionWidget(q, k, tokens=tokens, query=2, theme="light")
+    found = preview._words_of(w._export_view(), decoding.of_picture(w._export_view().picture)).ranked
+    assert found[0] == ("money", pytest.approx(float(w.weights(2)[2])))
+    assert len(found) == 4
+    assert still_of(w).shape[1] > still_of(AttentionWidget(q, k, tokens=tokens, theme="light")).shape[1]
+
+
+def test_masked_has_a_slash_and_nan_is_red() -> None:
     q = torch.randn(3, 4)
     q[2, 0] = float("nan")
     w = AttentionWidget(q, torch.randn(3, 4), is_causal=True)
-    assert cell(w, 0, 2)[3] == 0
-    assert cell(w, 2, 0) == [*preview.ANY_BAD, 255]
+    (y, x), side = corner_of(w), preview.LARGEST_CELL * preview.SCALE
+    tile = still_of(w)[y:, x + 2 * side :][: side - 4, : side - 4]
+    assert 0 < (tile != still_of(w)[0, 0]).any(2).mean() < 0.1
+    assert cell(w, 2, 0)[:3] == colors.rgb_of(colors.LOOKS["light"].bad).astype(int).tolist()
 
 
 def padded(keep: int, words: Any, **show: Any) -> AttentionWidget:
@@ -159,11 +175,11 @@ def test_rows_of_padding_are_hatched_and_pale(theme: Any, words: list[str]) -> N
     side = preview.LARGEST_CELL * preview.SCALE
     page = still_of(w)[y : y + 6 * side, x : x + 6 * side].astype(int)
     ground = still_of(w)[0, 0].astype(int)
-    shade = np.abs(page - ground)[:, :, 3 if theme == "auto" else slice(3)].reshape(*page.shape[:2], -1).max(-1)
+    shade = np.abs(page - ground)[:, :, :3].max(-1)
     rows = [shade[row * side : (row + 1) * side] for row in range(6)]
     for row in range(6):
-        masked = rows[row][2 : side - 4, 4 * side :]
-        assert (masked > 0).any() == (row >= 4), "lines are over what is masked too, of padding alone"
+        corner = rows[row][2:18, 4 * side : 4 * side + 18]  # of a masked cell, beside its slash
+        assert (corner > 0).any() == (row >= 4), "lines are over what is masked too, of padding alone"
     told, untold = (shades(w, theme), shades(padded(4, None, theme=theme), theme))  # without tokens nothing tells it
     assert (told[:4] == untold[:4]).all()
     assert (told[4:] < 0.6 * untold[4:] + 2).all()
@@ -173,7 +189,7 @@ def shades(w: AttentionWidget, theme: str) -> np.ndarray[Any, Any]:
     """How far the color of each of 6 × 4 cells is from the page."""
     (y, x), side = corner_of(w), preview.LARGEST_CELL * preview.SCALE
     page = still_of(w).astype(int)
-    away = np.abs(page - page[0, 0])[:, :, 3:] if theme == "auto" else np.abs(page - page[0, 0])[:, :, :3]
+    away = np.abs(page - page[0, 0])[:, :, :3]
     cells = away.max(-1)[y : y + 6 * side, x : x + 4 * side].reshape(6, side, 4, side)
     return np.median(cells.swapaxes(1, 2).reshape(6, 4, -1), axis=2)
 
@@ -207,12 +223,18 @@ def test_the_pinned_cell_has_a_ring_and_its_labels_a_line() -> None:
 
 def test_tokens_and_numbers_are_written() -> None:
     w = AttentionWidget(*torch.zeros(3, 4, 8), tokens=["river", "日本", "", "lent"])
-    page = still_of(w)
-    grays = np.rint(page[:, :, 3] / 255 * 7) * (page[:, :, :3] == preview.ANY_INK).all(2)
+    grays = letters(still_of(w))
     for text in ("river", "1", "∅", "lent", "Weight", ".25", "4 × 4"):  # what no letters are here for has its position
         wanted = written(text)
         assert wanted is not None
         assert holds(grays, wanted), text
+
+
+def letters(page: Any) -> Any:
+    """The grays of letters, 0 to 7, of a light picture."""
+    look = colors.LOOKS["light"]
+    ink, ground = colors.rgb_of(look.ink2).astype(float), colors.rgb_of(look.page).astype(float)
+    return np.rint((ground - page[:, :, :3]) / (ground - ink) * 7).mean(2)
 
 
 def holds(page: Any, part: Any) -> bool:
@@ -234,7 +256,7 @@ def test_a_strong_link_is_not_lost_where_pixels_are_few() -> None:
     weights = torch.full((1000, 1000), 1e-4)
     weights[401, 703] = 0.9
     w = AttentionWidget.from_weights(weights)
-    strongest = [*preview.ANY_HUES["sequential"][0], 255]
+    strongest = [*colors.table("sequential", "attnwidget", "light")[254].tolist(), 255]
     y, _ = np.nonzero((still_of(w) == strongest).all(-1))
     ramp = y > y.min() + 100
     assert (~ramp).any()
@@ -248,7 +270,7 @@ def test_the_segments_view_has_a_picture_of_its_own() -> None:
     w.view = "heatmap"
     assert seen.shape != still_of(w).shape, "not the heatmap"
     w.view = "segments"
-    cells = [16 * 2 * at + 8 for at in range(4)]  # the middle of each
+    cells = [preview.LARGEST_CELL * preview.SCALE * at + 5 for at in range(4)]  # beside the number of each
     shade = colors.rgb_of(colors.look_of("light").page)
     at = np.argwhere((seen[:, :, :3] != shade).any(2))  # where anything is drawn
     assert len(at)
@@ -288,12 +310,9 @@ def test_many_segments_are_on_the_log_scale_of_the_view(parts: int) -> None:
             found = seen[top + row * size + size // 3, left + column * size + size // 3, :3]
             near = table[max(0, round(255 * place) - 3) >> 1 : (min(255, round(255 * place) + 3) >> 1) + 1]  # 125 steps
             assert np.abs(found.astype(int) - near.astype(int)).max(1).min() <= 6, (row, column)
-    w.theme = "auto"
-    page = still_of(w)
-    grays = np.rint(page[:, :, 3] / 255 * 7) * (page[:, :, :3] == preview.ANY_INK).all(2)
     said = written("Mass, log")
     assert said is not None
-    assert holds(grays, said) is is_log
+    assert holds(letters(seen), said) is is_log
 
 
 def _corner_of(seen: np.ndarray[Any, Any], darkest: np.ndarray[Any, Any]) -> tuple[int, int]:

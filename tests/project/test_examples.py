@@ -227,7 +227,7 @@ def read_cells() -> dict[str, tuple[str, str, str]]:
 
 
 def is_folded(cell: dict[str, Any]) -> bool:
-    """Return whether a cell holds checks, which a reader opens only to see how a number is known."""
+    """Return whether a cell is closed: checks, and the training of small models, which few readers want to see."""
     return bool(cell["metadata"].get("jupyter", {}).get("source_hidden"))
 
 
@@ -237,7 +237,7 @@ def test_checks_are_folded_away_from_the_lesson(path: Path) -> None:
     code = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
     for cell in code:
         source = "".join(cell["source"])
-        assert is_folded(cell) == source.startswith("# Checks")
+        assert is_folded(cell) or not source.startswith("# Checks")
         assert is_folded(cell) or "assert" not in source
     assert any(is_folded(cell) for cell in code)
 

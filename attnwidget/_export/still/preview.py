@@ -1,7 +1,8 @@
 """A small PNG of a widget, for places where no widget runs: GitHub, nbviewer, e-mail.
 
-It needs only numpy and zlib: indexed colors, and letters from `glyphs`. If the theme is "auto", the PNG has no
-background, and its grays and colors are readable on light and dark pages.
+It needs only numpy and zlib: indexed colors, and letters from `glyphs`. It looks as the widget does: the same colors,
+numbers in cells with room for them, slashes over masked cells, and a list of the strongest keys of the pinned query.
+No page tells its theme here, so "auto" is the light theme, on a background of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ..._utils.png import png_of_indices
 from ..compared import is_comparison, names_of, part_of, placed, places_of, range_of_change
 from ..look import colors
 from ..look.effects import as_loss, edited, is_shown, loss_text, losses_of
-from ..look.numbers import in_model, legend_name, legend_ticks
+from ..look.numbers import cell_number, in_model, legend_name, legend_ticks, list_number
 from ..look.padding import LOOKED_AT, padded_queries, padded_rows
 from ..look.ranges import range_words, with_range
 from ..view import TraitsView, WidgetView
@@ -41,8 +42,11 @@ from .glyphs import STEPS, height, written
 
 MOST_BYTES = 47 * 1024  # in the file: as base64 at most 64 KiB of a notebook
 SCALE = 2  # file pixels per page pixel: letters are sharp on high-resolution screens
-SIDE = 320  # page pixels along the longer side, about
-LARGEST_CELL = 16  # page pixels
+SIDE = 460  # page pixels along the longer side, about
+LARGEST_CELL = 28  # page pixels
+NUMBERS_FROM = 23  # page pixels per cell; larger cells have their number, if the picture has few
+MOST_NUMBERS = 400
+LEAST_NUMBER = 0.05  # smaller weights are left to the color: each number takes 100 bytes of the file
 LEAST_CELL = 11  # if every row has its label
 GAP_FROM = 8  # pixels per cell; larger cells have gaps between them
 BESIDE = 4  # page pixels around the picture
@@ -52,18 +56,16 @@ LARGEST_LABEL = 96
 RAMP = 120
 MOST_LABELS = 64
 LISTED = 4  # segments whose loss is listed
+RANKED = 8  # keys in the list beside the picture
+BARS = 90  # page pixels of its longest bar
 
 # Palette indices: the colors of cells, then these, then the grays of letters.
 SHADES = 128
 PIXEL = np.int16  # a palette index
 PAGE, BAD, INFINITE, RING, LETTERS = SHADES, SHADES + 1, SHADES + 2, SHADES + 3, SHADES + 4
+BAR = SHADES * 3 // 5  # the color of a bar is one of the cells' colors
 VEILED = LETTERS + STEPS  # half as many cell colors, for rows of padding
 
-# For a still on any page: each has a contrast of about 4:1 to white and to #1e1e1e.
-ANY_INK = (124, 130, 141)
-ANY_BAD = (219, 68, 80)
-ANY_HUES = {"sequential": [(26, 136, 148)], "diverging": [(63, 130, 214), (200, 105, 46)]}
-LEAST_ALPHA = 0.07  # for the tile of a zero
 VEIL = 0.38  # the strength of colors in rows of padding
 HATCHED = 7  # page pixels between the lines over them
 HATCH = LETTERS + 1  # their color, pale
@@ -91,7 +93,8 @@ class Words(NamedTuple):
     lines: Sequence[str]
     ramp: str
     padded: Array | None = None  # (queries,) bool, which queries are padding
-    none: str = "masked"  # the name of a cell without a tile
+    none: str = "masked"  # the name of a cell with a slash
+    ranked: Sequence[tuple[str, float]] = ()  # the strongest keys of the pinned query, and their numbers
 
 
 def preview_of(widget: WidgetView) -> Still | None:
@@ -255,7 +258,18 @@ def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     parts = [traits.title] if traits.title else []
     where = [_place_of(widget), (traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
     lines = [*parts, " · ".join(part for part in where if part)]
-    return Words(sides[0], sides[1], traits.query, traits.key, lines, _ramp_name(widget, matrix.stage), padded)
+    ranked = _ranked(matrix, sides[1], traits.query)
+    named = _ramp_name(widget, matrix.stage)
+    return Words(sides[0], sides[1], traits.query, traits.key, lines, named, padded, ranked=ranked)
+
+
+def _ranked(matrix: DecodedMatrix, keys: Sequence[str], query: int | None) -> list[tuple[str, float]]:
+    """Return the strongest keys of a query and their weights, if the picture has each cell and the keys have names."""
+    if query is None or matrix.stage != "weights" or matrix.query_bin * matrix.key_bin * matrix.every > 1 or not keys:
+        return []
+    row, kinds = matrix.values[query], matrix.kinds[query]
+    order = [int(at) for at in np.argsort(-row, kind="stable") if kinds[at] == NUMBER][:RANKED]
+    return [(keys[at], float(row[at])) for at in order]
 
 
 def _ramp_name(widget: WidgetView, stage: str) -> str:
@@ -274,44 +288,31 @@ def still_of(
     cells = colors.entries(matrix, color_scale, color_range).astype(int) >> 1
     for kind, place in ((BLOCKED, PAGE), (NAN, BAD), (PLUS_INF, INFINITE), (MINUS_INF, PAGE)):
         cells[matrix.kinds == kind] = place
-    table = _palette(matrix.kind, palette, theme)
+    table = _palette(matrix.kind, palette, "light" if theme == "auto" else theme)
     step = -(-max(cells.shape) // SIDE)
+    numbers = table if step == 1 and matrix.kinds.size <= MOST_NUMBERS else None
     while True:
         small = _pooled(cells, step, signed=matrix.kind == "diverging")
-        pixels = _drawn(small, matrix, step, words, _legend(matrix, step, color_scale, color_range, words))
+        legend = _legend(matrix, step, color_scale, color_range, words)
+        pixels = _drawn(small, matrix, step, words, legend, numbers)
         made = png_of_indices(*_used(pixels, table))
-        if len(made) <= MOST_BYTES or max(small.shape) <= 32:
+        if len(made) <= MOST_BYTES or (max(small.shape) <= 32 and numbers is None):
             return Still(made, pixels.shape[1] // SCALE, pixels.shape[0] // SCALE)
-        step = max(step + 1, floor(step * sqrt(len(made) / MOST_BYTES)))
+        if numbers is None:
+            step = max(step + 1, floor(step * sqrt(len(made) / MOST_BYTES)))
+        numbers = None
 
 
 def _palette(kind: str, palette: str, theme: str) -> Array:
-    """Return all palette colors, (n, 4) uint8; for the theme "auto" they are partly transparent."""
-    fixed, look = theme != "auto", colors.look_of(theme)
-    ink, bad = (colors.rgb_of(look.ink2), colors.rgb_of(look.bad)) if fixed else (np.array(ANY_INK), np.array(ANY_BAD))
+    """Return all palette colors, (n, 4) uint8."""
+    look = colors.look_of(theme)
+    page, ink = colors.rgb_of(look.page).astype(float), colors.rgb_of(look.ink2)
     found = np.full((VEILED + SHADES // 2, 4), 255, np.uint8)
-    if fixed or palette == "viridis" or getattr(palette, "kind", None) == kind:
-        found[:SHADES, :3] = colors.table(kind, palette, theme)[::2]
-    else:
-        along = np.arange(SHADES) / (SHADES - 1)
-        hues = np.array(ANY_HUES[kind])
-        strength = along if len(hues) == 1 else np.abs(2 * along - 1)
-        found[:SHADES, :3] = hues[(along > 0.5).astype(int) if len(hues) == 2 else np.zeros(SHADES, int)]
-        found[:SHADES, 3] = np.rint(255 * (LEAST_ALPHA + (1 - LEAST_ALPHA) * strength))
-    found[PAGE] = (*(colors.rgb_of(look.page) if fixed else np.array(ANY_INK)), 255 if fixed else 0)
-    found[BAD, :3], found[INFINITE, :3] = bad, ink
-    found[RING, :3] = colors.rgb_of(look.ink) if fixed else ink
-    for level in range(1, STEPS + 1):
-        share, at = level / STEPS, LETTERS + level - 1
-        if fixed:
-            found[at, :3] = np.rint(found[PAGE, :3] + (ink - found[PAGE, :3].astype(float)) * share)
-        else:
-            found[at] = (*ink, round(255 * share))
-    cells, page = found[:SHADES:2].astype(float), found[PAGE, :3].astype(float)
-    if fixed:
-        found[VEILED:, :3] = np.rint(page + (cells[:, :3] - page) * VEIL)
-    else:
-        found[VEILED:] = np.rint(cells * [1, 1, 1, VEIL])
+    found[:SHADES, :3] = colors.table(kind, palette, theme)[::2]
+    found[PAGE, :3], found[BAD, :3], found[INFINITE, :3] = page, colors.rgb_of(look.bad), ink
+    found[RING, :3] = colors.rgb_of(look.ink)
+    found[LETTERS:VEILED, :3] = np.rint(page + (ink - page) * (np.arange(1, STEPS + 1) / STEPS)[:, None])
+    found[VEILED:, :3] = np.rint(page + (found[:SHADES:2, :3] - page) * VEIL)
     return found
 
 
@@ -330,8 +331,13 @@ def _pooled(cells: Array, step: int, *, signed: bool) -> Array:
     return picked
 
 
-def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend: Sequence[Array]) -> Array:
-    """Draw everything as pixels: labels, the picture with its ring, the legend and the lines below."""
+def _drawn(
+    cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend: Sequence[Array], numbers: Array | None
+) -> Array:
+    """Draw everything as pixels: labels, the picture with its ring, the list beside it, the legend and lines below.
+
+    `numbers` is the palette, if cells have their numbers.
+    """
     rows, columns = cells.shape
     side = max(1, min(LARGEST_CELL, SIDE // max(rows, columns))) * SCALE
     bins = matrix.query_bin * step, matrix.key_bin * step
@@ -342,6 +348,9 @@ def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend:
         for last in range(SCALE):
             picture[side - 1 - last :: side] = PAGE
             picture[:, side - 1 - last :: side] = PAGE
+        _slash(picture, cells == PAGE, side)
+    if numbers is not None and side >= NUMBERS_FROM * SCALE:
+        _number(picture, matrix, side, numbers)
     _hatch(picture, np.repeat(padded, side))
     left = _labels(words.queries, matrix.queries, bins[0], side, words.query)
     above = _labels(words.keys, matrix.keys, bins[1], side, words.key)
@@ -349,8 +358,12 @@ def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend:
     x = margin + max((text.shape[1] for _, text in left), default=0) + gap
     y = margin + max((text.shape[1] for _, text in above), default=0) + gap
     below = [*legend, *_lines(words.lines)]
+    beside = _list_of(words)
     wide = max(x + picture.shape[1] + height(), *(margin + part.shape[1] for part in below)) + margin
-    tall = y + picture.shape[0] + 2 * gap + sum(len(part) + gap for part in below) + margin
+    listed = x + picture.shape[1] + 3 * height()
+    wide = wide if beside is None else max(wide, listed + beside.shape[1] + margin)
+    tall = y + max(picture.shape[0], 0 if beside is None else len(beside)) + 2 * gap
+    tall += sum(len(part) + gap for part in below) + margin
     page = np.full((tall, wide), PAGE, PIXEL)
     page[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
     for row, text in left:
@@ -359,11 +372,60 @@ def _drawn(cells: Array, matrix: DecodedMatrix, step: int, words: Words, legend:
         _put(page, np.rot90(text), y - gap - text.shape[1], round(x + (column + 0.5) * side - len(text) / 2))
     if words.query is not None and words.key is not None:
         _ring(page, y + words.query // bins[0] * side, x + words.key // bins[1] * side, side)
-    at = y + picture.shape[0] + 2 * gap
+    if beside is not None:
+        _put(page, beside, y, listed)
+    at = y + max(picture.shape[0], 0 if beside is None else len(beside)) + 2 * gap
     for part in below:
         _put(page, part, at, margin)
         at += len(part) + gap
     return page
+
+
+def _slash(picture: Array, masked: Array, side: int) -> None:
+    """Draw a short line over each masked cell."""
+    long = side // 4
+    for row, column in np.argwhere(masked):
+        y, x = row * side + (side + long) // 2, column * side + (side - long) // 2
+        for at in range(long):
+            picture[y - at - SCALE : y - at, x + at] = LETTERS + 2
+
+
+def _number(picture: Array, matrix: DecodedMatrix, side: int, table: Array) -> None:
+    """Write the number of each cell, dark on pale and pale on dark."""
+    least = LEAST_NUMBER if matrix.stage == "weights" else 0
+    for row, column in np.argwhere((matrix.kinds == NUMBER) & (abs(matrix.values) >= least)):
+        grays = written(cell_number(float(matrix.values[row, column]), matrix.stage), side)
+        if grays is None or grays.shape[1] > side - SCALE:
+            continue
+        y = row * side + (side - len(grays)) // 2
+        x = column * side + (side - grays.shape[1]) // 2
+        there = picture[y : y + len(grays), x : x + grays.shape[1]]
+        color = table[there[0, 0], :3].astype(float)
+        is_pale = color @ [0.3, 0.59, 0.11] > 140
+        page_is_pale = table[PAGE, :3].astype(float) @ [0.3, 0.59, 0.11] > 140
+        there[grays > STEPS // 2] = RING if is_pale == page_is_pale else PAGE
+
+
+def _list_of(words: Words) -> Array | None:
+    """Return the strongest keys of the pinned query with bars and numbers; None if there are none."""
+    if not words.ranked or words.query is None:
+        return None
+    names = [_written(one_line(name)) for name, _ in words.ranked]
+    numbers = [_written(list_number(weight, "weights")) for _, weight in words.ranked]
+    widest = [max(part.shape[1] for part in column) for column in (names, numbers)]
+    gap, bar, line = 6 * SCALE, BARS * SCALE, round(1.35 * height())
+    found = np.full((line * (len(names) + 1), widest[0] + bar + widest[1] + 2 * gap), PAGE, PIXEL)
+    head = _written(f"{one_line(words.queries[words.query])} attends to" if words.queries else "attends to")
+    found = np.pad(found, ((0, 0), (0, max(0, head.shape[1] - found.shape[1]))), constant_values=PAGE)
+    _put(found, head, 0, 0)
+    most = words.ranked[0][1] or 1.0
+    for at, (name, number, (_, weight)) in enumerate(zip(names, numbers, words.ranked, strict=True)):
+        y = line * (at + 1)
+        _put(found, name, y, 0)
+        left = widest[0] + gap
+        found[y + 8 * SCALE - 6 : y + 8 * SCALE + 6, left : left + round(bar * weight / most)] = BAR
+        _put(found, number, y, widest[0] + bar + 2 * gap + widest[1] - number.shape[1])
+    return found
 
 
 def _hatch(picture: Array, rows: Array) -> None:
@@ -446,7 +508,7 @@ def _legend(matrix: DecodedMatrix, step: int, color_scale: str, color_range: Any
     ramp[7 * SCALE - 6 : 7 * SCALE + 8] = np.arange(RAMP * SCALE) * SHADES // (RAMP * SCALE)
     gap = np.full((height(), 6 * SCALE), PAGE)
     line = np.concatenate([_written(name), gap, gap, _written(ends[0]), gap, ramp, gap, _written(ends[1])], axis=1)
-    kinds = [f"no tile: {words.none}"] if (matrix.kinds == BLOCKED).any() else []
+    kinds = [f"slash: {words.none}"] if (matrix.kinds == BLOCKED).any() else []
     kinds += ["hatched: padding"] if words.padded is not None and words.padded.any() else []
     kinds += [f"red: NaN, {many:,}"] if (many := int((matrix.kinds == NAN).sum())) else []
     down, across = matrix.query_bin * step, matrix.key_bin * step
