@@ -169,14 +169,15 @@ def test_nothing_is_amiss_in_any_open_menu(offline_page: OfflinePages, view: str
 
 
 @pytest.mark.thorough
-def test_nothing_is_amiss_in_the_list_of_keys(offline_page: OfflinePages) -> None:
+def test_nothing_is_amiss_in_the_tour_and_the_list_of_keys(offline_page: OfflinePages) -> None:
     shown = show(offline_page, bank(), width=900)
     shown.page.locator("[data-aw=picture]").focus()
-    shown.page.keyboard.press("?")
-    shown.page.locator("[role=dialog]").wait_for()
-    for theme in THEMES:
-        look(shown, theme)
-        assert found(shown) == []
+    for label in ("Tour", "Keyboard shortcuts"):
+        shown.page.keyboard.press("?")
+        shown.page.locator(f"[role=dialog][aria-label='{label}']").wait_for()
+        for theme in THEMES:
+            look(shown, theme)
+            assert found(shown) == []
 
 
 @pytest.mark.thorough

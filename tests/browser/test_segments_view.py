@@ -296,6 +296,7 @@ def test_by_keys_alone(gallery: Show, nail: int) -> None:
     page.keyboard.press("End")
     assert heard(shown).startswith("answer token ., doc 3")
     page.keyboard.press("?")
+    page.keyboard.press("?")
     assert "previous, next token" in text(shown, ".aw-card")
     page.keyboard.press("Escape")
     page.locator("[data-aw=picture]").focus()
