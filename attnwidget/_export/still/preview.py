@@ -259,8 +259,8 @@ def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     where = [_place_of(widget), (traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
     lines = [*parts, " · ".join(part for part in where if part)]
     ranked = _ranked(matrix, sides[1], traits.query)
-    named = _ramp_name(widget, matrix.stage)
-    return Words(sides[0], sides[1], traits.query, traits.key, lines, named, padded, ranked=ranked)
+    called = _ramp_name(widget, matrix.stage)
+    return Words(sides[0], sides[1], traits.query, traits.key, lines, called, padded, ranked=ranked)
 
 
 def _ranked(matrix: DecodedMatrix, keys: Sequence[str], query: int | None) -> list[tuple[str, float]]:
