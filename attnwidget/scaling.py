@@ -44,6 +44,11 @@ class Step:
         sensitivity, unscaled_sensitivity: Σ p (1 − p), averaged over the queries. If it is near 0, hardly any gradient
             reaches the scores.
         weights, unscaled_weights: (≤ 16, ≤ 16), of the first queries and the first keys.
+
+    >>> from attnwidget import scaling
+    >>> step = scaling.sweep(sizes=[4])[0]
+    >>> step.head_size, step.theory
+    (4, 4)
     """
 
     head_size: int
@@ -129,6 +134,11 @@ class Cost:
         fused_seconds: time of `F.scaled_dot_product_attention`, which keeps no weights.
         seen_seconds: time of `Attention.overview`, a picture of the weights.
         seen_bytes: memory of q and k, n · d numbers each; the picture needs nothing else.
+
+    >>> from attnwidget import scaling
+    >>> cost = scaling.cost(lengths=[64])[0]
+    >>> cost.length, cost.dense_bytes
+    (64, 16384)
     """
 
     length: int

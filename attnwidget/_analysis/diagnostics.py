@@ -49,6 +49,13 @@ class Finding(Readable):
     message: the finding, with its numbers.
     advice: what to do.
     query, key: the first of the places; None if it is not a query, or a key.
+
+    >>> import torch
+    >>> from attnwidget import Attention
+    >>> att = Attention(torch.eye(3), torch.full((3, 3), float("nan")))
+    >>> found = att.check()[0]
+    >>> found.kind, found.severity
+    ('NaN in k', 'error')
     """
 
     kind: str

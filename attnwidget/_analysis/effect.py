@@ -19,6 +19,20 @@ class MovedToken(NamedTuple):
     token: its id, or the number of its class.
     text: its text, from the tokenizer; its number if there is none.
     before, after: its probability.
+
+    >>> import torch
+    >>> from attnwidget import effect
+    >>> class Tiny(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.embed, self.attend = torch.nn.Embedding(5, 8), torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    ...     def forward(self, ids):
+    ...         x = self.embed(ids)
+    ...         return (x + self.attend(x, x, x, need_weights=False)[0]) @ self.embed.weight.T
+    >>> found = effect(Tiny().eval(), torch.tensor([[0, 3, 1]]), {(0, 1): "zero"}, target=2)
+    >>> moved = found.tokens[0]
+    >>> round(moved.change, 6) == round(moved.after - moved.before, 6)
+    True
     """
 
     token: int
@@ -45,6 +59,19 @@ class Effect:
         nats, at each position of the sample; None for a function.
     tokens: the ten tokens whose probability changes most there, the largest change first.
     text: the last words up to the position; "" if unknown.
+
+    >>> import torch
+    >>> from attnwidget import effect
+    >>> class Tiny(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.embed, self.attend = torch.nn.Embedding(5, 8), torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    ...     def forward(self, ids):
+    ...         x = self.embed(ids)
+    ...         return (x + self.attend(x, x, x, need_weights=False)[0]) @ self.embed.weight.T
+    >>> found = effect(Tiny().eval(), torch.tensor([[0, 3, 1]]), {(0, 1): "zero"}, target=2)
+    >>> found.target, found.at, found.before.__class__.__name__
+    ('2', 2, 'float')
     """
 
     edits: str

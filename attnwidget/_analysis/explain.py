@@ -33,6 +33,12 @@ class RuleEffect:
     adds: the number that it adds to the score; None for a rule, which only allows or blocks. It is the bias's own
         number if that is known: always for a tensor; for a function if it adds the same to a score of 0. Otherwise it
         is the difference of the scores.
+
+    >>> import torch
+    >>> from attnwidget import Attention
+    >>> att = Attention(torch.eye(3), torch.eye(3), torch.eye(3), is_causal=True)
+    >>> att.explain(0, 2).effects[0].blocks
+    True
     """
 
     name: str
@@ -58,6 +64,13 @@ class Explanation(Readable):
     per_weight: by stage, the factor that is multiplied by the weight.
     contribution: ‖weight · v‖, or ‖weight · v · W_O‖ if w_o was given (Kobayashi et al. 2020, §3).
     share: the contribution over the sum of all keys' contributions; None if that is 0.
+
+    >>> import torch
+    >>> from attnwidget import Attention
+    >>> att = Attention(torch.eye(3), torch.eye(3), torch.eye(3), is_causal=True)
+    >>> found = att.explain(2, 1)
+    >>> round(found.score, 2), found.allowed, [effect.name for effect in found.effects]
+    (0.0, True, ['causal: key ≤ query'])
     """
 
     query: int

@@ -34,6 +34,13 @@ class Gradients(Readable):
     scores: (Q, K), of QKᵀ before the scale; 0 in blocked cells. None if weights were given.
     sink: 0-D, of the logit of the head's learned sink; None if there is none.
     weights and scores are None as well if they would have more than 16,777,216 cells.
+
+    >>> import torch
+    >>> from attnwidget import Attention
+    >>> att = Attention(torch.eye(3), torch.eye(3), torch.eye(3), is_causal=True)
+    >>> found = att.gradients()
+    >>> found.v.shape, found.scores[0].tolist()
+    (torch.Size([3, 3]), [0.0, 0.0, 0.0])
     """
 
     q: Tensor | None

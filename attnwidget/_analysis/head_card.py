@@ -18,6 +18,14 @@ class OverTexts:
     n: the number of texts in which the metric has something to average.
     counts: texts by bins of the metric, int64.
     edges: of the bins, one more; smaller and larger values are in the first and the last bin.
+
+    >>> import torch
+    >>> from attnwidget import atlas
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    >>> found = atlas(model, [{"src": torch.randn(1, n, 8)} for n in (5, 9)], progress=False)
+    >>> entropy = found.head(0, 1).metrics["entropy"]
+    >>> entropy.n, int(entropy.counts.sum()), entropy.least <= entropy.mean <= entropy.most
+    (2, 2, True)
     """
 
     mean: float
@@ -40,6 +48,14 @@ class AtlasLink:
     places: the position of each of these tokens.
     weights: of the query on each of these tokens.
     writes: tokens whose logits the key's value raises most; empty if unknown.
+
+    >>> import torch
+    >>> from attnwidget import atlas
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    >>> found = atlas(model, [{"src": torch.randn(1, n, 8)} for n in (5, 9)], progress=False)
+    >>> link = found.head(0, 1).strongest[0]
+    >>> 0 <= link.weight <= 1, len(link.weights) == len(link.places)
+    (True, True)
     """
 
     text: int
@@ -85,6 +101,14 @@ class HeadCard(Readable):
         None if unknown.
     unwritten: why `writes` is unknown; None if it is known.
     texts: the number of texts.
+
+    >>> import torch
+    >>> from attnwidget import atlas
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    >>> found = atlas(model, [{"src": torch.randn(1, n, 8)} for n in (5, 9)], progress=False)
+    >>> card = found.head(0, 1)
+    >>> card.layer, card.head, card.texts
+    (0, 1, 2)
     """
 
     layer: int

@@ -43,6 +43,13 @@ class HeadRows(NamedTuple):
     ids: (keys,), a number for each token, the same for the same token; None if unknown.
     segments: the runs of keys of each named part of the text; in the widget, of its keys.
     tokens: a string for each key; None if unknown.
+
+    >>> import torch
+    >>> from attnwidget import find_heads
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    >>> found = find_heads(model, [{"src": torch.randn(1, 5, 8)}], kind=lambda rows: rows.weights.amax(-1))
+    >>> len(found)
+    2
     """
 
     weights: Tensor

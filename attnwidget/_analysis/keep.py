@@ -34,6 +34,13 @@ class Kept:
     kept, allowed: (Q,) int64, the number of keys that a query has, and had.
     output_error: (Q,) ‖output over the kept keys − output‖ / ‖output‖; None without v.
     mask: of the kept keys, as `Attention(mask=…)` takes it beside the same q and k.
+
+    >>> import torch
+    >>> from attnwidget import Attention
+    >>> att = Attention(torch.eye(3), torch.eye(3), torch.eye(3), is_causal=True)
+    >>> found = att.keep("window", 2, sinks=0)
+    >>> found.kept.tolist(), found.allowed.tolist()
+    ([1, 2, 2], [1, 2, 3])
     """
 
     policy: str

@@ -41,6 +41,13 @@ class Metrics(Readable):
     masked_share: the share of keys that a query may not attend to.
     learned_sink: weight on the learned sink, which has no key (`Attention.sink_weights`); None without learned sinks.
     rows: the number of queries used: all, or evenly spread ones.
+
+    >>> import torch
+    >>> from attnwidget import Attention
+    >>> att = Attention(torch.eye(3), torch.eye(3), torch.eye(3), is_causal=True)
+    >>> found = att.metrics()
+    >>> round(found.first_token, 2), round(found.entropy, 2)
+    (0.54, 0.82)
     """
 
     entropy: float | None

@@ -15,6 +15,13 @@ class OutputPath:
     unembedding: the name of the weight that gives logits; None if unknown.
     notes: on these, such as a softcap on the logits.
     refusals: by attention name and missing stage, the reason.
+
+    >>> import torch
+    >>> from attnwidget import capture
+    >>> x = torch.randn(1, 5, 8)
+    >>> found = capture(torch.nn.MultiheadAttention(8, 2, batch_first=True)).run(x, x, x).output_path
+    >>> found.projections, found.unembedding
+    ({'MultiheadAttention': 'MultiheadAttention.out_proj'}, None)
     """
 
     projections: Mapping[str, str]

@@ -17,6 +17,13 @@ class Plane(Readable):
 
     places: (heads, 2), in the order of `Atlas.heads`; the center is the mean head.
     shown: the share of the variance that the plane shows, 0 to 1.
+
+    >>> import torch
+    >>> from attnwidget import atlas
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    >>> found = atlas(model, [{"src": torch.randn(1, n, 8)} for n in (5, 9)], progress=False)
+    >>> found.plane.places.shape
+    torch.Size([2, 2])
     """
 
     places: Tensor

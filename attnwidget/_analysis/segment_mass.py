@@ -349,6 +349,13 @@ class SegmentMass:
         without: the excluded columns.
         layers: the names of the layers of a stack.
         stage: that was summed.
+
+    >>> import torch
+    >>> from attnwidget import Attention, segments
+    >>> parts = segments({"question": (0, 2), "answer": (2, 4)}, length=4)
+    >>> found = Attention(torch.zeros(4, 2), torch.zeros(4, 2)).by_segment("answer", parts)
+    >>> found.keys, found.mass.tolist(), found.lift.tolist()
+    (('first token', 'question', 'answer'), [[[0.25, 0.25, 0.5]]], [[[1.0, 1.0, 1.0]]])
     """
 
     mass: Tensor

@@ -46,6 +46,13 @@ class Statistics(Readable):
     empty_rows: the number of fully masked queries.
     saturated_rows: the number of queries with a peak ≥ 0.99 and several allowed keys: almost no gradient.
     uniform_rows: the number of queries with equal weights on several allowed keys, to a thousandth.
+
+    >>> import torch
+    >>> from attnwidget import Attention
+    >>> att = Attention(torch.eye(3), torch.eye(3), torch.eye(3), is_causal=True)
+    >>> found = att.statistics()
+    >>> found.peak.tolist()[0], found.entropy.shape
+    (1.0, torch.Size([3]))
     """
 
     q_variance: float | None

@@ -44,6 +44,13 @@ class Atlas:
         skipped: the reason, by the number of a text that was left out.
         unseen: the reason, by the name of a layer that was not recorded.
         is_partial: whether the pass was stopped before its end; the same call of `atlas` goes on.
+
+    >>> import torch
+    >>> from attnwidget import atlas
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    >>> found = atlas(model, [{"src": torch.randn(1, n, 8)} for n in (5, 9)], progress=False)
+    >>> found.texts, found.tokens, len(found.heads())
+    (2, 14, 2)
     """
 
     def __init__(

@@ -49,6 +49,13 @@ class Overview(Readable):
 
     values: (rows, columns), the pooled stage, float32 or float64.
     allowed: (rows, columns) bool, True if any cell of the bin is allowed.
+
+    >>> import torch
+    >>> from attnwidget import Attention
+    >>> att = Attention(torch.eye(3), torch.eye(3), torch.eye(3), is_causal=True)
+    >>> found = att.overview(size=2)
+    >>> found.values.shape, found.query_bin
+    (torch.Size([2, 2]), 2)
     """
 
     values: Tensor

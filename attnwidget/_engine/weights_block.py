@@ -21,6 +21,14 @@ class WeightsBlock(Readable):
         layer: its number.
         samples, heads: their numbers.
         queries, keys: their positions in the text.
+
+    >>> import torch
+    >>> from attnwidget import intervene
+    >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+    >>> with intervene(model, {(0, 1): lambda block: block.weights.flip(-1)}) as run:
+    ...     _ = model(x, x, x)
+    >>> run.edited
+    {'MultiheadAttention': (1,)}
     """
 
     weights: Tensor

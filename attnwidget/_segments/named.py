@@ -29,6 +29,10 @@ class Segment(NamedTuple):
         name: of the segment; pieces of one name on one level are one segment.
         start, stop: positions of tokens.
         level: 0 outermost; a piece of level n + 1 lies inside the last one of level n before it.
+
+    >>> from attnwidget import segments
+    >>> segments({"question": (0, 2), "answer": (2, 4)}, length=4)[1]
+    Segment(name='question', start=1, stop=2, level=0)
     """
 
     name: str

@@ -36,6 +36,10 @@ class Report:
         machine: the system, the processor, torch's threads and devices, and the fused pass once an attention was made.
         host: the program that runs this Python: "Jupyter kernel", "marimo", "Google Colab", "IPython" or "Python".
         pages: the report of each page, the newest last: `front_end`, `browser` and `errors`, a list of sentences.
+
+    >>> import attnwidget
+    >>> sorted(attnwidget.report().versions)[:2]
+    ['Python', 'anywidget']
     """
 
     versions: Mapping[str, str]

@@ -32,6 +32,11 @@ class Sample(NamedTuple):
         q, k, v: float32 (L, B, H, Q, D), after the split into heads and before the scale 1/√D.
         tokens: one list of strings for each text, padding included.
         mask: bool (B, K), True = may attend; padding is False.
+
+    >>> from attnwidget import load_sample
+    >>> sample = load_sample("cat")
+    >>> sample.q.shape, sample.tokens[0][:3]
+    (torch.Size([6, 1, 12, 10, 32]), ['[CLS]', 'i', 'have'])
     """
 
     q: Tensor

@@ -68,3 +68,19 @@ def test_a_docstring_without_its_parts_is_found() -> None:
         return round(x / 2, digits)
 
     assert parts_missing(halve) == ["a sentence", "the argument digits", "an example"]
+
+
+CLASSES = {
+    name: value
+    for module in (attnwidget, results, scaling)
+    for name, value in ((name, getattr(module, name)) for name in module.__all__)
+    if inspect.isclass(value)
+}
+# It needs a model with rotary positions, which takes longer to build than all other examples together.
+BUILT_ELSEWHERE = {"DistanceProfile"}
+
+
+def test_every_public_class_shows_how_one_comes_by_it() -> None:
+    assert len(CLASSES) > 40
+    without = {name for name, value in CLASSES.items() if ">>> " not in (inspect.getdoc(value) or "")}
+    assert without == BUILT_ELSEWHERE

@@ -52,6 +52,14 @@ class StreamPart:
         module: the name of the module or the parameter that wrote it.
         layer: the number of its layer; None for embeddings and inputs.
         head: the number of its head; None for others.
+
+    >>> import torch
+    >>> from attnwidget import capture
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    >>> cap = capture(model, sources=True).run(torch.randn(1, 5, 8))
+    >>> [part.label for part in cap.why(1, 0, 4, 2).key_parts if part.kind == "head"]
+    ['0·0', '0·1']
     """
 
     label: str

@@ -29,6 +29,15 @@ class Why:
     rounding: score − Σ terms: what the model's own arithmetic rounded away. It is 0 up to the precision of its dtype.
     weight: the weight of the pair, after mask, bias and softmax.
     words: the texts of query, key and `against`; empty if unknown.
+
+    >>> import torch
+    >>> from attnwidget import capture
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    >>> cap = capture(model, sources=True).run(torch.randn(1, 5, 8))
+    >>> found = cap.why(1, 0, 4, 2)
+    >>> bool(abs(found.terms.sum() + found.rounding - found.score) < 1e-4)
+    True
     """
 
     layer: str
@@ -141,6 +150,15 @@ class WhyRow:
     scores: (keys,) the model's own scores times the scale, before any softcap.
     weights: (keys,) the weights.
     rounding: the largest |scores − Σ terms|.
+
+    >>> import torch
+    >>> from attnwidget import capture
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    >>> cap = capture(model, sources=True).run(torch.randn(1, 5, 8))
+    >>> row = cap.why_row(1, 0, 4)
+    >>> row.terms.shape[1], row.scores.shape
+    (5, torch.Size([5]))
     """
 
     layer: str
@@ -190,6 +208,15 @@ class Edge:
     share: of the score by which the head prefers what it looks at to the average key, or of its output; the shares of
         all parts on one side sum to 1.
     score: the mean over the queries of what it adds to that score; of the value side, the share.
+
+    >>> import torch
+    >>> from attnwidget import capture
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    >>> cap = capture(model, sources=True).run(torch.randn(1, 5, 8))
+    >>> edge = cap.composition().into(1, 0, "key")[0]
+    >>> edge.layer, edge.head, edge.side
+    (1, 0, 'key')
     """
 
     source: StreamPart
@@ -210,6 +237,15 @@ class Composition:
     scores: the same shape.
     names: the short names of layers.
     queries: the number of queries over which they were taken.
+
+    >>> import torch
+    >>> from attnwidget import capture
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    >>> cap = capture(model, sources=True).run(torch.randn(1, 5, 8))
+    >>> found = cap.composition()
+    >>> found.heads, found.shares.shape[:2]
+    (((0, 0), (0, 1), (1, 0), (1, 1)), torch.Size([4, 3]))
     """
 
     parts: tuple[StreamPart, ...] = field(repr=False)

@@ -29,6 +29,15 @@ class AtlasWidget(anywidget.AnyWidget):
         selected: (layer, head) of the open card; None if there is none. Two-way.
         opened: the `AttentionWidget` of the text opened last; None before.
         theme: "auto", "light" or "dark".
+
+    >>> import torch
+    >>> from attnwidget import atlas
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    >>> found = atlas(model, [{"src": torch.randn(1, n, 8)} for n in (5, 9)], progress=False)
+    >>> w = found.widget()
+    >>> w.selected = (0, 1)
+    >>> w.theme
+    'auto'
     """
 
     _esm = traitlets.Unicode().tag(sync=True)

@@ -120,6 +120,14 @@ class Run:
         model: the model.
         inputs: positional and keyword arguments of the last call inside the block; None before.
         output: the output of that call; None before.
+
+    >>> import torch
+    >>> from attnwidget import intervene
+    >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+    >>> with intervene(model, {(0, 1): "zero"}) as run:
+    ...     _ = model(x, x, x)
+    >>> run.edited
+    {'MultiheadAttention': (1,)}
     """
 
     def __init__(self, model: nn.Module, plan: EditPlan, tokenizer: Any = None) -> None:

@@ -40,6 +40,13 @@ class Sweep(list[Record]):
         seconds: the time of one run, as first measured.
 
     An interrupted sweep keeps its records so far, with `is_partial` True; `resume()` continues it.
+
+    >>> import torch
+    >>> from attnwidget import sweep
+    >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8)
+    >>> found = sweep(model, (x, x, x), over="heads", target=lambda output: output[0].norm())
+    >>> found.total, found.over, sorted(found[0])[:3]
+    (2, 'heads', ['after', 'at', 'before'])
     """
 
     def __init__(self, work: _Work) -> None:

@@ -144,6 +144,13 @@ class NamedStack:
         forward: the number of its forward pass.
         tokenizer: spells its ids, or None.
         request: the name of its forward pass, if it is a request of an engine that serves.
+
+    >>> import torch
+    >>> from attnwidget import capture
+    >>> model = torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    >>> stack = capture(model).run(torch.randn(1, 3, 8), torch.randn(1, 2, 8)).stacks()["decoder, cross-attention"]
+    >>> stack.tower, stack.cross, stack.attention[0].shape.K
+    ('decoder', True, 3)
     """
 
     name: str

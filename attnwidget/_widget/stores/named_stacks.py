@@ -43,6 +43,13 @@ class LabeledStack:
         segments, key_segments: the named parts of the texts.
         effects: the model, which can be run again with edits; None: no model.
         request: the name of the forward pass, if it is a request of an engine that serves.
+
+    >>> import torch
+    >>> from attnwidget import Attention, AttentionStack, AttentionWidget, LabeledStack
+    >>> layers = AttentionStack([Attention(torch.randn(3, 4), torch.randn(3, 4))])
+    >>> w = AttentionWidget.from_attention({"text": LabeledStack(layers, tokens=["a", "b", "c"])})
+    >>> w.stack
+    'text'
     """
 
     attention: Attention | AttentionStack
