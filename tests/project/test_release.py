@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import rehearse
+import yaml
 
 import attnwidget
 
@@ -56,3 +57,25 @@ def test_the_changelog_has_a_section_for_what_is_not_released() -> None:
     sections = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert sections[0] == "[Unreleased]"
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+(rc\d+)?\] - \d{4}-\d\d-\d\d", name) for name in sections[1:])
+
+
+def test_the_recipe_of_conda_has_the_version_and_all_requirements(tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path, ROOT]
+    assert subprocess.run(run, capture_output=True).returncode == 0
+    done = subprocess.run([sys.executable, ROOT / "tools" / "conda.py", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    recipe = yaml.safe_load((tmp_path / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["package"]["version"] == attnwidget.__version__
+    needed = {one.split()[0] for one in recipe["requirements"]["run"]}
+    assert needed == {
+        "python",
+        "anywidget",
+        "ipywidgets",
+        "numpy",
+        "pillow",
+        "pytorch",
+        "regex",
+        "safetensors",
+        "traitlets",
+    }
+    assert all(">=" in one for one in recipe["requirements"]["run"])
