@@ -110,7 +110,7 @@ def find_heads(
     >>> previous, first = torch.eye(8).roll(-1, 1), torch.eye(8)[[0] * 8]
     >>> att = Attention.from_weights(torch.stack([previous, first])[None])
     >>> [(one["head"], one["mean"]) for one in find_heads(att, kind="previous_token")]
-    [(0, 1.0), (1, 0.14285714285714285)]
+    [(0, 1.0), (1, 0.142857)]
     >>> find_heads(att, kind={"to key 3": lambda rows: rows.weights[..., 3]}, top=1)[0]["mean"]
     0.125
     """
