@@ -42,7 +42,12 @@ def as_index(where: Any, count: int, what: str, plural: str) -> int:
     try:
         index = operator.index(where)
     except TypeError:
-        raise TypeError(f"{what} is {told(where)}: give an integer") from None
+        click = (
+            f"; the widget's {what} is None until a cell is clicked"
+            if where is None and what in ("query", "key")
+            else ""
+        )
+        raise TypeError(f"{what} is {told(where)}: give an integer{click}") from None
     if isinstance(where, bool):
         raise TypeError(f"{what} is {where}: give an integer")
     if not -count <= index < count:

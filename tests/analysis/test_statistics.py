@@ -71,7 +71,7 @@ def test_top_keys_need_no_more_than_a_row() -> None:
         (5, 1, IndexError, "query 5 is not there: this attention has queries 0 to 2"),
         (0, 0, ValueError, "count is 0: give 1 or more"),
         (0, 2.5, TypeError, r"count is 2\.5: give an integer"),
-        (None, 1, TypeError, "query is None: give an integer"),
+        (None, 1, TypeError, "query is None: give an integer; the widget.s query is None until a cell is clicked"),
     ],
 )
 def test_what_is_not_there_is_named(query: object, count: object, error: type[Exception], match: str) -> None:
