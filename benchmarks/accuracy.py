@@ -1,7 +1,7 @@
-"""How far from float64 are the weights and outputs of attnwidget, and those of torch? Prints docs/accuracy.md.
+"""How far from float64 are the weights and outputs of attnwidget, and those of torch?
 
-python benchmarks/accuracy.py                   # all but the last section, which verification.py gives
-python benchmarks/accuracy.py --json out.json     # and the worst of each dtype as JSON
+python benchmarks/accuracy.py                     # a table for each dtype; docs/accuracy.md explains it
+python benchmarks/accuracy.py --json out.json     # the worst of each dtype, and each case, as JSON
 python benchmarks/accuracy.py --quick             # of 256 tokens only
 """
 
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.nn.functional as F
-from figures import Figure, finish, machine
+from figures import Figure, finish
 from torch import Tensor
 
 from attnwidget import Attention, masks
@@ -26,22 +26,6 @@ SPREADS = (1.0, 10.0, 100.0)  # standard deviation of the scaled scores
 LENGTHS = (256, 8192)
 MASKS = ("none", "causal", "padding")
 D, ROWS = 64, 128  # head size; queries that are compared
-
-INTRODUCTION = """# Accuracy
-
-Made by `python benchmarks/accuracy.py`; run it to have the numbers of your own machine. Those below:
-{machine}, torch {torch}, {threads}.
-
-Each number is the largest difference from float64 in a row, divided by the largest number of that row; of {rows} rows
-spread evenly over the length, the worst. The float64 reference is the formula written out, on the very numbers that
-both were given, after rounding to the dtype. One head of size {D}; q and k are normal, q multiplied so that the scaled
-scores have the standard deviation σ; "padding" blocks the last quarter of the keys.
-
-- **weights**: `Attention.block("weights")`, beside `torch.softmax(q @ k.mT / √D, -1)` in the dtype of the tensors. In
-  float64 the latter is the reference.
-- **output**: `Attention.output()`, beside `F.scaled_dot_product_attention`. The latter is rounded to the dtype of the
-  tensors, ours to float32 for half types.
-"""
 
 
 def error(x: Tensor, reference: Tensor) -> float:
@@ -81,35 +65,22 @@ def errors(dtype: torch.dtype, spread: float, length: int, mask: str) -> dict[st
     return {name: x for name, x in known.items() if not (name == "weights of torch" and dtype is torch.float64)}
 
 
-def row(dtype: torch.dtype, spread: float, length: int, mask: str) -> str:
-    return line(spread, length, mask, errors(dtype, spread, length, mask))
-
-
-def line(spread: float, length: int, mask: str, found: dict[str, float]) -> str:
-    numbers = [f"{found[name]:.1e}" if name in found else "–" for name in NAMES]
-    return f"| {spread:g} | {length:,} | {mask} | " + " | ".join(numbers) + " |"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
-    host, worst = machine(), {}
-    threads = f"{host['threads']} thread{'s' * (host['threads'] > 1)}"
-    print(INTRODUCTION.format(machine=host["processor"], torch=host["torch"], threads=threads, rows=ROWS, D=D))
+    worst: dict[tuple[str, str], float] = {}
+    cases = []
     for dtype in DTYPES:
         name = str(dtype).removeprefix("torch.")
-        print(f"## {name}\n")
-        print("| σ | length | mask | weights | torch's | output | torch's |")
-        print("|---|---|---|---|---|---|---|")
-        for case in itertools.product(SPREADS, LENGTHS[:1] if asked.quick else LENGTHS, MASKS):
-            found = errors(dtype, *case)
-            print(line(*case, found), flush=True)
+        for spread, length, mask in itertools.product(SPREADS, LENGTHS[:1] if asked.quick else LENGTHS, MASKS):
+            found = errors(dtype, spread, length, mask)
+            cases.append({"dtype": name, "spread": spread, "length": length, "mask": mask, **found})
+            print(name, f"{spread:g}", f"{length:,}", mask, *(f"{found.get(x, 0):.1e}" for x in NAMES), flush=True)
             for what, x in found.items():
                 worst[name, what] = max(worst.get((name, what), 0.0), x)
-        print()
-    return finish(asked.json, [Figure(f"{name}, {what}", x, "") for (name, what), x in worst.items()])
+    return finish(asked.json, [Figure(f"{name}, {what}", x, "") for (name, what), x in worst.items()], cases)
 
 
 if __name__ == "__main__":

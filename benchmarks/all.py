@@ -40,11 +40,14 @@ class Script:
     quick: tuple[str, ...] = ()
 
 
+# Whose details are kept beside their figures, as pages.py shows them.
+DETAILED = ("accuracy", "growth", "verification")
 SHORT = ("--lengths", "64", "128", "512", "--runs", "1")
 # Those that take the longest come last, so that a slow machine has run as many as it can when the time is over.
 SCRIPTS: dict[str, Script] = {
     "imports": Script(("--runs", "2"), ("--runs", "1")),
     "accuracy": Script((), ("--quick",)),
+    "verification": Script(("--calls", "2000"), ("--calls", "200")),
     "wire": Script(("--runs", "5"), ("--runs", "5")),
     "scale": Script((), ("--runs", "1", "--length", "512")),
     "atlas": Script(("--runs", "3"), ("--runs", "1", "--texts", "20")),
@@ -82,6 +85,7 @@ SCRIPTS: dict[str, Script] = {
 NOT_RUN = {
     "all": "runs the others",
     "figures": "the form of what they find",
+    "pages": "writes docs/accuracy.md and docs/performance.md from what is kept",
     "kept": "compares and keeps results",
     "frames": "reads the browser's trace, to count the script of frames",
     "peer_pages": "makes the pages of peers.py, in the environment of the other tools",
@@ -155,6 +159,7 @@ def run_all(names: list[str], folder: Path, quick: bool, minutes: float) -> tupl
                 "seconds": round(outcome.seconds, 1),
                 "versions": {key: about[key] for key in ("python", *VERSIONS) if key in about},
                 "figures": result["figures"],
+                **({"details": result["details"]} if name in DETAILED else {}),
             }
     return found, outcomes
 

@@ -50,10 +50,15 @@ def previous(machine: dict[str, Any], folder: Path = FOLDER) -> tuple[Result | N
     for result in kept:
         if same_machine(result["machine"], machine):
             return result, True
-    return max(kept, key=_latest, default=None), False
+    return max(kept, key=_date, default=None), False
 
 
-def _latest(result: Result) -> str:
+def latest(folder: Path = FOLDER) -> Result:
+    """Return the latest result of any machine."""
+    return max((json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")), key=_date)
+
+
+def _date(result: Result) -> str:
     return max((script["date"] for script in result["scripts"].values()), default="")
 
 

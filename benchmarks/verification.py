@@ -13,14 +13,17 @@ from __future__ import annotations
 import argparse
 import collections
 import itertools
-import json
-import platform
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.nn.functional as F
+from figures import Figure, finish
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -31,6 +34,7 @@ TYPES = ("float32", "tf32", "bfloat16", "float16")
 SIZES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 4000.0)  # standard deviation of the scaled scores
 LENGTHS = (5, 16, 64, 200, 600)
 OFF = 0.05
+UNCHECKED = ", in rows not checked"
 ROUNDED = ", only where rounding alone moves a weight as far"
 
 
@@ -153,57 +157,55 @@ def hidden(draw: random.Random, name: str, size: float, n: int, kind: str) -> tu
     own = ((rounded.double() - wide.softmax(-1)).abs() >= OFF).any(-1)[sample.samples][:, sample.heads][
         :, :, sample.rows
     ]
-    special = ", in rows not checked" if not checked.any() else ROUNDED if not (checked & ~own).any() else ""
+    special = UNCHECKED if not checked.any() else ROUNDED if not (checked & ~own).any() else ""
     return alarm(output, q, k, v, CallRules(n, n, 0, False, None, None)), special
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=10_000, help="honest calls (10,000)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="a file for the numbers")
+    parser.add_argument("--json", type=Path, help="a file for the numbers")
     given = parser.parse_args()
     draw = random.Random(given.seed)
     torch.manual_seed(given.seed)
-    alarms: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
-    found: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    alarms = {name: [0, 0] for name in TYPES}
+    found: dict[tuple[str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
+    unchecked = {name: [0, 0] for name in TYPES}
     cases = itertools.cycle(itertools.product(TYPES, SIZES, LENGTHS))
-    worst = []
     with torch.no_grad():
         while sum(count for _, count in alarms.values()) < given.calls:
             name, size, n = next(cases)
             torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
             one = honest(draw, name, size, n)
             if one is not None:
-                alarms[name][0] += one[1]
-                alarms[name][1] += 1
+                count(alarms[name], one[1])
                 if one[1]:
-                    worst.append((name, size, n, one[0]))
+                    print(f"false alarm: {name}, scores of {size:g}, {n} tokens, {one[0]}")
             for kind in HIDDEN if draw.random() < 0.04 else ():
                 was = hidden(draw, name, size, n, kind)
-                if was is not None:
-                    key = f"{name}, {kind}{was[1]}"
-                    found[key][0] += was[0]
-                    found[key][1] += 1
+                if was is not None and was[1] != ROUNDED:
+                    count(unchecked[name] if was[1] else found[name, kind], was[0])
     torch.set_float32_matmul_precision("highest")
-    print(f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads")
-    for name, (bad, count) in alarms.items():
-        print(f"{name:10} {bad} false alarms in {count:,} honest calls")
-    print(*worst[:20], sep="\n", end="\n" if worst else "")
-    for name in TYPES:
-        for special in ("", ROUNDED):
-            kinds = {f"{name}, {kind}{special}" for kind in HIDDEN}
-            of = [one for key, one in found.items() if key in kinds]
-            hits, count = (sum(numbers) for numbers in zip(*of, strict=True)) if of else (0, 0)
-            share = f"{100 * hits / max(1, count):.1f} %"
-            print(f"{name:10} {hits:,} of {count:,} hidden steps found in checked rows{special}, {share}")
-    for key, (hits, count) in sorted(found.items()):
-        if hits < count:
-            print(f"  {key}: {hits} of {count}")
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"alarms": alarms, "found": found}, file, indent=1)
+    for (name, kind), (hits, calls) in sorted(found.items()):
+        if hits < calls:
+            print(f"not all found: {name}, {kind}: {hits} of {calls}")
+    rows = []
+    for name, (bad, calls) in alarms.items():
+        hits, hid = (sum(one) for one in zip(*(found[name, kind] for kind in HIDDEN), strict=True))
+        rows.append({"dtype": name, "calls": calls, "false alarms": bad, "hidden": hid, "found": hits})
+        rows[-1] |= dict(zip(("found in other rows", "in other rows"), unchecked[name], strict=True))
+        print(rows[-1], flush=True)
+    figures = [Figure(f"{row['dtype']}, false alarms", float(row["false alarms"]), "", wanted=0) for row in rows]
+    figures += [Figure(f"{row['dtype']}, hidden steps missed", row["hidden"] - row["found"], "") for row in rows]
+    return finish(given.json, figures, rows)
+
+
+def count(counter: list[int], hit: bool) -> None:
+    """Count one call, and whether it is a hit."""
+    counter[0] += hit
+    counter[1] += 1
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

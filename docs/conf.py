@@ -70,7 +70,7 @@ html_theme_options = {
 PLACES = {
     r"(?:\.\./)?CONTRIBUTING\.md": "contributing.md",
     r"(?:\.\./)?CHANGELOG\.md": "changelog.md",
-    r"(?:\.\./)?benchmarks/README\.md": "performance.md",
+    r"(?:\.\./)?benchmarks/README\.md": "benchmarks.md",
     r"(?:\.\./)?examples/(\w+\.ipynb)": r"notebooks/\1",
     r"(?:\.\./)?examples/lessons/(\w+\.ipynb)": r"notebooks/lesson_\1",
     r"docs/([\w.]+)": r"\1",
