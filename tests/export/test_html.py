@@ -336,3 +336,15 @@ def test_heads_that_were_left_out_are_explained_where_they_are_gray(tmp_path: Pa
     assert saved["others"].endswith(said)
     small = AttentionWidget(*torch.randn(3, 1, 2, 8, 4)).to_html(tmp_path / "b.html")
     assert "are in this file" not in small.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("stage", ["scaled", "weights", "contribution"])
+@pytest.mark.parametrize("view", ["heatmap", "segments"])
+def test_a_file_opens_with_all_that_the_widget_shows(tmp_path: Path, view: str, stage: str) -> None:
+    segments = {"one": slice(0, 2), "other": slice(2, 4)}
+    w = AttentionWidget(*tensors(), view=view, stage=stage, query=1, key=0, segments=segments)
+    w.to_html(tmp_path / "all.html")
+    file = read(tmp_path / "all.html")
+    state = w.get_state()
+    gone = [name for name in file["derived"] if state.get(name) is not None and file["state"][name] is None]
+    assert gone == []

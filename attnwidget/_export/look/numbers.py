@@ -198,7 +198,7 @@ def _end_text(value: float, stage: str) -> str:
     if stage == "weights":
         return _round_text(float(_rounded(value, 2)))
     if size < 1:
-        return _fixed(value, min(4, 1 - _exponent_of(size)))
+        return _without_zero(_fixed(value, min(4, 1 - _exponent_of(size))))
     return _fixed(value, 1) if size < 100 else _grouped(_fixed(value, 0))
 
 

@@ -28,7 +28,7 @@ from ..._engine.stages import MASKED
 from ..._messages.codec import encoding
 from ..._messages.pictures import heads_of_stage, heads_overview, picture, sinks, stage_pictures
 from ...attention import Attention
-from ..view import SavedHead, SavedTrait, WidgetView, linked_stage
+from ..view import SavedHead, SavedTrait, TraitsView, WidgetView, linked_stage
 from . import saved_segments
 
 DEFAULT_LIMIT = 32 << 20  # bytes in a file, unless the user gives another limit
@@ -78,7 +78,7 @@ class Snapshot:
         now = self.widget.state()  # includes derived traits that other derived traits depend on
         state = {name: value for name, value in now.items() if name not in self.derived}
         for name, known in self.derived.items():
-            state[name] = _value(known, now)
+            state[name] = _value(known, {**now, "stage": _stage_of(name, self.widget.traits)})
         return {
             "state": {**state, "uid": "saved", "progress": None},
             "derived": self.derived,
@@ -87,6 +87,14 @@ class Snapshot:
             "replies": self.replies,
             "script": script,
         }
+
+
+def _stage_of(name: str, traits: TraitsView) -> str:
+    """Return the stage that a derived trait shows: for most the one that is linked to the selected one."""
+    if name in ("picture", "comparison"):
+        return traits.stage
+    by_weights = traits.view != "segments" or traits.segments_show == "effect"
+    return "weights" if name in ("mass", "head_mass") and by_weights else linked_stage(traits)
 
 
 def _value(known: Known, now: Known) -> Any:

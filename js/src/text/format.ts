@@ -160,7 +160,7 @@ function endText(value: number, stage: Stage): string {
   const size = Math.abs(value);
   if (size < TINY || size >= HUGE) return exponential(value, 1);
   if (stage === "weights") return roundText(Number(value.toPrecision(2)));
-  if (size < 1) return fixed(value, Math.min(4, 1 - exponentOf(size)));
+  if (size < 1) return withoutZero(fixed(value, Math.min(4, 1 - exponentOf(size))));
   return size < 100 ? fixed(value, 1) : count(value);
 }
 

@@ -139,7 +139,7 @@ describe("legend", () => {
   test("scores: both ends and zero, linear even when log is chosen", () => {
     expect(texts(-28.13, 12, "linear", "scores")).toBe("−28.1 0 28.1");
     expect(texts(-5, 5, "log", "scaled")).toBe("−5.0 0 5.0");
-    expect(texts(-0.25, 0.1, "linear", "scaled")).toBe("−0.25 0 0.25");
+    expect(texts(-0.25, 0.1, "linear", "scaled")).toBe("−.25 0 .25");
     expect(texts(0, 12345, "linear", "scores")).toBe("−12,345 0 12,345");
   });
 
