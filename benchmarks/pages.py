@@ -20,7 +20,7 @@ from kept import FOLDER, Result, latest, said
 DOCS = Path(__file__).parent.parent / "docs"
 Kept = dict[str, Any]
 
-# Of docs/performance.md: what one does, the script, its figure, and how the number is said.
+# Of docs/performance.md: what one does, the script, its figure, and the words around its number.
 EXPECTED = (
     ("open a widget of 4,096 tokens", "growth", ("opening a widget, tokens", "4096"), "{} in the kernel"),
     ("open one of 1,048,576 tokens", "growth", ("opening a widget, tokens", "1048576"), "{} until the first picture"),

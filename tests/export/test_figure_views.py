@@ -6,7 +6,7 @@ import io
 import re
 import xml.dom.minidom
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,9 +14,11 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
+from attnwidget._export import figure
 from attnwidget._export.figure.canvas import LEAST, POINT
 from attnwidget._export.figure.reading import LEAST_SHARE
 from attnwidget._export.look.numbers import status_number
+from attnwidget._widget.traits.keywords import View
 
 pytest.importorskip("matplotlib")
 
@@ -304,3 +306,7 @@ def test_boxes_on_an_image_are_drawn_with_their_names() -> None:
     drawn = texts(w)
     assert {"all", "most", "some"} <= {*drawn}
     assert drawn.index("all") < drawn.index("most") < drawn.index("some")  # large ones below
+
+
+def test_each_view_has_a_figure() -> None:
+    assert figure.VIEWS.keys() == {*get_args(View), "compare"}
