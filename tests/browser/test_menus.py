@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from gallery import Gallery
+from gallery import HOSTS, Gallery
 from lanes import mostly_thorough
 from test_picture_details import bank
 
@@ -57,3 +57,10 @@ def test_no_button_of_the_toolbar_is_cut_where_a_side_bar_leaves_little_room(
         assert root["x"] - 1 <= box["x"]
         assert box["x"] + box["width"] <= root["x"] + root["width"] + 1, button.get_attribute("aria-label")
     shown.screenshot(f"toolbar-{view}-{width}")
+
+
+def test_the_views_are_tabs_where_the_width_has_a_fraction(gallery: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a zoomed page: the toolbar's own width is a whole number, and may be the larger one."""
+    monkeypatch.setitem(HOSTS, "plain-light", f"{HOSTS['plain-light']}<style>body {{ padding-right: 0.4px }}</style>")
+    shown = gallery(bank(), width=900)
+    assert shown.page.get_by_role("tab").count() > 5

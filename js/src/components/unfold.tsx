@@ -107,9 +107,10 @@ export class Asked<K extends RequestKind, T> extends Component<AskedProps<K, T>,
     }, after);
   }
 
-  override render({ draw, tall = 80 }: AskedProps<K, T>, { found, error, share }: AskedState<T>) {
+  override render({ ui, draw, tall = 80 }: AskedProps<K, T>, { found, error, share }: AskedState<T>) {
+    const isFinal = error !== "" && ui.store.facts.value.saved !== undefined; // a file has no other answer
     return (
-      <div class="aw-asked" style={{ minHeight: `calc(${tall} * var(--aw-u))` }}>
+      <div class="aw-asked" style={{ minHeight: isFinal ? undefined : `calc(${tall} * var(--aw-u))` }}>
         {error !== "" && (
           <p class="aw-muted" role="alert">
             {error}

@@ -31,7 +31,7 @@ export function toolbar(ui: Ui): View {
     before = now;
     ui.root.dataset.mode = mode.value; // set before measuring
     render(<Toolbar ui={ui} folded={folded} />, node);
-    while (folded <= MOST_FOLDED && node.offsetWidth > ui.width.value) {
+    while (folded <= MOST_FOLDED && node.offsetWidth > Math.ceil(ui.width.value)) {
       render(<Toolbar ui={ui} folded={++folded} />, node);
     }
     ui.inToolbar.value = placed(ui, foldedMenus(folded));
