@@ -282,7 +282,7 @@ describe("the view", () => {
   test.each(["scores", "masked"] as Stage[])("%s have two signs on both sides", async (stage) => {
     const scores = FULL.map((row) => row.map((x) => (x ?? 0) - 0.3));
     const { view } = await draw({ stage, comparison: comparisonOf(scores, FULL, { stage }) });
-    expect(view.legend).toMatch(/−0\.60 0 0\.60 Change −0\.30 0 0\.30$/);
+    expect(view.legend).toMatch(/−\.60 0 \.60 Change −\.30 0 \.30$/);
     const [r, , b] = pixel(view, "picture", 0, 3);
     expect(b).toBeGreaterThan(r!);
   });
