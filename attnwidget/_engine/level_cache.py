@@ -407,8 +407,8 @@ class LevelBuild:
             yield from self._by_workers(self._executor, row)
             return
         att, (batch, head, stage, _) = self.att, self.key
-        todo = range(row * self._width, att.shape.Q)
-        steps, scale = self._steps_of(todo), self._scale(todo)
+        remaining = range(row * self._width, att.shape.Q)
+        steps, scale = self._steps_of(remaining), self._scale(remaining)
         for queries in steps:
             before = self.share
             here = scale * cost.cells(att, batch, head, queries, range(att.shape.K), stage)
@@ -423,9 +423,9 @@ class LevelBuild:
         att, (batch, head, stage, _) = self.att, self.key
         subject = Subject(needed_for(att, stage), "this head", att, self._versions)
         everything = range(row * self._width, att.shape.Q)
-        todo = [queries for queries in self._steps_of(everything) if queries.start not in self._beforehand]
+        remaining = [queries for queries in self._steps_of(everything) if queries.start not in self._beforehand]
         before, left, tasks = self.share, 1 - self.share, []
-        for queries in todo:
+        for queries in remaining:
             cells = cost.cells(att, batch, head, queries, range(att.shape.K), stage)
             where = named(None, batch, head, queries)
             tasks.append(Task(computed_rows, subject, (self.key, queries, self._bins), where, max(cells, 1)))
@@ -433,7 +433,7 @@ class LevelBuild:
         try:
             while work.left:
                 for number, found in work.step(self.wait):
-                    self._put(todo[number], found)
+                    self._put(remaining[number], found)
                 self._count_rows()
                 self.workers = work.workers
                 yield before + left * work.share
@@ -450,10 +450,10 @@ class LevelBuild:
         most = min(QUERIES_PER_STEP, ROWS_PER_STEP * self._width)
         return cuts(queries, self._width, max(most, self._width))
 
-    def _scale(self, todo: range) -> float:
+    def _scale(self, remaining: range) -> float:
         """Return the share of the level that one cell of the rest is worth."""
         batch, head, stage, _ = self.key
-        return (1 - self.share) / max(1, cost.cells(self.att, batch, head, todo, range(self.att.shape.K), stage))
+        return (1 - self.share) / max(1, cost.cells(self.att, batch, head, remaining, range(self.att.shape.K), stage))
 
     def _put(self, queries: range, found: LevelRows) -> None:
         """Copy finished rows into the level, in any order."""

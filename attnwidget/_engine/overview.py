@@ -426,9 +426,9 @@ def _stream(
         known = yield from progress.through(piece.start, plan.log_normalizers(rows))
         stripe = stripes.of(rows, plan.columns(rows), known)
         reads_off = plan.reads_allowed_off(stripe)
-        todo = len(piece) * len(region.keys) if plan.dense else 0  # of a stripe without blocks
+        remaining = len(piece) * len(region.keys) if plan.dense else 0  # of a stripe without blocks
         for keys, allowed in stripe.run():
-            todo = 0
+            remaining = 0
             if counts is not None and not reads_off:
                 counts.add(piece, keys, allowed)
             yield piece.start, progress.share(len(piece) * len(keys))
@@ -438,7 +438,7 @@ def _stream(
         if found is not None and known is None:
             att.remember_rows(region.batch, region.head, rows, found, versions)
         plan.merge(values[bins(piece, region.query_bin), stripe.columns], stripe.pooled())
-        yield piece.stop, progress.share(todo)
+        yield piece.stop, progress.share(remaining)
 
 
 def parts_of(att: AttentionBase, region: Region, stage: str, pool: str, most: float) -> list[tuple[range, float]]:

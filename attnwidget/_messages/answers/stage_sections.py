@@ -46,13 +46,13 @@ def spread(att: Attention, batch: int, head: int) -> LongAnswer:
     every = max(1, -(-Q // few))
     sampled, whole = range(0, Q, every), range(Q)
     cells = cells_of_statistics(one, whole)
-    first, begun, todo = {}, 0, whole
+    first, begun, remaining = {}, 0, whole
     if cells > MAX_SPREAD_CELLS * cost.STATISTICS:
-        todo, cells = sampled, cells_of_statistics(one, sampled)
+        remaining, cells = sampled, cells_of_statistics(one, sampled)
     elif cells > SLICE:
         begun = cost.SAMPLED * cells_of_statistics(one, sampled)
         first = _spread(att, run_to_end(exactly(att.device, computing_statistics(one, sampled))), sampled)
-    return LongAnswer(_spreading(att, one, todo), cells, first, begun)
+    return LongAnswer(_spreading(att, one, remaining), cells, first, begun)
 
 
 def _spreading(att: Attention, head: Head, queries: range) -> Generator[int, None, Made]:
