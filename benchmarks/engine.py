@@ -145,12 +145,12 @@ def acts(length: int, only: bool = False) -> dict[str, Callable[[], Any]]:
 
 
 def taken(
-    todo: dict[str, Callable[[], Any]], runs: int, clock: Callable[[], float] = time.perf_counter
+    acts: dict[str, Callable[[], Any]], runs: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
     """Medians of interleaved runs, in seconds."""
-    times: dict[str, list[float]] = {name: [] for name in todo}
+    times: dict[str, list[float]] = {name: [] for name in acts}
     for run in range(runs + 1):
-        for name, act in todo.items():
+        for name, act in acts.items():
             start = clock()
             act()
             if run:  # the first one warms up

@@ -120,17 +120,17 @@ def sweep(
         for line in partial.read_text().splitlines():
             one = json.loads(line)
             done[one["name"]] = one
-    todo: queue.Queue[str] = queue.Queue()
+    waiting: queue.Queue[str] = queue.Queue()
     for name in random.Random(0).sample(names, len(names)):  # so that a part of a sweep is a sample of the whole
         if name not in done:
-            todo.put(name)
+            waiting.put(name)
     lock = threading.Lock()
 
     def run() -> None:
         process = None
         while True:
             try:
-                name = todo.get_nowait()
+                name = waiting.get_nowait()
             except queue.Empty:
                 break
             if process is None or process.poll() is not None:
