@@ -145,12 +145,12 @@ def acts(length: int, only: bool = False) -> dict[str, Callable[[], Any]]:
 
 
 def taken(
-    acts: dict[str, Callable[[], Any]], runs: int, clock: Callable[[], float] = time.perf_counter
+    cases: dict[str, Callable[[], Any]], runs: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
     """Medians of interleaved runs, in seconds."""
-    times: dict[str, list[float]] = {name: [] for name in acts}
+    times: dict[str, list[float]] = {name: [] for name in cases}
     for run in range(runs + 1):
-        for name, act in acts.items():
+        for name, act in cases.items():
             start = clock()
             act()
             if run:  # the first one warms up
