@@ -23,8 +23,8 @@ Kept = dict[str, Any]
 # Of docs/performance.md: what one does, the script, its figure, and the words around its number.
 EXPECTED = (
     ("open a widget of 4,096 tokens", "growth", ("opening a widget, tokens", "4096"), "{} in the kernel"),
-    ("open one of 1,048,576 tokens", "growth", ("opening a widget, tokens", "1048576"), "{} until the first picture"),
-    ("choose another head of 1,048,576 tokens", "growth", ("another head, tokens", "1048576"), "{}"),
+    ("open one of 65,536 tokens", "growth", ("opening a widget, tokens", "65536"), "{} until the first picture"),
+    ("choose another head of 65,536 tokens", "growth", ("another head, tokens", "65536"), "{}"),
     ("see the exact picture of 16,384 tokens", "growth", ("an exact overview, tokens", "16384"), "{}"),
     ("point at a cell", "acts", "hover", "{} until its number is there"),
     ("choose another head of 2,048 tokens", "acts", "another head", "{} until its picture is drawn"),
