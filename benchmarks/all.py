@@ -47,7 +47,7 @@ SHORT = ("--lengths", "64", "128", "512", "--runs", "1")
 SCRIPTS: dict[str, Script] = {
     "imports": Script(("--runs", "2"), ("--runs", "1")),
     "accuracy": Script((), ("--quick",)),
-    "verification": Script(("--calls", "2000"), ("--calls", "200")),
+    "verification": Script(("--calls", "5000"), ("--calls", "200")),
     "wire": Script(("--runs", "5"), ("--runs", "5")),
     "scale": Script((), ("--runs", "1", "--length", "512")),
     "atlas": Script(("--runs", "3"), ("--runs", "1", "--texts", "20")),

@@ -151,7 +151,8 @@ def performance(result: Result) -> str:
         if name in ("accuracy", "verification"):
             continue
         rows = [row(Figure(**{**one, "quartiles": None})) for one in kept["figures"]]
-        parts.append("\n".join([f"### {name}.py", "", "| | found | wanted | |", "|---|--:|--:|---|", *rows]))
+        head = [f"<details><summary>{name}.py</summary>", "", "| | found | wanted | |", "|---|--:|--:|---|"]
+        parts.append("\n".join([*head, *rows, "", "</details>"]))
     return PERFORMANCE.format(machine=made_on(result), expected="\n".join(expected), figures="\n\n".join(parts))
 
 
@@ -169,7 +170,8 @@ def number(scripts: dict[str, Kept], script: str, name: str | tuple[str, str]) -
         found = next(((one["value"], one["unit"]) for one in kept["figures"] if one["name"] == name), None)
     if not found:
         raise SystemExit(f"{script}.py has not measured {name}: run python benchmarks/all.py {script}")
-    return said(*found)
+    value, unit = found
+    return f"{value:.2f} ×" if unit == "×" else said(value, unit)
 
 
 def row(figure: Figure) -> str:
