@@ -10,7 +10,6 @@ README.md beside this file says what each line means.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import transformers
-from figures import Figure, figure_of, finish
+from figures import Figure, figure_of, finish, peak_bytes
 
 from attnwidget import atlas
 
@@ -96,14 +95,6 @@ def by_workers(runs: int, count: int) -> list[Figure]:
     return found
 
 
-def peak() -> float:
-    """Return the largest memory of this process, in GiB. On Linux `ru_maxrss` would count that of its parent too."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    found = [line for line in lines if line.startswith("VmHWM:")]
-    return (int(found[0].split()[1]) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / (1 << 20)
-
-
 def memory(count: int) -> Figure:
     """Return the largest memory of a process that measures so many texts, in GiB."""
     command = [sys.executable, __file__, "--alone", str(count)]
@@ -120,7 +111,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.alone:
         atlas(bert(), sentences(given.alone), progress=False)
-        print(peak())
+        print(peak_bytes() / 2**30)
         return 0
     found = [over_forward(length, 12, given.runs) for length in (32, 128, 512, 2048)]
     found += [over_forward(128, heads, given.runs) for heads in (6, 24)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import transformers
-from figures import Figure, finish
+from figures import Figure, finish, peak_bytes
 
 from attnwidget import capture
 
@@ -53,7 +52,7 @@ def measure(length: int, way: str) -> dict[str, float]:
             cap.attention[0].overview(head=1, stage="saliency")
             found["stage"] = time.process_time() - began - found["seconds"]
     found["seconds"] = found["seconds"] or time.process_time() - began
-    return {**found, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
+    return {**found, "peak": float(peak_bytes())}
 
 
 def in_a_process(length: int, way: str, threads: int) -> dict[str, float]:

@@ -68,6 +68,18 @@ def machine() -> dict[str, Any]:
     }
 
 
+def peak_bytes() -> int:
+    """Return the largest memory of this process. On Linux `ru_maxrss` would count that of its parent too."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    found = [line for line in lines if line.startswith("VmHWM:")]
+    if found:
+        return int(found[0].split()[1]) << 10
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
