@@ -128,6 +128,7 @@ def test_weights_that_are_brought_for_each_call_are_captured_as_without(implemen
     plain, hooked = (llama(attn_implementation=implementation) for _ in range(2))
     same(captured(with_hooks(hooked)), captured(plain))
     assert all(x.is_meta for x in hooked.parameters())
+    assert "o_proj has its weights elsewhere" in str(captured(hooked).attention[0].why_not("logit"))
 
 
 @pytest.mark.parametrize("place", ["disk", "cpu"])

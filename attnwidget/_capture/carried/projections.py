@@ -20,6 +20,10 @@ NOT_LINEAR = (
     "{} reads the outputs of the heads, but its output is not these times its weight, as with an adapter or quantized "
     "weights: merge or undo these, or give att.carrying(w_o=…)"
 )
+ELSEWHERE = (
+    "{} has its weights elsewhere between its calls, as a device map of accelerate brings them: load the model without "
+    "one, or give att.carrying(w_o=…)"
+)
 SEVERAL = (
     "{} and {} both read the outputs of the heads, as with an adapter next to the projection: merge it, or give "
     "att.carrying(w_o=…)"
@@ -91,6 +95,9 @@ class HeadOutputs:
             self.found = SEVERAL.format(self.found.name, name)
             return
         if self.found is not NOT_SEEN:
+            return
+        if module.weight.is_meta:  # a product with it on the CPU is uninitialized memory, without an error
+            self.found = ELSEWHERE.format(name)
             return
         _, H, _, Dv = self.shape
         rows = self.rows_of(output, sequence_first=sequence_first)

@@ -92,6 +92,8 @@ def read_norm(module: nn.Module, name: str, x: Tensor, y: Tensor) -> NormFacts |
 
 def _possible(module: nn.Module, name: str, size: int) -> Iterator[NormFacts]:
     weight = getattr(module, "weight", None)
+    if isinstance(weight, Tensor) and weight.is_meta:  # it lies elsewhere between its calls
+        return
     weight = weight if isinstance(weight, Tensor) and weight.shape == (size,) else None
     own = [float(x) for x in (getattr(module, one, None) for one in EPSILONS) if isinstance(x, float)]
     for eps in dict.fromkeys([*own, *USUAL]):
