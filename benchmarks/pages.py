@@ -136,7 +136,8 @@ def made_on(result: Result, *scripts: str) -> str:
     """Return the sentence that names the machine and when its figures were made."""
     about, kept = result["machine"], [result["scripts"][name] for name in scripts or result["scripts"]]
     versions = {f"Python {one['versions']['python']}, torch {one['versions']['torch']}" for one in kept}
-    when = sorted({f"{one['commit']} of {one['date'][:10]}" for one in kept})
+    days = sorted({one["date"][:10] for one in kept})
+    when = [f"{', '.join(sorted({one['commit'] for one in kept if one['date'][:10] == day}))} of {day}" for day in days]
     machine = f"{about['processor']}, {about['cores']} cores, {about['threads']} threads, {about['memory']} GiB"
     return f"Measured on {machine}; {'; '.join(sorted(versions))}; commit {', '.join(when)}"
 
