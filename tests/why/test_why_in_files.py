@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,10 @@ def test_a_saved_page_has_the_answers(cap: Capture) -> None:
     assert name(kind="why_row", query=2, keys=[], **of) in saved.replies
     assert name(kind="why", query=8, key=3, against="mean", **of) in saved.replies
     assert name(kind="why_heads", batch=0, at=None) in saved.replies
+
+
+def test_a_row_with_a_score_near_zero_has_its_parts(cap: Capture) -> None:
+    """In the first layer a score is one part. If its dimensions cancel, only ‖q‖ ‖k‖ says how it is rounded."""
+    for head, query in itertools.product(range(2), range(9)):
+        row = cap.why_row(0, head, query)
+        assert float((row.terms.sum(0) - row.scores).abs().max()) < 1e-5

@@ -144,11 +144,15 @@ def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Gen
             yield done / K
     numbers = [*found]
     terms = torch.stack([found[i] for i in numbers]) * att.scale
-    scores = (_all(att, "k", batch, _group(att, head)) @ given) * att.scale
+    keys = _all(att, "k", batch, _group(att, head))
+    scores = keys @ given * att.scale
     rounding = (scores - terms.sum(0)).abs()
+    # A score near 0 is a sum over dimensions that cancel: it is rounded as ‖q‖ ‖k‖ is, however small its parts are.
+    least = keys.norm(dim=1) * given.norm() * abs(att.scale)
+    size = terms.square().sum(0).sqrt().maximum(least).clamp_min(1e-30)
     _check_sum(
         att,
-        float((rounding / terms.abs().square().sum(0).sqrt().clamp_min(1e-30)).nan_to_num().amax()),
+        float((rounding / size).nan_to_num().amax()),
         "the keys",
         query,
         len(numbers),
