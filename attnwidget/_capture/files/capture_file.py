@@ -275,7 +275,7 @@ def _record_of(entry: dict[str, Any], tensors: dict[str, Tensor], lacks: Capture
     cross = bool(entry["cross"])
     att = _as_part(att, entry.get("part", {}), cross=cross)
     if "sources" in entry:
-        att = with_sources(att, saved_sources(entry["sources"], tensors))
+        att = with_sources(att, saved_sources(entry["sources"], tensors, att.shape))
     witness = Witness.from_json(entry["witness"], tensors, lacks, att.shape) if "witness" in entry else None
     return LoadedRecord(entry["name"], cross, att if witness is None else witnessed(att, witness), text)
 
