@@ -75,7 +75,7 @@ class Attention(AttentionBase):
         q: queries, (Q, D), (B, Q, D) or (B, H, Q, D); tensor, array, or anything with `__dlpack__` or `__array__`.
         k: keys, with the same axes as q, but K positions and G heads. H is a multiple of G, and query head h uses key
             head h // (H // G), as in torch's `enable_gqa` (Ainslie et al. 2023).
-        v: values, like k but with size Dv instead of D. Outputs and contributions need v.
+        v: values, like k but with size Dv instead of D, of any floating dtype. Outputs and contributions need v.
         dims: the order of the axes, e.g. "hqd" or "bqhd", if it differs from the default. The letter q also stands for
             the positions of k and v.
         mask: a bool tensor (True = may attend) or a float tensor (added; −∞ or the lowest finite number blocks). It
@@ -103,7 +103,7 @@ class Attention(AttentionBase):
         scale, softcap, is_causal, window: the values in use.
         sinks: (H,) as given, or None.
         options: the keywords as given.
-        dtype, device: of the tensors. Results are float64 for float64 tensors, otherwise float32, on the same device.
+        dtype, device: of q and k. Results are float64 if q and k are, otherwise float32, on the same device.
 
     An attention is immutable, and can be copied and pickled. If you change a tensor in place, results follow its new
     values, after one UserWarning.
@@ -227,7 +227,7 @@ class Attention(AttentionBase):
                 the learned sink: its logit for "scaled" to "masked", its weights, and 0 for the stages after those.
 
         Returns:
-            (queries, keys), always 2-D; float64 for float64 tensors, otherwise float32; bool for "allowed".
+            (queries, keys), always 2-D; float64 if q and k are, otherwise float32; bool for "allowed".
 
         Raises:
             IndexError: the batch, head, query or key does not exist.

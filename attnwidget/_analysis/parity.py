@@ -52,6 +52,8 @@ def comparing(head: Head) -> Generator[None, None, Parity | None]:
     att, q, k, v = head.att, head.q, head.k, head.v
     if why_not(att) or q is None or k is None or v is None:
         return None
+    kind = torch.promote_types(q.dtype, v.dtype)  # torch takes tensors of one type
+    q, k, v = (x.to(kind) for x in (q, k, v))
     worst, size, count, sink = 0.0, 0.0, 0, head.sink
     if sink is not None:
         k, v = (torch.cat([x, x.new_zeros(1, x.shape[1])]) for x in (k, v))
@@ -76,7 +78,7 @@ def comparing(head: Head) -> Generator[None, None, Parity | None]:
         yield
     if not isfinite(worst) or count == 0:
         return None
-    return Parity(worst, count, worst <= TOLERANCES.get(att.dtype, 1e-4) * max(size, 1e-30))
+    return Parity(worst, count, worst <= TOLERANCES.get(kind, 1e-4) * max(size, 1e-30))
 
 
 def why_not(att: AttentionBase) -> str:

@@ -34,7 +34,7 @@ def as_heads(q: Any, k: Any, v: Any, dims: str | None) -> tuple[Tensor, Tensor, 
         (B, H, Q, D), (B, G, K, D) and (B, G, K, Dv) or None.
 
     Raises:
-        TypeError: they are not tensors of one floating dtype.
+        TypeError: they are not floating tensors, or q and k have two dtypes.
         ValueError: their axes, sizes or devices do not fit.
 
     >>> import torch
@@ -152,12 +152,12 @@ def _check_dims(dims: str, letters: dict[str, str]) -> None:
 
 
 def _check_alike(parts: dict[str, Tensor]) -> None:
-    """Raise unless all have the same number of axes, dtype and device."""
+    """Raise unless all have the same number of axes and device, and all but v the same dtype."""
     (first, like), *others = parts.items()
     for name, x in others:
         if x.ndim != like.ndim:
             raise ValueError(f"{name} has {x.ndim} axes but {first} has {like.ndim}: give both the same axes")
-        if x.dtype != like.dtype:
+        if x.dtype != like.dtype and name != "v":  # values meet weights, which are computed in a type of their own
             raise TypeError(
                 f"{name} holds {x.dtype} but {first} {like.dtype}: convert them to one dtype".replace("torch.", "")
             )

@@ -298,7 +298,8 @@ class AttentionBase:
         sizes = [str(size) for size in (D, Dv) if size]
         parts += [f"head size {' and '.join(dict.fromkeys(sizes))}" if sizes else "", "" if Dv else "no v"]
         parts += [self.part.describe() if self.part else "", *self.description]
-        parts += [str(self.dtype).removeprefix("torch."), str(self.device)]
+        kinds = dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in (self._matrix, self.v) if x is not None)
+        parts += [", v in ".join(kinds), str(self.device)]
         return f"Attention({', '.join(part for part in parts if part)})"
 
     @property
@@ -313,7 +314,7 @@ class AttentionBase:
 
     @property
     def result_dtype(self) -> torch.dtype:
-        """The dtype of results: float64 for float64, otherwise float32."""
+        """The dtype of results: float64 for q and k in float64, otherwise float32. Values are converted to it."""
         return torch.promote_types(self.dtype, torch.float32)
 
     @property

@@ -144,8 +144,6 @@ def test_what_weights_do_not_tell_is_refused(stage: str) -> None:
         (lambda: Attention.from_scores(torch.ones(1, 3, 2, 3), torch.ones(1, 2, 3, 8)), ValueError,
          "v has 2 heads but scores has 3: the heads of scores must be a multiple"),
         (lambda: Attention.from_scores(torch.ones(2, 3), torch.ones(1, 3, 8)), ValueError, "v has 3 axes but scores"),
-        (lambda: Attention.from_scores(torch.ones(2, 3), torch.ones(3, 8).double()), TypeError,
-         "v holds float64 but scores float32: convert them to one dtype"),
         (lambda: Attention.from_weights(torch.ones(2, 3).long()), TypeError, "weights holds int64"),
         (lambda: Attention.from_scores(torch.ones(2, 3), dims="qd"), ValueError,
          r"dims 'qd' has the letter 'd': use b \(batch\), h \(head\), q \(query\), k \(key\)"),

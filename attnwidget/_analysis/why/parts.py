@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -31,6 +31,10 @@ class WaysOfHeads(Protocol):
     @property
     def answers(self) -> dict[Any, Any]:
         """The answers so far, by what was asked."""
+
+    @property
+    def dtypes(self) -> Collection[torch.dtype]:
+        """The dtypes of the tensors on the ways: the coarsest says how exact the model's own q, k and v are."""
 
     @property
     def real(self) -> Tensor | None:

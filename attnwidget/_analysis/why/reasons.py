@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..._engine.base import AttentionBase
 from ..._utils.indexing import as_index
+from ..._utils.validation import FLOATS
 from .layer_names import layer_names
 from .parts import Dictionary, PartIndex, Side, WaysOfHeads, vectors_at
 from .pullback import Bundle, Reach
@@ -434,8 +435,9 @@ def _vectors(
 
 def _tolerance(att: AttentionBase) -> float:
     """Return how far a sum of parts may be from the model's own, relative to their root of squares."""
-    eps = torch.finfo(att.dtype).eps
-    return eps * (HALF if att.dtype.itemsize == 2 else FULL)
+    on_way = () if att.sources is None else att.sources.dtypes
+    coarsest = max((one for one in (att.dtype, *on_way) if one in FLOATS), key=lambda dtype: torch.finfo(dtype).eps)
+    return torch.finfo(coarsest).eps * (HALF if coarsest.itemsize == 2 else FULL)
 
 
 def _check_sum(att: AttentionBase, difference: float, name: str, position: int, parts: int) -> None:

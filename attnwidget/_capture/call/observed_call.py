@@ -70,6 +70,7 @@ class ObservedCall:
     reordered: str | None = None  # the function that put its positions into another order than the text
     heads_apart: Callable[[], HeadsApart] | None = None  # of the tensor that q may be a part of
     maps: bool = False  # its samples are not those of the module's input: they may be windows, groups or heads
+    as_multiplied: bool = False  # q, k and v have the dtypes in which the model multiplied them, autocast's included
     weights: Tensor | None = None  # (B, H, Q, K), if only these are known: D of q and k is then 0
 
     @classmethod

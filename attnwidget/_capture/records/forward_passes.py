@@ -51,7 +51,7 @@ _current_graph: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", 
 def as_autocast(call: ObservedCall) -> ObservedCall:
     """Convert q, k and v of a call to the type that autocast gives them."""
     device = call.q.device.type
-    if torch.is_autocast_enabled(device):
+    if not call.as_multiplied and torch.is_autocast_enabled(device):
         wanted = torch.get_autocast_dtype(device)
         call.q, call.k = (x if x.dtype is torch.float64 else x.to(wanted) for x in (call.q, call.k))
         call.v = call.v if call.v is None or call.v.dtype is torch.float64 else call.v.to(wanted)

@@ -33,6 +33,7 @@ class SavedSources:
     layers: Mapping[str, bool]
     answers: dict[Any, Any] = field(default_factory=dict)
     real: Tensor | None = None
+    dtypes: frozenset[torch.dtype] = frozenset()
 
     def bundles(
         self, side: str, heads: Sequence[int], batch: int, positions: Tensor, cuts: Sequence[str] = ()

@@ -57,6 +57,11 @@ class RecordSources:
         """Whether each attention of the forward pass is cross-attention, by the names of the records."""
         return self._stream(self.calls[0]).layers
 
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """The dtypes of the tensors on the ways."""
+        return set().union(*(stream.dtypes for stream in self.streams))
+
     def _stream(self, call: RecordedCall) -> StreamFacts:
         found: StreamFacts | None = call.step.stream
         if found is None:

@@ -70,12 +70,14 @@ class StreamFacts:
         places: the tensors that modules returned, by their names.
         layers: whether each attention is cross-attention, by the names of the records, in the order of their calls.
         nbytes: the bytes of what was kept.
+        dtypes: of the tensors that were followed.
     """
 
     ways: dict[str, Ways] = field(default_factory=dict)
     places: dict[str, Node] = field(default_factory=dict)
     layers: dict[str, bool] = field(default_factory=dict)
     nbytes: int = 0
+    dtypes: set[torch.dtype] = field(default_factory=set)
 
 
 class StreamTape(WatchingMode, LinearRules):
@@ -206,6 +208,8 @@ class StreamTape(WatchingMode, LinearRules):
 
     def _set(self, x: Tensor, node: Node) -> None:
         self._nodes[x] = node
+        if self._facts is not None:
+            self._facts.dtypes.add(x.dtype)
         if x.ndim >= 3:
             kept = self._by_memory.setdefault(x.data_ptr(), [])
             kept[:] = [*kept[-5:], (x.shape, x.stride(), node)]

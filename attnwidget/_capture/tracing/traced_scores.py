@@ -295,6 +295,7 @@ def observed_call(known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCa
     first, last = (None, None) if mask is None else (mask[:, :, :1], mask[:, :, -1:])
     grows = first is not None and last is not None and not torch.equal(first, last)
     how: dict[str, Any] = {"cached": grows, "dropout": known.dropout > 0, "reordered": scores.reordered}
+    how["as_multiplied"] = True
     return ObservedCall(q, k, v, scores.scale, scores.softcap, mask, bias, **how)
 
 

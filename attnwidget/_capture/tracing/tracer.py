@@ -322,6 +322,7 @@ class ScoreTracer(ScoreOperations):
 
     def _meet_values(self, known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor) -> None:
         """Report a call, which is complete when weights are multiplied by v."""
+        kind = result.dtype  # of the product: autocast may give it v in another than its own
         if not known.is_normalized and not known.dropout and not _adds_up(weights):
             if known.touched and known.part is None:  # a softmax, times 0 and 1
                 self._meet_matrix(replace(matrix_of(replace(known, order=None)), adds_up=True), weights, v, result)
@@ -358,7 +359,7 @@ class ScoreTracer(ScoreOperations):
         is_whole = given is not None and math.prod(given.shape[:-2]) == layout.samples * layout.heads
         written = layout.unmerge(given) if given is not None and is_whole else None
         known.softmax.met = True
-        self._reports.record_traced(lambda: self._call_of(known, v, layout), seen, written)
+        self._reports.record_traced(lambda: self._call_of(known, v.to(kind), layout), seen, written)
 
     def _call_of(self, known: TracedWeights, v: Tensor, layout: Layout) -> ObservedCall:
         """Return the call that has these weights; q without a number that only this part of it was multiplied by."""
