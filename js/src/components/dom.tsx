@@ -2,7 +2,7 @@
 
 import { effect } from "@preact/signals-core";
 import { type ComponentChildren, render } from "preact";
-import type { Labels } from "../text/labels";
+import { type Labels, positionUnder } from "../text/labels";
 
 export interface View {
   readonly node: HTMLElement;
@@ -34,10 +34,11 @@ export const px = (length: number) => `${length}px`;
 /** Show a token as text, never as markup, isolated from the text direction around it. */
 export function Token({ labels, index, subscript }: { labels: Labels; index: number; subscript: boolean }) {
   const label = labels.at(index);
+  const under = subscript ? positionUnder(label) : "";
   return (
     <>
       <bdi>{label.text}</bdi>
-      {subscript && label.subscript !== "" && <sub>{label.subscript}</sub>}
+      {under && <sub>{under}</sub>}
     </>
   );
 }

@@ -18,7 +18,7 @@ import { hasPadding } from "../state/padding";
 import type { Plot } from "../state/plot";
 import { layerExtent } from "../state/ranges";
 import type { Ui } from "../state/ui";
-import { count, legendTicks, listNumber } from "../text/format";
+import { count, legendTicks, listNumber, statusNumber } from "../text/format";
 import { mount, part, type View } from "./dom";
 import { toggleRange } from "./keyboard";
 import { headWords } from "./phrases";
@@ -136,9 +136,11 @@ export function KindList({ kinds, mapper, paints, stage, cells }: KindListProps)
   );
 }
 
-/** An end of the legend, as its tick shows it. */
+/** An end of the legend, with as many digits as the counts beside it need: a rounded end would be another one. */
 function endOf(value: number, stage: Stage): string {
-  return legendTicks(value, value, "linear", stage).at(-1)?.text ?? listNumber(value, stage);
+  const isSame = (text: string) => Math.abs(Number(text.replace("−", "-")) - value) <= 1e-6 * Math.abs(value);
+  const tick = legendTicks(value, value, "linear", stage).at(-1)?.text ?? "";
+  return [tick, listNumber(value, stage)].find(isSame) ?? statusNumber(value);
 }
 
 /** The color range; if it can be toggled between view and head, as a button. */

@@ -4,7 +4,7 @@ import { computed, type ReadonlySignal, type Signal, signal } from "@preact/sign
 import { isBySize, isSigned, wordsOf } from "../contract/stages";
 import type { Side } from "../contract/values";
 import type { Over } from "../data/matrix";
-import { type Ranking, shortened, strongestCell } from "../data/rank";
+import { type Ranking, type SaidLink, saidLink, shortened } from "../data/rank";
 import { isPadding } from "../state/padding";
 import {
   type Combination,
@@ -20,12 +20,13 @@ import {
 import { axisSegments, type BlockCells, blockCells } from "../state/segment-axes";
 import type { Ui } from "../state/ui";
 import { cellNumber, count, listNumber } from "../text/format";
-import type { Labels } from "../text/labels";
+import type { Label, Labels } from "../text/labels";
 import { SINK, SINK_TITLE } from "../text/words";
 import { BlockPanel, SegmentMark, showsBlock } from "./block-panel";
 import { mount, part, Token, type View } from "./dom";
 import { GoTo, goToPlace } from "./goto";
-import { isNamed, sentence } from "./phrases";
+import { headWords, isNamed, sentence } from "./phrases";
+import { Named, placeText } from "./place";
 import { type Pass, PassSlot, passOf } from "./progress";
 import { RadioWords } from "./radio-words";
 import { Without } from "./without";
@@ -134,8 +135,8 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
             <li key={`${query} ${key}`}>
               <button type="button" class="aw-pair" onClick={() => goToPlace(ui, query, key)}>
                 <span>
-                  <Place labels={queryLabels.value} index={query} /> <i>→</i>{" "}
-                  <Place labels={keyLabels.value} index={key} />
+                  <PairPlace labels={queryLabels.value} index={query} /> <i>→</i>{" "}
+                  <PairPlace labels={keyLabels.value} index={key} />
                 </span>
                 <span>{listNumber(weight, stage)}</span>
               </button>
@@ -147,39 +148,66 @@ function StrongestPairs({ ui, pairs }: { ui: Ui; pairs: Strongest }) {
   );
 }
 
-/** The strongest link of a head in words, to show how a row reads. */
-function StrongestLink({ ui }: { ui: Ui }) {
-  const { queryLabels, keyLabels, picture } = ui.store;
-  const link = strongestCell(picture.value, (query) => isPadding(ui.store, picture.value!, query));
-  if (link === null) return null;
-  const { query, key, weight } = link;
-  return (
-    <button type="button" class="aw-link-said" onClick={() => goToPlace(ui, query, key)}>
-      <Said labels={queryLabels.value} index={query} side="Query" /> looks most at{" "}
-      <Said labels={keyLabels.value} index={key} side="key" />,{" "}
-      {cellNumber(weight, "weights") || listNumber(weight, "weights")}
-    </button>
-  );
-}
-
-function Said({ labels, index, side }: { labels: Labels; index: number; side: string }) {
-  if (!isNamed(labels, index)) {
-    return (
-      <>
-        {side} {count(index)}
-      </>
-    );
-  }
-  return <bdi>{labels.at(index).text}</bdi>;
-}
-
-function Place({ labels, index }: { labels: Labels; index: number }) {
+/** A token and its position, or its position alone. */
+function PairPlace({ labels, index }: { labels: Labels; index: number }) {
   if (!isNamed(labels, index)) return <>{count(index)}</>;
   return (
     <>
       <bdi>{labels.at(index).text}</bdi> <i>{count(index)}</i>
     </>
   );
+}
+
+/** One link of a head in words, to show how a row reads. */
+function StrongestLink({ ui }: { ui: Ui }) {
+  const { queryLabels, keyLabels, picture, facts } = ui.store;
+  const [queries, keys] = [queryLabels.value, keyLabels.value];
+  const isPadded = (query: number) => isPadding(ui.store, picture.value!, query);
+  const isNoWord = ({ special, text }: Label) => special || !LETTER.test(text);
+  const link =
+    saidLink(picture.value, (query) => isPadded(query) || isNoWord(queries.at(query))) ??
+    saidLink(picture.value, isPadded);
+  if (link === null) return null;
+  const { query, key, weight } = link;
+  const { head } = picture.value!.of;
+  const several = typeof head === "string" ? headWords(head, facts.value) : facts.value.across;
+  const who = { labels: queries, index: query, side: "query" } as const;
+  const nameOf = (index: number) => (isItself(link, index, queries, keys) ? "itself" : keyPart(keys, index));
+  const apart = apartFrom(link, nameOf);
+  const words = [
+    ...(apart.length > 0 ? ["Apart from ", ...apart, ", ", who] : [{ ...who, opens: true }]),
+    " looks most at ",
+    nameOf(key),
+    `, ${cellNumber(weight, "weights") || listNumber(weight, "weights")}${several ? ` (${several})` : ""}`,
+  ];
+  const spoken = words.map((word) => (typeof word === "string" ? word : placeText(word.labels, word.index, word.side)));
+  return (
+    <button type="button" class="aw-link-said" aria-label={spoken.join("")} onClick={() => goToPlace(ui, query, key)}>
+      {words.map((word, at) => (typeof word === "string" ? word : <Named key={at} {...word} />))}
+    </button>
+  );
+}
+
+const LETTER = /[\p{L}\p{N}]/u;
+
+type Word = string | Parameters<typeof Named>[0];
+
+const keyPart = (labels: Labels, index: number): Word => ({ labels, index, side: "key" });
+
+/** Whether a key is the query itself: the same token at the same position. */
+function isItself({ query }: SaidLink, key: number, queries: Labels, keys: Labels): boolean {
+  const isSamePlace = key === query && queries.length === keys.length;
+  return isSamePlace && isNamed(keys, key) && keys.at(key).text === queries.at(query).text;
+}
+
+/** "[CLS]₀, itself and the sink": what the sentence sets apart. */
+function apartFrom({ apart, query }: SaidLink, nameOf: (index: number) => Word): Word[] {
+  const all = [
+    ...(apart.first ? [nameOf(0)] : []),
+    ...(apart.own ? [nameOf(query)] : []),
+    ...(apart.sink ? [`the ${SINK}`] : []),
+  ];
+  return all.flatMap((one, at) => (at === 0 ? [one] : [at < all.length - 1 ? ", " : " and ", one]));
 }
 
 function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most: number; pooled: boolean }) {
@@ -435,7 +463,7 @@ function Sums({ ranking, byQuery, brief, title }: SumsProps) {
           </div>
         </>
       ) : (
-        <div title="The mean weight from the queries that may attend to this key">
+        <div title="The sum divided by the number of queries that may attend to it">
           <span class="aw-sum-name">Mean over {count(allowed)} queries</span>
           <span>
             <b>{listNumber(sum / allowed, "weights")}</b>
@@ -461,8 +489,10 @@ function barStyle(value: number, greatest: number, signed: boolean) {
   };
 }
 
+/** Numbers that were given need not sum to 1, and a fully masked row sums to 0: so the title says only what is summed. */
 function sumTitle(byQuery: boolean, over: Choice, sink: boolean): string {
-  if (!byQuery) return "The weight that this key receives from all queries";
-  if (sink) return `The weights of ${over === "sum" ? "each pinned" : "a"} query and of the sink sum to 1`;
-  return over === "sum" ? "The weights of each pinned query sum to 1" : "The weights of a query sum to 1";
+  const whose = { last: "this", mean: "the mean of the pinned", sum: "the sum of the pinned" }[over];
+  if (!byQuery) return `The weight on ${whose} ${over === "last" ? "key" : "keys"}, over all queries`;
+  const keys = `The weight of ${whose} ${over === "last" ? "query" : "queries"} on all keys`;
+  return sink ? `${keys} and on the sink` : keys;
 }

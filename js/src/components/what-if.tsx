@@ -10,6 +10,7 @@ import { rove } from "./dom";
 import { Menu, type Section } from "./menu";
 import { NumberField, typedIn } from "./number-field";
 import { withoutKernel } from "./phrases";
+import { placeText } from "./place";
 
 /** Return what is changed in a few words; "none" if nothing is. */
 export function whatIfName(changes: WhatIf): string {
@@ -295,7 +296,7 @@ function sections({ store }: Ui): Section[] {
       value: isDropped ? "drop" : "own",
       choices: [
         { value: "own", name: "all" },
-        ...(key === null ? [] : [{ value: "drop", name: `without “${store.keyLabels.value.at(key).text}”` }]),
+        ...(key === null ? [] : [{ value: "drop", name: `without ${placeText(store.keyLabels.value, key, "key")}` }]),
       ],
       choose: (value) =>
         change(store, { drop_keys: value === "own" || key === null ? undefined : [...new Set([...dropped, key])] }),

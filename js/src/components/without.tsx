@@ -7,9 +7,10 @@ import { editWords, effectKey, lossOf } from "../data/effects";
 import { nameOf } from "../data/survey";
 import { askEffect, effectOf } from "../state/effects";
 import type { Ui } from "../state/ui";
-import { listNumber } from "../text/format";
+import { count, listNumber } from "../text/format";
 import { Chances, Loss, lostBy } from "./chances";
 import { sentence } from "./phrases";
+import { placeText } from "./place";
 import { RadioWords } from "./radio-words";
 
 /** Return what can be removed here, as text, the most specific first. */
@@ -18,7 +19,7 @@ function removable({ store }: Ui): Record<string, EffectOf> {
   const [segment, path] = [store.segment.value, store.segment_path.value ?? []];
   return {
     ...(query !== null && key !== null ? { "this edge": { layer, head, query, key } } : {}),
-    ...(key !== null ? { [`key ${store.keyLabels.value.at(key).text}`]: { key } } : {}),
+    ...(key !== null ? { [`key ${placeText(store.keyLabels.value, key, "key").replace(/^key /, "")}`]: { key } } : {}),
     ...(segment && store.segments.value !== null ? { [segment]: { segment, path } } : {}),
     [`head ${nameOf({ layer, head }, store.facts.value)}`]: { layer, head },
   };
@@ -114,6 +115,7 @@ export function Removed({ ui, of, hint = "" }: { ui: Ui; of: EffectOf; hint?: st
           <>
             {" "}
             after <bdi>“{where}”</bdi>
+            {now.at !== null && `, position ${count(now.at)}`}
           </>
         )}
       </p>

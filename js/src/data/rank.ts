@@ -23,28 +23,85 @@ export interface Ranking {
   readonly sink?: number | null;
 }
 
+/** One row of weights in a sentence: apart from the keys that it names, `key` has the largest weight. */
+export interface SaidLink {
+  readonly query: number;
+  readonly key: number;
+  readonly weight: number;
+  /** What the sentence has to name, because it weighs as much or more. */
+  readonly apart: { readonly first: boolean; readonly own: boolean; readonly sink: boolean };
+}
+
+/** A list shows four decimals: a key that leads by less does not lead. */
+const LEAD = 1e-4;
+/** A key with less weight is not worth a sentence that sets others apart. */
+const WORTH = 0.05;
+
 /**
- * Return the strongest cell of a picture whose cells are pairs, without the first key and without a query's own key,
- * which are often strong in any text; null if that is not known, or if there is none.
+ * Return the link with which a sentence shows how a row reads; null if the numbers are not known, or no row has one.
+ *
+ * The first key and the query's own have much weight in any text, so a link to another key is preferred: one with the
+ * largest weight of its whole row, or else one that is largest apart from these two and the learned sink. A link to the
+ * first or the own key is last. A row with NaN or a negative number, or with one key, has none.
  */
-export function strongestCell(
+export function saidLink(
   picture: Picture | null,
   isLeftOut: (query: number) => boolean = () => false,
-): { query: number; key: number; weight: number } | null {
+): SaidLink | null {
   if (picture === null || !picture.exact || picture.sampled !== null || picture.grid === null) return null;
   if (picture.of.stage !== "weights") return null;
-  const { columns, values, kinds } = picture.grid;
-  if (columns !== picture.keys || picture.grid.rows !== picture.queries) return null;
-  const square = picture.queries === picture.keys;
-  let found = -1;
-  for (let at = 0; at < values.length; at++) {
-    const key = at % columns;
-    if (key === 0 || kinds[at] !== NUMBER || (square && key === Math.floor(at / columns))) continue;
-    if (found >= 0 && values[at]! <= values[found]!) continue;
-    if (!isLeftOut(Math.floor(at / columns))) found = at;
+  if (picture.keys !== picture.grid.columns || picture.grid.rows !== picture.queries) return null;
+  const best: { whole: SaidLink | null; apart: SaidLink | null; common: SaidLink | null } = {
+    whole: null,
+    apart: null,
+    common: null,
+  };
+  for (let query = 0; query < picture.queries; query++) {
+    for (const [name, link] of Object.entries(linksOf(picture, query)) as [keyof typeof best, SaidLink | null][]) {
+      if (link !== null && link.weight > (best[name]?.weight ?? 0) && !isLeftOut(query)) best[name] = link;
+    }
   }
-  if (found < 0 || values[found]! <= 0) return null;
-  return { query: Math.floor(found / columns), key: found % columns, weight: values[found]! };
+  const { whole, apart, common } = best;
+  if (whole !== null && whole.weight >= (apart?.weight ?? 0) / 2) return whole;
+  return apart !== null && apart.weight >= WORTH ? apart : (whole ?? common ?? apart);
+}
+
+/** The largest other key of a row, if it is the largest of all, or else apart from some; and the largest of those. */
+function linksOf({ grid, queries, keys, sink }: Picture, query: number) {
+  const none = { whole: null, apart: null, common: null };
+  const { values, kinds } = grid!;
+  const from = query * keys;
+  const own = queries === keys ? query : -1;
+  const weightOf = (key: number) => (key >= 0 && kinds[from + key] === NUMBER ? values[from + key]! : 0);
+  let [allowed, most, second] = [0, -1, 0];
+  for (let key = 0; key < keys; key++) {
+    const kind = kinds[from + key]!;
+    if (kind === BLOCKED) continue;
+    if (kind !== NUMBER || values[from + key]! < 0) return none;
+    allowed++;
+    if (key === 0 || key === own) continue;
+    const weight = weightOf(key);
+    if (most < 0 || weight > weightOf(most)) {
+      second = most < 0 ? 0 : weightOf(most);
+      most = key;
+    } else second = Math.max(second, weight);
+  }
+  const taken = sink?.[query] ?? 0;
+  if (allowed < 2 || !(taken >= 0)) return none;
+  const [first, itself] = [weightOf(0), own > 0 ? weightOf(own) : 0];
+  const weight = weightOf(most);
+  const leads = most >= 0 && weight - second >= LEAD;
+  const apart = { first: first > weight - LEAD, own: itself > weight - LEAD, sink: taken > weight - LEAD };
+  const isWhole = !apart.first && !apart.own && !apart.sink;
+  const link: SaidLink | null = leads ? { query, key: most, weight, apart } : null;
+  const [greater, lesser] = first >= itself ? [0, itself] : [own, first];
+  const isCommon = weightOf(greater) - Math.max(lesser, weight, taken) >= LEAD;
+  const nothing = { first: false, own: false, sink: false };
+  return {
+    whole: isWhole ? link : null,
+    apart: isWhole ? null : link,
+    common: isCommon ? { query, key: greater, weight: weightOf(greater), apart: nothing } : null,
+  };
 }
 
 /** Rank a row or column: one pass for the sums, one sort of the allowed values for `ninety`; signed numbers by size. */

@@ -179,6 +179,9 @@ function medianOf(sorted: Float32Array): number {
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
+/** Return how many heads have a number. */
+export const headsWith = ({ values }: HeadMetric) => values.filter(Number.isFinite).length;
+
 /** Return the rank of each head, 1 for the largest number, ties sharing a rank; 0 without a number. */
 export function rankOf({ values }: HeadMetric, place: number): number {
   const own = values[place]!;
@@ -188,13 +191,16 @@ export function rankOf({ values }: HeadMetric, place: number): number {
   return above + 1;
 }
 
-/** Return the metric in which a head ranks best, among metrics that differ between heads; the first of equal ranks. */
-export function strongestOf(survey: Survey, place: number): { metric: HeadMetric; rank: number } | null {
-  let best: { metric: HeadMetric; rank: number } | null = null;
+/**
+ * Return the metric in which a head ranks best, among metrics that differ between heads, and the number of heads that
+ * have it; the first of equal ranks.
+ */
+export function strongestOf(survey: Survey, place: number): { metric: HeadMetric; rank: number; of: number } | null {
+  let best: { metric: HeadMetric; rank: number; of: number } | null = null;
   for (const metric of survey.metrics) {
     const rank = rankOf(metric, place);
     const alone = metric.values.some((value) => value < metric.values[place]!);
-    if (rank > 0 && alone && (best === null || rank < best.rank)) best = { metric, rank };
+    if (rank > 0 && alone && (best === null || rank < best.rank)) best = { metric, rank, of: headsWith(metric) };
   }
   return best;
 }

@@ -104,7 +104,7 @@ export function pagedLabels(
       if (token === null) return unnamed(position);
       const { text, special } = read(token);
       const shown = { text: partly(near, position, text, style), special };
-      return { ...shown, position, repeated: false, subscript: shown.special ? "" : count(position) };
+      return { ...shown, position, repeated: true, subscript: shown.special ? "" : count(position) };
     },
     piece(position) {
       const token = raw(position);

@@ -6,7 +6,7 @@ import { display, joinOf, type Piece, pieceOf, styleOf, type TokenStyle, type To
 
 export interface Label extends TokenText {
   position: number;
-  /** Whether another token has the same label. */
+  /** Whether another token has the same label, or may have. */
   repeated: boolean;
   /** The position, for a repeated token that is not special; else "". */
   subscript: string;
@@ -21,6 +21,11 @@ export interface Labels {
   raw(position: number): string | null;
   /** The positions of a text, exact matches first; null if not all tokens are loaded. */
   find(text: string): number[] | null;
+}
+
+/** Return the position that tells a token apart from others of its name, special ones too; "" if none is needed. */
+export function positionUnder({ subscript, repeated, position }: Label): string {
+  return subscript || (repeated ? count(position) : "");
 }
 
 /** Return the labels of keys with one more name, which is not a token, at the end. */

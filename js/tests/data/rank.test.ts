@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { BLOCKED, MINUS_INF, NAN, NUMBER, type Picture, PLUS_INF } from "../../src/contract/decode";
-import { rank, shortened, strongestCell } from "../../src/data/rank";
+import { rank, saidLink, shortened } from "../../src/data/rank";
 import { random } from "../helpers/states.ts";
 
 const numbers = (...values: number[]) => Float32Array.from(values);
@@ -156,22 +156,41 @@ describe("the strongest link of a head", () => {
       ...more,
     }) as Picture;
 
-  test("is not that of the first key, nor of a token with itself", () => {
-    const picture = pictureOf([1, 0, 0, 0.9, 0.1, 0, 0.1, 0.3, 0.6], 3);
-    expect(strongestCell(picture)).toEqual({ query: 2, key: 1, weight: expect.closeTo(0.3) });
-    const cross = pictureOf([0.2, 0.8, 0.7, 0.3, 0.5, 0.5], 2); // of another text
-    expect(strongestCell(cross)).toEqual({ query: 0, key: 1, weight: expect.closeTo(0.8) });
-    const unpadded = strongestCell(cross, (query) => query === 0);
-    expect(unpadded).toEqual({ query: 2, key: 1, weight: expect.closeTo(0.5) });
+  const none = { first: false, own: false, sink: false };
+
+  test("is the largest weight of its row, on a key that is neither the first nor the query's own", () => {
+    const picture = pictureOf([1, 0, 0, 0.1, 0.1, 0.8, 0.1, 0.3, 0.6], 3);
+    expect(saidLink(picture)).toEqual({ query: 1, key: 2, weight: expect.closeTo(0.8), apart: none });
+    const cross = pictureOf([0.2, 0.8, 0.7, 0.3, 0.3, 0.7], 2); // of another text: none is its own
+    expect(saidLink(cross)).toMatchObject({ query: 0, key: 1, apart: none });
+    expect(saidLink(cross, (query) => query === 0)).toMatchObject({ query: 2, key: 1, apart: none });
   });
 
-  test("is left out where there is none, or where a cell is not a pair of weights", () => {
-    expect(strongestCell(pictureOf([1, 0, 0.5, 0.5], 2, { exact: false }))).toBeNull();
-    expect(strongestCell(pictureOf([1, Number.NaN, 0.5, 0.5], 2))).toBeNull();
-    expect(strongestCell(pictureOf([1, 0, 1, 0], 2))).toBeNull();
-    expect(strongestCell(pictureOf([1, 0, 0.5, 0.5], 2, { queries: 4, keys: 4 }))).toBeNull();
+  test("sets apart by name what weighs more", () => {
+    const rows = [1, 0, 0, 0.9, 0.1, 0, 0.1, 0.3, 0.6];
+    expect(saidLink(pictureOf(rows, 3))).toMatchObject({ query: 2, key: 1, apart: { ...none, own: true } });
+    const sink = numbers(0, 0, 0.31);
+    expect(saidLink(pictureOf(rows, 3, { sink }))?.apart).toEqual({ first: false, own: true, sink: true });
+    const both = [1, 0, 0, 0.9, 0.1, 0, 0.4, 0.2, 0.4];
+    expect(saidLink(pictureOf(both, 3))?.apart).toEqual({ first: true, own: true, sink: false });
+  });
+
+  test("is one to the first or the own key where all others have next to nothing", () => {
+    expect(saidLink(pictureOf([1, 0, 1, 0], 2))).toEqual({ query: 0, key: 0, weight: 1, apart: none });
+    const own = [1, 0, 0, 0.01, 0.98, 0.01, 0.01, 0.02, 0.97];
+    expect(saidLink(pictureOf(own, 3))).toMatchObject({ query: 0, key: 0, apart: none });
+    expect(saidLink(pictureOf(own, 3), (query) => query === 0)).toMatchObject({ query: 1, key: 1, apart: none });
+  });
+
+  test("is not there where nothing leads, or where a cell is not a pair of weights", () => {
+    expect(saidLink(pictureOf([0.25, 0.25, 0.25, 0.25], 4))).toBeNull();
+    expect(saidLink(pictureOf([0.2, 0.40001, 0.4], 3))).toBeNull();
+    expect(saidLink(pictureOf([1, 0, 0.5, 0.5], 2, { exact: false }))).toBeNull();
+    expect(saidLink(pictureOf([1, Number.NaN, 0.5, 0.5], 2))).toBeNull();
+    expect(saidLink(pictureOf([1, 0, 0.5, 0.5], 2, { queries: 4, keys: 4 }))).toBeNull();
+    expect(saidLink(pictureOf([-0.5, 1.5, 0.5, 0.5], 2))).toBeNull();
     const scores = { of: { layer: 0, batch: 0, head: 0, stage: "scores", pool: "max" } } as Partial<Picture>;
-    expect(strongestCell(pictureOf([1, 2, 3, 4], 2, scores))).toBeNull();
-    expect(strongestCell(null)).toBeNull();
+    expect(saidLink(pictureOf([1, 2, 3, 4], 2, scores))).toBeNull();
+    expect(saidLink(null)).toBeNull();
   });
 });

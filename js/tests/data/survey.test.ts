@@ -68,8 +68,8 @@ describe("ranks and order", () => {
     expect([0, 1, 2, 3].map((place) => rankOf(entropy!, place))).toEqual([1, 4, 2, 2]);
     expect([0, 1, 2, 3].map((place) => rankOf(first!, place))).toEqual([3, 0, 1, 2]);
     expect(itself?.name).toBe("itself");
-    expect(strongestOf(survey, 0)).toEqual({ metric: entropy, rank: 1 });
-    expect(strongestOf(survey, 2)).toEqual({ metric: first, rank: 1 });
+    expect(strongestOf(survey, 0)).toEqual({ metric: entropy, rank: 1, of: 4 });
+    expect(strongestOf(survey, 2)).toEqual({ metric: first, rank: 1, of: 3 });
     expect(strongestOf(survey, 1)).toBeNull(); // the least of one, none of another, and in the third all are alike
   });
 

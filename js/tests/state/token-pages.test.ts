@@ -35,7 +35,7 @@ test("what was sent is there at once; beyond it a token is its position until it
     text: "w10000",
     special: false,
     position: 10_000,
-    repeated: false,
+    repeated: true,
     subscript: "10,000",
   });
   expect(ask).toHaveBeenCalledTimes(1);

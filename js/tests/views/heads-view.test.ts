@@ -180,7 +180,7 @@ describe("pointing", () => {
     expect(card).toContain("First token .900");
     expect(card).toContain("median of all 6 heads");
     expect(view.text("[data-best]")).toContain("First token");
-    expect(view.status).toContain("layer 0 · head 2 highest in first token , rank 1 of 6");
+    expect(view.status).toContain("layer 0 · head 2 ranks best in first token : 1 of 6");
     expect(view.status).toContain("2 layers × 3 heads · 16 × 16");
     view.leave();
     await settle();

@@ -93,7 +93,7 @@ describe("where the answer looked", () => {
     expect(view.status).toContain("mass 0.857143"); // .75 of .875
     expect(view.status).toContain("weight 0.750000");
     expect(view.status).toMatch(/even \.4598 .*lift 1\.86/);
-    expect(view.text("[aria-live]")).toBe("answer token the, doc 1, mass .8571, 1.9 times even");
+    expect(view.text("[aria-live]")).toBe("answer token the 6, doc 1, mass .8571, 1.9 times even");
     expect(view.panel).toContain("the attends to");
     view.leave();
     await settle();
@@ -321,10 +321,10 @@ describe("keys", () => {
     const { view, host, set } = await draw();
     await view.press("ArrowRight");
     await view.press("ArrowUp");
-    expect(view.text("[aria-live]")).toContain("answer token the, doc 1");
+    expect(view.text("[aria-live]")).toContain("answer token the 6, doc 1");
     await view.press("ArrowRight");
     await view.press("ArrowUp");
-    expect(view.text("[aria-live]")).toContain("answer token nail, question, mass .2857");
+    expect(view.text("[aria-live]")).toContain("answer token nail 7, question, mass .2857");
     expect(host.saved).toEqual([]);
     expect(await view.press("Enter")).toEqual({ prevented: true, escaped: false });
     expect(set()).toMatchObject({ query: 7, segment: "question" });

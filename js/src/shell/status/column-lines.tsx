@@ -1,6 +1,7 @@
 /** The status line over the columns next to a heatmap: the learned sink, and recall. */
 
 import { rangeOf } from "../../components/phrases";
+import { Place } from "../../components/place";
 import type { Picture } from "../../contract/decode";
 import { wordOf } from "../../contract/stages";
 import { leastOf } from "../../data/recall";
@@ -8,7 +9,6 @@ import type { Span } from "../../geometry/viewport";
 import type { Ui } from "../../state/ui";
 import { statusNumber } from "../../text/format";
 import { SINK } from "../../text/words";
-import { Place } from "./place";
 
 /** Return the position in the sink's column under the pointer. */
 export function sinkAt({ hover }: Ui) {

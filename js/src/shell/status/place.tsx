@@ -1,25 +1,10 @@
-import { isNamed, rangeOf } from "../../components/phrases";
+import { rangeOf } from "../../components/phrases";
+import { Place } from "../../components/place";
 import { isRankingOf } from "../../state/queries";
 import { axisSegments, type PinnedSegment, segmentAt } from "../../state/segment-axes";
 import type { Ui } from "../../state/ui";
 import { count, statusNumber } from "../../text/format";
-import type { Labels } from "../../text/labels";
 import { SINK } from "../../text/words";
-
-/** A token with its position; where there are no tokens, "query 3". */
-export function Place(props: { labels: Labels; index: number; side: "query" | "key"; always?: boolean }) {
-  const { labels, index, side, always } = props;
-  const named = isNamed(labels, index);
-  return (
-    <>
-      {(always || !named) && `${side} `}
-      <b>
-        <bdi>{labels.at(index).text}</bdi>
-      </b>
-      {named && ` ${count(index)}`}
-    </>
-  );
-}
 
 /** The pinned query, key or both, without a number. */
 export function Pinned({ ui }: { ui: Ui }) {

@@ -2,6 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { headWords, numbersIn } from "../../components/phrases";
+import { Place } from "../../components/place";
 import { sumWord } from "../../contract/stages";
 import { editWords } from "../../data/effects";
 import { numberIn } from "../../data/matrix";
@@ -11,7 +12,7 @@ import type { Removal, SegmentReading, Ui } from "../../state/ui";
 import { listNumber, statusNumber } from "../../text/format";
 import { tokenName } from "../../text/tokens";
 import { showsEffect } from "../../views/segments/words/menus";
-import { Place, SegmentPlace } from "./place";
+import { SegmentPlace } from "./place";
 
 /** Return the segments to report in the heatmap: the one under the pointer, or the pinned ones if no cell is pinned. */
 export function segmentsAt({ store, pointedSegment }: Ui): readonly (PinnedSegment | null)[] | null {

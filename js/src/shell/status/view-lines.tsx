@@ -1,6 +1,7 @@
 /** The status line of each view: the number under the pointer, or at the pin. */
 
 import { headWords, numberOf, numbersIn, rangeOf } from "../../components/phrases";
+import { Place } from "../../components/place";
 import { BLOCKED, NUMBER, type Picture } from "../../contract/decode";
 import { isSigned, wordOf } from "../../contract/stages";
 import type { ExplainedPair } from "../../data/stage-data";
@@ -10,7 +11,7 @@ import type { Reading } from "../../state/queries";
 import type { Ui } from "../../state/ui";
 import { count, statusNumber } from "../../text/format";
 import { SINK } from "../../text/words";
-import { KeySegment, Pinned, Place } from "./place";
+import { KeySegment, Pinned } from "./place";
 
 export const hints = ({ store }: Ui) => store.view.value === "text" || store.view.value === "image";
 
@@ -34,7 +35,6 @@ export function GraphLine({ ui }: { ui: Ui }) {
   const at = ui.hover.value;
   const heads = store.drawnHeads.value;
   const several = store.facts.value.heads > 1;
-  const byQuery = ui.target.value?.side !== "key"; // the weights that a key receives need not sum to 1
   if (at !== null && "bin" in at && at.link) {
     return (
       <>
@@ -66,14 +66,11 @@ export function GraphLine({ ui }: { ui: Ui }) {
       )}
       band width = {isSigned(store.linkedStage.value) ? "size of the " : ""}
       {wordOf(store.linkedStage.value)}
-      {store.linkedStage.value === "weights" && heads.length > 1 && byQuery && ui.mode.value !== "narrow"
-        ? ", each head sums to 1"
-        : ""}
     </>
   );
 }
 
-/** The head under the pointer, else the selected one, with the metric in which it ranks highest. */
+/** The head under the pointer, else the selected one, with the metric in which it ranks best, 1 for the largest. */
 export function HeadsLine({ ui }: { ui: Ui }) {
   const { store } = ui;
   const survey = store.survey.value;
@@ -88,8 +85,7 @@ export function HeadsLine({ ui }: { ui: Ui }) {
       {best !== null && (
         <>
           <i class="aw-gap" />
-          highest in <b>{best.metric.word.toLowerCase()}</b>, rank {count(best.rank)} of{" "}
-          {count(survey?.heads.length ?? 0)}
+          ranks best in <b>{best.metric.word.toLowerCase()}</b>: {count(best.rank)} of {count(best.of)}
         </>
       )}
     </>

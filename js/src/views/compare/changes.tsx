@@ -58,7 +58,7 @@ export function ChangeList({ ui, comparison, padding }: ChangeListProps) {
       }}
     >
       {found !== null && <List ui={ui} found={found} pinned={pinned} most={most} comparison={comparison} />}
-      {pairs.length > 0 && <Pairs ui={ui} pairs={pairs} comparison={comparison} />}
+      {pairs.length > 0 && <Pairs ui={ui} pairs={pairs} comparison={comparison} padding={padding} />}
       {found === null && <p class="aw-prompt">{absent ? ABSENT : whyNothing(ui, pinned, comparison)}</p>}
     </div>
   );
@@ -161,17 +161,18 @@ interface PairsProps {
   readonly ui: PlaceSpace;
   readonly pairs: readonly PairChange[];
   readonly comparison: ReadyComparison;
+  readonly padding: number | null;
 }
 
 /** The largest differences; in a long head with rounded cells, the exact numbers of the likely largest ones. */
-function Pairs({ ui: { store }, pairs, comparison }: PairsProps) {
+function Pairs({ ui: { store }, pairs, comparison, padding }: PairsProps) {
   const { of, against } = comparison;
   const [queries, keys] = [store.queryLabels.value, store.keyLabels.value];
   const ticks = ticksOf(pairs);
   return (
     <div class="aw-change-pairs" data-long={of.stage !== "weights" || undefined}>
       <div class="aw-changes-head">
-        <span>{titleOf(comparison)}</span>
+        <span>{titleOf(comparison, padding)}</span>
         <SideNames store={store} against={against} />
       </div>
       <AxisHead ticks={ticks} />
@@ -196,10 +197,11 @@ function Pairs({ ui: { store }, pairs, comparison }: PairsProps) {
   );
 }
 
-function titleOf({ of, pictures }: ReadyComparison): string {
+function titleOf({ of, pictures, queries }: ReadyComparison, padding: number | null): string {
   const { exact, sampled, queryBin, keyBin } = pictures.change;
   const many = of.stage === "weights" ? "" : manyOf(of.stage);
-  if (exact) return many === "" ? "Where they differ most" : `Where their ${many} differ most`;
+  const without = padding !== null && padding < queries.length ? ", without rows of padding" : "";
+  if (exact) return `${many === "" ? "Where they differ most" : `Where their ${many} differ most`}${without}`;
   const found = ["Some of the largest differences", many && ` of ${many}`, sampled === null ? "" : " so far"].join("");
   return queryBin * keyBin === 1 ? found : `${found}, one per ${count(queryBin)} × ${count(keyBin)} cells`;
 }

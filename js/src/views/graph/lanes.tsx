@@ -1,7 +1,7 @@
 /** The columns of the graph: tokens, gaps for folded tokens, bars by head with their mean, the legend of heads. */
 
 import { pinRowOrColumn } from "../../components/axis-labels";
-import { px } from "../../components/dom";
+import { px, Token } from "../../components/dom";
 import { headWords, isNamed, sentence } from "../../components/phrases";
 import { BLOCKED, NAN } from "../../contract/decode";
 import { legendOf, wordOf, wordsOf } from "../../contract/stages";
@@ -429,14 +429,12 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
   const stage = store.linkedStage.value;
   if (heads.length === 1 && focus === null && !ofSegments && stage === store.stage.value && stage === "weights")
     return null;
-  let aside = false;
   return (
     <>
       <StageKey ui={ui} model={model} />
       {heads.map((head, place) => {
         const line = model.lines.value[place];
         const { best, skipped } = line ? strongestOf(line, others, keys) : { best: null, skipped: false };
-        aside ||= skipped;
         return (
           <span class="aw-graph-key" key={head}>
             {!ofSegments && (model.signColors.value === null || heads.length > 1) && (
@@ -448,16 +446,15 @@ export function HeadLegend({ ui, model }: { ui: Ui; model: GraphModel }) {
               <span>
                 {stage === "weights" ? "most" : "largest"} {focus?.side === "key" ? "from " : "to "}
                 {isNamed(others, best.other) ? "" : focus?.side === "key" ? "query " : "key "}
-                <bdi>{others.at(best.other).text}</bdi>
-                {others.at(best.other).subscript && <sub>{others.at(best.other).subscript}</sub>}{" "}
+                <Token labels={others} index={best.other} subscript />{" "}
                 {stage === "weights" ? short(best.weight, 2) : listNumber(best.weight, stage)}
               </span>
             )}
+            {skipped && <span class="aw-graph-aside">without special tokens</span>}
           </span>
         );
       })}
       {ofSegments && <span>in the color of each key's segment</span>}
-      {aside && <span class="aw-graph-aside">without special tokens</span>}
     </>
   );
 }

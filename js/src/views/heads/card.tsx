@@ -2,7 +2,16 @@
 
 import { px } from "../../components/dom";
 import { headWords, numbersIn } from "../../components/phrases";
-import { cornerOf, type HeadsLayout, metricOrNone, type StageHeads, type Survey, strongestOf } from "../../data/survey";
+import {
+  cornerOf,
+  type HeadMetric,
+  type HeadsLayout,
+  headsWith,
+  metricOrNone,
+  type StageHeads,
+  type Survey,
+  strongestOf,
+} from "../../data/survey";
 import type { Ui } from "../../state/ui";
 import { count } from "../../text/format";
 
@@ -69,11 +78,18 @@ export function HeadCard({ ui, layout, place, scrolled }: Props) {
       )}
       {known && survey.heads.length > 1 && (
         <div class="aw-head-median">
-          <u /> median of all {count(survey.heads.length)} heads
+          <u /> {medianWords(survey, shown)}
         </div>
       )}
     </div>
   );
+}
+
+/** Not every head need have every metric, and not all need be known yet. */
+function medianWords({ heads }: Survey, metrics: readonly HeadMetric[]): string {
+  const [least, most] = [Math.min, Math.max].map((end) => end(...metrics.map(headsWith)));
+  if (least === heads.length) return `median of all ${count(heads.length)} heads`;
+  return `median of the heads with a number: ${least === most ? "" : `${count(least!)} to `}${count(most!)}`;
 }
 
 /** The keys and query of a stage's sums: "the keys of query 9". */

@@ -4,6 +4,7 @@ import { computed, effect } from "@preact/signals-core";
 import { pinRowOrColumn } from "../../components/axis-labels";
 import { mount, part, px, type View } from "../../components/dom";
 import { pointIn } from "../../components/gestures";
+import { placeText } from "../../components/place";
 import { NUMBER } from "../../contract/decode";
 import { type Axis, cellsInView, cellUnder, startOf } from "../../geometry/cell-grid";
 import { GAPS_FROM, labelFont } from "../../geometry/layout";
@@ -123,14 +124,14 @@ function draw(
   context.fillRect(0, Math.min(zero, tall - 1), whole(columns.size), 1);
 }
 
-/** `Mean weight received by each key: most by [CLS], .3104`. */
+/** `Mean weight received by each key: most by [CLS] 0, .3104`. */
 function summary({ store }: Ui, received: Received): string {
   let most: number | null = null;
   for (let key = 0; key < received.values.length; key++) {
     if (isKnown(received, key) && (most === null || received.values[key]! > received.values[most]!)) most = key;
   }
   if (most === null) return RECEIVED_TITLE;
-  const token = store.keyLabels.value.at(most).text;
+  const token = placeText(store.keyLabels.value, most, "key");
   return `${RECEIVED_TITLE}: most by ${token}, ${listNumber(received.values[most]!, "weights")}`;
 }
 

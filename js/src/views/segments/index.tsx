@@ -5,6 +5,7 @@ import { mount, part, type View } from "../../components/dom";
 import { Menu } from "../../components/menu";
 import { Message } from "../../components/message";
 import { headWords, numbersIn } from "../../components/phrases";
+import { placeText } from "../../components/place";
 import { legendOf, sumWord } from "../../contract/stages";
 import { KernelError } from "../../kernel/kernel";
 import { blockNumber } from "../../state/segment-axes";
@@ -360,12 +361,12 @@ function spoken(ui: Ui, model: SegmentsModel): string {
   if (ui.removed.value !== null) return spokenEffect(ui);
   if (reading === null) {
     if (spot?.part !== "tokens" || spot.token === undefined) return "";
-    return `${now.asking} token ${ui.store.queryLabels.value.at(now.positions[spot.token] ?? 0).text}`;
+    return `${now.asking} token ${placeText(ui.store.queryLabels.value, now.positions[spot.token] ?? 0, "query")}`;
   }
   const { query, from, head, to, mass, lift, exact } = reading;
   const who =
     query !== null
-      ? `${from} token ${ui.store.queryLabels.value.at(query).text}`
+      ? `${from} token ${placeText(ui.store.queryLabels.value, query, "query")}`
       : head !== null
         ? `layer ${head.layer} ${headWords(head.head, numbersIn(ui.store.facts.value, head.layer))}, ${from}`
         : from;

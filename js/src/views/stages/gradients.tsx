@@ -88,7 +88,9 @@ export function Gradients({ ui }: { ui: Ui }) {
                   <Token labels={store.queryLabels.value} index={query} subscript />
                 </b>{" "}
                 respond to its masked scores s: diag(p) − p pᵀ. Row: a weight; column: the score that is raised. On the
-                diagonal p(1 − p), at most ¼; a row sums to 0, because what one key gains the others lose.
+                diagonal p(1 − p), at most ¼; a row sums to 0
+                {store.facts.value.has_sinks ? " with the learned sink, which is not shown" : ""}, because what one key
+                gains the others lose.
               </p>
             </div>
           )}

@@ -478,13 +478,18 @@ function Softmax({ ui, pair, wide }: StepProps) {
       </svg>
       {keys.length < ui.store.facts.value.keys && (
         <div class="aw-notes">
-          <span>
-            the strongest {count(keys.length)} of {count(ui.store.facts.value.keys)} keys
-          </span>
+          <span>{listedKeys(values, own, ui.store.facts.value.keys)}</span>
         </div>
       )}
     </Row>
   );
+}
+
+/** Which keys of a long row are listed: the pair's own is among them, however weak it is. */
+function listedKeys(values: readonly number[], own: number, keys: number): string {
+  const isWeakest = values.every((value) => value >= values[own]!);
+  const many = values.length - (isWeakest ? 1 : 0);
+  return `the strongest ${count(many)} of ${count(keys)} keys${isWeakest ? ", and this one" : ""}`;
 }
 
 interface SinkBarProps {
