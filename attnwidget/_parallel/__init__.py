@@ -11,8 +11,10 @@ share (an attention and its settings), and a few small arguments, such as the ro
   warning says so. A task that loses its worker three times is an error.
 - An error names its task. Results that are finished by then, or before an interrupt, are kept with the subject
   (`kept_results`), so that the same call only computes the rest.
-- In another process a task has one thread of torch, because there are as many tasks as workers. This also makes a
-  forking pool safe: a process that was forked from one with busy threads hangs when it starts threads.
+- In another process a task has one thread of torch, because there are as many tasks as workers. A process that was
+  forked from one with busy threads waits for ever when it starts threads. So all that may start some happens within
+  the task: its arguments arrive as bytes, and its result leaves as bytes (`packing`), never by torch's shared memory.
+- If no worker answers for long, a warning says so, names a task and tells what to do.
 
 Tasks compute as this process would, but for rounding: last bits depend on the number of threads. Sums over rows are
 added in float64, task by task.

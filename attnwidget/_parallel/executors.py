@@ -19,9 +19,9 @@ from torch import Tensor
 from .._utils.tensor_file import DTYPES, write_tensors
 from .._utils.validation import kind_of
 from . import saved_tensors
-from .packing import pack
+from .packing import as_bytes, pack, seal
 from .task import Subject, Task
-from .worker import Sent, as_bytes, run_task, this_process
+from .worker import Sent, run_task, this_process
 
 ASK_AGAIN = 2.0  # seconds between two questions to a cluster for its number of workers
 NONE_LEFT = 30.0  # seconds without any worker of a cluster, after which its tasks run here
@@ -179,7 +179,7 @@ class Processes:
 
     def submit(self, task: Task, sent: SentSubject) -> Future[Any]:
         """Submit a task."""
-        return self._executor.submit(run_task, task.function, sent.given, task.arguments)
+        return self._executor.submit(run_task, task.function, sent.given, seal(task.arguments, task.where))
 
     def is_lost(self, error: BaseException) -> bool:
         """Return whether a process was killed, which breaks the pool."""
@@ -243,7 +243,8 @@ class Cluster:
     def submit(self, task: Task, sent: SentSubject) -> Future[Any]:
         """Submit a task."""
         submit: Any = self._executor.submit
-        return submit(run_task, task.function, sent.given, task.arguments, sent.memory, pure=False)
+        arguments = seal(task.arguments, task.where)
+        return submit(run_task, task.function, sent.given, arguments, sent.memory, pure=False)
 
     def is_lost(self, error: BaseException) -> bool:
         """Return whether a worker, or data that it alone had, was lost."""

@@ -1,4 +1,8 @@
-"""Objects as bytes without the numbers of their tensors, which are sent separately, or not at all."""
+"""Objects as bytes without the numbers of their tensors, which are sent separately, or not at all.
+
+Between processes numbers travel as plain bytes, never as torch's own shared memory: torch copies a tensor there with
+several threads, and for these a process waits for ever if it was forked from one with busy threads.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._utils.tensor_file import ALIGNED
+
 LEAST_BYTES = 1024  # of an array that is sent like a tensor; a smaller one is pickled
+SENT = frozenset(map(np.dtype, ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "?")))  # arrays that torch can have
 ADVICE = (
     "give masks of attnwidget.masks or tensors, or functions at the top of a module that each worker can import; "
     "threads need none of that: executor=ThreadPoolExecutor()"
@@ -23,6 +30,17 @@ class Packed(NamedTuple):
 
     content: bytes
     tensors: list[Tensor]
+
+
+class Parcel(NamedTuple):
+    """An object as it travels to another process.
+
+    content: the object, with numbers in place of its tensors.
+    tensors: the dtype, the shape and the bytes of each.
+    """
+
+    content: bytes
+    tensors: tuple[tuple[torch.dtype, tuple[int, ...], np.ndarray[Any, Any]], ...]
 
 
 def pack(value: Any, what: str) -> Packed:
@@ -56,6 +74,48 @@ def unpack(content: bytes, tensors: Sequence[Tensor]) -> Any:
         raise TypeError(f"it needs something that this process does not have ({error}): {ADVICE}") from error
 
 
+def seal(value: Any, what: str) -> Parcel:
+    """Return an object with its tensors as bytes.
+
+    Args:
+        value: the object.
+        what: its name in errors.
+
+    Raises:
+        TypeError: it holds something that cannot be sent, such as a lambda.
+    """
+    packed = pack(value, what)
+    return Parcel(packed.content, tuple((x.dtype, tuple(x.shape), as_bytes(x)) for x in packed.tensors))
+
+
+def unseal(parcel: Parcel) -> Any:
+    """Return the object that `seal` was given.
+
+    Raises:
+        TypeError: it needs something that this process does not have.
+    """
+    return unpack(parcel.content, [from_bytes(*one) for one in parcel.tensors])
+
+
+def as_bytes(x: Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor as bytes, in order."""
+    return x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+
+
+def from_bytes(dtype: torch.dtype, shape: Sequence[int], raw: np.ndarray[Any, Any]) -> Tensor:
+    """Return the tensor that `as_bytes` was given, aligned like torch's own: kernels then give the same last bits."""
+    if not len(raw):
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    found = torch.from_numpy(raw if raw.flags.writeable and raw.ctypes.data % ALIGNED == 0 else _aligned(raw))
+    return found.view(dtype).view(*shape)
+
+
+def _aligned(raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    copied: np.ndarray[Any, Any] = torch.empty(len(raw), dtype=torch.uint8, device="cpu").numpy()
+    copied[:] = raw
+    return copied
+
+
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -66,7 +126,7 @@ class _Pickler(pickle.Pickler):
         """Return the placeholder of a tensor or a long array; None for an object that is pickled."""
         if isinstance(given, Tensor):
             return "tensor", self._number(given.detach())
-        if isinstance(given, np.ndarray) and given.nbytes >= LEAST_BYTES and given.dtype.kind in "fiub":
+        if isinstance(given, np.ndarray) and given.nbytes >= LEAST_BYTES and given.dtype in SENT:
             return "array", self._number(torch.from_numpy(np.ascontiguousarray(given)))
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -13,12 +14,19 @@ from .._utils.mutation import levels_to_the_caller
 from .._utils.progress_bars import progress_bar
 from . import kept_results
 from .executors import Cluster, Here, SentSubject, workers_of
+from .packing import Parcel, unseal
 from .task import Subject, Task
 
 AHEAD = 2  # submitted tasks for each worker, with the running one
 MOST_LOSSES = 3  # of workers for one task
 SCRIPT = "a script that starts processes begins its work below if __name__ == '__main__'"
 WAIT = 0.2  # seconds between two looks at an interrupt
+SILENT = 60.0  # seconds without an answer of any worker, after which a warning says so; then after twice as many
+IF_SILENT = (
+    "no worker has answered for {:,.0f} seconds, and one of them should be at {}. Wait if that is long work. If the "
+    "workers do nothing, interrupt, which keeps finished results, and give a new executor, such as "
+    "ProcessPoolExecutor({}, mp_context=multiprocessing.get_context('spawn'))"
+)
 
 
 class Work:
@@ -41,6 +49,8 @@ class Work:
         self._losses: Counter[int] = Counter()
         self._done, self._all = 0.0, sum(task.cells for task in tasks) or 1.0
         self._error: RuntimeError | None = None
+        self._heard: float | None = None  # when a worker answered last, or was given work after it had none
+        self._silent = SILENT  # the silence after which the next warning comes
         self.left = len(tasks)
 
     def add(self, task: Task) -> None:
@@ -82,6 +92,7 @@ class Work:
         found: list[tuple[int, Any]] = []
         lost: list[int] = []
         ready, _ = wait(self._given, seconds, return_when=FIRST_COMPLETED)
+        self._tell_silence(heard=bool(ready))
         for future in ready:
             number = self._given.pop(future)
             error: BaseException | None
@@ -90,7 +101,11 @@ class Work:
             except BaseException as cancelled:  # somebody else cancelled it
                 error = cancelled
             if error is None:
-                found.append((number, future.result()))
+                try:
+                    found.append((number, _opened(future.result())))
+                except (TypeError, ValueError) as unreadable:
+                    error = unreadable
+            if error is None:
                 self._count_done(number)
             elif self._workers.is_lost(error):
                 lost.append(number)
@@ -136,6 +151,17 @@ class Work:
                 self._again([number])
                 return
             self._given[future] = number
+
+    def _tell_silence(self, *, heard: bool) -> None:
+        """Warn if no worker has answered for long."""
+        now = time.monotonic()
+        if heard or self._heard is None or not self._given:
+            self._heard, self._silent = now, SILENT
+        elif now - self._heard >= self._silent:
+            waited, self._silent = now - self._heard, 2 * (now - self._heard)
+            where = self._tasks[min(self._given.values())].where
+            message = IF_SILENT.format(waited, where, self._workers.count() or 1)
+            warnings.warn(message, UserWarning, stacklevel=levels_to_the_caller())
 
     def _count_done(self, number: int) -> None:
         task = self._tasks[number]
@@ -188,6 +214,11 @@ class Work:
     def _failed(self, number: int, error: BaseException) -> RuntimeError:
         words = str(error) or type(error).__name__
         return RuntimeError(f"{self._tasks[number].where}: {words}")
+
+
+def _opened(result: Any) -> Any:
+    """Return a result as the task returned it, whichever way it came."""
+    return unseal(result) if isinstance(result, Parcel) else result
 
 
 def gather(

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .packing import unpack
+from .packing import Parcel, from_bytes, pack, seal, unpack, unseal
 from .saved_tensors import SavedTensor, open_all
 
 KEPT = 2  # open subjects in a process
@@ -46,8 +46,8 @@ def this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def run_task(function: Callable[..., Any], sent: Sent, arguments: tuple[Any, ...], memory: Any = None) -> Any:
-    """Run a task in another process, or in a thread of a cluster.
+def run_task(function: Callable[..., Any], sent: Sent, arguments: Parcel, memory: Any = None) -> Parcel:
+    """Run a task in another process, or in a thread of a cluster, and return its result as bytes.
 
     Args:
         function: takes the subject and the arguments.
@@ -56,7 +56,13 @@ def run_task(function: Callable[..., Any], sent: Sent, arguments: tuple[Any, ...
         memory: the tensors in no file, each as bytes.
     """
     with _one_thread(sent.home):
-        return function(_subject(sent, memory), *arguments)
+        try:
+            return seal(function(_subject(sent, memory), *unseal(arguments)), "a result")
+        except Exception as error:
+            portable = _portable(error)
+            if portable is error:
+                raise
+            raise portable from None
 
 
 def _subject(sent: Sent, memory: Sequence[np.ndarray[Any, Any]] | None) -> Any:
@@ -67,7 +73,7 @@ def _subject(sent: Sent, memory: Sequence[np.ndarray[Any, Any]] | None) -> Any:
         saved = [one for one in sent.places if isinstance(one, SavedTensor)]
         try:
             read = iter(open_all(saved))
-            tensors = [next(read) if isinstance(one, SavedTensor) else _from_bytes(memory, *one) for one in sent.places]
+            tensors = [next(read) if isinstance(one, SavedTensor) else _in_memory(memory, *one) for one in sent.places]
             found = unpack(sent.content, tensors)
         except (OSError, ValueError, TypeError) as error:
             raise type(error)(f"in {this_process()}: {error}") from error
@@ -77,24 +83,20 @@ def _subject(sent: Sent, memory: Sequence[np.ndarray[Any, Any]] | None) -> Any:
         return found
 
 
-def as_bytes(x: Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor as bytes, in order."""
-    return x.contiguous().flatten().view(torch.uint8).numpy()
+def _in_memory(memory: Any, number: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return from_bytes(dtype, shape, memory[number])
 
 
-def _from_bytes(memory: Any, number: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    raw = memory[number]
-    if not len(raw):
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    found = torch.from_numpy(raw if raw.flags.writeable and raw.ctypes.data % 64 == 0 else _aligned(raw))
-    return found.view(dtype).view(shape)
-
-
-def _aligned(raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a copy aligned like torch's own memory, so that kernels give the same last bits."""
-    copied: np.ndarray[Any, Any] = torch.empty(len(raw), dtype=torch.uint8, device="cpu").numpy()
-    copied[:] = raw
-    return copied
+def _portable(error: Exception) -> Exception:
+    """Return an error that can be read again from bytes, without tensors: another would count as a lost worker."""
+    try:
+        packed = pack(error, "an error")
+        if not packed.tensors:
+            unpack(packed.content, ())
+            return error
+    except Exception:  # whatever it is
+        pass
+    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 @contextmanager

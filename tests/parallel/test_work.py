@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hanging import killed_if_they_hang
 from torch import Tensor
 
 from attnwidget._parallel import executors, work
@@ -105,6 +106,26 @@ def test_a_task_in_another_process_has_one_thread_of_torch(pools: dict[str, Exec
         assert gather(tasks_of(threads_of_torch, x, 4), pools["threads"]) == [2] * 4
     finally:
         torch.set_num_threads(before)
+
+
+def spread(x: Tensor, row: int) -> dict[str, Tensor]:
+    return {"turned": (x + row).mT, "same": x[row].expand(300, 400)}
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes are not forked here")
+def test_large_results_of_a_forked_pool_arrive() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        x = torch.randn(300, 400)  # more than torch copies with one thread
+        (x @ x.mT).sum()  # this process now has threads that a fork has not
+        with killed_if_they_hang(), ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+            found = gather(tasks_of(spread, x, 4), pool)
+    finally:
+        torch.set_num_threads(before)
+    for row, one in enumerate(found):
+        assert torch.equal(one["turned"], (x + row).mT)
+        assert torch.equal(one["same"], x[row].expand(300, 400))
 
 
 def test_tensors_travel_by_a_file_that_is_gone_afterwards(

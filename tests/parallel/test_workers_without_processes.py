@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -17,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from attnwidget._parallel import executors, kept_results, saved_tensors, worker
-from attnwidget._parallel.packing import LEAST_BYTES, pack, unpack
+from attnwidget._parallel import work as work_module
+from attnwidget._parallel.packing import LEAST_BYTES, pack, seal, unpack, unseal
 from attnwidget._parallel.task import Subject, Task
 from attnwidget._parallel.work import Work, gather
 
@@ -232,7 +234,7 @@ def test_a_worker_keeps_the_last_two_subjects_open(monkeypatch: pytest.MonkeyPat
     sent = [workers.send(Subject({"x": torch.full((2, 3), float(n))}, f"layer {n}")) for n in range(3)]
     try:
         for number, count in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):  # 1 is the one that was used first
-            found = worker.run_task(total, sent[number].given, ("x", 0))
+            found = unseal(worker.run_task(total, sent[number].given, seal(("x", 0), "it")))
             assert (found, len(opened)) == (3.0 * number, count)
     finally:
         for one in sent:
@@ -245,18 +247,67 @@ def threads(value: Any) -> int:
 
 def test_a_task_from_elsewhere_has_one_thread_and_the_others_come_back_after_it() -> None:
     before = torch.get_num_threads()
-    content = pack(None, "it").content
+    content, none = pack(None, "it").content, seal((), "it")
     here, elsewhere = (worker.Sent(home, content, (), home) for home in (worker.this_process(), "process 0 on moon"))
     torch.set_num_threads(2)
     try:
-        assert worker.run_task(threads, here, ()) == 2
-        assert worker.run_task(threads, elsewhere, ()) == 1
+        assert unseal(worker.run_task(threads, here, none)) == 2
+        assert unseal(worker.run_task(threads, elsewhere, none)) == 1
         assert torch.get_num_threads() == 2
         with pytest.raises(AttributeError):
-            worker.run_task(lambda value: value.missing, elsewhere, ())
+            worker.run_task(lambda value: value.missing, elsewhere, none)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def halved(value: Any, x: Tensor, by: dict[str, Any]) -> dict[str, Any]:
+    return {"half": x / by["by"], "turned": x.mT, "rows": np.arange(400)[::-1], "odd": np.ones(300, ">f4")}
+
+
+def test_arguments_and_results_travel_as_bytes_and_arrive_as_they_are() -> None:
+    class Looked(Pickling):
+        """Looks at all that travels."""
+
+        def submit(self, function: Any, *given: Any, **keywords: Any) -> Future[Any]:  # type: ignore[override]
+            back = super().submit(function, *given)
+            assert b"torch.storage" not in pickle.dumps((given, back.result()))
+            return back
+
+    x = torch.randn(90, 500, requires_grad=True)
+    task = Task(halved, Subject(None, "layer 3"), (x, Asked(by=2.0)), "first")
+    (found,) = gather([task], Looked())
+    assert torch.equal(found["half"], x.detach() / 2)
+    assert torch.equal(found["turned"], x.detach().mT)
+    assert found["rows"].tolist() == list(range(400))[::-1]
+    assert found["odd"].sum() == 300
+
+
+class Asked(dict[str, float]):
+    """An argument that can be hashed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return 7
+
+
+class TwoWordsError(Exception):
+    """Cannot be made again from what it says."""
+
+    def __init__(self, first: str, second: Any) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def fails(value: Any, of_a_tensor: bool) -> None:
+    raise ValueError("some", torch.ones(40_000)) if of_a_tensor else TwoWordsError("salt", "pepper")
+
+
+def test_an_error_that_cannot_travel_is_told_in_its_words() -> None:
+    sent, back = executors.Processes(Pickling()).send(Subject(None, "layer 3")), []
+    for of_a_tensor, says in ((False, "^TwoWordsError: salt and pepper$"), (True, "^ValueError: .'some', tensor")):
+        with pytest.raises(RuntimeError, match=says) as raised:
+            worker.run_task(fails, sent.given, seal((of_a_tensor,), "it"))
+        back.append(pickle.loads(pickle.dumps(raised.value)))
+    assert [type(error) for error in back] == [RuntimeError, RuntimeError]
 
 
 # Files.
@@ -393,6 +444,27 @@ def test_a_result_that_is_there_comes_before_the_error_of_another_task() -> None
         with pytest.raises(RuntimeError, match=r"^\('a', 1\): the disk is gone$") as raised:
             work.step(0)
         assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_workers_that_do_not_answer_are_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(work_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    executor = Waiting(2)
+    work = Work(tasks_of({"a": torch.arange(8.0).view(4, 2)})[0], executor)
+
+    def told(seconds: float) -> list[str]:
+        now[0] += seconds
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            work.step(0)
+        return [str(one.message) for one in found]
+
+    assert [told(0), told(59), len(told(1)), told(59)] == [[], [], 1, []]
+    (line,) = told(41)
+    assert line.startswith("no worker has answered for 160 seconds, and one of them should be at ('a', 0). Wait")
+    assert "ProcessPoolExecutor(2, mp_context=multiprocessing.get_context('spawn'))" in line
+    executor.do(0)
+    assert [told(500), told(59), len(told(1))] == [[], [], 1], "an answer begins the count anew"
 
 
 def test_a_task_that_loses_its_worker_three_times_is_an_error() -> None:
