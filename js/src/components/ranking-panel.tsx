@@ -159,7 +159,7 @@ function PairPlace({ labels, index }: { labels: Labels; index: number }) {
 }
 
 /** One link of a head in words, to show how a row reads. */
-function StrongestLink({ ui }: { ui: Ui }) {
+export function StrongestLink({ ui }: { ui: Ui }) {
   const { queryLabels, keyLabels, picture, facts } = ui.store;
   const [queries, keys] = [queryLabels.value, keyLabels.value];
   const isPadded = (query: number) => isPadding(ui.store, picture.value!, query);
@@ -287,7 +287,7 @@ interface RanksProps {
 
 const DIGIT = 6.4; // pixels of a position's digit, in the widest of common fonts
 
-function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
+export function Ranks({ ranked, others, chosen, ui, over, most, pooled }: RanksProps) {
   const { of, stage } = ranked;
   const byQuery = of.side === "query";
   const ranking = shortened(ranked.ranking, most);

@@ -3,7 +3,7 @@
 import type { EffectDetail, EffectOf, EffectsMessage, Figure } from "../contract/messages";
 import { numberIn } from "./matrix";
 import { byLargest, largest } from "./segments";
-import type { HeadMetric, Survey } from "./survey";
+import { type HeadMetric, medianOf, type Survey } from "./survey";
 
 /** Return losses as numbers; null is not known yet. */
 export const lossesIn = (figures: readonly Figure[]): (number | null)[] =>
@@ -139,7 +139,7 @@ export function withEffect(survey: Survey, effects: EffectsMessage | null | unde
   const metric: HeadMetric = {
     ...{ name: "effect", word: "Loss without it", kind: "nats", values },
     high: largest(there.map(Math.abs)) || 1,
-    median: there[there.length >> 1] ?? Number.NaN,
+    median: medianOf(there),
   };
   return { ...survey, metrics: [...survey.metrics, metric] };
 }

@@ -173,14 +173,14 @@ function fullOf(kind: Kind, layers: Survey["layers"], sorted: Float32Array): num
   return 1;
 }
 
-function medianOf(sorted: Float32Array): number {
+export function medianOf(sorted: Float32Array): number {
   const middle = sorted.length >> 1;
   if (sorted.length === 0) return Number.NaN;
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
 /** Return how many heads have a number. */
-export const headsWith = ({ values }: HeadMetric) => values.filter(Number.isFinite).length;
+export const headsWith = ({ values }: HeadMetric) => values.filter((value) => !Number.isNaN(value)).length;
 
 /** Return the rank of each head, 1 for the largest number, ties sharing a rank; 0 without a number. */
 export function rankOf({ values }: HeadMetric, place: number): number {

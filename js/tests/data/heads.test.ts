@@ -150,7 +150,7 @@ describe("ranks", () => {
   test("of equal ranks the first metric is named; infinite numbers have no rank", () => {
     const [a, b] = [metric([3, 1, INF]), metric([3, 2, 1], { name: "itself" })];
     const survey = { ...layers(3), metrics: [a, b] };
-    expect(strongestOf(survey, 0)).toEqual({ metric: b, rank: 1 }); // ∞ stands above it in the other
+    expect(strongestOf(survey, 0)).toEqual({ metric: b, rank: 1, of: 3 }); // ∞ stands above it in the other
     expect(rankOf(a, 2)).toBe(0);
     expect(strongestOf({ ...survey, metrics: [a] }, 2)).toBeNull();
     expect(strongestOf({ ...survey, metrics: [b, { ...b, name: "induction" }] }, 0)!.metric).toBe(b);

@@ -12,6 +12,7 @@ import type { Removal, SegmentReading, Ui } from "../../state/ui";
 import { listNumber, statusNumber } from "../../text/format";
 import { tokenName } from "../../text/tokens";
 import { showsEffect } from "../../views/segments/words/menus";
+import { nothingLeft } from "../../views/segments/words/numbers";
 import { SegmentPlace } from "./place";
 
 /** Return the segments to report in the heatmap: the one under the pointer, or the pinned ones if no cell is pinned. */
@@ -72,7 +73,13 @@ export function SegmentsLine({ ui }: { ui: Ui }) {
         <bdi>{to}</bdi>
       </b>
       {reading.shares === false && <SummedNumbers {...{ ui, reading, number }} />}
-      {reading.shares !== false && (
+      {reading.shares !== false && !isAside && Number.isNaN(mass) && (
+        <>
+          <i class="aw-gap" />
+          {nothingLeft(raw)}
+        </>
+      )}
+      {reading.shares !== false && (isAside || !Number.isNaN(mass)) && (
         <>
           {isAside ? number("excluded, weight", raw) : number("mass", mass)}
           {!isAside && store.measure.value === "per_token" && number("per token", perToken)}

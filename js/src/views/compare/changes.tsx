@@ -125,7 +125,7 @@ function ticksOf(rows: readonly ChangeRow[]): number[] {
 }
 
 /** The keys of a query, or the queries of a key: A hollow, B solid, and the numbers. */
-function List({ ui, found, comparison, pinned, most }: ListProps) {
+export function List({ ui, found, comparison, pinned, most }: ListProps) {
   const { store } = ui;
   const byQuery = found.side === "query";
   const own = byQuery ? comparison.queries.of(found.query ?? -1) : comparison.keys.of(found.key ?? -1);
@@ -165,7 +165,7 @@ interface PairsProps {
 }
 
 /** The largest differences; in a long head with rounded cells, the exact numbers of the likely largest ones. */
-function Pairs({ ui: { store }, pairs, comparison, padding }: PairsProps) {
+export function Pairs({ ui: { store }, pairs, comparison, padding }: PairsProps) {
   const { of, against } = comparison;
   const [queries, keys] = [store.queryLabels.value, store.keyLabels.value];
   const ticks = ticksOf(pairs);

@@ -149,7 +149,7 @@ function spokenBlock({ store }: Ui): string {
 }
 
 /** The pinned pair for screen readers: "query 14 bank, key 16 lent, weight .2283". */
-function spoken(ui: Ui): string {
+export function spoken(ui: Ui): string {
   const { store, pinned } = ui;
   const reading = pinned.value;
   if (reading === null) return spokenBlock(ui);

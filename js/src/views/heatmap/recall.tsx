@@ -116,7 +116,7 @@ function queriesAt({ store }: Ui, plot: Plot, y: number): { start: number; stop:
 }
 
 /** `lowest .412, mean .934`. */
-function summary({ values, every, share }: Recall): string {
+export function summary({ values, every, share }: Recall): string {
   const known = values.filter((value) => !Number.isNaN(value));
   if (known.length === 0) return share < 1 ? "" : "every row is fully masked";
   const least = known.reduce((a, b) => Math.min(a, b), 1);

@@ -125,7 +125,7 @@ function draw(
 }
 
 /** `Mean weight received by each key: most by [CLS] 0, .3104`. */
-function summary({ store }: Ui, received: Received): string {
+export function summary({ store }: Ui, received: Received): string {
   let most: number | null = null;
   for (let key = 0; key < received.values.length; key++) {
     if (isKnown(received, key) && (most === null || received.values[key]! > received.values[most]!)) most = key;

@@ -294,6 +294,7 @@ function readingOf(model: SegmentsModel): SegmentReading | null {
   const spot = model.hover.value;
   const column = (spot?.column ?? -1) >= 0 ? spot!.column : model.pinned.value;
   if (column < 0) return null;
+  const isAside = !model.left.value.columns.includes(column);
   const table = model.heads.value;
   if (spot?.part === "heads" && spot.head !== undefined && table !== null) {
     const at = table.columns[column] ?? -1;
@@ -302,11 +303,12 @@ function readingOf(model: SegmentsModel): SegmentReading | null {
       query: null,
       from: now.asking,
       head: table.heads[spot.head]!,
+      isAside,
     });
   }
   const matrix = model.matrix.value;
   if (spot?.part === "matrix" && spot.row !== undefined && matrix !== null) {
-    const from = { query: null, from: now.rows[spot.row]!, head: null };
+    const from = { query: null, from: now.rows[spot.row]!, head: null, isAside };
     const exact = model.isExact(spot.row);
     return numbersOf(now.keys[column]!, { rest: matrix, row: spot.row }, column, now.keySizes[column]!, from, exact);
   }
@@ -316,15 +318,16 @@ function readingOf(model: SegmentsModel): SegmentReading | null {
       : subjectOf(model);
   if (row === null) return null;
   const query = token >= 0 ? now.positions[token]! : null;
-  return numbersOf(now.keys[column]!, row, column, now.keySizes[column]!, { query, from: now.asking, head: null });
+  const from = { query, from: now.asking, head: null, isAside };
+  return numbersOf(now.keys[column]!, row, column, now.keySizes[column]!, from);
 }
 
-function numbersOf(
+export function numbersOf(
   to: string,
   { rest, row }: RestRow,
   column: number,
   size: number,
-  from: Pick<SegmentReading, "query" | "from" | "head">,
+  from: Pick<SegmentReading, "query" | "from" | "head" | "isAside">,
   exact = true,
 ): SegmentReading {
   const at = row * rest.columns + column;
@@ -339,7 +342,6 @@ function numbersOf(
     even,
     lift,
     perToken: size > 0 ? mass / size : Number.NaN,
-    isAside: Number.isNaN(mass),
     exact,
   };
 }
@@ -363,12 +365,12 @@ function spoken(ui: Ui, model: SegmentsModel): string {
     if (spot?.part !== "tokens" || spot.token === undefined) return "";
     return `${now.asking} token ${placeText(ui.store.queryLabels.value, now.positions[spot.token] ?? 0, "query")}`;
   }
-  const { query, from, head, to, mass, lift, exact } = reading;
+  const { query, from, head, to, mass, exact } = reading;
   const who =
     query !== null
       ? `${from} token ${placeText(ui.store.queryLabels.value, query, "query")}`
       : head !== null
         ? `layer ${head.layer} ${headWords(head.head, numbersIn(ui.store.facts.value, head.layer))}, ${from}`
         : from;
-  return `${who}, ${to}, ${exact ? spokenNumbers(mass, lift, now.stage) : `mass ${blockNumber(mass, reading, String)}`}`;
+  return `${who}, ${to}, ${exact ? spokenNumbers(reading, now.stage) : `mass ${blockNumber(mass, reading, String)}`}`;
 }

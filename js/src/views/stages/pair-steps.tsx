@@ -102,7 +102,7 @@ const beforeOf = (pair: ExplainedPair, name: keyof Numbers, say: (value: number 
   pair.original === null ? "" : say(pair.original[name] as number | null);
 
 /** The running sum of q_d · k_d; its last edge is the score. */
-function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Signal<boolean> }) {
+export function DotProduct({ pair, wide, largestFirst }: StepProps & { largestFirst: Signal<boolean> }) {
   const { products } = pair;
   if (products === null) {
     return (
@@ -486,7 +486,7 @@ function Softmax({ ui, pair, wide }: StepProps) {
 }
 
 /** Which keys of a long row are listed: the pair's own is among them, however weak it is. */
-function listedKeys(values: readonly number[], own: number, keys: number): string {
+export function listedKeys(values: readonly number[], own: number, keys: number): string {
   const isWeakest = values.every((value) => value >= values[own]!);
   const many = values.length - (isWeakest ? 1 : 0);
   return `the strongest ${count(many)} of ${count(keys)} keys${isWeakest ? ", and this one" : ""}`;

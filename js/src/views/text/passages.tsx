@@ -87,7 +87,7 @@ export function passagesView(ui: Ui, withImage: boolean): View {
 }
 
 /** The pin and its strongest partner, for screen readers. */
-function spoken({ store, target, ranked, marked }: Ui): string {
+export function spoken({ store, target, ranked, marked }: Ui): string {
   const at = target.value;
   if (marked.value !== null) {
     const { from, to, queries, keys } = marked.value;

@@ -3,6 +3,7 @@
 import { sumWord } from "../../../contract/stages";
 import type { Measure, Stage } from "../../../contract/values";
 import { MEASURE_WORDS } from "../../../data/segments";
+import type { SegmentReading } from "../../../state/ui";
 import { cellNumber, listNumber } from "../../../text/format";
 
 const TIMES = "×";
@@ -48,12 +49,19 @@ export function axisText(value: number, measure: Measure): string {
 }
 
 /** `mass .5276, 3.8 times even`, for screen readers. */
-export function spokenNumbers(mass: number, lift: number, stage: Stage = "weights"): string {
-  if (Number.isNaN(mass)) return "all its keys are masked";
+export function spokenNumbers(
+  { mass, raw, lift, isAside }: Pick<SegmentReading, "mass" | "raw" | "lift" | "isAside">,
+  stage: Stage = "weights",
+): string {
+  if (isAside) return `excluded, ${stage === "weights" ? "weight" : sumWord(stage)} ${listNumber(raw, stage)}`;
+  if (Number.isNaN(mass)) return nothingLeft(raw);
   if (stage !== "weights") return `${sumWord(stage)} ${listNumber(mass, stage)}`;
   const times = Number.isFinite(lift) ? `, ${lift >= 9.95 ? Math.round(lift) : lift.toFixed(1)} times even` : "";
   return `mass ${listNumber(mass, "weights")}${times}`;
 }
+
+/** Why a segment that is not excluded has no share: all its query's weight is elsewhere excluded, or masked. */
+export const nothingLeft = (raw: number) => (Number.isNaN(raw) ? "not known" : "no weight is left");
 
 /** "mass", "lift"; for other stages "logit added", "logit added per token". */
 export function measureWord(measure: Measure, stage: Stage = "weights"): string {
