@@ -75,22 +75,24 @@ class AtlasLink:
 
 @dataclass(frozen=True, repr=False)
 class HeadCard(Readable):
-    """One head over all texts of an atlas.
+    """One head over all texts of an atlas; each number is a mean over texts, in which each text counts the same.
 
     sentence: what it does, in words with the numbers of this card.
     labels: the same in two or three words each, to search by.
     metrics: over texts, by name: those of `Metrics`, "sink", "streaming" (as in `find_heads`), "output" (the mean size
         of what the head writes into the residual stream; of its own output if W_O is unknown) and "effect".
     distances: the least and the greatest query − key of each bin.
-    by_distance: the mean weight of all pairs in each bin, (bins,); NaN without pairs. Also among content tokens alone,
-        which are neither the first nor special: `content_by_distance`.
-    share_by_distance: the share of all weight in each bin, (bins,).
+    by_distance: the mean weight of a text's pairs in each bin, (bins,), over the texts with such pairs; NaN without
+        any. Also among content tokens alone, which are neither the first nor special: `content_by_distance`.
+    share_by_distance: the share of the weight in each bin, (bins,).
     positions: the first key of each bin.
-    by_position: the mean weight that a key receives from a query that may attend to it, (bins,); among content tokens
-        alone: `content_by_position`.
+    by_position: the mean weight that a key receives from a query that may attend to it, (bins,), over the texts with
+        such keys; among content tokens alone: `content_by_position`.
     kinds: names of kinds of tokens.
-    by_kind: the mean weight that queries of a kind (rows) give to keys of a kind (columns); NaN without such queries.
-    on_kind: the share of all weight on keys of each kind.
+    by_kind: the mean weight that queries of a kind (rows) give to keys of a kind (columns), over the texts with such
+        queries; NaN without any. A text without such keys counts as 0.
+    on_kind: the share of the weight on keys of each kind; a text without such keys counts as 0.
+    texts_with: the number of texts that have tokens of each kind.
     set_aside: the share of the weight on first and special tokens, which content links leave out, the mean over texts.
     strongest: links with the largest weights, at most two of one text, of queries that may attend to eight keys or, in
         shorter texts, to the most.
@@ -128,6 +130,7 @@ class HeadCard(Readable):
     kinds: list[str]
     by_kind: Tensor
     on_kind: dict[str, float]
+    texts_with: dict[str, int]
     set_aside: float
     strongest: list[AtlasLink]
     ordinary: list[AtlasLink]
@@ -138,7 +141,8 @@ class HeadCard(Readable):
     unwritten: str | None
 
     def __str__(self) -> str:
-        lines = [f"Layer {self.layer}, head {self.head} over {self.texts:,} texts: {self.sentence}"]
+        texts = f"{self.texts:,} text{'s' * (self.texts != 1)}"
+        lines = [f"Layer {self.layer}, head {self.head} over {texts}: {self.sentence}"]
         width = max(map(len, self.metrics), default=0)
         for name, one in self.metrics.items():
             spread = "" if one.std is None else f" ± {one.std:.3g}"

@@ -24,7 +24,7 @@ from .links import NAMES, excerpt_places
 from .page.atlas_widget import AtlasWidget
 from .page.site import write_site
 from .reopening import capture_of_text
-from .sentences import NEAR, behavior_of
+from .sentences import NEAR, OfKind, behavior_of
 from .worker import TextRead
 
 UNFINISHED = "the pass over the texts is not finished"
@@ -84,7 +84,7 @@ class Atlas:
         tokenizer: Any = None,
         texts: Sequence[Any] | None = None,
     ) -> Atlas:
-        """Open an atlas from its folder at once; numbers are read when they are looked at.
+        """Open an atlas from its folder, and check all of it.
 
         Args:
             path: the folder, as given to `atlas(store=…)` or `save`.
@@ -93,29 +93,30 @@ class Atlas:
 
         Raises:
             FileNotFoundError: there is no atlas.
-            ValueError: it is damaged, or newer than this version of attnwidget.
+            PermissionError: the file may not be read.
+            ValueError: it is damaged, or of another version.
 
         >>> Atlas.open("nothing here")
         Traceback (most recent call last):
         FileNotFoundError: ...
         """
         folder = as_path(path, "atlas")
-        facts, tensors = storage.read(folder)
-        try:
-            return cls(facts, tensors, model=model, tokenizer=tokenizer, texts=texts)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise storage.damaged(folder, error) from error
+        facts, tensors = storage.load(folder)
+        return cls(facts, tensors, model=model, tokenizer=tokenizer, texts=texts)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the atlas into a folder, in the safetensors format, and return the folder.
 
         Raises:
             FileExistsError: the folder has an atlas.
+            RuntimeError: another process writes one there.
+            OSError: it cannot be written, with the reason; then nothing has changed.
         """
         folder = as_path(path, "atlas")
-        if (folder / storage.FILE).exists():
-            raise FileExistsError(f"{folder} has an atlas: give another folder, or delete this one")
-        storage.write(folder, self._tensors.all(), self._facts)
+        with storage.writing(folder):
+            if (folder / storage.FILE).exists():
+                raise FileExistsError(f"{folder} has an atlas: give another folder, or delete this one")
+            storage.write(folder, self._tensors.all(), self._facts)
         return folder
 
     def __repr__(self) -> str:
@@ -172,13 +173,21 @@ class Atlas:
         return found
 
     def distances(self) -> tuple[Tensor, Tensor]:
-        """Return the sum of each head's weights by distance, and the number of pairs, (2, heads, bins) both.
+        """Return each head's mean weight by distance, and the number of texts with such pairs, (2, heads, bins) both.
 
-        First of all links, then of those among content tokens. The bins are those of `HeadCard.distances`, the heads in
-        the order of `heads`.
+        First of all links, then of those among content tokens. The weight is the mean over these texts of the mean over
+        a text's pairs; NaN without any. The bins are those of `HeadCard.distances`, the heads in the order of `heads`.
         """
-        weights, pairs = zip(*(one.distances for one in self._numbers), strict=True)
-        return torch.cat(weights, 1), torch.cat(pairs, 1)
+        weights, texts = zip(*(one.distances for one in self._numbers), strict=True)
+        return torch.cat(weights, 1), torch.cat(texts, 1)
+
+    @property
+    def curves(self) -> Tensor:
+        """Each head's mean weight by distance for a small picture, (2, heads, bars); see `distances`.
+
+        The bars are the distances query − key from −8 to 8, and one for all larger distances on each side.
+        """
+        return torch.cat([one.curves for one in self._numbers], 1)
 
     def _all_heads(self) -> list[tuple[int, int]]:
         return [(layer, head) for layer, heads in enumerate(self._facts["heads"]) for head in range(heads)]
@@ -214,7 +223,6 @@ class Atlas:
         behavior = numbers.behavior(head)
         written = self._facts["extra"].get("written", {}).get(self.layers[layer])
         links = self._links(layer, head, written)
-        by_kind = numbers.kind_weight[head] / numbers.kind_rows[head][:, None]
         return HeadCard(
             layer=layer,
             name=self.layers[layer],
@@ -224,15 +232,16 @@ class Atlas:
             texts=int(numbers.texts[head]),
             metrics=self._over_texts(layer, head),
             distances=distance_starts(),
-            by_distance=numbers.by_distance(head, 0),
-            share_by_distance=numbers.share_by_distance(head),
-            content_by_distance=numbers.by_distance(head, 1),
+            by_distance=numbers.distances[0][0, head],
+            share_by_distance=numbers.shares[head],
+            content_by_distance=numbers.distances[0][1, head],
             positions=[*STARTS],
-            by_position=numbers.by_position(head, 0),
-            content_by_position=numbers.by_position(head, 1),
+            by_position=numbers.positions[0, head],
+            content_by_position=numbers.positions[1, head],
             kinds=self.kinds,
-            by_kind=by_kind,
+            by_kind=numbers.by_kind[head],
             on_kind=numbers.on_kind(head),
+            texts_with=numbers.texts_with(head),
             set_aside=numbers.mean[self.metrics.index("set_aside"), head].item(),
             **{name.replace(" ", "_"): links[name] for name in NAMES},
             writes=[] if written is None else written["tokens"][head],
@@ -303,7 +312,7 @@ class Atlas:
         heads = self._all_heads()
         own = heads.index((layer, head))
         means = self.means
-        pictures = [self._numbers[at].share_by_distance(one)[:, None] for at, one in heads]
+        pictures = [self._numbers[at].shares[one][:, None] for at, one in heads]
         by_metrics, by_picture = metric_distances(means, own), picture_distances(pictures, own)
         found = []
         most = None if top is None else as_size(top, "top")
@@ -334,7 +343,7 @@ class Atlas:
 
     @functools.cached_property
     def _plane(self) -> Plane:
-        shares = [self._numbers[layer].share_by_distance(head) for layer, head in self._all_heads()]
+        shares = [self._numbers[layer].shares[head] for layer, head in self._all_heads()]
         return plane_of(self.means, torch.stack(shares))
 
     def compare(self, other: Atlas, metric: str | None = None) -> list[dict[str, Any]]:
@@ -445,46 +454,63 @@ class LayerNumbers:
         return found
 
     @functools.cached_property
-    def kind_weight(self) -> Tensor:
-        """(heads, query's kind, key's kind)."""
-        return self._get("kind_weight")
-
-    @functools.cached_property
-    def kind_rows(self) -> Tensor:
-        """(heads, query's kind)."""
-        return self._get("kind_rows")
-
-    @functools.cached_property
     def distances(self) -> tuple[Tensor, Tensor]:
-        """Weights and pairs by distance, (2, heads, bins) both."""
-        return self._get("distance_weight"), self._get("distance_pairs")
+        """The mean weight by distance, NaN without pairs, and the texts with such pairs, (2, heads, bins) both."""
+        return self._mean("distance"), self._get("distance_count")
 
-    def by_distance(self, head: int, content: int) -> Tensor:
-        """Return the mean weight of the pairs in each bin of distances; NaN without any."""
-        weight, pairs = self.distances
-        return weight[content, head] / pairs[content, head]
+    @functools.cached_property
+    def curves(self) -> Tensor:
+        """The mean weight by distance in few bins, (2, heads, bins); NaN without pairs."""
+        return self._mean("curve")
 
-    def share_by_distance(self, head: int) -> Tensor:
-        """Return the share of all weight in each bin of distances."""
-        return self.distances[0][0, head] / self.kind_rows[head].sum()
+    @functools.cached_property
+    def positions(self) -> Tensor:
+        """The mean weight that keys receive, by bins of positions, (2, heads, bins); NaN without any."""
+        return self._mean("position")
 
-    def by_position(self, head: int, content: int) -> Tensor:
-        """Return the mean weight that keys receive, by bins of positions; NaN without any."""
-        return self._get("position_weight")[content, head] / self._get("position_pairs")[content, head]
+    @functools.cached_property
+    def shares(self) -> Tensor:
+        """The share of the weight in each bin of distances, (heads, bins)."""
+        return self._get("share_sum") / self.counted[:, None]
+
+    @functools.cached_property
+    def by_kind(self) -> Tensor:
+        """The mean weight from queries of a kind to keys of a kind, (heads, kinds, kinds); NaN without such queries."""
+        return self._get("kind_sum") / self._get("kind_count")[..., None]
+
+    @functools.cached_property
+    def kind_shares(self) -> Tensor:
+        """The share of the weight on each kind of token, (heads, kinds)."""
+        return self._get("on_kind_sum") / self.counted[:, None]
+
+    @functools.cached_property
+    def counted(self) -> Tensor:
+        """The texts in which a query counts, (heads,)."""
+        return self._get("counted")[0]
+
+    def _mean(self, name: str) -> Tensor:
+        return self._get(f"{name}_sum") / self._get(f"{name}_count")
 
     def on_kind(self, head: int) -> dict[str, float]:
-        """Return the share of all weight on each kind of token."""
-        shares = self.kind_weight[head].sum(0) / self.kind_rows[head].sum()
-        return dict(zip(self._kinds, shares.tolist(), strict=True))
+        """Return the share of the weight on each kind of token."""
+        return dict(zip(self._kinds, self.kind_shares[head].tolist(), strict=True))
+
+    def texts_with(self, head: int) -> dict[str, int]:
+        """Return the number of texts that have tokens of each kind, among those in which a query counts."""
+        return dict(zip(self._kinds, self._get("kind_texts")[head].tolist(), strict=True))
 
     def behavior(self, head: int) -> Any:
         """Return what a head does, in words."""
         means: dict[str, float | None] = {
             name: None if (x := self.mean[at, head].item()) != x else x for at, name in enumerate(self._metrics)
         }
-        shares = self.share_by_distance(head)
+        shares = self.shares[head]
         known = bool(shares.sum() > 0)
         means["next_token"] = float(shares[SIDE - 2]) if known else None
         near = float(shares[SIDE - 1 - NEAR : SIDE + NEAR].sum()) if known else None
         copied = None if self._written is None else tuple(self._written["copied"][head])
-        return behavior_of(means, self.on_kind(head), near, copied)
+        kinds = {
+            name: OfKind(share, there, int(self.counted[head]))
+            for (name, share), there in zip(self.on_kind(head).items(), self.texts_with(head).values(), strict=True)
+        }
+        return behavior_of(means, kinds, near, copied)

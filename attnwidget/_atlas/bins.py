@@ -16,6 +16,8 @@ STARTS = (
 SIDE = len(STARTS)  # bins of positions; of distances, on each side of 0, with 0
 DISTANCES = 2 * SIDE - 1
 VALUES = 64  # bins of a metric's values
+SIDE_OF_CURVE = 9  # bars of a small curve on each side of 0; all larger distances are in the last one
+CURVE = 2 * SIDE_OF_CURVE + 1
 
 _EVEN = torch.linspace(0, 1, VALUES + 1, dtype=torch.float64, device="cpu")
 _RANGES = {"entropy": 16.0}  # bits
@@ -61,6 +63,17 @@ def distance_bins(length: int) -> Tensor:
     """Return the bin of each distance query − key from −(length − 1) to length − 1; the bin of 0 is `SIDE` − 1."""
     side = position_bins(length)
     return SIDE - 1 + torch.cat([-side.flip(0)[:-1], side])
+
+
+@cache
+def curve_bins(length: int) -> Tensor:
+    """Return the bar of a small curve for each distance query − key from −(length − 1) to length − 1.
+
+    >>> curve_bins(20)[[0, 10, 19, 27, 28, 38]].tolist()
+    [0, 0, 9, 17, 18, 18]
+    """
+    distance = torch.arange(1 - length, length, device="cpu")
+    return distance.clamp(-SIDE_OF_CURVE, SIDE_OF_CURVE) + SIDE_OF_CURVE
 
 
 def distance_starts() -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +69,16 @@ def atlas(
             4,096 tokens, and 2²⁴ ÷ tokens in longer ones. `Atlas.sampled` counts these texts.
         progress: whether to draw a bar, if tqdm is installed.
         store: a folder for the atlas. It is saved there during the pass, and a call with the same arguments goes on
-            from there; more texts behind the same ones are added. None: it stays in memory.
+            from there; more texts behind the same ones are added. One process writes it at a time. None: it stays in
+            memory.
 
     Returns:
         `Atlas`. Each text counts the same in means over texts. Memory does not grow with the number of texts.
 
     Raises:
         TypeError, ValueError: an argument is invalid, or the store has another atlas.
-        RuntimeError: no text could be measured, or a worker was lost three times.
+        RuntimeError: no text could be measured, a worker was lost three times, or another process writes the store.
+        OSError: the store cannot be written, with the reason; it has what was saved before.
 
     A text that the model cannot read, such as one that is too long for it, is left out: `Atlas.skipped` has the
     reasons, and a warning counts them.
@@ -107,13 +109,14 @@ def atlas(
         "effects": "none" if loss is None else f"{most or 'all'} texts, {getattr(loss, '__name__', 'a function')}",
     }
     folder = None if store is None else as_path(store, "atlas")
-    run = _Pass(worker, corpus, settings, folder)
-    try:
-        run.go(executor, progress=progress)
-    finally:
-        run.save()
-    run.finish()
-    return run.result(texts if isinstance(texts, list | tuple) else None)
+    with nullcontext() if folder is None else storage.writing(folder):
+        run = _Pass(worker, corpus, settings, folder)
+        try:
+            run.go(executor, progress=progress)
+        finally:
+            run.save()
+        run.finish()
+        return run.result(texts if isinstance(texts, list | tuple) else None)
 
 
 class _Pass:
@@ -129,7 +132,7 @@ class _Pass:
             self._resume(folder)
 
     def _resume(self, folder: Path) -> None:
-        facts, tensors = storage.read(folder)
+        facts, tensors = storage.load(folder)
         before = facts["settings"]
         other = [name for name, value in self.settings.items() if before.get(name) != json.loads(json.dumps(value))]
         if other:

@@ -15,7 +15,7 @@ from .._analysis.head_sampling import real_keys, rows_of_texts, sample, weight_r
 from .._analysis.metrics import MEASURED, MetricIndex, MetricMeans, RealKeys, WeightRows, alike_cells, measure
 from .._engine.base import AttentionBase
 from .._engine.matmul import exact
-from .bins import DISTANCES, SIDE, distance_bins, position_bins
+from .bins import CURVE, DISTANCES, SIDE, curve_bins, distance_bins, position_bins
 from .links import CONTENT, OF_A_TEXT, LinkLists, excerpt_places, mixed
 from .token_kinds import ASIDE, TextFacts
 
@@ -31,7 +31,7 @@ class LayerOfTexts(NamedTuple):
     """The numbers of a layer's heads in some texts.
 
     metrics: (metrics, texts, heads) float64, the mean over the rows; NaN if nothing counts. In the order of `METRICS`.
-    sums: totals over the texts, by name, (…, heads, …): see `LayerTotals`.
+    sums: over the texts, by name, (…, heads, …): see `LayerTotals`.
     links: candidates for the lists of links.
     sampled: whether only some rows were computed.
     """
@@ -323,21 +323,30 @@ class _Measuring:
         return LayerOfTexts(metrics, self._sums(), links, len(self.queries) < self.att.shape.Q)
 
     def _sums(self) -> dict[str, Tensor]:
-        """Return all sums over the texts, by bins of distances and positions, on the CPU."""
-        H, K = self.att.shape.H, self.att.shape.K
-        distance = torch.zeros(4, H, DISTANCES, dtype=torch.float64, device="cpu")
-        distance.index_add_(2, distance_bins(K), self.distance.sum(1).cpu())
-        position = torch.zeros(4, H, SIDE, dtype=torch.float64, device="cpu")
-        position.index_add_(2, position_bins(K), self.position.sum(1).cpu())
-        found = {
-            "distance_weight": distance[:2],
-            "distance_pairs": distance[2:],
-            "position_weight": position[:2],
-            "position_pairs": position[2:],
-            "kind_weight": self.kinds.sum(0).cpu(),
-            "kind_rows": self.kind_rows.sum(0).cpu(),
-        }
-        return found if self.output is None else {**found, "output": self.output.sum(0).cpu()}
+        """Return sums over the texts of the means in each, and the number of texts that have such a mean, on the CPU.
+
+        See `LayerTotals` for their names.
+        """
+        K, rows = self.att.shape.K, self.kind_rows.sum(2)[..., None].cpu()  # (B, H, 1), the queries that count
+        kinds = self.kinds.cpu()
+        distance = _in_bins(self.distance, distance_bins(K), DISTANCES)
+        found: dict[str, Tensor] = {}
+        for name, x in (
+            ("distance", distance),
+            ("curve", _in_bins(self.distance, curve_bins(K), CURVE)),
+            ("position", _in_bins(self.position, position_bins(K), SIDE)),
+        ):  # weights and pairs, each of all links and among content tokens
+            found[f"{name}_sum"], found[f"{name}_count"] = _summed(x[:2], x[2:], 1)
+        of_kinds = _summed(kinds, self.kind_rows[..., None].cpu(), 0)
+        found["kind_sum"], found["kind_count"] = of_kinds[0], of_kinds[1][..., 0]
+        found["share_sum"], counted = _summed(distance[0], rows, 0)
+        found["counted"] = counted.mT
+        found["on_kind_sum"], _ = _summed(kinds.sum(2), rows, 0)
+        occurs = self.key_kinds.bool().any(1).cpu()[:, None]  # (B, 1, S)
+        found["kind_texts"] = (occurs & (rows > 0)).sum(0)
+        if self.output is not None:
+            found["output_sum"], _ = _summed(self.output.cpu(), rows, 0)
+        return found
 
     def _links(self, texts: Sequence[int], salt: int) -> LinkLists:
         """Return the candidates of the texts: the strongest links of each, and a random one, of all and of content."""
@@ -412,6 +421,24 @@ def diagonals(cells: Tensor, wide: Tensor | None = None) -> Tensor:
     wide = cells.new_zeros(H, R, K + R) if wide is None else wide
     wide[:, :, :K] = cells.flip(2)
     return wide.as_strided((H, R, K + R - 1), (R * (K + R), K + R - 1, 1)).sum(1)
+
+
+def _in_bins(x: Tensor, bins: Tensor, count: int) -> Tensor:
+    """Return sums over bins of the last axis, on the CPU: (…, n) to (…, count)."""
+    found = torch.zeros(*x.shape[:-1], count, dtype=x.dtype, device="cpu")
+    return found.index_add_(x.ndim - 1, bins, x.cpu())
+
+
+def _summed(sums: Tensor, counts: Tensor, texts: int) -> tuple[Tensor, Tensor]:
+    """Return the sum over texts of sums ÷ counts, and the number of texts whose count is not 0.
+
+    Args:
+        sums: of each text.
+        counts: of what was summed, in the same shape, or with axes of size 1.
+        texts: the axis of the texts.
+    """
+    there = counts > 0
+    return (sums / counts.where(there, 1)).where(there, 0).sum(texts), there.sum(texts)
 
 
 def layer_salts(names: Sequence[str]) -> list[int]:

@@ -1,4 +1,4 @@
-"""An atlas on disk: a folder with one safetensors file, which any library reads, and which is opened lazily.
+"""An atlas on disk: a folder with one safetensors file, which any library reads, and an empty file to lock it.
 
 Its header has one entry of metadata, "attnwidget.atlas": JSON with the version and all facts. Tensors of layer 3 begin
 with "3.". The tokens of the texts that links show are UTF-8: `text.bytes`, cut at `text.offsets`, at `text.places` of
@@ -8,20 +8,28 @@ the text; text number `text.numbers[i]` has the tokens from `text.first[i]`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
+from .._utils import files
+from .._utils.tensor_file import nbytes_of, read_tensors, write_tensors
+from .._utils.untrusted import as_whole, part_of
+from .checked_store import check_store
 from .totals import LayerTotals
 from .worker import ChunkTotals, TextRead
 
 FILE = "atlas.safetensors"
 ENTRY = "attnwidget.atlas"
-VERSION = 1
+VERSION = 2
+LOCK = ".atlas.lock"
+# Errors of reading a file with wrong contents: any but a lack of memory or an interrupt.
+WRONG_CONTENT = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Tensors(Protocol):
@@ -47,31 +55,6 @@ class InMemory:
         return dict(self._tensors)
 
 
-class InFile:
-    """Tensors of a file, each read when it is asked for."""
-
-    def __init__(self, path: Path) -> None:
-        from safetensors import safe_open
-
-        self._file: Any = safe_open(str(path), "pt")
-        self._names: frozenset[str] = frozenset(self._file.keys())  # type: ignore[no-untyped-call]
-
-    def get(self, name: str, head: int | None = None, axis: int = 0) -> Tensor | None:
-        """Return a tensor, or one head of it; None if there is none."""
-        if name not in self._names:
-            return None
-        if head is None:
-            found: Tensor = self._file.get_tensor(name)
-            return found
-        place = (slice(None),) * axis + (slice(head, head + 1),)
-        found = self._file.get_slice(name)[place]
-        return found.squeeze(axis)
-
-    def all(self) -> dict[str, Tensor]:
-        """Return all tensors by name."""
-        return {name: self._file.get_tensor(name) for name in sorted(self._names)}
-
-
 def tensors_of(totals: ChunkTotals) -> dict[str, Tensor]:
     """Return all totals as tensors by name."""
     found: dict[str, Tensor] = {}
@@ -93,6 +76,7 @@ def tensors_of(totals: ChunkTotals) -> dict[str, Tensor]:
         "text.places": torch.tensor(places, dtype=torch.int64, device="cpu"),
         "text.numbers": torch.tensor(numbers, dtype=torch.int64, device="cpu"),
         "text.lengths": torch.tensor([totals.texts[one].length for one in numbers], dtype=torch.int64, device="cpu"),
+        "text.named": torch.tensor([totals.texts[one].named for one in numbers], dtype=torch.bool, device="cpu"),
     }
 
 
@@ -104,28 +88,58 @@ def facts_of(totals: ChunkTotals) -> dict[str, Any]:
         "links": next((one.count for one in totals.layers.values()), 0),
         "texts": totals.read,
         "tokens": totals.tokens,
+        "named": totals.named,
         "skipped": {str(number): why for number, why in sorted(totals.skipped.items())},
         "unseen": totals.unseen,
     }
 
 
+def writing(folder: Path) -> AbstractContextManager[None]:
+    """Hold a folder alone until the end of the block, so that no other process writes an atlas there.
+
+    Raises:
+        RuntimeError: another one does.
+        OSError: the folder cannot be made or written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: give the name of a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(error.errno, f"{folder} cannot be made ({reason}): give another folder") from error
+    return files.alone(
+        folder / LOCK,
+        f"another process writes the atlas in {folder} now: wait for its end, read the atlas with Atlas.open, or give "
+        "another folder",
+    )
+
+
 def write(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write an atlas; whoever reads meanwhile has the old one."""
-    from safetensors.torch import save_file
-
+    """Write an atlas, all of it or nothing; whoever reads meanwhile has the old one."""
     folder.mkdir(parents=True, exist_ok=True)
-    new = folder / f"{FILE}.new"
-    whole = {name: x.contiguous() for name, x in tensors.items()}
-    save_file(whole, str(new), {ENTRY: json.dumps({"version": VERSION, **facts})})
-    os.replace(new, folder / FILE)
+    target = files.writable(folder / FILE, FILE)
+    with files.replacing(target, nbytes_of(tensors)) as file:
+        write_tensors(file, tensors, {ENTRY: json.dumps({"version": VERSION, **facts})})
 
 
-def read(folder: Path) -> tuple[dict[str, Any], InFile]:
-    """Return the facts and the tensors of an atlas.
+def load(folder: Path) -> tuple[dict[str, Any], InMemory]:
+    """Return the facts and the tensors of an atlas, all checked; raise as `read` does."""
+    facts, tensors = read(folder)
+    try:
+        check_store(facts, tensors.all())
+    except WRONG_CONTENT as error:
+        raise damaged(folder, error) from error
+    return facts, tensors
+
+
+def read(folder: Path) -> tuple[dict[str, Any], InMemory]:
+    """Return the facts and the tensors of a store; only the version is checked.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is not an atlas, or of a newer version.
+        PermissionError: it may not be read.
+        ValueError: it is not an atlas, or of another version.
     """
     path = folder / FILE
     if not path.is_file():
@@ -133,26 +147,36 @@ def read(folder: Path) -> tuple[dict[str, Any], InFile]:
             f"{folder} has no {FILE}: give the folder of an atlas, as in atlas(model, texts, store=folder)"
         )
     try:
-        tensors = InFile(path)
-        facts = json.loads((tensors._file.metadata() or {})[ENTRY])  # noqa: SLF001
-        version = int(facts["version"])
-    except Exception as error:
+        header, tensors = read_tensors(path, ENTRY)
+        facts = json.loads(header) if header is not None else {}
+        version = as_whole(part_of(facts, "version"), "the version", least=1)
+    except PermissionError as error:
+        raise PermissionError(f"{path} may not be read: change its permissions") from error
+    except (OSError, SafetensorError, *WRONG_CONTENT) as error:
         raise damaged(folder, error) from error
     if version > VERSION:
-        raise ValueError(f"{path} has version {version}, and this attnwidget reads up to {VERSION}: update attnwidget")
-    return facts, tensors
+        raise ValueError(
+            f"{path} has version {version}, and this attnwidget reads version {VERSION}: update attnwidget"
+        )
+    if version < VERSION:
+        raise ValueError(
+            f"{path} has version {version}, whose shares are not means over texts; this attnwidget reads version "
+            f"{VERSION}: measure the texts again, into another folder"
+        )
+    return facts, InMemory(tensors)
 
 
 def damaged(folder: Path, error: Exception) -> ValueError:
     """Return the error of a file that is not an atlas."""
     return ValueError(
-        f"{folder / FILE} is not an atlas, or damaged ({error}): make it again with atlas(model, texts, store=folder)"
+        f"{folder / FILE} is not an atlas, or damaged ({str(error)[:200]}): make it again with atlas(model, texts, "
+        "store=folder)"
     )
 
 
-def totals_from(facts: Mapping[str, Any], tensors: InFile) -> ChunkTotals:
+def totals_from(facts: Mapping[str, Any], tensors: Tensors) -> ChunkTotals:
     """Return the totals of a file, to add to."""
-    found = ChunkTotals(read=facts["texts"], tokens=facts["tokens"], unseen=dict(facts["unseen"]))
+    found = ChunkTotals(read=facts["texts"], tokens=facts["tokens"], named=facts["named"], unseen=dict(facts["unseen"]))
     found.skipped = {int(number): why for number, why in facts["skipped"].items()}
     known = tensors.all()
     for number, name in enumerate(facts["layers"]):
@@ -165,12 +189,13 @@ def totals_from(facts: Mapping[str, Any], tensors: InFile) -> ChunkTotals:
 
 def texts_from(tensors: Tensors) -> Iterator[tuple[int, TextRead]]:
     """Yield the texts that links show, with their numbers."""
-    parts = ("bytes", "offsets", "first", "places", "numbers", "lengths")
-    whole, offsets, first, places, numbers, lengths = (tensors.get(f"text.{part}") for part in parts)
-    if whole is None or offsets is None or first is None or places is None or numbers is None or lengths is None:
-        return
-    raw, cuts, at, starts = whole.numpy().tobytes(), offsets.tolist(), places.tolist(), first.tolist()
-    for i, (number, length) in enumerate(zip(numbers.tolist(), lengths.tolist(), strict=True)):
+    found = {name: x for name, x in tensors.all().items() if name.startswith("text.")}
+    raw, (cuts, starts, places) = (
+        found["text.bytes"].numpy().tobytes(),
+        (found[f"text.{part}"].tolist() for part in ("offsets", "first", "places")),
+    )
+    about = (found[f"text.{part}"].tolist() for part in ("numbers", "lengths", "named"))
+    for i, (number, length, named) in enumerate(zip(*about, strict=True)):
         span = range(starts[i], starts[i + 1])
-        tokens = {at[one]: raw[cuts[one] : cuts[one + 1]].decode("utf-8", "replace") for one in span}
-        yield number, TextRead(length, tokens)
+        tokens = {places[one]: raw[cuts[one] : cuts[one + 1]].decode("utf-8", "replace") for one in span}
+        yield number, TextRead(length, tokens, named)

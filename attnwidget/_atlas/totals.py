@@ -23,11 +23,15 @@ class LayerTotals:
     heads: the number of heads.
     size: the number of values of a head; 0 if they are unknown.
     count: links in each list.
-    sums: by name, float64 or int64, (…, heads, …). Of metrics, (metrics, heads): `metric_count`, `metric_sum`,
-        `metric_square` and `metric_histogram` over texts. Over pairs of a query and a key, (2, heads, bins), of all
-        keys and of links among content tokens: `distance_weight`, `distance_pairs`, `position_weight` and
-        `position_pairs`. Over queries: `kind_weight`, (heads, query's kind, key's kind), `kind_rows`, (heads, query's
-        kind), and `output`, (heads, Dv). `texts`, and those with only some rows computed: `sampled`, (1, heads).
+    sums: over texts, by name, float64 or int64, (…, heads, …); a sum ÷ its count is a mean over texts. Of metrics,
+        (metrics, heads): `metric_sum`, `metric_count`, `metric_square` and `metric_histogram`. Of a text's mean weight
+        of pairs of a query and a key, (2, heads, bins), all pairs and those among content tokens: `distance_sum`,
+        `curve_sum` (in fewer bins) and `position_sum`, with `distance_count`, … the texts that have such pairs. Of the
+        mean weight from a text's queries of one kind to its keys of another: `kind_sum`, (heads, query's kind, key's
+        kind), and `kind_count`, (heads, query's kind). Over the texts in which a query counts, whose
+        number is `counted`, (1, heads): the shares of the weight, `share_sum`, (heads, bins of distances), and
+        `on_kind_sum`, (heads, kinds); the mean output, `output_sum`, (heads, Dv); and the texts that have such keys,
+        `kind_texts`, (heads, kinds). `texts`, and those with only some rows computed: `sampled`, (1, heads).
     least, most: (metrics, heads), over texts; NaN without any.
     links: see `LinkLists`.
     """
@@ -110,7 +114,7 @@ class LayerTotals:
         found = dict(tensors)
         links = {one: found.pop(f"{LINK}{one}", None) for one in LinkLists._fields}
         least, most = found.pop("metric_least"), found.pop("metric_most")
-        output = found.get("output")
+        output = found.get("output_sum")
         totals = cls(name, least.shape[1], 0 if output is None else output.shape[1], count, found)
         totals.least, totals.most = least, most
         totals.links = None if links["order"] is None else LinkLists(**links)  # type: ignore[arg-type]

@@ -37,10 +37,12 @@ class TextRead(NamedTuple):
 
     length: the number of its tokens.
     tokens: those that are kept, by position.
+    named: whether the tokens are known; else their positions stand for them.
     """
 
     length: int
     tokens: dict[int, str]
+    named: bool = True
 
 
 @dataclass
@@ -50,6 +52,7 @@ class ChunkTotals:
     layers: by name.
     texts: by number, those that a link shows.
     read, tokens: the number of texts measured, and of their tokens.
+    named: the number of these texts whose tokens are known, and not only their ids or vectors.
     skipped: the reason, by the number of a text that was left out.
     unseen: the reason, by the name of a layer that was not recorded.
     """
@@ -58,6 +61,7 @@ class ChunkTotals:
     texts: dict[int, TextRead] = field(default_factory=dict)
     read: int = 0
     tokens: int = 0
+    named: int = 0
     skipped: dict[int, str] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
 
@@ -69,11 +73,12 @@ class ChunkTotals:
             else:
                 self.layers[name] = totals
         self.read, self.tokens = self.read + other.read, self.tokens + other.tokens
+        self.named += other.named
         self.skipped |= other.skipped
         self.unseen = {**other.unseen, **self.unseen}
         for number, text in other.texts.items():
             own = self.texts.get(number)
-            self.texts[number] = text if own is None else TextRead(text.length, {**own.tokens, **text.tokens})
+            self.texts[number] = text if own is None else own._replace(tokens={**own.tokens, **text.tokens})
         self.forget_texts()
 
     def forget_texts(self) -> None:
@@ -249,7 +254,7 @@ class AtlasWorker:
                     salt=salts[at],
                     rows=self.rows,
                 )
-            if not all(bool(one.sums["kind_weight"].isfinite().all()) for one in found[name]):
+            if not all(bool(one.sums["on_kind_sum"].isfinite().all()) for one in found[name]):
                 raise ValueError(f"the weights of {name} are not finite")
         return found, texts
 
@@ -268,13 +273,14 @@ class AtlasWorker:
     def _add(self, found: ChunkTotals, one: _Measured) -> None:
         found.read += len(one.numbers)
         found.tokens += sum(len(own.kinds) for own in one.facts)
+        found.named += sum(own.words is not None for own in one.facts)
         found.unseen = {**one.unseen, **found.unseen}
         for name, parts in one.layers.items():
             first = 0
             for part in parts:
                 _, count, heads = part.metrics.shape
                 if name not in found.layers:
-                    output = part.sums.get("output")
+                    output = part.sums.get("output_sum")
                     found.layers[name] = LayerTotals(name, heads, 0 if output is None else output.shape[1], self.links)
                 own = one.effects[first : first + count]
                 found.layers[name].add(part, _effect_of(own, name, heads))
@@ -320,7 +326,9 @@ def _read_text(number: int, facts: TextFacts, one: _Measured) -> TextRead:
         own = (links.order > -torch.inf) & (links.text == number)
         places.update(excerpt_places(links.query[own], links.key[own], length).flatten().tolist())
     words = facts.words
-    return TextRead(length, {at: f"{at:,}" if words is None else words[at] for at in sorted(places - {-1})})
+    return TextRead(
+        length, {at: f"{at:,}" if words is None else words[at] for at in sorted(places - {-1})}, words is not None
+    )
 
 
 def measure_chunk(worker: AtlasWorker, chunk: Chunk) -> ChunkTotals:

@@ -21,7 +21,8 @@ class Written(NamedTuple):
 
     tokens: of each head, the tokens that its mean output raises most, from the most.
     of_links: of each head and ordinary link, the tokens that the key's value raises most.
-    copied: of each head, among the ordinary links, how many raise the key's own token, and the number of links.
+    copied: of each head, among the ordinary links of texts whose tokens are known, how many raise the key's own token,
+        and the number of these links.
     """
 
     tokens: list[list[str]]
@@ -69,8 +70,7 @@ def _of_layer(att: Any, layer: Any, totals: ChunkTotals, tokenizer: Any) -> Writ
     w_o = carries.w_o.detach().double().cpu()
     if carries.heads is not None:
         w_o = w_o[list(carries.heads)]
-    rows = layer.sums["kind_rows"].sum(1).clamp(min=1)
-    mean = layer.sums["output"] / rows[:, None]  # (heads, Dv)
+    mean = layer.sums["output_sum"] / layer.sums["counted"][0, :, None].clamp(min=1)  # (heads, Dv), over texts
     values = torch.cat([mean[:, None], links.values[ORDINARY].double()], 1)  # (heads, 1 + count, Dv)
     written = torch.bmm(values, w_o).float()  # (heads, 1 + count, d_model)
     best = _top_tokens(written.flatten(0, 1), carries.readout)
@@ -81,11 +81,13 @@ def _of_layer(att: Any, layer: Any, totals: ChunkTotals, tokenizer: Any) -> Writ
         own = words[head * count : (head + 1) * count]
         tokens.append(own[0][:MOST])
         there = (links.order[ORDINARY, head] > -torch.inf).tolist()
-        named = [own[1 + at] if known else [] for at, known in enumerate(there)]
+        named = [own[1 + at] if is_there else [] for at, is_there in enumerate(there)]
         of_links.append([one[:MOST] for one in named])
         keys = zip(links.text[ORDINARY, head].tolist(), links.key[ORDINARY, head].tolist(), named, strict=True)
-        hits = sum(bool(one) and totals.texts[text].tokens.get(key) in one for text, key, one in keys)
-        copied.append((hits, sum(there)))
+        known = [
+            (totals.texts[text].tokens.get(key), one) for text, key, one in keys if one and totals.texts[text].named
+        ]
+        copied.append((sum(token in one for token, one in known), len(known)))
     return Written(tokens, of_links, copied)
 
 

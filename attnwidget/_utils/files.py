@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", None), errno.EFBIG)  # a full disk, or the end of what may be written
 KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -77,11 +80,12 @@ def writable(path: str | os.PathLike[str], example: str) -> Path:
 
 
 @contextlib.contextmanager
-def replacing(target: Path) -> Iterator[IO[bytes]]:
+def replacing(target: Path, size: int | None = None) -> Iterator[IO[bytes]]:
     """Open a file beside another, whose place it takes once all of it is written; it keeps the other's permissions.
 
     Args:
         target: as `writable` returns it.
+        size: the bytes that it will have, about; for an error.
 
     Raises:
         OSError: it could not be written, with the reason; then nothing has changed.
@@ -102,9 +106,47 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
         os.replace(part, target)
     except OSError as error:
         reason = error.strerror or error
-        raise _with_words(error, f"{target} was not written ({reason}): free space, or save elsewhere") from error
+        part.unlink(missing_ok=True)  # before the free space is measured
+        room = "" if size is None or error.errno not in FULL else _room(target, size)
+        raise _with_words(error, f"{target} was not written ({reason}{room}): free space, or save elsewhere") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _room(target: Path, size: int) -> str:
+    """Return in words the space that a file needs and the free space, and whether an earlier file is still there."""
+    kept = "; the file before is still there" if target.exists() else ""
+    return f": it needs {size:,} bytes, and {shutil.disk_usage(target.parent).free:,} are free{kept}"
+
+
+@contextlib.contextmanager
+def alone(lock: Path, busy: str) -> Iterator[None]:
+    """Hold a lock that one process has at a time; it is free again when the process ends, however it ends.
+
+    Args:
+        lock: the path of an empty file.
+        busy: what the error says if another process holds it.
+
+    Raises:
+        RuntimeError: another process, or another thread, holds it.
+        OSError: the file cannot be made.
+    """
+    import filelock  # imported here: only stores need it
+
+    held = filelock.FileLock(lock, timeout=0)
+    try:
+        held.acquire()
+    except filelock.Timeout:
+        raise RuntimeError(busy) from None
+    except NotImplementedError:  # a file system without locks
+        pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise _with_words(error, f"{lock.parent} cannot be written ({reason}): give another folder") from error
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def _with_words(error: OSError, words: str) -> OSError:
@@ -114,5 +156,5 @@ def _with_words(error: OSError, words: str) -> OSError:
 
 def write(target: Path, content: bytes) -> None:
     """Write a file, all of it or nothing: see `replacing`."""
-    with replacing(target) as file:
+    with replacing(target, len(content)) as file:
         file.write(content)

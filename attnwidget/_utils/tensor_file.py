@@ -1,14 +1,17 @@
-"""Write tensors in the safetensors format one at a time, without a copy of them all."""
+"""Tensors in the safetensors format: written one at a time, without a copy of them all; read, or mapped into memory."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any
 
 import torch
+from safetensors import deserialize, safe_open
 from torch import Tensor
 
+READ_BYTES = 64 << 20  # a file up to this size is read whole; a longer one is mapped into memory
 ALIGNED = 64  # bytes, like torch's own tensors, so that kernels give the same last bits
 DTYPES = {
     torch.float64: "F64",
@@ -43,3 +46,46 @@ def write_tensors(file: IO[bytes], tensors: Mapping[str, Tensor], metadata: Mapp
     file.write(len(head).to_bytes(8, "little") + head)
     for x in ordered.values():
         file.write(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def nbytes_of(tensors: Mapping[str, Tensor]) -> int:
+    """Return the bytes of some tensors in a file."""
+    return sum(x.nbytes for x in tensors.values())
+
+
+def read_tensors(path: Path, entry: str, most: int = READ_BYTES) -> tuple[str | None, dict[str, Tensor]]:
+    """Return an entry of a file's metadata, and its tensors by name; None and no tensors if there is no such entry.
+
+    Args:
+        path: of the file.
+        entry: its name.
+        most: the bytes of the longest file that is read whole. A longer one is mapped: its tensors are read when they
+            are needed, and it must not be cut meanwhile.
+
+    Raises:
+        SafetensorError, OSError, and any error of wrong content, such as KeyError, RecursionError or ValueError.
+    """
+    return _read(path, entry) if path.stat().st_size <= most else _map(path, entry)
+
+
+def _map(path: Path, entry: str) -> tuple[str | None, dict[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        header = (file.metadata() or {}).get(entry)
+        return header, {} if header is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _read(path: Path, entry: str) -> tuple[str | None, dict[str, Tensor]]:
+    raw = path.read_bytes()
+    parts: dict[str, Any] = dict(deserialize(raw))  # type: ignore[no-untyped-call]
+    size = int.from_bytes(raw[:8], "little")
+    header = (json.loads(raw[8 : 8 + size]).get("__metadata__") or {}).get(entry)
+    del raw
+    return header, {} if header is None else {name: _tensor_of(parts.pop(name)) for name in list(parts)}
+
+
+def _tensor_of(part: Mapping[str, Any]) -> Tensor:
+    """Return one tensor, in memory aligned by torch."""
+    dtype = {name: dtype for dtype, name in DTYPES.items()}[part["dtype"]]
+    if not part["data"]:
+        return torch.empty(part["shape"], dtype=dtype, device="cpu")
+    return torch.frombuffer(part["data"], dtype=dtype).clone().view(part["shape"])

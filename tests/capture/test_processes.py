@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnwidget import Capture, capture
 from attnwidget._capture.files import capture_file
+from attnwidget._utils.tensor_file import read_tensors
 
 pytestmark = pytest.mark.processes
 
@@ -250,7 +251,7 @@ def test_the_number_of_a_process_that_is_not_there_is_refused(tmp_path: Path) ->
 def test_a_garbled_number_of_a_process_is_refused(entry: Any, tmp_path: Path) -> None:
     path = tmp_path / "garbled.safetensors"
     alone(layers=0).save(path)
-    header, tensors = capture_file._read(path)
+    header, tensors = read_tensors(path, capture_file.HEADER)
     capture_file._write(path, tensors, json.dumps({**json.loads(header or ""), "process": entry}))
     with pytest.raises(ValueError, match="cannot be read"):
         Capture.load(path)

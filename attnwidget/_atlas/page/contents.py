@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
 
 from ..._analysis.head_card import AtlasLink, HeadCard
-from ..bins import SIDE, STARTS, distance_starts
+from ..bins import STARTS, distance_starts
 from ..links import NAMES
 from .atlas_view import AtlasView
 
-EXACT = 8  # distances with a bar of their own in the small pictures; larger ones share bars
 METRICS = {
     "previous_token": ("Previous token", "The mean weight on the token before the query."),
     "first_token": ("First token", "The mean weight on the first token."),
@@ -75,8 +73,7 @@ def _other_title(atlas: AtlasView, other: AtlasView) -> str:
 def _side(atlas: AtlasView, title: str) -> dict[str, Any]:
     records = atlas.heads()
     names = [name for name in METRICS if name in atlas.metrics]
-    weights, pairs = atlas.distances()
-    curves = [[_coarse(*one) for one in zip(weights[which], pairs[which], strict=True)] for which in (0, 1)]
+    curves = [[[_short(x) for x in head] for head in of_all] for of_all in atlas.curves.tolist()]
     return {
         "title": title,
         "values": {name: [_short(one[name]) for one in records] for name in names},
@@ -86,14 +83,6 @@ def _side(atlas: AtlasView, title: str) -> dict[str, Any]:
         "curves": curves[0],
         "contentCurves": curves[1],
     }
-
-
-def _coarse(weights: Tensor, pairs: Tensor) -> list[float | None]:
-    """Return the mean weight by distance in few bars: keys after the query, its own, keys before it."""
-    side = SIDE - 1
-    cuts = [0, *range(side - EXACT, side + EXACT + 2), len(weights)]
-    spans = [slice(low, high) for low, high in pairwise(cuts)]
-    return [_short(float(weights[one].sum() / pairs[one].sum())) for one in spans]
 
 
 def _notes(atlas: AtlasView) -> list[str]:

@@ -10,14 +10,14 @@ from reprlib import repr as short  # untrusted values may be long or deep
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, deserialize, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from ..._engine.base import with_sources, witnessed
 from ..._parallel import saved_tensors
 from ..._rules.row_spans import as_spans
 from ..._utils import files
-from ..._utils.tensor_file import DTYPES, write_tensors
+from ..._utils.tensor_file import READ_BYTES, nbytes_of, read_tensors, write_tensors
 from ..._utils.validation import as_tensor
 from ...attention import Attention
 from ...masks import Mask, mask_from_json, mask_to_json
@@ -35,7 +35,6 @@ from ..verify.witness import CaptureLacks, Witness
 
 VERSION = 1
 HEADER = "attnwidget"
-READ_BYTES = 64 << 20  # a file up to this size is read whole; a longer one is mapped into memory
 EXAMPLE = "run.safetensors"
 ADVICE = "give a file that Capture.save wrote"
 SCALAR_RULES = ("is_causal", "scale", "softcap")
@@ -111,7 +110,8 @@ def save(
 
 def _write(path: str | Path, tensors: dict[str, Tensor], metadata: str) -> None:
     """Write a safetensors file with tensors aligned as torch's own, so that kernels give the same last bits."""
-    with files.replacing(files.writable(path, EXAMPLE)) as file:  # this very capture may have mapped the old file
+    target = files.writable(path, EXAMPLE)
+    with files.replacing(target, nbytes_of(tensors)) as file:  # this very capture may have mapped the old file
         write_tensors(file, tensors, {HEADER: metadata})
 
 
@@ -212,7 +212,7 @@ def load(path: str | Path) -> LoadedCapture:
         what = "a directory" if found.is_dir() else "not a file" if found.exists() else "not there"
         raise FileNotFoundError(f"{path} is {what}: {ADVICE}")
     try:
-        header, tensors = _read(found) if found.stat().st_size <= READ_BYTES else _map(found)
+        header, tensors = read_tensors(found, HEADER, READ_BYTES)
         saved_tensors.note(found, tensors)
         metadata = _checked(header, path)
         lacks, skipped = CaptureLacks(), dict(metadata.get("skipped", {}))
@@ -231,31 +231,6 @@ def load(path: str | Path) -> LoadedCapture:
         raise
     except WRONG_CONTENT as error:
         raise ValueError(f"{path} cannot be read ({str(error)[:200]}): {ADVICE}") from error
-
-
-def _map(path: Path) -> tuple[str | None, dict[str, Tensor]]:
-    """Return the header and the tensors of a long file; the tensors are read when needed."""
-    with safe_open(path, framework="pt") as file:
-        header = (file.metadata() or {}).get(HEADER)
-        return header, {} if header is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-
-def _read(path: Path) -> tuple[str | None, dict[str, Tensor]]:
-    """Return the same from a file that may be cut or overwritten later: it is read now."""
-    raw = path.read_bytes()
-    parts: dict[str, Any] = dict(deserialize(raw))  # type: ignore[no-untyped-call]
-    size = int.from_bytes(raw[:8], "little")
-    header = (json.loads(raw[8 : 8 + size]).get("__metadata__") or {}).get(HEADER)
-    del raw
-    return header, {} if header is None else {name: _tensor_of(parts.pop(name)) for name in list(parts)}
-
-
-def _tensor_of(part: Mapping[str, Any]) -> Tensor:
-    """Return one tensor, in memory aligned by torch."""
-    dtype = {name: dtype for dtype, name in DTYPES.items()}[part["dtype"]]
-    if not part["data"]:
-        return torch.empty(part["shape"], dtype=dtype, device="cpu")
-    return torch.frombuffer(part["data"], dtype=dtype).clone().view(part["shape"])
 
 
 def _checked(header: str | None, path: str | Path) -> dict[str, Any]:
