@@ -5,6 +5,7 @@ It computes all (Q, K) weights, so it suits learning, training and short sequenc
 
 from __future__ import annotations
 
+import warnings
 from math import inf
 from typing import TYPE_CHECKING, Any, overload
 
@@ -13,12 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ._analysis.added_masks import added_mask
 from ._engine.axes import LETTERS, MATRIX, as_given, as_heads
 from ._engine.matmul import full
 from ._rules.options import AttentionKeywords, AttentionOptions, KeywordsBesideMask, MaskLike, TensorLike, with_keywords
 from ._rules.parsing import read_rules, read_sinks
-from ._rules.rules import Rules, ScoreFunction, indices, whole
+from ._rules.rules import Bias, Rules, ScoreFunction, indices, whole
 from ._utils.indexing import Block
+from ._utils.mutation import levels_to_the_caller
 from ._utils.validation import as_number, as_positive, as_tensor
 
 if TYPE_CHECKING:
@@ -53,7 +56,8 @@ def scaled_dot_product_attention(
     Args:
         q, k, v: (Q, D), (K, D) and (K, Dv), or all of them (B, …) or (B, H, …); k and v may have fewer heads.
         mask: a bool mask is True where a query may attend. In an integer mask, 1 means the same with
-            `mask_means="keep"`, and the opposite with "hide". A float mask is added.
+            `mask_means="keep"`, and the opposite with "hide". A float mask is added; a warning comes if it holds only 0
+            and 1, which hide nothing.
         mask_dims, bias, is_causal, window, scale, softcap, sinks, dims: as in `Attention`. Sinks can be trained.
 
     Returns:
@@ -124,6 +128,7 @@ def _attend(
     scale = D**-0.5 if options.scale is None else as_number(options.scale, "scale")
     softcap = None if options.softcap is None else as_positive(options.softcap, "softcap")
     rules = read_rules(options, (B, H, Q, K), given, q.device)
+    _warn_of_masks(rules, options)
     wide = torch.promote_types(given, torch.float32)
     q, k, v = q.to(wide), *(x.to(wide).repeat_interleave(H // G, 1) for x in (k, v))  # (B, H, …)
     with full(q.device):
@@ -140,6 +145,14 @@ def _attend(
         output = dropout(weights) @ v  # (B, H, Q, Dv)
     of_weights = None if dims is None else dims.replace("d", "k")
     return as_given(output.to(given), axes, dims, LETTERS), as_given(weights, axes, of_weights, MATRIX)
+
+
+def _warn_of_masks(rules: Rules, options: AttentionOptions) -> None:
+    """Warn of a mask that is plainly a mistake, such as floats 0 and 1, which are added."""
+    for bias in rules.biases:
+        found = added_mask(bias, options.mask) if isinstance(bias, Bias) and bias.name == "mask" else None
+        if found is not None and found.severity == "error":
+            warnings.warn(f"{found.message}. {found.advice}", stacklevel=levels_to_the_caller())
 
 
 def _sinks(options: AttentionOptions, S: Tensor) -> Tensor | None:

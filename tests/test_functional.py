@@ -1,6 +1,8 @@
 """The teaching path: what tutorials write, with their shapes and their masks, exact and trainable."""
 
 import itertools
+import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,3 +221,23 @@ def test_what_cannot_be_read_is_refused(
         scaled_dot_product_attention(q, x, x, **keywords)
     with pytest.raises(TypeError, match="v is None: give a torch tensor or a numpy array"):
         scaled_dot_product_attention(x, x, None)
+
+
+@pytest.mark.parametrize("array", [torch.tensor, np.array])
+def test_a_mask_of_floats_0_and_1_comes_with_a_warning_at_the_callers_line(array: Any) -> None:
+    mask = array([[1.0, 0.0], [1.0, 1.0]])
+    q, k, v = (array([[1.0, 2.0], [3.0, 4.0]]) for _ in range(3))
+    with pytest.warns(
+        UserWarning, match=r"only 0 and 1 was added to the scores; nothing is hidden by it\. .*bool"
+    ) as said:
+        _, weights = scaled_dot_product_attention(q, k, v, mask=mask)
+    assert said[0].filename == __file__
+    assert bool((weights > 0).all())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaled_dot_product_attention(q, k, v, mask=mask != 0)
+        scaled_dot_product_attention(q, k, v, bias=mask)
+    if array is torch.tensor:
+        with pytest.warns(UserWarning, match="only 0 and 1") as said:
+            ScaledDotProductAttention()(q, k, v, mask)
+        assert said[0].filename == __file__

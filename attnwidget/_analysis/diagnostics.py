@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -15,11 +15,12 @@ from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exactly
 from .._engine.softmax import exact_block, run_to_end
 from .._engine.stages import QUERIES, allowed_cells
-from .._rules.rules import ByIndex, whole
+from .._rules.rules import Bias, ByIndex, Keep, Rule, whole
 from .._tokens.inputs import never_read
 from .._utils.indexing import cuts
 from .._utils.readable import Readable
 from ..masks import causal
+from .added_masks import finding_added_mask
 from .mask_counts import MaskCounts, counting_allowed
 from .parity import CELLS_AT_ONCE, MAX_ROWS, Parity, comparing, sampled_rows, weights_of
 from .statistics import SATURATED as SATURATED_PEAK
@@ -27,10 +28,11 @@ from .statistics import UNIFORM as UNIFORM_PEAK
 from .statistics import Statistics, computing_statistics
 
 SINK = 0.95  # of the weight of each row, on the first key
-ALIKE = 1e-6  # between the weights of identical heads
+ALIKE = 1e-6  # of the largest weight of a row, between identical heads
 Severity = Literal["error", "warning", "note"]
 MAX_CELLS = 1 << 26  # of a head; in a larger one only some rows are examined
 FAR_BELOW = -1e4  # a masked score of −10,000 has weight 0 beside any other, in every dtype
+UNIFORM_ROW = "masked row made uniform"
 PADDING = re.compile(r"[\[<|]*(pad|padding|_pad_)[\]>|]*", re.IGNORECASE)
 SATURATED, UNIFORM = 0.9, 0.9  # shares of the rows from which the whole head counts as such
 ROW_SUM_TOLERANCES = {
@@ -92,8 +94,12 @@ def examining(head: Head, tokens: Sequence[str] | None) -> Generator[None, None,
         hint = never_read(len(tokens), att.shape.K)
         raise ValueError(f"there are {len(tokens):,} tokens but {att.shape.K:,} keys: give one for each key{hint}")
     counts = yield from counting_allowed(head)
+    found = yield from _found(_added_masks(head))
     broken = yield from _found(_not_finite(head))
-    found = list(broken)
+    added = [] if broken else (yield from _found(_biased_rows(head)))
+    broken += [one for one in added if one.kind != UNIFORM_ROW]
+    found += broken
+    found += [one for one in added if one.kind == UNIFORM_ROW]
     for part in (_masks(head, counts), _given_weights(head), _to_padding(head, counts, tokens)):
         found += yield from _found(part)
     compared = None
@@ -173,50 +179,67 @@ def _beyond_float16(head: Head) -> Iterator[Finding | None]:
         or not float(head.q.float().norm(dim=1).max()) * att.longest_key(head.batch, head.group) > largest
     ):
         return
-    for queries in sampled_rows(att):
-        S = exact_block(att, head.block(queries), "scores", None)
-        yield None
-        at = (S.abs() > largest).any(1).nonzero()[:, 0]
-        if len(at):
-            yield _beyond(
-                at * queries.step + queries.start,
-                "a model that computes them in float16 has NaN there. These weights are computed in float32",
-            )
-            return
+    lost = yield from _sampled_where(head, "scores", lambda S: S.abs() > largest)
+    if len(lost.places):
+        yield _beyond(
+            lost.places,
+            "a model that computes them in float16 has NaN there. These weights are computed in float32",
+            lost.of,
+        )
 
 
-def _beyond(queries: Tensor, so: str) -> Finding:
+class Sampled(NamedTuple):
+    """Some of the queries that were looked at: their places, and ` of 250 that were looked at` if they are not all."""
+
+    places: Tensor
+    of: str
+
+
+def _sampled_where(
+    head: Head, stage: Literal["scores", "scaled"], test: Callable[[Tensor], Tensor]
+) -> Generator[None, None, Sampled]:
+    """Return the sampled queries of a head with a number that passes a test; yields after some of them."""
+    places, count = [], 0
+    for queries in sampled_rows(head.att):
+        S = exact_block(head.att, head.block(queries), stage, None)
+        places.append(test(S).any(1).nonzero()[:, 0] * queries.step + queries.start)
+        count += len(queries)
+        yield
+    return Sampled(torch.cat(places), _looked_at(count, head.att.shape.Q))
+
+
+def _looked_at(count: int, total: int) -> str:
+    """Return words for a sample of the queries; "" if it is all of them."""
+    return f" of {count:,} that were looked at" if count < total else ""
+
+
+def _beyond(queries: Tensor, so: str, of: str = "") -> Finding:
     """Return the finding that products of these queries overflow in float16, and what that means."""
     count, largest = len(queries), torch.finfo(torch.float16).max
     return Finding(
         "scores beyond float16",
         "error",
         _places("query", queries),
-        f"{_count(count, 'query')} {'has' if count == 1 else 'have'} products of q and k beyond {largest:,.0f}, the "
-        f"largest number of float16: {so}",
+        f"{_count(count, 'query')}{of} {'has' if count == 1 else 'have'} products of q and k beyond {largest:,.0f}, "
+        f"the largest number of float16: {so}",
         "Scale q before the product, or compute the scores in float32 or bfloat16.",
         **_at("query", queries),
     )
 
 
 def _scores_not_finite(head: Head) -> Iterator[Finding | None]:
-    att = head.att
-    for queries in sampled_rows(att):
-        S = exact_block(att, head.block(queries), "scaled", None)
-        yield None
-        at = (~S.isfinite()).any(1).nonzero()[:, 0]
-        if len(at):
-            given, places = att.q is None, at * queries.step + queries.start
-            yield Finding(
-                "scores not finite",
-                "error",
-                _places("query", places),
-                f"{_count(len(at), 'query')} {'has' if len(at) == 1 else 'have'} scores that are NaN or infinite"
-                + ("" if given else " though q and k are finite: their products exceed float32"),
-                "Look at what computes the scores." if given else "Normalize q and k, or lower the scale.",
-                **_at("query", places),
-            )
-            return
+    lost = yield from _sampled_where(head, "scaled", lambda S: ~S.isfinite())
+    count, given = len(lost.places), head.att.q is None
+    if count:
+        yield Finding(
+            "scores not finite",
+            "error",
+            _places("query", lost.places),
+            f"{_count(count, 'query')}{lost.of} {'has' if count == 1 else 'have'} scores that are NaN or infinite"
+            + ("" if given else " though q and k are finite: their products exceed float32"),
+            "Look at what computes the scores." if given else "Normalize q and k, or lower the scale.",
+            **_at("query", lost.places),
+        )
 
 
 # Masks.
@@ -228,7 +251,7 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
     if att.source.gives == "weights" or (not att.rules.rules and not att.rules.by_score):
         return
     empty = (counts.by_query == 0).nonzero()[:, 0]
-    inverted = _inverted(counts, Q, K)
+    inverted = _inverted(counts, att)
     along = not inverted and _along_queries(counts, K)
     if inverted:
         yield inverted
@@ -241,6 +264,8 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
             "A padding mask blocks keys, so it varies along the last axis: give it as (B, K), or transpose it.",
             **_at("query", empty),
         )
+    elif len(empty) == Q and head.sink is None:
+        yield from _all_blocked(head)
     elif len(empty):
         yield Finding(
             "nothing allowed",
@@ -256,7 +281,7 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
             "Expected for padded queries; otherwise check the mask, or let each query see itself.",
             **_at("query", empty),
         )
-    elif att.witness is None and counts.total == Q * K > Q > 1 and _is_all_alike(att.options.mask):
+    elif att.witness is None and counts.total == Q * K > Q > 1 and any(map(_is_all_alike, att.rules.rules)):
         yield Finding(
             "mask hides nothing",
             "note",
@@ -265,27 +290,27 @@ def _masks(head: Head, counts: MaskCounts) -> Iterator[Finding | None]:
             "Expected for a text without padding; otherwise check how the mask was made.",
         )
     yield from _look_ahead(att, counts)
+    yield from _upside_down(att, counts)
     yield from _alignment(att)
-    yield from _finite_minus(head)
 
 
-def _is_all_alike(mask: object) -> bool:
-    """Return whether a mask of truth values says the same of every cell, in every sample and head."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not mask.numel():
+def _is_all_alike(rule: Rule) -> bool:
+    """Return whether a rule is a mask of truth values that says the same of every cell, in every sample and head."""
+    if not isinstance(rule, Keep) or rule.mask.dtype != torch.bool:
         return False
-    return bool((mask == mask.flatten()[0]).all())
+    return bool((rule.mask == rule.mask.flatten()[0]).all())
 
 
-def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
+def _inverted(counts: MaskCounts, att: AttentionBase) -> Finding | None:
     """Find a mask whose opposite makes sense: no query may see itself, or may attend only to likely padding."""
-    advice = "Invert it: mask_means='hide' if 1 or True blocks, 'keep' if it allows."
+    Q, K = att.shape.Q, att.shape.K
     if Q == K and Q > 1 and counts.diagonal == 0 and 0 < counts.total == counts.above:
         return Finding(
             "inverted mask",
             "error",
             "",
             "queries may attend only to keys after them, none to itself or to what came before",
-            advice,
+            _way_to_invert(att),
         )
     keys = (counts.by_key > 0).nonzero()[:, 0]
     if len(keys) == 0 or len(keys) == K:
@@ -297,10 +322,65 @@ def _inverted(counts: MaskCounts, Q: int, K: int) -> Finding | None:
             "warning",
             f"keys {first:,} to {K - 1:,}",
             f"all queries may attend to the last {len(keys):,} of {K:,} keys and to no earlier ones",
-            advice + " With this much padding on the left, that is expected.",
+            _way_to_invert(att) + " With this much padding on the left, that is expected.",
             key=first,
         )
     return None
+
+
+def _way_to_invert(att: AttentionBase) -> str:
+    """Return how to give the opposite of a mask, in the form in which it was given."""
+    options = att.options
+    name, given = ("bias", options.bias) if options.mask is None else ("mask", options.mask)
+    if att.witness is not None:
+        return "The model gives it so: True must mean may attend, as in torch's scaled_dot_product_attention."
+    if given is None:
+        return "Check the rules that were changed."
+    if any(isinstance(rule, Bias) and rule.name == name for rule in att.rules.rules):
+        return f"Invert it: mask={name} < 0 is True, may attend, where it now blocks."
+    if callable(given) and not hasattr(given, "__array__"):
+        return "Invert it: let the function return the opposite."
+    other = "keep" if options.mask_means == "hide" else "hide"
+    return f"Invert it: mask_means={other!r}, since 1 or True {'blocks' if other == 'hide' else 'allows'}."
+
+
+def _all_blocked(head: Head) -> Iterator[Finding | None]:
+    """Say that no query may attend to any key, and which of several rules that is."""
+    att, options = head.att, head.att.options
+    advice = "Check the mask: True in a bool mask means may attend."
+    others = [word for word, there in (("is_causal", options.is_causal), ("window", options.window)) if there]
+    others += [name for name, _ in options.extra_masks]
+    if options.mask is not None and others:
+        alone = replace(options, is_causal=False, window=None, extra_masks=())
+        one = att.replaced(alone, att.source, att.v).head(head.batch, head.head)
+        counts = yield from counting_allowed(one)
+        inverted = _inverted(counts, one.att)
+        if inverted:
+            advice = f"By the mask alone {inverted.message}. {inverted.advice}"
+        elif counts.total:
+            advice = f"The mask alone allows {counts.total:,} cells: it and {' and '.join(others)} exclude each other."
+    yield Finding(
+        "nothing allowed",
+        "warning" if att.witness is not None else "error",
+        "all queries",
+        "no query may attend to any key: weights and output are 0 here and in torch's SDPA. A softmax of −∞ alone "
+        "gives NaN, and one of finite numbers spreads the weight evenly",
+        advice,
+        query=0,
+    )
+
+
+def _upside_down(att: AttentionBase, counts: MaskCounts) -> Iterator[Finding]:
+    Q, K = att.shape.Q, att.shape.K
+    if Q != K or Q < 3 or not counts.diagonal or not counts.above or counts.total != counts.above + counts.diagonal:
+        return
+    yield Finding(
+        "mask hides the past",
+        "warning",
+        "",
+        "queries may attend only to themselves and to keys after them, none to what came before",
+        "If the model is causal, the mask is upside down: torch.tril instead of torch.triu, or is_causal=True.",
+    )
 
 
 def _along_queries(counts: MaskCounts, K: int) -> bool:
@@ -346,31 +426,57 @@ def _alignment(att: AttentionBase) -> Iterator[Finding]:
             "causal with Q ≠ K",
             "note",
             f"queries {K:,} to {Q - 1:,}",
-            f"is_causal counts from the upper left: queries from {K - 1:,} on see all {K:,} keys",
+            f"is_causal counts from the upper left: it hides no key from query {K - 1:,} and later ones",
             "If the queries are the last ones of a longer text, give masks.causal_lower_right(Q, K).",
             query=K,
         )
 
 
-def _finite_minus(head: Head) -> Iterator[Finding | None]:
-    """Find rows masked entirely by a large finite number, such as −1e9: the softmax makes them uniform."""
+def _added_masks(head: Head) -> Iterator[Finding | None]:
+    """Find masks and biases of numbers that hide nothing, such as a float mask of 0 and 1."""
+    for bias in head.att.rules.biases:
+        if isinstance(bias, Bias):
+            found = yield from finding_added_mask(head, bias)
+            if found is not None:
+                yield Finding(found.kind, found.severity, "", found.message, found.advice)
+
+
+def _biased_rows(head: Head) -> Iterator[Finding | None]:
+    """Find rows that a mask or bias makes NaN, and rows masked entirely by a large finite number, such as −1e9."""
     att = head.att
-    if not att.rules.biases or (head.sink is not None and head.sink > FAR_BELOW):
-        return  # a learned sink takes the weight
-    rows = []
-    for queries in sampled_rows(att) if is_long(att) else _pieces(att):
-        top = exact_block(att, head.block(queries), "masked", None).amax(1)
+    if not att.rules.biases:
+        return
+    tops = []
+    rows = sampled_rows(att) if is_long(att) else _pieces(att)
+    for queries in rows:
+        tops.append(exact_block(att, head.block(queries), "masked", None).amax(1))
         yield None
-        places = ((top <= FAR_BELOW) & (top != -inf)).nonzero()[:, 0]
-        rows.append(places * queries.step + queries.start)
-    found = torch.cat(rows)
+    places, top = torch.cat([torch.tensor([*queries], device=att.device) for queries in rows]), torch.cat(tops)
+    some = _looked_at(len(top), att.shape.Q)
+    for what, lost in (("NaN", top.isnan()), ("infinite", top == inf)):
+        found = places[lost]
+        if len(found):
+            yield Finding(
+                f"{what} in masked scores",
+                "error",
+                _places("query", found),
+                f"the mask or bias makes masked scores of {_count(len(found), 'query')}{some} "
+                f"{'NaN' if what == 'NaN' else '+∞'}, and so are the weights NaN",
+                "0 × −∞ is NaN: block with masked_fill(…, −∞), torch.where or a bool mask, not by a product."
+                if what == "NaN"
+                else "A mask hides by −∞, not by +∞: give -mask, or a bool mask.",
+                **_at("query", found),
+            )
+    if head.sink is not None and head.sink > FAR_BELOW:
+        return  # a learned sink takes the weight
+    found = places[(top <= FAR_BELOW) & (top != -inf)]
     if len(found):
         yield Finding(
-            "masked row made uniform",
+            UNIFORM_ROW,
             "error",
             _places("query", found),
-            f"{_count(len(found), 'query')} {'has' if len(found) == 1 else 'have'} every key masked by a finite number "
-            f"below {FAR_BELOW:,.0f}: the softmax spreads the weight over blocked keys instead of giving none",
+            f"{_count(len(found), 'query')}{some} {'has' if len(found) == 1 else 'have'} every key masked by a finite "
+            f"number below {FAR_BELOW:,.0f}: the softmax spreads the weight over blocked keys instead of giving none",
             "Block with a bool mask or with −∞, not with −1e9.",
             **_at("query", found),
         )
@@ -391,14 +497,16 @@ def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -
         return
     keys = torch.tensor(open_pads, device="cpu")
     share = yield from _weight_on(head, torch.tensor(real, device="cpu"), keys)
-    if share == 0:
+    if not share > 0:  # or NaN
         return
-    why = "by the tokens' names" if tokens is not None else "the last keys and values are all the same"
+    same = "keys" if head.v is None else "keys and values"
+    why = "by the tokens' names" if tokens is not None else f"the last {same} are all the same"
+    part = f"{share:.1%}" if share >= 0.0005 else "less than 0.1%"
     yield Finding(
         "attention to padding",
         "warning" if tokens is not None else "note",
         _places("key", keys),
-        f"{_count(len(open_pads), 'key')} of padding ({why}) may be attended to, and get {share:.1%} of the weight",
+        f"{_count(len(open_pads), 'key')} of padding ({why}) may be attended to, and get {part} of the weight",
         "Block them: mask=masks.padding(lengths), or attention_mask with mask_means='keep'.",
         key=open_pads[0],
     )
@@ -486,11 +594,11 @@ def _given_weights(head: Head) -> Iterator[Finding | None]:
             "softmax over the wrong axis",
             "error",
             "",
-            "columns sum to 1, and rows do not",
+            "all columns sum to 1, and not all rows do",
             "Take the softmax over the keys, the last axis (dim=-1), or transpose the weights.",
         )
         return
-    worst = int((sums - 1).abs().argmax())
+    worst = int(((sums - 1).abs() * off).nan_to_num().argmax())
     yield Finding(
         "rows do not sum to 1",
         "warning",
@@ -514,13 +622,13 @@ def _spread(head: Head) -> Iterator[Finding | None]:
         return
     of = f"of {found.several:,} queries" + (" that were looked at" if is_long(att) else "")
     if found.saturated >= SATURATED * found.several:
-        spread = f", and scaled scores have variance {found.variance:,.0f}" if found.variance else ""
+        spread = f", and scaled scores have variance {found.variance:,.3g}" if found.variance else ""
         unscaled = att.shape.D is not None and abs(att.scale) > 2 * att.shape.D**-0.5
         yield Finding(
             "saturation",
             "warning" if unscaled else "note",
             "",
-            f"{found.saturated:,} {of} give one key 99 % of their weight{spread}",
+            f"{found.saturated:,} {of} give one key at least 99 % of their weight{spread}",
             "Almost no gradient reaches q and k. "
             + ("Divide the scores by √D." if unscaled else "A trained head may do so; a new one should not."),
         )
@@ -529,7 +637,7 @@ def _spread(head: Head) -> Iterator[Finding | None]:
             "uniform rows",
             "note",
             "",
-            f"{found.uniform:,} {of} give all their keys equal weights, to a thousandth",
+            f"{found.uniform:,} {of} weight their keys evenly: none has over 1.001 × the mean",
             "Usual before training; afterwards check that q and k are not all zero, and the scale.",
         )
 
@@ -543,11 +651,13 @@ def _others(head: Head) -> Iterator[Finding | None]:
     several = (own > 0).sum(1) > 1
     first = own[several, 0] / own[several].sum(1)
     if Q > 1 and len(first) > 1 and float(first.min()) >= SINK:
+        mean = 100 * float(first.mean())
+        share = "over 99" if mean > 99 else f"{mean:.0f}"
         yield Finding(
             "attention sink",
             "note",
             "",
-            f"the first key has {100 * float(first.mean()):.0f} % of the weight of the {len(first)} queries looked at",
+            f"the first key has {share} % of the weight of the {len(first)} queries looked at",
             'Usual for some heads of a trained model, which then add little (Xiao et al. 2023, "Efficient Streaming '
             'Language Models with Attention Sinks"): set the first token aside to see the rest.',
             key=0,
@@ -559,7 +669,9 @@ def _others(head: Head) -> Iterator[Finding | None]:
     for other in range(att.shape.H):
         beside = head._replace(head=other)
         differences = ((_rows_of(beside, [row]) - one).abs().max() for row, one in zip(rows, own, strict=True))
-        if other != head.head and all(float(difference) <= ALIKE for difference in differences):
+        if other != head.head and all(
+            float(difference) <= ALIKE * float(one.max()) for difference, one in zip(differences, own, strict=True)
+        ):
             alike.append(other)
         yield None
     if alike:
@@ -628,8 +740,8 @@ def _parity_finding(found: Parity | None) -> Iterator[Finding]:
         "not torch's result",
         "warning",
         "",
-        f"the output differs from torch's scaled_dot_product_attention by up to {found.difference:.2g} in "
-        f"{found.queries:,} queries",
+        f"the output differs from torch's scaled_dot_product_attention by up to {found.difference:.2g} in the "
+        f"{_count(found.queries, 'query')} that {'was' if found.queries == 1 else 'were'} compared",
         "In half types torch rounds between steps; otherwise please report it, with the shapes.",
     )
 

@@ -21,7 +21,7 @@ class MaskCounts:
     """The allowed cells of one head, counted.
 
     by_query: (Q,) int64, the number of keys of each query. by_key: (K,) int64, the number of queries of each key.
-    above: the number of allowed cells after the query's own position; above_at: one of them, (query, key).
+    above: the number of allowed cells after the query's own position; above_at: the first of them, (query, key).
     diagonal: the number of allowed cells at it.
     """
 
@@ -119,7 +119,7 @@ def _counted(head: Head) -> Generator[None, None, MaskCounts]:
                 by_key[keys.start : keys.stop] += len(rows)
                 if keys.start >= rows.stop:
                     above += len(rows) * len(keys)
-                    above_at = above_at or (rows.start, keys.start)
+                    above_at = min(above_at or (Q, K), (rows.start, keys.start))
                 continue
             cells = whole(found, rows, keys, att.device)
             by_query[rows.start : rows.stop] += cells.sum(1, dtype=torch.int32)
@@ -128,7 +128,8 @@ def _counted(head: Head) -> Generator[None, None, MaskCounts]:
             diagonal += int(cells.diagonal(offset).sum()) if -len(rows) < offset < len(keys) else 0
             later = cells.triu(offset + 1)
             above += int(later.sum())
-            if above_at is None and bool(later.any()):
+            if (above_at is None or above_at[0] >= rows.start) and bool(later.any()):
                 row, column = later.nonzero()[0].tolist()
-                above_at = rows.start + row, keys.start + column
+                place = rows.start + row, keys.start + column
+                above_at = place if above_at is None else min(above_at, place)
     return MaskCounts(by_query, by_key, above, above_at, diagonal)

@@ -45,7 +45,7 @@ class Statistics(Readable):
     sink: (Q,) the weight of the learned sink; None without learned sinks.
     empty_rows: the number of fully masked queries.
     saturated_rows: the number of queries with a peak ≥ 0.99 and several allowed keys: almost no gradient.
-    uniform_rows: the number of queries with equal weights on several allowed keys, to a thousandth.
+    uniform_rows: the number of queries with several allowed keys, none with over 1.001 times their mean weight.
 
     >>> import torch
     >>> from attnwidget import Attention

@@ -108,7 +108,7 @@ class AttentionOptions:
         given: dict[str, Any] = {
             "causal": self.is_causal,
             f"window {self.window}": self.window,
-            "masked": self.mask is not None,
+            "mask added" if "float" in str(getattr(self.mask, "dtype", "")) else "masked": self.mask is not None,
         }
         given |= {"biased": self.bias is not None, f"softcap {self.softcap}": self.softcap}
         given |= {"learned sinks": self.sinks is not None}

@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 READ = 1 << 16  # numbers of a tensor that are read to notice changes that torch does not count
 _shared: dict[int, StorageWeakRef] = {}  # memory that others may write to, such as numpy, by its address
 HERE = str(Path(__file__).parent.parent) + os.sep
+OF_MODULES = str(torch.nn.modules.module.__file__)  # a module is called from there
 
 
 def note_shared(x: Tensor) -> None:
@@ -80,8 +81,8 @@ class MutationGuard:
 
 
 def levels_to_the_caller() -> int:
-    """Count the frames up to the code that called this package."""
+    """Count the frames up to the code that called this package, or one of its modules."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((HERE, OF_MODULES)):
         frame, level = frame.f_back, level + 1
     return level

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from allocations import PeakBytes
 from tolerance import approx, rounding, together
 
-from attnwidget import Attention, load_sample, masks
+from attnwidget import Attention, capture, load_sample, masks
 from attnwidget._analysis import diagnostics, parity
 from attnwidget._engine.softmax import run_to_end
 
@@ -58,6 +59,9 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "off by one": ("look-ahead", {"mask": torch.ones(Q, Q).tril(1).bool()}),
     "one leak": ("look-ahead", {"mask": LOWER | (torch.eye(Q).roll(3, 1).bool() & (torch.arange(Q) == 7))}),
     "an empty row": ("nothing allowed", {"mask": LOWER & (torch.arange(Q) != 0)}),
+    "the future alone": ("mask hides the past", {"mask": LOWER.mT}),
+    "zero times infinity": ("NaN in masked scores", {"mask": (1 - LOWER.float()) * -torch.inf}),
+    "plus infinity": ("infinite in masked scores", {"mask": torch.where(LOWER, 0.0, torch.inf)}),
     "minus a billion": ("masked row made uniform", {"mask": torch.where(torch.arange(Q) == 3, -1e9, 0.0)[:, None]}),
 }
 
@@ -72,6 +76,101 @@ def expanded(keywords: dict[str, Any]) -> dict[str, Any]:
     """Masks of one number a row are written out for all keys."""
     mask = keywords["mask"]
     return keywords | {"mask": mask.expand(Q, Q).clone() if mask.ndim == 2 else mask}
+
+
+ADDED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "floats 0 and 1": ("error", "mask of only 0 and 1", {"mask": LOWER.float()}),
+    "of a half type": ("error", "mask of only 0 and 1", {"mask": LOWER.half()}),
+    "of another package": ("error", "mask of only 0 and 1", {"mask": LOWER.double().numpy()}),
+    "0 and 1 for padding": ("error", "mask of only 0 and 1", {"mask": PADDED.float()}),
+    "0 and −1": ("error", "mask of only −1 and 0", {"mask": LOWER.float() - 1}),
+    "the wrong sign": ("error", "mask of only 0 and 1e+09", {"mask": torch.where(LOWER, 0, 1e9)}),
+    "0 and −5": ("warning", "mask of only −5 and 0", {"mask": torch.where(LOWER, 0, -5.0)}),
+    "one number": ("warning", "mask of only 1", {"mask": torch.ones(Q, Q)}),
+    "one number a query": (
+        "warning",
+        "mask of one number a query",
+        {"mask": torch.arange(Q).float()[:, None].expand(Q, Q)},
+    ),
+    "nothing": ("note", "mask of only 0", {"mask": torch.zeros(Q, Q)}),
+    "0 and 1 in a bias": ("warning", "bias of only 0 and 1", {"bias": LOWER.float()}),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_mask_of_added_numbers_that_hides_nothing_is_the_first_finding(name: str) -> None:
+    severity, kind, keywords = ADDED[name]
+    found = make(**keywords).check()
+    assert [(finding.severity, finding.kind) for finding in found] == [(severity, kind)]
+    ways = (
+        re.findall(r"mask=(.+?)(?=[;,.] |, mask_means|\.$|$)", found[0].advice)
+        if "should hide" in found[0].advice
+        else []
+    )
+    assert len(ways) == (2 if "should hide" in found[0].advice else 0)
+    for way in ways:  # the advice, tried as it stands, hides one of the two numbers
+        meant = eval(way, {**keywords})
+        then = make(mask=meant)
+        assert "of only" not in str(then.check())
+        assert then.block("allowed").sum() in (LOWER.sum(), (~LOWER).sum(), 8 * Q)
+
+
+def test_a_mask_of_0_and_1_is_found_in_the_sample_without_padding_and_before_all_else() -> None:
+    q, k, v = torch.randn(3, 2, 4, Q, 8)
+    padding = torch.ones(2, Q)
+    padding[1, 9:] = 0
+    q[0, 0, 3, 0] = torch.nan
+    att = Attention(q, k, v, mask=padding)
+    assert [finding.kind for finding in att.check()][:2] == ["mask of only 0 and 1", "NaN in q"]
+    assert kinds(att.what_if({"mask": False}), head=1) == []
+    by_head = torch.stack([LOWER.float(), torch.where(LOWER, 0, -torch.inf)])[None]
+    att = Attention(*torch.randn(2, 1, 2, Q, 8), mask=by_head)
+    assert (kinds(att), kinds(att, head=1)) == (["mask of only 0 and 1"], [])
+    assert kinds(Attention.from_scores(torch.randn(Q, Q), mask=LOWER.float())) == ["mask of only 0 and 1"]
+
+
+def test_a_mask_of_0_and_1_that_a_model_adds_is_found_and_its_zeros_for_a_text_without_padding_are_not() -> None:
+    class Own(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    model, (q, k, v) = Own(), torch.randn(3, 1, 2, Q, 8)
+    with capture(model) as cap:
+        model(q, k, v, LOWER.float())
+    found = cap.widget().findings[0]
+    assert (found["severity"], found["kind"]) == ("warning", "mask of only 0 and 1")
+    assert found["message"].startswith("the model added a mask of only 0 and 1 to the scores")
+    with capture(model) as cap:
+        model(q, k, v, torch.zeros(Q, Q))
+    assert cap.widget().findings == []
+
+
+def test_where_nothing_is_allowed_the_mask_that_is_inverted_is_named() -> None:
+    (finding,) = make(mask=~LOWER, is_causal=True).check()
+    assert (finding.kind, finding.severity) == ("nothing allowed", "error")
+    assert finding.advice.startswith("By the mask alone queries may attend only to keys after them")
+    assert make(mask=~LOWER, mask_means="hide", is_causal=True).check() == []  # as advised
+    far = (torch.arange(Q)[:, None] - torch.arange(Q)).abs() >= 6
+    (finding,) = make(mask=far, window=3).check()
+    assert finding.advice == f"The mask alone allows {int(far.sum())} cells: it and window exclude each other."
+    (finding,) = make(mask=torch.zeros(Q, Q).bool()).check()
+    assert "True in a bool mask means may attend" in finding.advice
+
+
+@pytest.mark.parametrize("mask", [~LOWER, torch.where(LOWER, -torch.inf, 0), LOWER.int(), lambda b, h, q, k: k > q])
+def test_the_advice_for_an_inverted_mask_inverts_it(mask: Any) -> None:
+    given: dict[str, Any] = {"mask": mask} | (
+        {"mask_means": "hide"} if getattr(mask, "dtype", 0) == torch.int32 else {}
+    )
+    (finding,) = make(**given).check()
+    if "mask_means=" in finding.advice:
+        given["mask_means"] = "keep" if "'keep'" in finding.advice else "hide"
+    elif "mask < 0" in finding.advice:
+        given["mask"] = mask < 0
+    else:
+        assert finding.advice == "Invert it: let the function return the opposite."
+        given["mask"] = lambda b, h, q, k: ~mask(b, h, q, k)
+    assert torch.equal(make(**given).block("allowed"), LOWER)
 
 
 def test_causal_alignment() -> None:
@@ -129,6 +228,8 @@ def test_given_weights() -> None:
     assert kinds(Attention.from_weights(torch.dropout(weights, 0.5, train=True))) == ["rows do not sum to 1"]
     emptied = weights.masked_fill(torch.arange(Q)[:, None] == 3, 0)
     assert Attention.from_weights(emptied).check() == []
+    (finding,) = Attention.from_weights(torch.where(torch.arange(Q)[:, None] == 5, 1.3, 1) * emptied).check()
+    assert (finding.query, finding.message) == (5, "the row of query 5 sums to 1.3")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_options_tell_what_was_given() -> None:
     assert (options.window, options.scale, options.softcap, options.bias) == (3, 2.0, None, None)
     assert options.mask.data_ptr() == mask.data_ptr()
     assert not options.mask.requires_grad
-    assert options.describe() == ("window 3", "masked")
+    assert options.describe() == ("window 3", "mask added")
     with pytest.raises(AttributeError):
         options.window = 4
 

@@ -30,14 +30,22 @@ export function countOf(findings: readonly Finding[]): string {
 const SIGNS = { error: "✕", warning: "!", note: "i" } as const;
 const wanted = new WeakSet<HTMLElement>(); // widgets that should show the list once it exists
 
-/** The number of findings, in the toolbar of every view; nothing without findings. */
+/** Return the kind of the first finding if it is an error, and the number of all others; else their number. */
+function firstOf(findings: readonly Finding[]): string {
+  const { kind, severity } = findings[0]!;
+  if (severity !== "error") return countOf(findings);
+  const others = findings.filter(({ severity }) => severity !== "note").length - 1;
+  return `${sentenceCase(kind)}${others > 0 ? ` and ${others} more` : ""}`;
+}
+
+/** The findings in short, in the toolbar of every view; nothing without findings. */
 export function FindingsBadge({ ui, isFolded = false }: { ui: Ui; isFolded?: boolean }) {
   const findings = findingsOf(ui);
   if (findings === null || findings.length === 0) {
     return <CheckedBadge ui={ui} isExamined={findings !== null} isShort={isFolded || ui.mode.value === "narrow"} />;
   }
   const severity = findings[0]!.severity;
-  const text = countOf(findings);
+  const text = isFolded || ui.mode.value === "narrow" ? countOf(findings) : firstOf(findings);
   return (
     <button
       type="button"
@@ -50,6 +58,21 @@ export function FindingsBadge({ ui, isFolded = false }: { ui: Ui; isFolded?: boo
       <i aria-hidden="true">{SIGNS[severity]}</i>
       {ui.mode.value === "narrow" ? text.split(" ")[0] : text}
       {ui.mode.value === "narrow" && <span class="aw-visually-hidden"> {text.split(" ")[1]}</span>}
+    </button>
+  );
+}
+
+/** The sentence of the first finding, if it is an error, beside a picture that it makes doubtful. */
+export function ErrorSaid({ ui }: { ui: Ui }) {
+  const first = findingsOf(ui)?.[0];
+  if (first?.severity !== "error") return null;
+  return (
+    <button type="button" class="aw-error-said" title={first.advice} onClick={() => lookAtFindings(ui)}>
+      <i aria-hidden="true">{SIGNS.error}</i>
+      <span>
+        {sentenceCase(first.message)}
+        {first.where !== "" && ` (${first.where})`}.
+      </span>
     </button>
   );
 }

@@ -24,6 +24,7 @@ import type { Label, Labels } from "../text/labels";
 import { SINK, SINK_TITLE } from "../text/words";
 import { BlockPanel, SegmentMark, showsBlock } from "./block-panel";
 import { mount, part, Token, type View } from "./dom";
+import { ErrorSaid } from "./findings";
 import { GoTo, goToPlace } from "./goto";
 import { headWords, isNamed, sentence } from "./phrases";
 import { Named, placeText } from "./place";
@@ -219,6 +220,7 @@ function List({ ui, choice, pins, together, most, pooled }: PanelProps & { most:
       <>
         <div class="aw-panel-head" />
         {target === null && <p class="aw-prompt">Point at a row to see its keys. Click to pin it.</p>}
+        {target === null && <ErrorSaid ui={ui} />}
         {target === null && together === null && <StrongestLink ui={ui} />}
       </>
     );

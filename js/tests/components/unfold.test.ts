@@ -72,9 +72,11 @@ const open = (changes: Partial<Traits> = {}, options: HostOptions = {}) => {
 };
 
 describe("findings", () => {
-  test.each(["heatmap", "graph", "stages"] as const)("are counted in the %s", async (view) => {
+  test.each(["heatmap", "graph", "stages"] as const)("are named or counted in the %s", async (view) => {
     const found = await open({ view, findings: FINDINGS });
-    expect(found.view.text("[data-aw=badge]")).toBe("✕ 2 findings");
+    expect(found.view.text("[data-aw=badge]")).toBe("✕ NaN in q and 1 more");
+    const warned = await open({ view, findings: FINDINGS.slice(1) });
+    expect(warned.view.text("[data-aw=badge]")).toBe("! 1 finding");
   });
 
   test("are not where there are none, nor another head's", async () => {
@@ -101,6 +103,17 @@ describe("findings", () => {
     view.button("query 1, key 3 first").click();
     await settle();
     expect(host.saved.at(-1)).toEqual({ query: 1, key: 3 });
+  });
+
+  test("an error is said beside the picture, and leads to the list", async () => {
+    const { host, view } = await open({ view: "heatmap", findings: FINDINGS });
+    const said = view.find<HTMLButtonElement>("[data-aw=panel] .aw-error-said");
+    expect(said.textContent).toBe("✕q holds NaN at 1 query (query 2).");
+    said.click();
+    await settle();
+    expect(host.saved.at(-1)).toEqual({ view: "stages" });
+    const warned = await open({ view: "heatmap", findings: FINDINGS.slice(1) });
+    expect(warned.view.all(".aw-error-said")).toHaveLength(0);
   });
 
   test("the badge leads to the list", async () => {
