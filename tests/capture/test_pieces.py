@@ -232,3 +232,52 @@ def test_choices_and_files_know_the_whole(tmp_path: object) -> None:
     whole.save(f"{tmp_path}/cap.safetensors")
     again = Capture.load(f"{tmp_path}/cap.safetensors")
     assert torch.equal(weights(again.calls["layers.1"]), weights(whole.calls["layers.1"]))
+
+
+class Sliced(nn.Module):
+    """Heads merged with samples, some entries at a time, as diffusers' `enable_attention_slicing` computes them."""
+
+    def __init__(self, heads: int, size: int, heads_first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.of_head, self.size, self.heads_first = heads, size, heads_first
+        self.q, self.k, self.v = (nn.Linear(8 * heads, 8 * heads) for _ in range(3))
+
+    def merged(self, x: Tensor) -> Tensor:
+        x = x.unflatten(-1, (self.of_head, 8))
+        return x.permute(2, 0, 1, 3).flatten(0, 1) if self.heads_first else x.transpose(1, 2).flatten(0, 1)
+
+    def apart(self, x: Tensor, samples: int) -> Tensor:
+        if self.heads_first:
+            return x.unflatten(0, (self.of_head, samples)).transpose(0, 1)
+        return x.unflatten(0, (samples, self.of_head))
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        q, k, v = self.merged(self.q(x)), self.merged(self.k(source)), self.merged(self.v(source))
+        self.weights = self.apart(scores(q, k).softmax(-1), len(x))
+        output = torch.zeros_like(q)
+        for i in range(0, len(q), self.size):
+            some = slice(i, i + self.size)
+            buffer = torch.empty(len(q[some]), q.shape[1], k.shape[1])
+            found = torch.baddbmm(buffer, q[some], k[some].mT, beta=0, alpha=D**-0.5).softmax(-1)
+            output[some] = found @ v[some]
+        return self.apart(output, len(x)).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "samples", "size", "queries", "keys"),
+    [(4, 2, 1, 9, 9), (4, 3, 2, 9, 7), (2, 3, 4, 5, 5), (4, 2, 1, 1, 7), (4, 1, 3, 1, 1), (1, 3, 1, 9, 9)],
+)
+def test_slices_of_heads_merged_with_samples_are_one_map(
+    heads: int, samples: int, size: int, queries: int, keys: int, heads_first: bool
+) -> None:
+    model = Sliced(heads, size, heads_first).eval()
+    x, source = torch.randn(samples, queries, 8 * heads), torch.randn(samples, keys, 8 * heads)
+    with torch.no_grad():
+        plain = model(x, source)
+        cap = capture(model)
+        assert torch.equal(cap(x, source), plain)
+    assert not cap.skipped
+    (att,) = cap.calls.values()
+    assert (weights(att) - model.weights).abs().max() < 1e-6

@@ -40,10 +40,15 @@ class ProcessHeads:
 
 
 class HeadsApart(NamedTuple):
-    """How far apart in memory the heads of a tensor are, and their number; None and 0 if unknown."""
+    """An axis of heads, or of heads merged with samples, that a tensor is a slice of.
 
-    step: int | None
-    heads: int
+    Its index is (before · heads + head) · inside + after, where before and after are numbers of samples.
+    """
+
+    step: int | None  # how far apart in memory its entries are; None: no such axis is known
+    heads: int = 0  # 0: whether its entries are heads is unknown
+    inside: int = 1
+    entries: int = 0
 
 
 @dataclass

@@ -71,8 +71,9 @@ class Pieces:
         first, last = self.pieces[0].call, self.pieces[-1].call
         if call.q.data_ptr() == last.q.data_ptr() or _settings_of(call) != _settings_of(first):
             return False
-        same = call.q.shape[:2] == first.q.shape[:2] and call.q.shape[3] == first.q.shape[3]
-        return same and call.k.shape[:2] == first.k.shape[:2] and _memory_of(call) == self._memory
+        same = call.q.shape[:2] == first.q.shape[:2] and call.k.shape[:2] == first.k.shape[:2]
+        same |= _slice_axis(call) is not None and _slice_axis(first) is not None
+        return same and call.q.shape[3] == first.q.shape[3] and _memory_of(call) == self._memory
 
     def are_one_with(self, call: ObservedCall, masks: Callable[[Any], Any]) -> bool:
         """Return whether these calls and one more are pieces of one attention, whatever their outputs are.
@@ -121,7 +122,8 @@ class Pieces:
         if len(self.pieces) < 2 or not all(_has_whole_output(one) for one in self.pieces):
             return None
         try:
-            runs = [_joined_queries(run, masks) for run in _runs_of_queries(self.pieces)]
+            entries = [entry for one in self.pieces for entry in _entries_of(one)]
+            runs = [_joined_queries(run, masks) for run in _runs_of_queries(entries)]
             while len(runs) > 1:
                 joined = _joined_along_an_axis(runs)
                 if joined is None:
@@ -149,7 +151,8 @@ def may_be_piece(call: ObservedCall) -> bool:
     around = heads if H > 1 and heads > rows else samples if B > 1 else size  # of what a row of queries lies in
     has_queries = Q * rows < around
     has_heads = H == 1 and rows >= 2 * D
-    return has_queries or has_heads or (B == 1 and H > 1 and size >= 2 * _extent(q))
+    is_slice = B * H > 1 and size > _extent(q) and _slice_axis(call) is not None
+    return has_queries or has_heads or is_slice or (B == 1 and H > 1 and size >= 2 * _extent(q))
 
 
 def _extent(x: Tensor) -> int:
@@ -256,6 +259,36 @@ def _with_size(x: Tensor, axis: int, size: int, step: int) -> Tensor:
 # Along heads and samples.
 
 
+def _slice_axis(call: ObservedCall) -> int | None:
+    """Return the axis of q that is a slice of an axis of heads merged with samples; None if there is none."""
+    B, H = call.q.shape[:2]
+    known = _heads_apart(call)
+    if known.step is None or min(B, H) > 1 or call.sinks is not None:
+        return None
+    axis = int(H > 1)
+    return axis if B * H == 1 or call.q.stride(axis) == known.step else None
+
+
+def _entries_of(one: AttentionPiece) -> list[AttentionPiece]:
+    """Return the entries of a slice of heads merged with samples, each as a piece; a piece that is none as it is."""
+    call, axis = one.call, _slice_axis(one.call)
+    count = call.q.shape[0] * call.q.shape[1]
+    known = _heads_apart(call)
+    if axis is None or count == 1 or (axis == 1 and known.inside == 1 and count == known.heads):
+        return [one]
+
+    def entry(x: Any, i: int) -> Any:
+        return x.narrow(axis, i, 1) if isinstance(x, Tensor) and x.shape[axis] > 1 else x
+
+    names = "q", "k", "v", "mask", "bias"
+    return [
+        AttentionPiece(
+            replace(call, **{name: entry(getattr(call, name), i) for name in names}), one.output.narrow(axis, i, 1)
+        )
+        for i in range(count)
+    ]
+
+
 def _joined_along_an_axis(pieces: Sequence[AttentionPiece]) -> list[AttentionPiece] | None:
     """Return fewer pieces: those at even distances in memory as one each; None if there is no such order."""
     calls = [one.call for one in pieces]
@@ -267,7 +300,7 @@ def _joined_along_an_axis(pieces: Sequence[AttentionPiece]) -> list[AttentionPie
     count = next((i + 1 for i, step in enumerate(steps) if step != steps[0]), len(pieces))
     axis, most = _axis_of(calls[0], steps[0], count)
     count = min(count, most)
-    if axis is None or len(pieces) % count:
+    if axis is None or count < 2 or len(pieces) % count:
         return None
     groups = [pieces[i : i + count] for i in range(0, len(pieces), count)]
     joined = [_joined_group(group, axis) for group in groups]
@@ -284,8 +317,13 @@ def _axis_of(call: ObservedCall, step: int, count: int) -> tuple[int | None, int
     if H == 1 and step == D and each == 1 and rows >= count * D and (Q > 1 or rows > D):
         return 1, count  # parts of the features
     known = _heads_apart(call)
-    if H == 1 and known.step == step:
-        return 1, known.heads
+    if H == 1 and known.step is not None:
+        if step == known.step and known.inside > 1:
+            return (0 if B == 1 else None), known.inside
+        if step == known.step * known.inside and known.heads > 1:
+            return 1, known.heads
+        if step >= known.step and known.heads <= 1:  # where heads are unknown, all are samples, as in `layout_of`
+            return (0 if B == 1 else None), count
     return 0 if B == 1 and H > 1 and step >= _extent(call.q) else None, count
 
 

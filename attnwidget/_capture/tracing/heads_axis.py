@@ -36,18 +36,20 @@ class HeadsAxes:
     def __init__(self) -> None:
         self._known: Any = WeakIdKeyDictionary()
         self._sources: Any = WeakIdKeyDictionary()  # of tensors with heads times a number, and the number
+        self._slices: Any = WeakIdKeyDictionary()  # of an axis of heads, or of the first of three axes: that axis
 
     def of(self, x: Any) -> HeadsAxis | None:
         """Return what is known about a tensor; None if nothing."""
         return self._known.get(x) if isinstance(x, Tensor) and self._known else None
 
     def apart(self, x: Tensor) -> HeadsApart:
-        """Return how far apart in memory heads are, if x may be one of them and that was seen."""
+        """Return the axis of heads, alone or merged with samples, that x is a slice of, if that was seen."""
+        found: HeadsApart | None = self._slices.get(x) if self._slices else None
         whole = x._base
         known = self.of(whole)
-        if whole is None or known is None or (known.axes, known.inside) != (1, 1):
-            return HeadsApart(None, 0)
-        return HeadsApart(whole.stride(known.axis), known.heads if whole.shape[known.axis] == known.heads else 0)
+        if found is not None and (found.heads or whole is None or known is None):
+            return found
+        return HeadsApart(None) if whole is None or known is None or known.axes > 1 else _axis_in_memory(known, whole)
 
     def source_of(self, x: Tensor) -> tuple[Tensor, float]:
         """Return the tensor that was multiplied by a number to make x, and the number; x itself and 1 if none was."""
@@ -60,6 +62,7 @@ class HeadsAxes:
         if step is None or not args:
             return
         try:
+            self._trace_slices(func, result, args, kwargs)
             if isinstance(result, tuple | list):
                 self._trace_parts(func, result, args, kwargs)
             elif isinstance(result, Tensor):
@@ -72,15 +75,59 @@ class HeadsAxes:
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
             return  # called in an unknown way
 
+    def _trace_slices(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note slices along an axis of heads, or along the first of three axes, which may have heads."""
+        x = args[0]
+        if not isinstance(x, Tensor):
+            return
+        before = self._slices.get(x) if self._slices else None
+        if func in SLICES:
+            known = self.of(x)
+            if (known is None and x.ndim != 3) or (known is not None and known.axes > 1):
+                return
+            axis = 0 if known is None else known.axis
+            if _sliced_axis(func, x, args[1:], kwargs) == axis:
+                found = HeadsApart(x.stride(0), entries=x.shape[0]) if known is None else _axis_in_memory(known, x)
+                for part in result if isinstance(result, tuple | list) else (result,):
+                    self._slices[part] = before if before is not None and not found.heads else found
+                return
+        if before is None or not isinstance(result, Tensor) or result.numel() != x.numel():
+            return
+        if result.data_ptr() == x.data_ptr():  # a view of all of it
+            self._slices[result] = before
+
     def _trace_parts(self, func: Any, parts: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         known, place = self.of(args[0]), 1 if func in UNBINDS else 2
         if known is None or func not in UNBINDS | SPLITS:
             return
         axis = int(args[place] if len(args) > place else kwargs.get("dim", 0)) % args[0].ndim
-        if axis != known.axis:
+        if len(parts) == 1 and func in SPLITS:
+            self._known[parts[0]] = known
+        elif axis != known.axis:
             left = func in UNBINDS and axis < known.axis
             for part in parts:
                 self._known[part] = replace(known, axis=known.axis - left)
+
+
+def _axis_in_memory(known: HeadsAxis, x: Tensor) -> HeadsApart:
+    return HeadsApart(x.stride(known.axis), known.heads, known.inside, x.shape[known.axis])
+
+
+def _sliced_axis(func: Any, x: Tensor, others: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Return the axis of x of which a function takes a slice or one entry; None if that is not a single axis."""
+    if func not in TAKES:
+        place = 0 if func in UNBINDS or func in WITH_AXIS_FIRST else 1
+        return int(others[place] if len(others) > place else kwargs.get("dim", 0)) % x.ndim
+    index = others[0] if isinstance(others[0], tuple) else (others[0],)
+    if any(one is Ellipsis or not (one is None or type(one) is int or isinstance(one, slice)) for one in index):
+        return None
+    given = [one for one in index if one is not None]
+    taken = [
+        axis
+        for axis, one in enumerate(given)
+        if not isinstance(one, slice) or len(range(*one.indices(x.shape[axis]))) < x.shape[axis]
+    ]
+    return taken[0] if len(taken) == 1 else None
 
 
 def _factor_of(func: Any, args: tuple[Any, ...]) -> float | None:
@@ -101,8 +148,10 @@ def order_of(func: Any, axes: int, others: tuple[Any, ...], kwargs: dict[str, An
 # The effect of each function on an axis of heads; None: it has none, or the effect is unknown.
 
 
-def _reshape(known: HeadsAxis | None, result: Tensor, x: Tensor, *_: Any) -> HeadsAxis | None:
+def _reshape(known: HeadsAxis | None, result: Tensor, x: Tensor, func: Any, *_: Any) -> HeadsAxis | None:
     before, after = tuple(x.shape), tuple(result.shape)
+    if known is None and func in SPLITS_AXES and after == (*before[:-1], 1, *before[-1:]):
+        return HeadsAxis(len(before) - 1, 1)
     if known is None:
         return _split(before, after)
     if before == after:
@@ -168,6 +217,10 @@ def _take(
     return None
 
 
+def _nothing(*_: Any) -> None:
+    """Return None: the axis of heads is not followed."""
+
+
 def _join(
     _: Any, result: Tensor, parts: Any, func: Any, others: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> HeadsAxis | None:
@@ -203,6 +256,9 @@ PERMUTATIONS = functions("transpose", "permute", "swapaxes", "swapdims", "movedi
 PRODUCTS, QUOTIENTS = functions("mul", "__mul__", "__rmul__"), functions("div", "__truediv__")
 WIDE = torch.float32, torch.float64  # a product in another type has lost digits
 UNBINDS, SPLITS = functions("unbind"), functions("split", "chunk", "tensor_split")
+TAKES, WITH_AXIS_FIRST = functions("__getitem__"), functions("narrow", "select")
+SPLITS_AXES = functions("view", "reshape", "unflatten")
+SLICES = TAKES | WITH_AXIS_FIRST | UNBINDS | SPLITS
 Step = Callable[..., HeadsAxis | None]
 HEADS_STEPS: dict[Any, Step] = {
     **dict.fromkeys(functions("view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze"), _reshape),
@@ -214,7 +270,8 @@ HEADS_STEPS: dict[Any, Step] = {
     **dict.fromkeys(
         functions("mul_", "__imul__", "div_", "normalize", "rms_norm", "layer_norm", "flip", "roll"), _keep
     ),
-    **dict.fromkeys(functions("__getitem__"), _take),
+    **dict.fromkeys(TAKES, _take),
+    **dict.fromkeys(WITH_AXIS_FIRST, _nothing),
     **dict.fromkeys(functions("cat", "concat", "stack"), _join),
     **dict.fromkeys(UNBINDS | SPLITS, _keep),
 }

@@ -317,8 +317,11 @@ class ScoreTracer(ScoreOperations):
         return None if tuple(layout.batch) == batch and layout.is_plain and len(batch) == 2 else layout
 
     def heads_apart(self, query: Tensor) -> HeadsApart:
-        """Return how far apart in memory heads are, if q may be one of them and that was seen."""
-        return self._heads.apart(query)
+        """Return the axis of heads, alone or merged with samples, that q is a slice of, if that was seen."""
+        found = self._heads.apart(query)
+        if found.entries > 1 and not found.heads and found.entries == self._reports.head_count():
+            return found._replace(heads=found.entries)
+        return found
 
     def _meet_values(self, known: TracedWeights, weights: Tensor, v: Tensor, result: Tensor) -> None:
         """Report a call, which is complete when weights are multiplied by v."""
