@@ -270,7 +270,7 @@ def _slice_axis(call: ObservedCall) -> int | None:
 
 
 def _entries_of(one: AttentionPiece) -> list[AttentionPiece]:
-    """Return the entries of a slice of heads merged with samples, each as a piece; a piece that is none as it is."""
+    """Return the entries of a slice of heads merged with samples, each as a piece; another piece stays as it is."""
     call, axis = one.call, _slice_axis(one.call)
     count = call.q.shape[0] * call.q.shape[1]
     known = _heads_apart(call)

@@ -114,7 +114,7 @@ def _axis_in_memory(known: HeadsAxis, x: Tensor) -> HeadsApart:
 
 
 def _sliced_axis(func: Any, x: Tensor, others: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Return the axis of x of which a function takes a slice or one entry; None if that is not a single axis."""
+    """Return the axis of x along which a function takes a slice or one entry; None if there are several."""
     if func not in TAKES:
         place = 0 if func in UNBINDS or func in WITH_AXIS_FIRST else 1
         return int(others[place] if len(others) > place else kwargs.get("dim", 0)) % x.ndim
