@@ -32,6 +32,11 @@ from .written import written_by
 
 SAVE_EVERY = 20.0  # seconds; a killed process loses no more work than that of its unfinished chunks and this
 MOST_REFUSED = 8  # texts from the first, before the pass ends with the reason
+NOT_SENT = (
+    "in place of a model with hooks or functions of its own, give a function at the top of a module that loads it, as "
+    "in atlas(load, texts, executor=executor), and give other functions from the top of a module; threads need none of "
+    "that: executor=ThreadPoolExecutor()"
+)
 AHEAD = 3  # chunks for each worker that are submitted, or wait for an earlier one
 Effects = bool | int | Callable[[Any, Any], Any]
 
@@ -149,7 +154,7 @@ class _Pass:
 
     def go(self, executor: Executor | None, *, progress: bool) -> None:
         """Measure the texts that are left, and add the chunks in their order."""
-        subject = Subject(self.worker, "the model")
+        subject = Subject(self.worker, "the model, its tokenizer, or a function in kinds= or effects=", advice=NOT_SENT)
         work = Work([], executor)
         chunks = self.corpus.chunks(self.given)
         asked: dict[int, tuple[Chunk, str]] = {}

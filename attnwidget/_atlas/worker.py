@@ -20,6 +20,7 @@ from .._utils.indexing import cuts
 from .._utils.validation import kind_of
 from .corpus import Chunk
 from .effects import NOT_CAUSAL, Loss, effects_of, next_token_loss, reads_ahead
+from .failed_texts import reason_of
 from .layer_of_texts import IndexCache, LayerOfTexts, Projected, layer_salts, measure_layer, texts_at_once
 from .links import excerpt_places
 from .token_kinds import KindsOfTokens, TextFacts
@@ -166,8 +167,8 @@ class AtlasWorker:
                 inputs = inputs_of(text, tokenizer, module)
                 _check_one_text(inputs)
                 texts.append((number, inputs))
-            except (TypeError, ValueError, RuntimeError) as error:
-                found.skipped[number] = _reason(error)
+            except Exception as error:  # of a tokenizer too, whatever it raises
+                found.skipped[number] = reason_of(error)
         for together in self._batches(texts):
             self._run(together, found)
         found.forget_texts()
@@ -194,7 +195,8 @@ class AtlasWorker:
             raise
         except Exception as error:
             if len(together) == 1:
-                found.skipped[together[0][0]] = _reason(error)
+                number, inputs = together[0]
+                found.skipped[number] = reason_of(error, self.loaded()[1], inputs)
                 return
             for one in together:
                 self._run([one], found)
@@ -403,8 +405,3 @@ def _bytes_of_token(cap: Any) -> int:
         tensors = [*att.source.tensors().values(), *([] if att.v is None else [att.v])]
         found += sum(x.nbytes for x in tensors) // max(1, att.shape.B * att.shape.Q)
     return max(1, found)
-
-
-def _reason(error: BaseException) -> str:
-    words = " ".join(str(error).split()) or type(error).__name__
-    return words if len(words) <= 300 else f"{words[:297]}…"

@@ -19,7 +19,7 @@ from torch import Tensor
 from .._utils.tensor_file import DTYPES, write_tensors
 from .._utils.validation import kind_of
 from . import saved_tensors
-from .packing import as_bytes, pack, seal
+from .packing import ADVICE, as_bytes, pack, seal
 from .task import Subject, Task
 from .worker import Sent, run_task, this_process
 
@@ -161,7 +161,7 @@ class Processes:
 
     def send(self, subject: Subject) -> SentSubject:
         """Name the files of its tensors; tensors in no file are written into one, for all processes to map."""
-        packed = pack(subject.value, subject.name)
+        packed = pack(subject.value, subject.name, subject.advice or ADVICE)
         places = [_place_of(x, subject.name) for x in packed.tensors]
         rest = {str(i): x for i, (x, place) in enumerate(zip(packed.tensors, places, strict=True)) if place is None}
         remove = None
@@ -228,7 +228,7 @@ class Cluster:
 
     def send(self, subject: Subject) -> SentSubject:
         """Name the files of its tensors, and send the others to one worker, from which each other fetches them once."""
-        packed = pack(subject.value, subject.name)
+        packed = pack(subject.value, subject.name, subject.advice or ADVICE)
         places, memory, number = [], [], itertools.count()
         for x in packed.tensors:
             place: Any = _place_of(x, subject.name)

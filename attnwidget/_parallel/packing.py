@@ -43,12 +43,13 @@ class Parcel(NamedTuple):
     tensors: tuple[tuple[torch.dtype, tuple[int, ...], np.ndarray[Any, Any]], ...]
 
 
-def pack(value: Any, what: str) -> Packed:
+def pack(value: Any, what: str, advice: str = ADVICE) -> Packed:
     """Separate an object from its tensors.
 
     Args:
         value: the object.
         what: its name in errors.
+        advice: what to give instead, in errors.
 
     Raises:
         TypeError: it holds something that cannot be sent, such as a lambda.
@@ -58,7 +59,7 @@ def pack(value: Any, what: str) -> Packed:
     try:
         pickler.dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TypeError(f"{what} cannot be sent to another process ({error}): {ADVICE}") from error
+        raise TypeError(f"{what} cannot be sent to another process ({error}): {advice}") from error
     return Packed(written.getvalue(), pickler.tensors)
 
 
@@ -130,12 +131,41 @@ class _Pickler(pickle.Pickler):
             return "array", self._number(torch.from_numpy(np.ascontiguousarray(given)))
         return None
 
+    def reducer_override(self, given: Any) -> Any:
+        """Return how a module is sent, without hooks that only record outputs for its library."""
+        if not isinstance(given, torch.nn.Module) or not _recorders_of(given):
+            return NotImplemented
+        found = given.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        if not isinstance(found, tuple) or len(found) < 3 or not isinstance(found[2], dict):
+            return NotImplemented
+        return (*found[:2], _without_recorders(found[2], _recorders_of(given)), *found[3:])
+
     def _number(self, x: Tensor) -> int:
         key = (x.data_ptr(), x.shape, x.stride(), x.dtype) if x.numel() else (len(self.tensors),)
         if key not in self._known:
             self._known[key] = len(self.tensors)
             self.tensors.append(x)
         return self._known[key]
+
+
+RECORDING = "transformers.utils.output_capturing"  # its hooks of output_attentions=True stay, and cannot be pickled
+INSTALLED = "_output_capturing_hooks_installed"  # without this mark, the library installs them again when it needs them
+
+
+def _recorders_of(module: torch.nn.Module) -> list[int]:
+    """Return the numbers of a module's hooks that only record outputs."""
+    hooks: dict[int, Any] = vars(module).get("_forward_hooks", {})
+    found = [at for at, hook in hooks.items() if getattr(hook, "__module__", "") == RECORDING]
+    return found or ([-1] if INSTALLED in vars(module) else [])
+
+
+def _without_recorders(state: dict[str, Any], recorders: Sequence[int]) -> dict[str, Any]:
+    """Return a module's state without some of its hooks, and without the mark that they are there."""
+    kept = {name: value for name, value in state.items() if name != INSTALLED}
+    for name, hooks in state.items():
+        if name.startswith("_forward_hooks"):
+            kept[name] = type(hooks)((at, hook) for at, hook in hooks.items() if at not in recorders)
+    return kept
 
 
 class _Unpickler(pickle.Unpickler):

@@ -15,12 +15,14 @@ class Subject:
     name: in errors, such as "layer 3".
     owner: the object with which results of an interrupted call are kept; None: they are not kept.
     state: identifies the results together with the task: with another state they are other results.
+    advice: what to give instead of a subject that cannot be sent; "": a mask or a function that can be.
     """
 
     value: Any
     name: str
     owner: Any = None
     state: Hashable = ()
+    advice: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -406,11 +406,51 @@ def test_empty_texts_are_left_out_with_the_reason(model: CopyModel) -> None:
         atlas(model, [[], []], progress=False)
 
 
-def test_texts_that_the_model_cannot_read_are_left_out(model: CopyModel) -> None:
-    with pytest.warns(UserWarning, match="1 of 3 texts"):
-        found = atlas(model, [[1, 2, 3], [1] * 99, [3, 4]], progress=False)  # it has 34 positions
-    assert list(found.skipped) == [1]
+def test_texts_that_the_model_cannot_read_are_left_out_with_what_was_wrong(model: CopyModel) -> None:
+    wrong: list[Any] = [[1] * 99, [1, 70_000], [1, -2], [[1], [2]], 3.5]
+    with pytest.warns(
+        UserWarning, match="5 of 7 texts were left out, such as text 1: the text has 99 tokens; the model"
+    ):
+        found = atlas(model, [[1, 2, 3], *wrong, [3, 4]], progress=False)
     assert found.texts == 2
+    said = [found.skipped[number] for number in range(1, 6)]
+    assert said[0].startswith("the text has 99 tokens; the model raised RuntimeError in layers.0 (forward, copying.py:")
+    assert said[1].startswith(
+        "position 1 has the token id 70,000, and the model's vocabulary has 20 tokens (words): make"
+    )
+    assert said[2].startswith("position 1 has the token id -2")
+    assert said[3] == "a text has several samples: give each sample as a text of its own"
+    assert said[4].startswith("a text is 3.5: give")
+
+
+class Positions(torch.nn.Module):
+    """One layer with learned positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(20, 8), torch.nn.Embedding(6, 8)
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.layer(self.words(ids) + self.places(torch.arange(ids.shape[1])))
+        return found
+
+
+class Raising(Words):
+    """A tokenizer that does not know a word."""
+
+    def encode(self, text: str) -> list[int]:
+        raise KeyError(text)
+
+
+def test_a_text_longer_than_the_positions_and_a_tokenizer_that_raises_are_told() -> None:
+    with pytest.warns(UserWarning, match="2 of 3 texts"):
+        found = atlas(Positions().eval(), [[1, 2], [1] * 7, "unknown"], tokenizer=Raising(), progress=False)
+    assert found.skipped[1] == (
+        "the text has 7 tokens, and the model has 6 positions (places): give a shorter text, or parts of it as texts "
+        "of their own"
+    )
+    assert found.skipped[2].startswith("a function raised KeyError in encode, test_atlas.py:")
 
 
 def test_weights_that_are_not_finite_are_left_out() -> None:

@@ -19,7 +19,7 @@ from hanging import killed_if_they_hang
 from torch import Tensor
 
 from attnwidget._parallel import executors, work
-from attnwidget._parallel.packing import unpack
+from attnwidget._parallel.packing import pack, unpack
 from attnwidget._parallel.task import Subject, Task, named
 from attnwidget._parallel.work import Work, gather
 
@@ -338,6 +338,33 @@ def test_what_no_other_process_can_have_is_refused_with_the_way_on(pools: dict[s
         gather(tasks_of(total, value), pools["processes"])
     with pytest.raises(TypeError, match=r"this process does not have \(.*no_such_module.*\): .* at the top of a"):
         unpack(b"cno_such_module\nfunction\n.", [])
+
+
+def recorder() -> Any:
+    """Return a hook as transformers leaves them in a model that once returned its attentions."""
+
+    def output_capturing_hook(module: Any, args: Any, output: Any) -> None:
+        raise AssertionError
+
+    output_capturing_hook.__module__ = "transformers.utils.output_capturing"
+    return output_capturing_hook
+
+
+def test_a_model_is_sent_without_the_hooks_that_transformers_leaves_in_it() -> None:
+    pytest.importorskip("transformers.utils.output_capturing")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    model[0].register_forward_hook(recorder())
+    model._output_capturing_hooks_installed = True
+    sent = unpack(*pack(model, "the model"))
+    assert not sent[0]._forward_hooks
+    assert not hasattr(sent, "_output_capturing_hooks_installed"), "so that the library installs them again"
+    assert len(model[0]._forward_hooks) == 1
+    x = torch.randn(2, 4)
+    model[0]._forward_hooks.clear()
+    assert torch.equal(sent(x), model(x))
+    model[0].register_forward_hook(lambda *given: None)
+    with pytest.raises(TypeError, match="the model cannot be sent"):  # it may change what the model computes
+        pack(model, "the model")
 
 
 @pytest.mark.parametrize(
