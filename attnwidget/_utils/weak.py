@@ -8,7 +8,9 @@ from typing import Any, cast
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a bound method; once the object is gone, it does nothing.
+    """Return a function that calls a bound method; once the object is gone or closed, it does nothing.
+
+    An object is closed if it has a true `_is_closed`.
 
     >>> class Counter:
     ...     def up(self): return 1
@@ -23,6 +25,8 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*given: Any, **keywords: Any) -> Any:
         found = reference()
-        return None if found is None else found(*given, **keywords)
+        if found is None or getattr(found.__self__, "_is_closed", False):
+            return None
+        return found(*given, **keywords)
 
     return call

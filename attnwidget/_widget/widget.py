@@ -39,6 +39,7 @@ from .front_end.front_ends import FrontEndTraits
 from .front_end.messages import FrontEndMessages
 from .front_end.unattended import is_unattended, show_fallback
 from .stores.named_stacks import LabeledStack, Sources
+from .traits.closing import ClosedForGood
 from .traits.keywords import (
     ShowKeywords,
     TensorsLike,
@@ -63,7 +64,7 @@ FIRST = (
 )
 
 
-class AttentionWidget(FrontEndTraits, FrontEndMessages):
+class AttentionWidget(FrontEndTraits, FrontEndMessages, ClosedForGood):
     """Show the attention of q, k and v in the notebook: exact and clickable, at any length.
 
     Args:
@@ -531,17 +532,24 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
     def close(self) -> None:
         """Remove the widget from the page and stop its computations; it holds its tensors no longer.
 
+        Its selection can still be read. Everything else raises `RuntimeError`; closing it again does nothing.
+
         >>> import torch
-        >>> w = AttentionWidget(*torch.randn(3, 4, 8))
+        >>> w = AttentionWidget(*torch.randn(3, 4, 8), head=0)
         >>> w.close()
+        >>> w, w.head
+        (AttentionWidget(closed: run its cell again, or make a new widget), 0)
         """
-        if hasattr(self, "_lock"):
-            with self._lock:
+        if self._is_closed:
+            return
+        with getattr(self, "_lock", contextlib.nullcontext()):
+            if hasattr(self, "_lock"):
                 self._end()
                 self._scheduler.clear()
-        super().close()
-        if self._own_layout is not None and self.layout is self._own_layout:
-            self._own_layout.close()  # otherwise ipywidgets keeps it
+            own_layout = self._own_layout
+            super().close()
+        if own_layout is not None and self.layout is own_layout:
+            own_layout.close()  # otherwise ipywidgets keeps it
 
     def __dir__(self) -> list[str]:
         """Return the names for users; those of ipywidgets work as well but are not listed."""
@@ -554,6 +562,10 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         )
 
     def __repr__(self) -> str:
+        return super().__repr__() if self._is_closed else f"{type(self).__name__}({self._described()})"
+
+    def _described(self) -> str:
+        """Return what is selected, in words."""
         shape = self._selected.shape
         forward = f"forward {self.forward} of {self.forwards}, " if self.forwards > 1 else ""
         stack = f"stack {self.stack!r}, " if self.stack else ""
@@ -561,8 +573,8 @@ class AttentionWidget(FrontEndTraits, FrontEndMessages):
         sample = f"{called} {self.batch} of {shape.B}, " if shape.B > 1 else ""
         own = in_model([self.head], all_heads.numbers_of_heads(self._selected))
         return (
-            f"AttentionWidget({forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
-            f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys)"
+            f"{forward}{stack}layer {self.layer} of {len(self._shown.stack)}, {sample}"
+            f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys"
         )
 
     # Opening: everything that can be refused is refused before the front-end is informed.

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import traitlets
 from front_end import FrontEnd, attached, decode, decode_cells
 from interrupting import interrupted_at, lines_of
 from tolerance import rounding
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from attnwidget import Attention, AttentionStack, AttentionWidget, compare
 from attnwidget._engine import cost, level_cache
@@ -515,16 +517,63 @@ def test_a_closed_widget_takes_no_further_step(
 
     async def in_a_kernel() -> None:
         w = make()
-        assert job in w._scheduler.names
+        scheduler = w._scheduler
+        assert job in scheduler.names
         w.close()
-        assert w._scheduler.names == []
+        assert scheduler.names == []
         monkeypatch.setattr(Scheduler, "_step", lambda scheduler: [steps.append(None), step(scheduler)][1])
-        w._scheduler._not_before = 0.0
+        scheduler._not_before = 0.0
         for _ in range(20):
             await asyncio.sleep(0.001)
 
     asyncio.run(in_a_kernel())
     assert len(steps) <= 1  # what was due on the loop finds nothing to do
+
+
+USES: dict[str, Callable[[AttentionWidget], Any]] = {
+    "weights": lambda w: w.weights(0),
+    "attention": lambda w: w.attention,
+    "metrics": lambda w: w.metrics(),
+    "update": lambda w: w.update(*tensors(1, 2, 12, 8)),
+    "figure": lambda w: w.figure(),
+    "to_html": lambda w: w.to_html("never.html"),
+    "finish": lambda w: w.finish(),
+    "open": lambda w: w.open(),
+    "head": lambda w: setattr(w, "head", 1),
+    "palette": lambda w: setattr(w, "palette", "viridis"),
+    "what_if": lambda w: setattr(w, "what_if", {"causal": True}),
+}
+
+
+@pytest.mark.parametrize("make", [plain, compared], ids=["widget", "comparison"])
+def test_a_closed_widget_says_so_and_holds_no_tensor(make: Callable[[], AttentionWidget]) -> None:
+    w = make()
+    attention = w.attention
+    stack = [attention] if isinstance(attention, Attention) else [*attention]
+    storage = StorageWeakRef(stack[0].q.untyped_storage())
+    receive = w._receive
+    w.close()
+    w.close()
+    assert repr(w) == f"{type(w).__name__}(closed: run its cell again, or make a new widget)"
+    assert w.head == 0
+    for ask in USES.values():
+        with pytest.raises(RuntimeError, match=f"this {type(w).__name__} is closed.*make a new widget"):
+            ask(w)
+    assert w.head == 0
+    receive(w, {"requests": [{"kind": "row", "query": 1}]}, [])  # what another thread was about to take
+    w.set_state({"head": 1})
+    if make is plain:
+        with no_collector():
+            del attention, stack, receive
+            assert storage.expired()
+
+
+def test_a_widget_linked_to_a_closed_one_tells_its_front_end(front_end: FrontEnd) -> None:
+    one, other = AttentionWidget(*tensors(1, 2, 12, 8)), AttentionWidget(*tensors(1, 2, 12, 8))
+    traitlets.link((one, "query"), (other, "query"))
+    other.close()
+    one.set_state({"query": 3})  # as a click sets it
+    assert "this AttentionWidget is closed" in front_end.custom(one)[-1].text
 
 
 def test_what_was_shown_before_goes_when_others_are_shown() -> None:

@@ -734,13 +734,3 @@ def test_two_threads_leave_one_state(front_end: FrontEnd) -> None:
     replies = [reply for message in front_end.custom(w) for reply in message.data["content"].get("replies", [])]
     assert [reply["ok"] for reply in replies] == [True] * 40
     assert_in_step(w, front_end)
-
-
-def test_a_closed_widget_still_answers_python(front_end: FrontEnd) -> None:
-    q, k, _ = tensors(1, 2, 6, 8)
-    w = AttentionWidget(q, k)
-    w.close()
-    sent = len(front_end.messages)
-    w.head = 1
-    assert_close(w.weights(0), by_the_book(q[0, 1], k[0, 1])[0])
-    assert len(front_end.messages) == sent

@@ -6,13 +6,13 @@ import base64
 import logging
 from typing import Any
 
-import anywidget
 import traitlets
 
 from ..._utils.assets import bundled
 from ..._utils.failures import sentence_of
 from ..._utils.indexing import as_index
 from ..._utils.validation import as_choice
+from ..._widget.traits.closing import ClosedForGood
 from ..._widget.widget import AttentionWidget
 from .atlas_view import AtlasView
 from .contents import card_of, index_of
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 PLACE = ("layer", "head", "query", "key")
 
 
-class AtlasWidget(anywidget.AnyWidget):
+class AtlasWidget(ClosedForGood):
     """An atlas: a map of all heads, a plane of similar ones, search, and a card for each head.
 
     Attributes:
@@ -62,7 +62,7 @@ class AtlasWidget(anywidget.AnyWidget):
         self.on_msg(AtlasWidget._answer)
 
     def __repr__(self) -> str:
-        return f"AtlasWidget({self._atlas!r})"
+        return super().__repr__() if self._is_closed else f"AtlasWidget({self._atlas!r})"
 
     @traitlets.validate("selected")
     def _check_selected(self, proposal: dict[str, Any]) -> list[int] | None:
@@ -93,7 +93,7 @@ class AtlasWidget(anywidget.AnyWidget):
 
     def _answer(self, content: Any, buffers: Any) -> None:
         """Answer a message of the front-end: a result, or the reason why there is none."""
-        if not isinstance(content, dict) or not isinstance(content.get("id"), int):
+        if self._is_closed or not isinstance(content, dict) or not isinstance(content.get("id"), int):
             return
         try:
             self.send({"id": content["id"], "result": self._result(content)})

@@ -175,14 +175,14 @@ class ComparisonWidget(AttentionWidget):
         """Return the names for users, without those that make a widget of one attention."""
         return [name for name in super().__dir__() if name not in ("from_weights", "from_scores")]
 
-    def __repr__(self) -> str:
+    def _described(self) -> str:
         *names, last = map(repr, self.sides)
         shape = self._selected.shape
         sample = f"sample {self.batch} of {shape.B}, " if shape.B > 1 else ""
         own = in_model([self.head], numbers_of_heads(self._selected))
         return (
-            f"ComparisonWidget({', '.join(names)} and {last}, layer {self.layer} of {len(self._shown.stack)}, {sample}"
-            f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys{self._place_in_words()})"
+            f"{', '.join(names)} and {last}, layer {self.layer} of {len(self._shown.stack)}, {sample}"
+            f"head {self.head} of {shape.H}{own}, {shape.Q:,} queries × {shape.K:,} keys{self._place_in_words()}"
         )
 
     def _place_in_words(self) -> str:

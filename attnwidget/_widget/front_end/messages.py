@@ -28,6 +28,7 @@ class FrontEndMessages(Refreshing):
     """A widget that takes traits and requests from its front-ends."""
 
     _files: RequestedFiles
+    _is_closed: bool
 
     def _make(self) -> None:
         super()._make()
@@ -41,14 +42,23 @@ class FrontEndMessages(Refreshing):
         super()._end()
         self._files.forget()
 
+    @contextlib.contextmanager
+    def _unless_closed(self) -> Iterator[bool]:
+        """Hold the lock, and return whether the widget is still open: another thread may close it first."""
+        with vars(self).get("_lock", contextlib.nullcontext()):
+            yield not self._is_closed
+
     # Traits.
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
         """Set the traits that a front-end may set; a wrong value is reset there, with the reason.
 
-        If an error stops it halfway, the current values are sent, because the front-end may show others.
+        If an error stops it halfway, the current values are sent, because the front-end may show others. A closed
+        widget takes none.
         """
-        with self._lock:
+        with self._unless_closed() as is_open:
+            if not is_open:
+                return
             try:
                 self._take(sync_data if isinstance(sync_data, dict) else {})
             except MemoryError as error:  # no Python caller is waiting
@@ -117,7 +127,9 @@ class FrontEndMessages(Refreshing):
             return
         if take_page(content):
             return
-        with self._lock:
+        with self._unless_closed() as is_open:
+            if not is_open:
+                return
             try:
                 if isinstance(content, dict) and "what_if" in content:
                     self._try_rules(content["what_if"])
