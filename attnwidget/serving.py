@@ -49,8 +49,10 @@ def release(model: Any) -> list[str]:
     Traceback (most recent call last):
     ValueError: 'localhost' is not an engine: give an LLM of vLLM, or an address such as 'http://localhost:8000'
     """
+    from ._capture.serving.answers import of_workers, sessions_of
     from ._capture.serving.command import command
     from ._capture.serving.engine_calls import engine_calls
+    from ._capture.serving.worker_files import Ask
 
     engine = engine_calls(model)
     if engine is None:
@@ -58,5 +60,5 @@ def release(model: Any) -> list[str]:
         raise ValueError(
             f"{given} is not an engine: give an LLM of vLLM, or an address such as 'http://localhost:8000'"
         )
-    ended = [one for found in engine.call(command("release", "")) for one in found.get("ended", ())]
+    ended = [one for found in of_workers(engine.call(Ask(command("release", "")))) for one in sessions_of(found)]
     return list(dict.fromkeys(ended))

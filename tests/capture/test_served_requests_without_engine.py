@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import paged_engine
 import pytest
+import small_server
 import torch
 from paged_engine import GROUPS, HEADS, SIZE, Attention, Engine, MLAAttention
 from torch import Tensor
@@ -329,49 +327,28 @@ def test_code_is_taken_from_bytes_only() -> None:
 # A server.
 
 
-class Server:
-    """Answers requests to its endpoint as vLLM's does."""
-
-    def __init__(self, served: Engine, code: int | None = None) -> None:
-        self.served, self.code, self.headers = served, code, {}
-
-    def open(self, request: urllib.request.Request, timeout: float) -> io.BytesIO:
-        self.headers = dict(request.header_items())
-        if self.code is not None:
-            raise urllib.error.HTTPError(request.full_url, self.code, "", None, None)  # type: ignore[arg-type]
-        assert request.full_url == "http://far:8000/collective_rpc"
-        body = json.loads(request.data)  # type: ignore[arg-type]
-        extension = type("Worker", (serving.Extension,), {})()
-        extension.__dict__ = vars(self.served.worker)
-        found = getattr(extension, body["method"])(*body["args"])
-        return io.BytesIO(json.dumps({"results": [found]}).encode())
-
-
 def test_a_server_is_captured_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     served = engine(Attention("layers.0.attn"))
-    server = Server(served)
-    monkeypatch.setattr(urllib.request, "urlopen", server.open)
+
+    def reply(told: dict[str, Any]) -> list[Any]:
+        extension = type("Worker", (serving.Extension,), {})()
+        extension.__dict__ = vars(served.worker)
+        return [extension.attnwidget_answer(json.dumps(told))]
+
     monkeypatch.setenv("VLLM_API_KEY", "secret")
-    with capture("http://far:8000/v1", requests=["chat-*"]) as cap:
-        chat, other = served.add("chat-1", TEXT), served.add("cmpl-1", TEXT[:9])
-        served.step((chat, 40), (other, 9))
-    assert cap.requests == ["chat-1"]
-    assert_same(cap[0], weights(served, TEXT))
-    assert server.headers["Authorization"] == "Bearer secret"
-    block = capture("http://far:8000", requests=["zz"])
-    block.__enter__()
-    served.step((served.add("b", TEXT), 40))
-    with pytest.raises(ValueError, match=r"requests=\['zz'\] wants none of those that ran, such as 'b'"):
-        block.__exit__(None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("code", "why"), [(404, "no endpoint for developers"), (401, "wants a key"), (500, "do not answer \\(HTTP 500\\)")]
-)
-def test_what_a_server_lacks_is_said(monkeypatch: pytest.MonkeyPatch, code: int, why: str) -> None:
-    monkeypatch.setattr(urllib.request, "urlopen", Server(engine(), code).open)
-    with pytest.raises(ValueError, match=why), capture("http://far:8000"):
-        pass
+    with small_server.running() as server:
+        server.reply = reply
+        with capture(f"{server.address}/v1", requests=["chat-*"]) as cap:
+            chat, other = served.add("chat-1", TEXT), served.add("cmpl-1", TEXT[:9])
+            served.step((chat, 40), (other, 9))
+        assert cap.requests == ["chat-1"]
+        assert_same(cap[0], weights(served, TEXT))
+        assert server.headers["Authorization"] == "Bearer secret"
+        block = capture(server.address, requests=["zz"])
+        block.__enter__()
+        served.step((served.add("b", TEXT), 40))
+        with pytest.raises(ValueError, match=r"requests=\['zz'\] wants none of those that ran, such as 'b'"):
+            block.__exit__(None, None, None)
 
 
 def test_options_of_an_engine_are_refused_for_other_models() -> None:

@@ -42,6 +42,7 @@ NO_LOGITS_KEPT = (
     "there are no logits to run backwards from: run capture(model, gradients=True) on a model that gives logits, with "
     "gradients on, and call backward once"
 )
+OF_ENGINES = ("requests", "folder", "timeout")
 RequestsLike = str | Sequence[str] | Callable[[Any], Any]
 LayersLike = int | str | slice | re.Pattern[str] | Sequence[int | str | slice | re.Pattern[str]]
 
@@ -67,6 +68,7 @@ def capture(
     strict: bool = True,
     requests: RequestsLike | None = None,
     folder: str | Path | None = None,
+    timeout: float | None = None,
 ) -> Capture:
     """Record the attention of a model in a `with` block: q, k, v, masks and scales of every call, never the weights.
 
@@ -113,6 +115,7 @@ def capture(
         requests: of vLLM, which requests to record: an id, a pattern such as "chat-*" or several of these; or a
             function of a request with `id`, `prompt` (ids), `adapter` and `sampling`. None: all.
         folder: of vLLM, where its workers write their files and leave them, for `Capture.load`. None: they vanish.
+        timeout: of a server, the most seconds that an answer may take. None: ten minutes.
 
     Returns:
         `Capture`, to be entered. After the block it has `attention`, `cross`, `calls`, `widget()` and `save(path)`.
@@ -143,8 +146,10 @@ def capture(
     >>> bool(torch.allclose(cap.attention[0].block(head=1), weights[0, 1]))
     True
     """
-    given = {name: value for name, value in locals().items() if name not in ("model", "requests", "folder")}
-    engine = None if model is None else engine_calls(model)
+    given = {name: value for name, value in locals().items() if name not in ("model", *OF_ENGINES)}
+    engine = None if model is None else engine_calls(model, timeout)
+    if timeout is not None and (engine is None or not engine.is_far):
+        raise ValueError("timeout is for the address of a server: leave it out")
     if engine is not None:
         return Capture(_served(engine, given, requests, folder), model=model)
     if requests is not None or folder is not None:
@@ -605,7 +610,10 @@ class Capture(Forward):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         assert self._recorder is not None
-        surely(self._recorder.stop)
+        if isinstance(self._recorder, ServedRecorder) and self._recorder.is_far:
+            self._recorder.stop()  # a server may take minutes, so an interrupt must reach it
+        else:
+            surely(self._recorder.stop)
         self._recorder.settle()
         if kind is None:
             self._recorder.check()

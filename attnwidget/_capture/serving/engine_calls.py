@@ -6,15 +6,16 @@ import asyncio
 import inspect
 import json
 import os
-import urllib.error
-import urllib.request
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
+from ..._utils.validation import as_positive
 from . import vllm_names
+from .server_calls import NOT_VLLM, TIMEOUT, Address, AnswerError, OtherServerError, StatusError, post, read_json
 from .worker import answer
+from .worker_files import SMALL, Ask
 
 EXTENSION = "attnwidget.serving.Extension"
 METHOD = "attnwidget_answer"
@@ -22,7 +23,6 @@ ADD_EXTENSION = f'start the engine with worker_extension_cls="{EXTENSION}"'
 WATCHED = "_attnwidget_answers"  # the attribute of an engine's output processor with the answers of open captures
 ENDPOINT = "/collective_rpc"
 START = f"VLLM_SERVER_DEV_MODE=1 vllm serve … --worker-extension-cls {EXTENSION}"
-TIMEOUT = 600.0  # seconds: an answer waits for the step that runs, and for texts that are put together
 NO_FUNCTION = (
     "requests is a function, and a server's endpoint takes no code: give ids of requests, or patterns such as 'chat-*'"
 )
@@ -34,13 +34,14 @@ class EngineCalls(Protocol):
     """A line to all workers of an engine."""
 
     is_async: bool
+    is_far: bool
     takes_code: bool
     tokenizer: Any
 
-    def call(self, told: str, wants: bytes | None = None) -> list[Any]:
-        """Carry a command out in each worker, and return their answers."""
+    def call(self, ask: Ask) -> Any:
+        """Carry a command out in each worker, and return their answers, unchecked."""
 
-    async def acall(self, told: str, wants: bytes | None = None) -> list[Any]:
+    async def acall(self, ask: Ask) -> Any:
         """Do the same from a running loop."""
 
     def answers(self) -> dict[str, list[int]] | None:
@@ -98,6 +99,7 @@ class EngineOfProcess(_Answers):
         ValueError: its workers have no extension, or several engines share its requests.
     """
 
+    is_far = False
     takes_code = True
 
     def __init__(self, model: Any) -> None:
@@ -114,19 +116,19 @@ class EngineOfProcess(_Answers):
                 raise ValueError(f"the engine runs in a process of its own: {ADD_EXTENSION}")
             self._method = answer
 
-    def call(self, told: str, wants: bytes | None = None) -> list[Any]:
+    def call(self, ask: Ask) -> Any:
         if self.is_async:
             raise ValueError(ASYNC)
         try:
-            return list(self._engine.collective_rpc(self._method, args=(told, wants)))
+            return list(self._engine.collective_rpc(self._method, args=(ask.told, ask.wants)))
         except Exception as error:
             raise ValueError(self._unanswered(error)) from error
 
-    async def acall(self, told: str, wants: bytes | None = None) -> list[Any]:
+    async def acall(self, ask: Ask) -> Any:
         if not self.is_async:
-            return self.call(told, wants)
+            return self.call(ask)
         try:
-            return list(await self._engine.collective_rpc(self._method, args=(told, wants)))
+            return list(await self._engine.collective_rpc(self._method, args=(ask.told, ask.wants)))
         except Exception as error:
             raise ValueError(self._unanswered(error)) from error
 
@@ -141,41 +143,53 @@ class EngineOfServer:
 
     Args:
         address: such as "http://localhost:8000".
-        key: of the server, if it wants one.
+        key: of the server, if it wants one; it goes to this address alone, and is in no error.
+        timeout: seconds for a whole answer; None: ten minutes.
 
     Raises:
-        ValueError: this is not an address.
+        ValueError: this is not an address, or no key.
     """
 
     is_async = False
+    is_far = True
     takes_code = False
     tokenizer: Any = None
 
-    def __init__(self, address: str, key: str | None = None) -> None:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ValueError(f"{address!r} is not the address of a server: give one such as 'http://localhost:8000'")
-        self._address = f"{parts.scheme}://{parts.netloc}"
-        self._key = key or os.environ.get("VLLM_API_KEY")
+    def __init__(self, address: str, key: str | None = None, timeout: float | None = None) -> None:
+        self._address = Address.of(address)
+        self._key = (key or os.environ.get("VLLM_API_KEY") or "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise ValueError(f"the key for {self._address} has characters that no header can have: check VLLM_API_KEY")
+        self._seconds = TIMEOUT if timeout is None else as_positive(timeout, "timeout")
 
-    def call(self, told: str, wants: bytes | None = None) -> list[Any]:
-        body = json.dumps({"method": METHOD, "args": [told], "timeout": TIMEOUT}).encode()
-        headers = {"Content-Type": "application/json"}
+    def call(self, ask: Ask) -> Any:
+        body = json.dumps({"method": METHOD, "args": [ask.told], "timeout": self._seconds}).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(self._address + ENDPOINT, body, headers)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
-                return list(json.loads(reply.read())["results"])
-        except urllib.error.HTTPError as error:
-            raise ValueError(self._refused(error.code)) from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self._address} does not answer ({error}): start it with {START}") from error
+            text = post(self._address, ENDPOINT, body, headers, most=ask.most, seconds=self._seconds)
+            found = read_json(text)
+            if "results" not in found:
+                raise OtherServerError(NOT_VLLM)
+        except StatusError as error:
+            raise ValueError(self._refused(error)) from None
+        except OtherServerError as error:
+            raise ValueError(f"{self._address} {error}: start it with {START}") from None
+        except AnswerError as error:
+            raise ValueError(f"{self._address} {error}") from None
+        return found["results"] if ask.most > SMALL else _without(found["results"], self._key)
 
-    async def acall(self, told: str, wants: bytes | None = None) -> list[Any]:
-        return await asyncio.to_thread(self.call, told, wants)
+    async def acall(self, ask: Ask) -> Any:
+        return await asyncio.to_thread(self.call, ask)
 
-    def _refused(self, code: int) -> str:
+    def _refused(self, error: StatusError) -> str:
+        code = error.code
+        if 300 <= code < 400:
+            place = _without(error.elsewhere or "another place", self._key)[:100]
+            return (
+                f"{self._address} redirects to {place!r}, which is not followed: give the address of the server itself"
+            )
         if code == 404:
             return f"{self._address} has no endpoint for developers: start it with {START}"
         if code in (401, 403):
@@ -190,16 +204,32 @@ class EngineOfServer:
         yield
 
 
-def engine_calls(model: Any) -> EngineCalls | None:
+def _without(value: Any, key: str) -> Any:
+    """Return what a server has sent without the key, which it knows: it would be shown, and saved."""
+    if isinstance(value, str):
+        return value.replace(key, "…") if key else value
+    if isinstance(value, list):
+        return [_without(one, key) for one in value]
+    return (
+        {_without(name, key): _without(one, key) for name, one in value.items()} if isinstance(value, dict) else value
+    )
+
+
+def engine_calls(model: Any, timeout: float | None = None) -> EngineCalls | None:
     """Return the line to an engine: of vLLM, by its address, or by a client of openai; None for anything else.
+
+    Args:
+        model: any.
+        timeout: seconds for an answer of a server; None: ten minutes.
 
     Raises:
         ValueError: it cannot be recorded.
     """
     if isinstance(model, str):
-        return EngineOfServer(model) if model.startswith(("http://", "https://")) else None
+        return EngineOfServer(model, None, timeout) if re.match(r"\s*https?://", model, re.IGNORECASE) else None
     if type(model).__module__.partition(".")[0] == "openai" and hasattr(model, "base_url"):
-        return EngineOfServer(str(model.base_url), getattr(model, "api_key", None))
+        key = getattr(model, "api_key", None)
+        return EngineOfServer(str(model.base_url), key if isinstance(key, str) else None, timeout)
     if isinstance(model, type) or vllm_names.engine_of(model) is None:
         return None
     return EngineOfProcess(model)

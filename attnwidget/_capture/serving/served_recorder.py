@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import secrets
 import tempfile
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import capture_file
 from ..files.capture_file import LoadedCapture, LoadedRecord
-from ..files.merge_processes import join
 from ..modules.advice import incomplete
+from . import answers
 from .command import ROWS, as_json, command
 from .engine_calls import NO_FUNCTION, EngineCalls
+from .worker_files import Ask, Asking, copy_files, own_file, read_files
 
-Asking = Generator[tuple[str, bytes | None], list[Any], None]  # yields commands, and takes the answers of all workers
 NOT_SERVED = "{} cannot be chosen for an engine that serves: leave it out"
 NOTHING = "no request was recorded: call llm.generate, llm.chat or the server inside the block, and let it end there"
 NONE_WANTED = "no request was recorded: requests={!r} wants none of those that ran, such as {!r}"
 FAR = "the files are on the server, as {}: copy them, and read them with Capture.load"
+NOT_FORGOTTEN = "the recording was read, but its file may still be on the server: {}"
+SHOWN = 1000  # characters of the names of files
 LEFT_OUT = {
     "cross": None,
     "gradients": False,
@@ -71,6 +71,7 @@ class ServedRecorder:
         self.skipped: dict[str, str] = {}
         self.files: list[str] = []
         self._session: str | None = None
+        self._workers = 0  # that have begun
         self._depth = 0
         self._watching = contextlib.ExitStack()
         self._others: list[str] = []  # requests that ran and were not wanted
@@ -90,6 +91,11 @@ class ServedRecorder:
                 "as 'chat-*'"
             )
         self._names = tuple(names)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the engine is a server, reached by its address."""
+        return self._engine.is_far
 
     @property
     def open_blocks(self) -> int:
@@ -137,26 +143,26 @@ class ServedRecorder:
 
     def _run(self, asking: Asking) -> None:
         with contextlib.suppress(StopIteration):
-            told = next(asking)
+            ask = next(asking)
             while True:
-                told = asking.send(self._engine.call(*told))
+                ask = asking.send(self._engine.call(ask))
 
     async def _arun(self, asking: Asking) -> None:
         with contextlib.suppress(StopIteration):
-            told = next(asking)
+            ask = next(asking)
             while True:
-                told = asking.send(await self._engine.acall(*told))
+                ask = asking.send(await self._engine.acall(ask))
 
     def _beginning(self) -> Asking:
         if self._depth:
             self._depth += 1
             return
         session = secrets.token_hex(6)
-        found = yield command("begin", session, options=self._options), self._wants
-        answers = _good(found)
-        self._session, self._depth = session, 1
-        for one in answers:
-            self.skipped.update(one["skipped"])
+        found = answers.of_workers((yield Ask(command("begin", session, options=self._options), self._wants)))
+        skipped = [answers.skipped_of(one) for one in found]
+        self._session, self._depth, self._workers = session, 1, len(found)
+        for one in skipped:
+            self.skipped.update(one)
         self._watching.enter_context(self._engine.watching())
 
     def _ending(self) -> Asking:
@@ -166,57 +172,36 @@ class ServedRecorder:
             return
         self._session = None
         self._watching.close()
-        answers = _good((yield command("end", session, answers=self._engine.answers()), None))
-        for one in answers:
-            self.skipped.update(one["skipped"])
-        self._others = next(one["others"] for one in answers)
-        told = [one for one in answers if one["path"] is not None]
-        if not told:
+        found = yield Ask(command("end", session, answers=self._engine.answers()))
+        told = [answers.ended_of(one) for one in answers.of_workers(found, self._workers)]
+        for one in told:
+            self.skipped.update(one.skipped)
+        self._others = told[0].others
+        if not any(one.size for one in told):
             return
-        paths = [Path(one["path"]) for one in told]
-        stays = self._options["folder"] is not None
-        with tempfile.TemporaryDirectory() as folder:
-            if not all(
-                path.is_file() and path.stat().st_size == one["size"] for path, one in zip(paths, told, strict=True)
-            ):
-                if stays:
-                    self.files += [str(path) for path in paths]
-                    warnings.warn(FAR.format(" and ".join(map(str, paths))), stacklevel=6)
+        folder = self._options["folder"]
+        paths = [own_file(one, session, folder) for one in told if one.size]
+        with tempfile.TemporaryDirectory() as copies:
+            own = [path for path in paths if path is not None]
+            if len(own) < len(paths):
+                if folder is not None:
+                    self.files += [one.path for one in told if one.path]
+                    warnings.warn(FAR.format(" and ".join(self.files)[:SHOWN]), stacklevel=6)
                     return
-                paths = [Path(folder) / path.name for path in paths]
-                yield from _copied(session, paths, [one["size"] for one in told])
-            parts = {path.name: capture_file.load(path) for path in paths}
-            self._take(join(parts, are_all=True) if len(parts) > 1 else next(iter(parts.values())))
-        if stays:
-            self.files += [str(path) for path in paths]
-        else:
-            yield command("forget", session), None
+                own = yield from copy_files(session, told, Path(copies))
+            self._take(read_files(own))
+        if folder is not None:
+            self.files += [str(path) for path in own]
+            return
+        try:
+            answers.of_workers((yield Ask(command("forget", session))), self._workers)
+        except ValueError as error:  # nothing is lost by it
+            warnings.warn(NOT_FORGOTTEN.format(error), stacklevel=6)
 
     def _take(self, found: LoadedCapture) -> None:
         """Add the requests of a block."""
         self.forwards += found.forwards
         self.requests += found.requests
-
-
-def _copied(session: str, paths: Sequence[Path], sizes: Sequence[int]) -> Asking:
-    """Copy the files of all workers, piece by piece."""
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(path.open("wb")) for path in paths]
-        while any(file.tell() < size for file, size in zip(files, sizes, strict=True)):
-            at = files[0].tell()
-            found = _good((yield command("fetch", session, start=at), None))
-            for file, one in zip(files, found, strict=True):
-                file.write(base64.b64decode(one["bytes"]))
-
-
-def _good(answers: Sequence[Any]) -> list[Any]:
-    """Return the answers of all workers; ValueError with the reason if one of them refuses."""
-    for one in answers:
-        if not isinstance(one, Mapping):
-            raise ValueError(f"a worker has answered {str(one)[:200]!r}: give engine and notebook the same attnwidget")
-        if "error" in one:
-            raise ValueError(str(one["error"]))
-    return list(answers)
 
 
 def _as_bytes(function: Callable[..., Any]) -> bytes:

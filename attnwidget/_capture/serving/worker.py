@@ -21,7 +21,8 @@ from .served_steps import StepRecorder
 from .served_texts import texts_of
 from .vllm_names import TRIED, refusal, version
 
-CHUNK = 16 << 20  # bytes of a file that are sent at once
+CHUNK = 16 << 20  # bytes of all workers' files that are sent at once
+OTHERS = 8  # names of requests that were not wanted
 SERVED = "_attnwidget_served"  # the attribute of a worker that holds its recorders
 NO_SESSION = "this recording is not known to the worker: the engine was started anew, or `serving.release` ended it"
 FAILED = "recording failed inside the engine, which went on: {}: {}"
@@ -98,7 +99,7 @@ class ServedWorker:
             return {"error": recorder.failed}
         with torch.inference_mode(False), torch.no_grad():
             forwards, skipped = texts_of(recorder, answers, options)
-        told = {"path": None, "size": 0, "skipped": skipped, "others": recorder.others}
+        told = {"path": None, "size": 0, "skipped": skipped, "others": recorder.others[:OTHERS]}
         if not forwards:
             return told
         path = self._path(session, options.folder)
@@ -112,18 +113,23 @@ class ServedWorker:
         process = process_of()
         rank = "" if process is None else f"-{process[0]}"
         if folder is None:
-            return Path(tempfile.gettempdir()) / f"attnwidget-{session}{rank}-{secrets.token_hex(4)}.safetensors"
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        return Path(folder) / f"{session}{rank}.safetensors"
+            return (
+                Path(tempfile.gettempdir()).absolute()
+                / f"attnwidget-{session}{rank}-{secrets.token_hex(4)}.safetensors"
+            )
+        place = Path(folder).absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        return place / f"{session}{rank}.safetensors"
 
     def _fetch(self, session: str, start: int) -> dict[str, Any]:
-        """Return some bytes of a file as text."""
+        """Return some bytes of a file as text: less than of a single worker if each of several sends some."""
         path = self._files.get(session)
         if path is None:
             return {"error": NO_SESSION}
         with path.open("rb") as file:
             file.seek(start)
-            return {"bytes": base64.b64encode(file.read(CHUNK)).decode()}
+            piece = file.read(CHUNK // (process_of() or (0, 1))[1])
+            return {"bytes": base64.b64encode(piece).decode()}
 
     def _forget(self, session: str) -> dict[str, Any]:
         """Remove a file that has been read."""
