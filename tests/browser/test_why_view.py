@@ -58,14 +58,26 @@ def sentence(shown: Gallery) -> str:
 def test_the_answer_stands_in_words_and_nothing_overflows(offline_page: OfflinePages, host: str, width: int) -> None:
     head, key = pinned()
     shown = shown_in(offline_page, widget(), host, width)
-    answer = captured().why(1, head, QUERY, key, against="mean")
+    answer = captured().why(1, head, QUERY, key, against="others")
     best = answer.key_parts[int(answer.by_key.abs().argmax())]
-    share = float(answer.by_key.abs().max() / answer.by_key.sum())
-    assert f"w{QUERY} looks at w{key}" in sentence(shown)
-    assert (
-        f"{share * 100:.0f} % of what sets it apart from its other keys is what head {best.label} wrote there"
-        in sentence(shown)
+    value = float(answer.by_key.max())
+    assert f"w{QUERY}{QUERY} looks at w{key}{key}" in sentence(shown)
+    than = "the mean of the row's other keys"
+    wrote = f"what head {best.label} wrote there"
+    share = f"{value / answer.score * 100:.0f} % of what sets it above {than} is {wrote}"
+    added = f"its score is {answer.score:.3f} above {than}; {wrote} adds {value:.3f}"
+    assert share in sentence(shown) or added in sentence(shown)
+    assert answer.subtracted is not None
+    own, less, sums = (
+        f"{x:.3f}".replace("-", "−") for x in (answer.score + answer.subtracted, answer.subtracted, answer.score)
     )
+    equation = f"= the score {own} less {less}, the mean of the row's other keys under their weights"
+    feet = [" ".join(one.inner_text().split()) for one in shown.page.locator(".aw-why-sum").all()]
+    assert len(feet) == 2
+    assert f"sum +{sums} {equation}" in feet[0]
+    assert f"sum {sums} {equation}" in feet[1]
+    title = "each cell is one term of the score less the mean of the row's other keys"
+    assert title in shown.page.locator(".aw-why-title").inner_text()
     wide = shown.page.evaluate(
         "() => { const e = document.querySelector('.aw-why'); return [e.scrollWidth, e.clientWidth]; }"
     )
@@ -79,13 +91,13 @@ def test_columns_pin_keys_parts_lead_to_heads_and_shift_compares(offline_page: O
     w = widget()
     shown = shown_in(offline_page, w)
     page = shown.page
-    page.locator(f".aw-why-column[aria-label^='w{key - 1}:']").click()
+    page.locator(f".aw-why-column[aria-label^='w{key - 1} {key - 1}:']").click()
     shown.settle()
     assert (w.query, w.key) == (QUERY, key - 1)
-    assert "below its other keys" in sentence(shown)
-    page.locator(f".aw-why-column[aria-label^='w{key}:']").click(modifiers=["Shift"])
+    assert "below the mean of the row's other keys" in sentence(shown)
+    page.locator(f".aw-why-column[aria-label^='w{key} {key}:']").click(modifiers=["Shift"])
     shown.settle()
-    assert page.get_by_role("radio", name=f"w{key}").get_attribute("aria-checked") == "true"
+    assert page.get_by_role("radio", name=f"w{key} {key}").get_attribute("aria-checked") == "true"
     difference = captured().why(1, head, QUERY, key - 1, against=key)
     number = f"{difference.score:.3f}".replace("-", "−")
     page.wait_for_selector(f".aw-why-terms:has-text('{number}')")
@@ -141,9 +153,11 @@ def test_a_saved_page_has_what_was_asked_for(offline_page: OfflinePages, tmp_pat
     page = offline_page(Path(path).read_text(encoding="utf-8"), over="file")
     page.page.wait_for_selector(".aw-why-graph")
     page.page.wait_for_selector(".aw-why-terms")
-    assert "what sets it apart" in page.page.locator(".aw-why-sentence").inner_text()
+    assert "above the mean of the row's other keys" in page.page.locator(".aw-why-sentence").inner_text()
     key = pinned()[1]
-    page.page.locator(f".aw-why-column[aria-label^='w{key - 1}:']").click()
+    page.page.get_by_role("radio", name="nothing").click()
+    page.page.wait_for_selector(".aw-why-sum:has-text('= the model')")
+    page.page.locator(f".aw-why-column[aria-label^='w{key - 1} {key - 1}:']").click()
     page.page.wait_for_selector(".aw-why [role=alert]")
     assert "not saved" in page.page.locator(".aw-why [role=alert]").first.inner_text()
     assert page.problems == []

@@ -23,7 +23,8 @@ def ask_one(stack: AttentionStack, **question: Any) -> dict[str, Any]:
         message, buffers = answered
         (reply,) = json.loads(json.dumps(message, allow_nan=False))["replies"]
         if reply.get("share", 1) == 1:
-            return {**reply, "terms": decode(reply["terms"], buffers)} if "terms" in reply else reply
+            tensors = {name: decode(reply[name], buffers) for name in ("terms", "apart") if name in reply}
+            return {**reply, **tensors}
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +36,10 @@ def cap() -> Capture:
 
 
 def test_a_pair_is_its_largest_parts_and_the_rest(cap: Capture) -> None:
-    found = ask_one(cap.attention, kind="why", layer=2, batch=1, head=3, query=50, key=7, against="mean")
-    own = cap.why(2, 3, 50, 7, against="mean", batch=1)
+    found = ask_one(cap.attention, kind="why", layer=2, batch=1, head=3, query=50, key=7, against="others")
+    own = cap.why(2, 3, 50, 7, against="others", batch=1)
     terms = found["terms"]
+    assert (found["score"], found["subtracted"]) == (own.score, own.subtracted)
     assert found["share"] == 1
     assert terms.shape == (len(found["query_parts"]) + 1, len(found["key_parts"]) + 1) == (13, 13)
     assert float(terms.sum()) == pytest.approx(own.score, abs=1e-4)
@@ -62,6 +64,48 @@ def test_a_row_has_the_wanted_keys_and_those_of_largest_weight(cap: Capture) -> 
     np.testing.assert_allclose(found["terms"].sum(0), row.scores[found["keys"]], atol=1e-4)
     means = (row.terms @ row.weights).sum()
     assert sum(found["means"]) == pytest.approx(float(means), abs=1e-4)
+    assert found["mean"] == pytest.approx(float(means), abs=1e-4)
+    others = cap.why_row(2, 1, 9, "others")
+    assert others.subtracted is not None
+    assert found["other_means"] == pytest.approx(others.subtracted[found["keys"]].tolist(), abs=1e-5)
+    np.testing.assert_allclose(found["apart"].sum(0), others.scores[found["keys"]], atol=1e-4)
+
+
+def test_the_sentence_about_each_key_has_its_largest_parts(cap: Capture) -> None:
+    """Also where they are not among those of the largest keys, which are drawn."""
+    found = ask_one(cap.attention, kind="why_row", layer=2, batch=0, head=0, query=30, keys=[3])
+    labels = [part["label"] for part in found["parts"]]
+    assert len(labels) > found["stacked"] == 8
+    for against, of in (("none", None), ("others", "others"), ("mean", "mean"), ("3", 3)):
+        row = cap.why_row(2, 0, 30, of)
+        for key, leading in zip(found["keys"], found["leading"][against], strict=True):
+            values = dict(zip([part.label for part in row.parts], row.terms[:, key].tolist(), strict=True))
+            sizes = sorted(map(abs, values.values()), reverse=True)[:2]
+            assert [abs(value) for _, value in leading] == pytest.approx(sizes, abs=1e-12)
+            assert [values[labels[part]] for part, _ in leading] == pytest.approx(
+                [value for _, value in leading], abs=1e-9
+            )
+
+
+def test_a_key_without_others_says_so(cap: Capture) -> None:
+    """The first token of a text that looks back has only itself."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(6)
+    causal = capture(model, sources=True).run(torch.randn(1, 6, 16), mask=mask)
+    with pytest.raises(ValueError, match="query 0 gives no weight to another key than 0"):
+        causal.why(1, 2, 0, 0, "others")
+    where = {"layer": 1, "batch": 0, "head": 2, "query": 0}
+    pair = ask_one(causal.attention, kind="why", key=0, against="others", **where)
+    assert (pair["ok"], "no mean of the other keys" in pair["nothing"]) == (True, True)
+    row = ask_one(causal.attention, kind="why_row", keys=[], **where)
+    assert np.isnan(row["apart"][:, 0]).all()
+    assert (row["other_means"][0], row["leading"]["others"][0]) == (None, None)
+    assert row["other_means"][1:] == pytest.approx([row["scores"][0]] * 5)
+    masked = causal.why(1, 2, 0, 3, "others")
+    assert masked.subtracted == pytest.approx(row["scores"][0], abs=1e-6)
+    assert "does not look at" in masked.sentence
 
 
 def test_the_graph_has_the_edges_of_the_composition(cap: Capture) -> None:

@@ -148,6 +148,12 @@ def test_a_row_and_a_mean_are_the_pairs() -> None:
     expected = pairs[4].score - sum(float(w) * pair.score for w, pair in zip(weights, pairs, strict=True))
     assert mean.score == pytest.approx(expected, abs=1e-5)
     assert float(mean.terms.sum()) == pytest.approx(expected, abs=1e-5)
+    others = cap.why(2, 3, 9, 4, against="others", batch=1)
+    assert others.score == pytest.approx(expected / (1 - float(weights[4])), abs=1e-5)
+    of_row = cap.why_row(2, 3, 9, "others", batch=1)
+    assert float(of_row.scores[4]) == pytest.approx(others.score, abs=1e-5)
+    assert of_row.subtracted is not None
+    assert float(of_row.subtracted[4]) == pytest.approx(others.subtracted, abs=1e-5)
     other = cap.why(2, 3, 9, 4, against=7, batch=1)
     assert float(other.terms.sum()) == pytest.approx(pairs[4].score - pairs[7].score, abs=1e-5)
     apart = dict(zip([part.label for part in row.parts], row.against_mean()[:, 4].tolist(), strict=True))

@@ -30,7 +30,7 @@ def cap() -> Capture:
 
 
 def test_what_was_asked_is_in_the_file(cap: Capture, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"layer": 1, "head": 1, "query": 8, "key": 3, "against": "mean"}
+    asked: dict[str, Any] = {"layer": 1, "head": 1, "query": 8, "key": 3, "against": "others"}
     pair, row, composition = cap.why(**asked), cap.why_row(1, 0, 4, batch=1), cap.composition(at=5)
     cap.save(tmp_path / "run.safetensors")
     loaded = Capture.load(tmp_path / "run.safetensors")
@@ -80,7 +80,8 @@ def test_a_saved_page_has_the_answers(cap: Capture) -> None:
 
     assert name(kind="why_row", query=8, keys=[], **of) in saved.replies
     assert name(kind="why_row", query=2, keys=[], **of) in saved.replies
-    assert name(kind="why", query=8, key=3, against="mean", **of) in saved.replies
+    for against in ("others", "mean", None):
+        assert name(kind="why", query=8, key=3, against=against, **of) in saved.replies
     assert name(kind="why_heads", batch=0, at=None) in saved.replies
 
 

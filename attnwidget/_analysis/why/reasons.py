@@ -16,6 +16,7 @@ from torch import Tensor
 from ..._engine.base import AttentionBase
 from ..._utils.indexing import as_index
 from ..._utils.validation import FLOATS
+from .contrasts import NO_OTHERS, NO_WEIGHT, NoMean, check_against
 from .layer_names import layer_names
 from .parts import Dictionary, PartIndex, Side, WaysOfHeads, vectors_at
 from .pullback import Bundle, Reach
@@ -78,7 +79,7 @@ def pair(
     if not features and asked in ways.answers:
         return replace(ways.answers[asked], words=tuple(words) or ways.answers[asked].words)
     named = {name: Dictionary.read(name, given) for name, given in (features or {}).items()}
-    if named and against == "mean":
+    if named and isinstance(against, str):
         raise ValueError("features= names the features of one pair: give against=None or the position of a key")
     own, index, group = PartIndex(ways.layers), PartIndex(ways.layers), _group(att, head)
     queries, numbers = _stacked(_vectors(att, ways, "q", head, batch, query, own, named))
@@ -86,17 +87,17 @@ def pair(
     keys, numbers = _stacked(_vectors(att, ways, "k", head, batch, key, index, named))
     terms = queries @ keys.mT * att.scale
     given = _given(att, "q", batch, head, query)
-    score = float(given @ _given(att, "k", batch, group, key)) * att.scale
+    score, subtracted = float(given @ _given(att, "k", batch, group, key)) * att.scale, 0.0
     if isinstance(against, int):
         other, others = _stacked(_vectors(att, ways, "k", head, batch, against, index, named))
         terms, numbers = _subtract(terms, numbers, queries @ other.mT * att.scale, others)
-        score -= float(given @ _given(att, "k", batch, group, against)) * att.scale
-    elif against == "mean":
-        weights = _weights(att, batch, head, query)
+        subtracted = float(given @ _given(att, "k", batch, group, against)) * att.scale
+    elif against is not None:
+        weights = _compared_weights(att, batch, head, query, key, against)
         mean, others = yield from _mean_terms(att, ways, batch, head, queries, weights, index)
         terms, numbers = _subtract(terms, numbers, mean * att.scale, others)
         keep = weights.nonzero()[:, 0]
-        score -= float((_all(att, "k", batch, group)[keep] @ given) @ weights[keep]) * att.scale
+        subtracted = float((_all(att, "k", batch, group)[keep] @ given) @ weights[keep]) * att.scale
     k_parts = [index.parts[i] for i in numbers]
     rows, columns = ordered(q_parts), ordered(k_parts)
     terms = terms[rows][:, columns]
@@ -109,10 +110,11 @@ def pair(
         tuple(q_parts[i] for i in rows),
         tuple(k_parts[i] for i in columns),
         terms,
-        score,
-        score - float(terms.sum()),
-        float(_weights(att, batch, head, query, whole=False)[key]),
+        score - subtracted,
+        score - subtracted - float(terms.sum()),
+        float(_weights(att, batch, head, query)[key]),
         tuple(words),
+        subtracted,
     )
     if not named:
         ways.answers[asked] = found
@@ -159,7 +161,7 @@ def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Gen
         len(numbers),
     )
     order = terms.abs().amax(1).argsort(descending=True, stable=True).tolist()
-    weights = _weights(att, batch, head, query)
+    weights = _weights(att, batch, head, query).nan_to_num()
     result = WhyRow(
         layer_names(ways.layers)[ways.name].label,
         head,
@@ -231,22 +233,26 @@ def composing(
     index = PartIndex(ways.layers)
     heads: list[tuple[int, int]] = []
     found: list[dict[int, Tensor]] = []  # of each layer: (3, heads) by part
+    noises: list[Tensor] = []  # of each layer: (heads,)
     queries = 0
     for done, (att, number) in enumerate(zip(layers, numbers, strict=True)):
         own = _queries(att, sources_of(att), batch, at)
         queries = max(queries, len(own))
         heads += [(number, head) for head in range(att.shape.H)]
         steps = _read_parts(att, number, batch, own, index)
-        found.append((yield from _after(steps, done, len(layers))))
+        of_layer, noise = yield from _after(steps, done, len(layers))
+        found.append(of_layer)
+        noises.append(noise)
     order = ordered(index.parts)
     sums = torch.zeros(len(heads), 3, len(order), dtype=torch.float64, device="cpu")
     first = 0
-    for att, of_layer in zip(layers, found, strict=True):
-        for number, values in of_layer.items():
+    for att, by_part in zip(layers, found, strict=True):
+        for number, values in by_part.items():
             sums[first : first + att.shape.H, :, order.index(number)] = values.mT
         first += att.shape.H
     totals = sums.sum(-1, keepdim=True)
-    shares = torch.where(totals == 0, 0.0, sums / totals)
+    noise = torch.cat(noises)[:, None, None] * torch.tensor([1.0, 1.0, 0.0], device="cpu")[:, None]
+    shares = torch.where(totals.abs() <= noise, 0.0, sums / totals)  # nothing has no shares
     scores = torch.cat([sums[:, :2] / max(1, queries), shares[:, 2:]], 1)
     labels = tuple(one.label for one in layer_names(ways.layers).values() if not one.cross)
     result = Composition(tuple(index.parts[i] for i in order), tuple(heads), shares, scores, labels, queries)
@@ -275,8 +281,11 @@ def _queries(att: AttentionBase, ways: WaysOfHeads, batch: int, at: Sequence[int
 
 def _read_parts(
     att: AttentionBase, layer: int, batch: int, queries: list[int], index: PartIndex
-) -> Generator[float, None, dict[int, Tensor]]:
-    """Return what each part gives to the heads of a layer, (3, heads): to the query, key and value side."""
+) -> Generator[float, None, tuple[dict[int, Tensor], Tensor]]:
+    """Return what each part gives to the heads of a layer, (3, heads): to the query, key and value side.
+
+    Also how large a sum of the query or key side can be by rounding alone, (heads,).
+    """
     ways = sources_of(att)
     H, group = att.shape.H, att.shape.H // att.shape.G
     read = []
@@ -299,7 +308,7 @@ def _read_parts(
             for number, values in sums.items():
                 found.setdefault(number, torch.zeros(3, H, dtype=torch.float64, device="cpu"))[place, heads] = values
         yield (place + 2) / 4
-    return found
+    return found, torch.tensor([one["noise"] for one in read], dtype=torch.float64, device="cpu")
 
 
 def _sums(
@@ -328,7 +337,7 @@ def _read_by(att: AttentionBase, batch: int, head: int, queries: list[int]) -> d
     q, k, v = _all(att, "q", batch, head), _all(att, "k", batch, group), _all(att, "v", batch, group)
     of_q = torch.zeros(len(queries), q.shape[1], dtype=torch.float64, device="cpu")
     of_k, of_v = torch.zeros_like(k), torch.zeros_like(v)
-    size = 0.0
+    size = looked = 0.0
     for rows in torch.arange(len(queries), device="cpu").split(ROWS // 4):
         own = [queries[i] for i in rows.tolist()]
         where: dict[str, Any] = {"batch": batch, "head": head, "queries": own}
@@ -339,9 +348,11 @@ def _read_by(att: AttentionBase, batch: int, head: int, queries: list[int]) -> d
         out = weights @ v
         of_q[rows] = centered @ k
         of_k += centered.mT @ q[own]
+        looked += float(((weights + even) * (q[own] @ k.mT)).abs().sum()) * abs(att.scale)
         of_v += weights.mT @ out
         size += float(out.square().sum())
-    return {"q": of_q, "k": of_k, "v": of_v, "total": float((of_q * q[queries]).sum()), "size": size}
+    noise = 4 * looked * torch.finfo(torch.float64 if att.dtype == torch.float64 else torch.float32).eps
+    return {"q": of_q, "k": of_k, "v": of_v, "total": float((of_q * q[queries]).sum()), "size": size, "noise": noise}
 
 
 def _check_total(att: AttentionBase, given: float, parts: Tensor, layer: int, head: int, name: str) -> None:
@@ -468,25 +479,33 @@ def _block(att: AttentionBase, stage: str, **where: Any) -> Tensor:
     return found.cpu()
 
 
-def _weights(att: AttentionBase, batch: int, head: int, query: int, *, whole: bool = True) -> Tensor:
-    """Return the weights of a row, float64; if `whole`, with a sum of 1 where a learned sink takes some."""
-    weights = _block(att, "weights", batch=batch, head=head, queries=query)[0].double()
-    if not whole:
-        return weights
-    weights = weights.nan_to_num()
+def _weights(att: AttentionBase, batch: int, head: int, query: int) -> Tensor:
+    """Return the weights of a row, float64."""
+    return _block(att, "weights", batch=batch, head=head, queries=query)[0].double()
+
+
+def _compared_weights(att: AttentionBase, batch: int, head: int, query: int, key: int, against: str) -> Tensor:
+    """Return the weights of a mean of the row's keys, with a sum of 1: of all keys, or of all others than one.
+
+    Raises:
+        ValueError: none of them has a weight.
+    """
+    weights = _weights(att, batch, head, query).nan_to_num()
+    if against == "others" and bool(weights.any()):
+        weights[key] = 0
     total = weights.sum()
-    return weights / total if total > 0 else weights
+    if not total > 0:
+        raise NoMean((NO_OTHERS if against == "others" else NO_WEIGHT).format(query=query, key=key))
+    return weights / total
 
 
 def _checked(
     att: AttentionBase, batch: Any, head: Any, query: Any, key: Any, against: Any
 ) -> tuple[int, int, int, int, int | str | None]:
     B, H, _, Q, K = att.shape[:5]
-    if against is not None and against != "mean":
-        if isinstance(against, str):
-            raise ValueError(
-                f'against is {against!r}: give the position of a key, "mean" for the mean of the row, or None'
-            )
+    if isinstance(against, str):
+        check_against(against)
+    elif against is not None:
         against = as_index(against, K, "against", "keys")
     return (
         as_index(batch, B, "batch", "samples"),

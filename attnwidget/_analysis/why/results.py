@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..._utils.indexing import as_index
 from ..effect import fixed
+from .contrasts import NO_WEIGHT, NoMean, check_against, compared_with
 from .parts import StreamPart
+from .sentences import because, leading_parts, sum_of
 
 SIDES = ("query", "key", "value")
 SHOWN = 8  # parts in words
@@ -22,20 +26,23 @@ class Why:
 
     layer, head: the head that looked; `layer` is its short name.
     query, key: the pair.
-    against: the score it is compared with: of another key, or "mean", the row's mean under its own weights; None: 0.
+    against: what the score is compared with: the position of another key, "others", the mean of the row's other keys
+        under their weights, or "mean", the row's mean under its weights; None: nothing.
     query_parts, key_parts: the parts of the residual stream at the query and at the key.
     terms: (query parts, key parts) float64, in units of the score, times the attention's scale, before any softcap.
-    score: the model's own score, less that of `against`.
+    score: the model's own score, less `subtracted`.
     rounding: score − Σ terms: what the model's own arithmetic rounded away. It is 0 up to the precision of its dtype.
     weight: the weight of the pair, after mask, bias and softmax.
     words: the texts of query, key and `against`; empty if unknown.
+    subtracted: the score, or the mean of scores, of what it is compared with; 0 for nothing. None if a file of an
+        earlier version does not have it.
 
     >>> import torch
     >>> from attnwidget import capture
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     >>> cap = capture(model, sources=True).run(torch.randn(1, 5, 8))
-    >>> found = cap.why(1, 0, 4, 2)
+    >>> found = cap.why(1, 0, 4, 2, against="others")
     >>> bool(abs(found.terms.sum() + found.rounding - found.score) < 1e-4)
     True
     """
@@ -52,6 +59,7 @@ class Why:
     rounding: float
     weight: float
     words: tuple[str, ...] = ()
+    subtracted: float | None = None
 
     @property
     def by_key(self) -> Tensor:
@@ -77,24 +85,29 @@ class Why:
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence, with the shares of the largest parts of the key."""
-        others = None if self.against is None else "the other keys" if self.against == "mean" else "the other key"
-        return because(self._word(0, self.query), self._word(1, self.key), self.key_parts, self.by_key, others)
+        """The answer in one sentence: what the largest parts of the key give to the score, or to its difference."""
+        names = self._word(0, self.query), self._word(1, self.key)
+        scale = max(abs(self.score + (self.subtracted or 0)), abs(self.subtracted or 0))
+        how: dict[str, Any] = {"other": self._other, "scale": 0.0 if self.against is None else scale}
+        return because(names, self.weight, self.key_parts, self.by_key, self.against, **how)
+
+    @property
+    def _other(self) -> str:
+        return self._word(2, self.against) if isinstance(self.against, int) else ""
+
+    @property
+    def _sum(self) -> str:
+        own = self.score + (self.subtracted or 0)
+        return sum_of(own, self.subtracted, self.against, self._other)
 
     def _word(self, which: int, position: int) -> str:
         return f"{self.words[which]!r} ({position})" if len(self.words) > which else f"position {position}"
 
     def __str__(self) -> str:
-        versus = ""
-        if self.against == "mean":
-            versus = ", against the mean of its row"
-        elif self.against is not None:
-            versus = f", against {self._word(2, int(self.against))}"
+        score = fixed(self.score, signed=True)
+        score = f"score {score}" if self.against is None else f"{self._sum.removeprefix('the ')}: {score}"
         head = f"Head {self.layer}·{self.head}: {self._word(0, self.query)} → {self._word(1, self.key)}"
-        lines = [
-            f"{head}, weight {self.weight:.4f}, score {fixed(self.score, signed=True)}{versus}",
-            f"  {self.sentence}",
-        ]
+        lines = [f"{head}, weight {self.weight:.4f}, {score}", f"  {self.sentence}"]
         for title, parts, sums in (
             ("parts of the key", self.key_parts, self.by_key),
             ("parts of the query", self.query_parts, self.by_query),
@@ -106,38 +119,8 @@ class Why:
             if rest:
                 lines.append(f"    {fixed(float(sums[rest].sum()), signed=True):>9}  {len(rest)} more")
         total = fixed(float(self.terms.sum()), signed=True)
-        lines += [f"    {total:>9}  sum, not explained (rounding): {self.rounding:+.1e}", f"  {HELD}"]
+        lines += [f"    {total:>9}  sum = {self._sum}; not explained (rounding): {self.rounding:+.1e}", f"  {HELD}"]
         return "\n".join(lines)
-
-
-def because(query: str, key: str, parts: Sequence[StreamPart], terms: Tensor, others: str | None) -> str:
-    """Return in words what sets a key apart, from the largest parts of the key.
-
-    Args:
-        query, key: the words.
-        parts: of the key.
-        terms: (parts,) what each adds to the score, or to its difference from that of others.
-        others: what the score is compared with, in words; None: nothing.
-    """
-    total = float(terms.sum())
-    order = terms.abs().argsort(descending=True, stable=True).tolist()[:2]
-    if not order or not abs(total) > 1e-3 * float(terms.abs().sum()):
-        return f"{query} looks at {key}: the parts of the key cancel, so that nothing sets it apart."
-    what = "its score" if others is None else f"what sets it {'apart from' if total > 0 else 'below'} {others}"
-    first, *second = (f"{_percent(float(terms[i]) / total)} of {{}} is {_wrote(parts[i], key)}" for i in order)
-    return f"{query} looks at {key}: {first.format(what)}" + "".join(f"; {one.format('it')}" for one in second) + "."
-
-
-def _percent(x: float) -> str:
-    return f"{x * 100:.0f} %".replace("-", "−")
-
-
-def _wrote(part: StreamPart, key: str) -> str:
-    if part.kind in ("token", "position", "type", "input"):
-        return f"the {part.label} itself" if part.kind == "token" else f"the {part.label}"
-    if part.kind == "head":
-        return f"what head {part.label} wrote at {key}"
-    return f"what {part.label} wrote at {key}" if part.kind in ("MLP", "attention") else part.label
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,9 +130,11 @@ class WhyRow:
     layer, head, query: of the row.
     parts: the parts of the keys, the largest over the row first.
     terms: (parts, keys) float64.
-    scores: (keys,) the model's own scores times the scale, before any softcap.
+    scores: (keys,) the model's own scores times the scale, before any softcap, less `subtracted`.
     weights: (keys,) the weights.
     rounding: the largest |scores − Σ terms|.
+    against: what each score is compared with, as of `Why`; with "others", each key with the other keys of its own.
+    subtracted: (keys,) what is subtracted from each score; None for nothing.
 
     >>> import torch
     >>> from attnwidget import capture
@@ -169,10 +154,36 @@ class WhyRow:
     scores: Tensor = field(repr=False)
     weights: Tensor = field(repr=False)
     rounding: float
+    against: int | str | None = None
+    subtracted: Tensor | None = field(default=None, repr=False)
+
+    def compared(self, against: int | str | None) -> WhyRow:
+        """Return the row with its terms and scores less those of what they are compared with.
+
+        Args:
+            against: "others", the mean of the other keys under their weights, for each key its own; NaN for a key
+                beside which no other has a weight. "mean", the mean of all keys under their weights. A key. None.
+
+        Raises:
+            ValueError: the row is compared with something already; or no key has a weight.
+        """
+        if self.against is not None:
+            raise ValueError(f"this row is compared with {self.against!r}: compare the row that why_row(…) returns")
+        if against is None:
+            return self
+        against = against if isinstance(against, str) else as_index(against, len(self.scores), "against", "keys")
+        everything = torch.cat([self.terms, self.scores[None]])
+        if isinstance(against, str):
+            check_against(against)
+            if not bool(self.weights.any()):
+                raise NoMean(NO_WEIGHT.format(query=self.query))
+        zero = compared_with(everything, self.weights, against)
+        apart = everything - zero
+        return replace(self, terms=apart[:-1], scores=apart[-1], against=against, subtracted=zero[-1].clone())
 
     def against_mean(self) -> Tensor:
         """Return the terms less their mean under the row's weights, (parts, keys)."""
-        return self.terms - (self.terms @ self.weights.to(self.terms))[:, None]
+        return self.compared("mean").terms
 
     def records(self) -> list[dict[str, Any]]:
         """Return the terms as records for `pandas.DataFrame`: key, part, term and weight."""
@@ -181,6 +192,26 @@ class WhyRow:
             for j in range(self.terms.shape[1])
             for i, part in enumerate(self.parts)
         ]
+
+    def __str__(self) -> str:
+        order = self.weights.argsort(descending=True, stable=True).tolist()
+        what = "score" if self.against is None else sum_of(0, None, self.against, f"position {self.against}")[4:]
+        head = f"Head {self.layer}·{self.head}: position {self.query} → {len(order)} keys"
+        lines = [
+            f"{head}. Each key's parts sum to its {what}.",
+            f"  {'key':>7} {'weight':>7} {'sum':>10}  largest parts",
+        ]
+        for j in order[:SHOWN]:
+            largest = (
+                f"{fixed(value, signed=True)} {self.parts[i].label}" for i, value in leading_parts(self.terms[:, j])
+            )
+            lines.append(
+                f"  {j:>7} {float(self.weights[j]):>7.4f} {fixed(float(self.scores[j]), signed=True):>10}  "
+                f"{', '.join(largest)}"
+            )
+        lines += [f"  {len(order) - SHOWN} more keys"] if len(order) > SHOWN else []
+        lines.append(f"  not explained (rounding): at most {self.rounding:.1e}. {HELD}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +236,9 @@ class Edge:
     source: the part.
     layer, head: the head that reads it.
     side: "query", "key" or "value".
-    share: of the score by which the head prefers what it looks at to the average key, or of its output; the shares of
-        all parts on one side sum to 1.
+    share: of the score by which the head prefers what it looks at to the average key, or of its output. The shares of
+        all parts on one side sum to 1: where some are below 0, others may exceed it. A head that prefers no key has no
+        edges on its query and key side.
     score: the mean over the queries of what it adds to that score; of the value side, the share.
 
     >>> import torch
@@ -282,6 +314,20 @@ class Composition:
             }
             for one in self.edges
         ]
+
+    def __str__(self) -> str:
+        order = sorted(self.edges, key=lambda one: -abs(one.share))
+        lines = [
+            f"What {len(self.heads)} heads read, over {self.queries} {'query' if self.queries == 1 else 'queries'}.",
+            "Query and key side: shares of the score by which a head prefers the keys that it looks at over the",
+            "average of its allowed keys. Value side: shares of its output.",
+            *(
+                f"  {one.share:>5.0%} of the {one.side} side of head {one.layer}·{one.head} is {one.source.label}"
+                for one in order[:SHOWN]
+            ),
+        ]
+        lines += [f"  {len(order) - SHOWN:,} smaller shares"] if len(order) > SHOWN else []
+        return "\n".join([*lines, f"  {HELD}"])
 
     def into(self, layer: int, head: int, side: str | None = None) -> list[Edge]:
         """Return the edges into a head, the largest share first.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..._analysis.head_kinds import KindsLike
 from ..._analysis.output_path import OutputPath
+from ..._analysis.why.contrasts import check_against
 from ..._analysis.why.reasons import composing, pair, row, run
 from ..._analysis.why.results import Composition, Why, WhyRow
 from ..._segments.chat import is_chat
@@ -424,8 +425,10 @@ class Forward:
             layer: the layer, by its number in `attention` or its name.
             head: the head.
             query, key: the pair; negative counts from the end.
-            against: subtract the score of another key, by its position, or of "mean", the row's mean under its own
-                weights. Parts that are alike for both then vanish. None: the score itself.
+            against: subtract the score of another key, by its position; of "others", the mean of the row's other keys
+                under their weights, with a sum of 1; or of "mean", the row's mean under its weights, which has the
+                key's own score in it. Parts that are alike for both then vanish. None: the score itself. A learned sink
+                has no key, so no mean has it.
             features: names for the features of what modules write: {module name: (decoder, activations)}, as of a
                 sparse autoencoder: (features, model size) and (samples, positions, features). The rest of the module's
                 output is one part, "not in the dictionary".
@@ -437,8 +440,9 @@ class Forward:
 
         Raises:
             ValueError: there are no sources: give capture(model, sources=True); the way from the stream to q or k is
-                not linear, with the module's name; the parts do not add up to the model's own q and k. IndexError,
-                KeyError: there is no such layer, head, query, key or sample.
+                not linear, with the module's name; the parts do not add up to the model's own q and k; no other key has
+                a weight, so there is no mean of the others. IndexError, KeyError: there is no such layer, head, query,
+                key or sample.
 
         >>> from attnwidget import capture
         >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
@@ -457,13 +461,24 @@ class Forward:
         how: dict[str, Any] = {"against": against, "features": features, "words": words}
         return run(pair(stack[number], query, key, batch=batch, head=head, **how))
 
-    def why_row(self, layer: int | str, head: int, query: int, *, batch: int = 0, cross: bool = False) -> WhyRow:
+    def why_row(
+        self,
+        layer: int | str,
+        head: int,
+        query: int,
+        against: int | str | None = None,
+        *,
+        batch: int = 0,
+        cross: bool = False,
+    ) -> WhyRow:
         """Split the scores of one query with all keys into the parts of each key: see `why`.
 
         Args:
             layer: the layer, by its number in `attention` or its name.
             head: the head.
             query: the query; negative counts from the end.
+            against: as of `why`, for each key. With "others", each key is compared with its own other keys; a key
+                beside which no other has a weight has NaN.
             batch: the sample.
             cross: a layer of the cross-attention.
 
@@ -471,7 +486,8 @@ class Forward:
             `results.WhyRow`: terms (parts, keys), the largest part first.
 
         Raises:
-            ValueError, IndexError, KeyError: as `why` does; ValueError also if the parts do not fit into memory.
+            ValueError, IndexError, KeyError: as `why` does; ValueError also if the parts do not fit into memory, and if
+                no key has a weight and there is a mean to compare with.
 
         >>> from attnwidget import capture
         >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
@@ -483,7 +499,9 @@ class Forward:
         stack = self.cross if cross else self.attention
         number = number_of(stack, layer)
         refuse_too_long(stack, number)
-        return run(row(stack[number], query, batch=batch, head=head))
+        if isinstance(against, str):
+            check_against(against)
+        return run(row(stack[number], query, batch=batch, head=head)).compared(against)
 
     def composition(
         self,

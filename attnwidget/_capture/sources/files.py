@@ -99,7 +99,8 @@ def _entry_of(answer: Any, add: Callable[[Tensor], str]) -> dict[str, Any]:
     if isinstance(answer, Why):
         own: dict[str, Any] = {name: getattr(answer, name) for name in WHY}
         parts = {"query_parts": _parts(answer.query_parts), "key_parts": _parts(answer.key_parts)}
-        return {"kind": "pair", **own, **parts, "words": list(answer.words), "terms": add(answer.terms)}
+        more = {"words": list(answer.words), "subtracted": answer.subtracted}
+        return {"kind": "pair", **own, **parts, **more, "terms": add(answer.terms)}
     if isinstance(answer, WhyRow):
         own = {name: getattr(answer, name) for name in ("layer", "head", "query", "rounding")}
         tensors = {name: add(getattr(answer, name)) for name in ("terms", "scores", "weights")}
@@ -149,12 +150,14 @@ def _pair_of(entry: Any, places: Mapping[str, Any], tensors: Mapping[str, Tensor
     numbers: dict[str, Any] = {name: as_finite(part_of(entry, name), name) for name in ("score", "rounding", "weight")}
     rows, columns = (_read_parts(part_of(entry, name), name) for name in ("query_parts", "key_parts"))
     terms = _numbers_of(entry, "terms", tensors, len(rows), len(columns))
-    words = as_texts(part_of(entry, "words"), "words", 3)
+    words = tuple(as_texts(part_of(entry, "words"), "words", 3))
     layer = as_text(part_of(entry, "layer"), "the layer's name")
-    return Why(layer, **places, **numbers, query_parts=rows, key_parts=columns, terms=terms, words=tuple(words))
+    less = entry.get("subtracted")  # files of 1.0.0rc1 do not have it
+    numbers["subtracted"] = None if less is None else as_finite(less, "what is subtracted from the score")
+    return Why(layer, **places, **numbers, query_parts=rows, key_parts=columns, terms=terms, words=words)
 
 
-def _row_of(entry: Any, places: Mapping[str, int], tensors: Mapping[str, Tensor], shape: Shape) -> WhyRow:
+def _row_of(entry: Any, places: Mapping[str, Any], tensors: Mapping[str, Tensor], shape: Shape) -> WhyRow:
     parts = _read_parts(part_of(entry, "parts"), "parts")
     terms = _numbers_of(entry, "terms", tensors, len(parts), shape.K)
     scores, weights = (_numbers_of(entry, name, tensors, shape.K) for name in ("scores", "weights"))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from ..._analysis.why.contrasts import compared_with
 from ..._analysis.why.reasons import row, run
-from ..._analysis.why.results import WhyRow, because
+from ..._analysis.why.results import WhyRow
+from ..._analysis.why.sentences import because, leading_parts, sum_of
 from ..._messages.answers.of_reasons import largest_parts, with_rest
+from ..._tokens.display import Label
 from ..look import colors
 from ..look.numbers import list_number
 from .sheet import FigureContext
@@ -30,36 +35,68 @@ def draw(context: FigureContext, top: float) -> float:
         canvas.text(context.left, top + 8, NOTHING, size=11, color=look.ink3)
         return top + 16
     found = run(row(context.selected, traits.query, batch=traits.batch, head=traits.head))
-    apart, chosen = found.against_mean(), largest_parts(found)
-    terms = with_rest(apart, chosen)
-    names = [found.parts[i].label for i in chosen]
-    names += [f"{len(found.parts) - len(chosen)} more parts"] if len(found.parts) > len(chosen) else []
-    y = _sentence(context, found, apart, top)
-    canvas.text(context.left, y + 8, "Parts of each key, less the row's mean", size=11, color=look.ink2)
-    beside = context.right - context.left >= 460
-    room = context.right - context.left - (LIST + 20 if beside else 0)
-    bottom = _stacks(context, found, terms, (context.left, y + 22, room))
+    is_weighted = bool(found.weights.any())
+    apart = found.terms - compared_with(found.terms, found.weights, "others") if is_weighted else found.terms
+    chosen, y, sums = largest_parts(found), top, ""
+    wide = context.right - context.left
+    if traits.key is not None:
+        names = _named(context.queries, traits.query), _named(context.keys, traits.key)
+        said, sums = lines_of(found, traits.key, names)
+        y = _wrapped(context, said, (context.left, top + 8, wide), 13) + 4
+    than = "" if not is_weighted else ", less the mean of the other keys under their weights"
+    canvas.text(context.left, y + 8, f"Parts of each key, of its score{than}", size=11, color=look.ink2)
+    beside = wide >= 460
+    room = wide - (LIST + 20 if beside else 0)
+    bottom = _stacks(context, found, with_rest(apart.nan_to_num(), chosen), (context.left, y + 22, room))
     if traits.key is None:
         return bottom
     where = (context.right - LIST, y + 22) if beside else (context.left, bottom + 14)
-    return max(bottom, _list(context, names, terms[:, traits.key], where))
+    return max(bottom, _list(context, found, chosen, sums, where))
 
 
-def _sentence(context: FigureContext, found: WhyRow, apart: Tensor, top: float) -> float:
-    """Write the answer for the pinned key; return where the next line would be."""
-    traits = context.traits
-    if traits.key is None or traits.query is None:
-        return top
-    query, key = context.queries[traits.query].text, context.keys[traits.key].text
-    words = because(query, key, found.parts, apart[:, traits.key], "the other keys").split(" ")
-    y, line = top + 8, ""
-    for word in [*words, ""]:
-        if word and context.canvas.measure(f"{line} {word}", 13) <= context.right - context.left:
+def pinned_parts(found: WhyRow, key: int) -> tuple[str | None, Tensor]:
+    """Return what a key is compared with, and its parts, (parts,): None if no other key has a weight."""
+    zero = compared_with(found.terms, found.weights, "others", torch.tensor([key]))[:, 0]
+    return ("others", found.terms[:, key] - zero) if bool(zero.isfinite().all()) else (None, found.terms[:, key])
+
+
+def lines_of(found: WhyRow, key: int, names: tuple[str, str]) -> tuple[str, str]:
+    """Return the answer for a key in a sentence, and what the sum of its parts is.
+
+    Args:
+        found: the row.
+        key: the key.
+        names: of the query and the key.
+    """
+    against, parts = pinned_parts(found, key)
+    own, less = float(found.scores[key]), 0.0
+    if against is not None:
+        less = float(compared_with(found.scores, found.weights, against, torch.tensor([key])))
+    scale = 0.0 if against is None else max(abs(own), abs(less))
+    said = because(names, float(found.weights[key]), found.parts, parts, against, scale=scale, number=_number)
+    return said, f"sum {_number(float(parts.sum()))} = {sum_of(own, less, against, '', _number)}"
+
+
+def _named(labels: Sequence[Label], at: int) -> str:
+    """Return a token, with its position if another looks the same."""
+    label = labels[at]
+    return f"{label.text} ({label.subscript})" if label.subscript else label.text
+
+
+def _number(value: float) -> str:
+    return list_number(value, "scores")
+
+
+def _wrapped(context: FigureContext, text: str, at: tuple[float, float, float], size: float) -> float:
+    """Write a text on as many lines as it needs; return where the next line would be."""
+    (x, y, wide), line = at, ""
+    for word in [*text.split(" "), ""]:
+        if word and context.canvas.measure(f"{line} {word}", size) <= wide:
             line = f"{line} {word}".strip()
             continue
-        context.canvas.text(context.left, y, line, size=13, color=context.look.ink)
-        y, line = y + 18, word
-    return y + 4
+        context.canvas.text(x, y, line, size=size, color=context.look.ink)
+        y, line = y + round(size * 1.4), word
+    return y
 
 
 def _stacks(context: FigureContext, found: WhyRow, terms: Tensor, at: tuple[float, float, float]) -> float:
@@ -109,15 +146,19 @@ def _color(context: FigureContext, part: int, parts: int) -> str:
     return colors.segment_color(SLOTS[-1] if part == parts - 1 else SLOTS[part], context.theme)
 
 
-def _list(context: FigureContext, names: list[str], values: Tensor, at: tuple[float, float]) -> float:
-    """Write the parts with their numbers at the pinned key; return the lower end."""
+def _list(context: FigureContext, found: WhyRow, chosen: Sequence[int], sums: str, at: tuple[float, float]) -> float:
+    """Write the parts with their numbers at the pinned key, and what their sum is; return the lower end."""
     (x, y), canvas, look = at, context.canvas, context.look
-    for part, (name, value) in enumerate(zip(names, values.tolist(), strict=False)):
-        canvas.boxes([(x, y + 4, 8, 8)], [_color(context, part, len(values))], 1.5)
+    assert context.traits.key is not None
+    values = pinned_parts(found, context.traits.key)[1]
+    named = list(dict.fromkeys([*chosen, *(part for part, _ in leading_parts(values))]))
+    rest = len(found.parts) - len(named)
+    names = [*(found.parts[i].label for i in named), *([f"{rest} more parts"] if rest else [])]
+    for line, (name, value) in enumerate(zip(names, with_rest(values[:, None], named)[:, 0].tolist(), strict=False)):
+        canvas.boxes([(x, y + 4, 8, 8)], [_color(context, min(line, len(chosen)), len(chosen) + 1)], 1.5)
         canvas.text(x + 14, y + 8, canvas.shorten(name, LIST - 80, 10), size=10, color=look.ink)
-        number = list_number(value, "scores")
+        number = _number(value)
         canvas.text(x + LIST - 4, y + 8, number if value < 0 else f"+{number}", size=10, color=look.ink, align="right")
         y += LINE
-    canvas.text(x, y + 10, f"sum {list_number(float(torch.sum(values)), 'scores')}", size=10, color=look.ink2)
     canvas.reach(x + LIST)
-    return y + 18
+    return _wrapped(context, sums, (x, y + 10, LIST), 10)

@@ -536,8 +536,9 @@ def _reasons_asked(saved: Snapshot) -> Iterator[Known]:
         own = choice == SavedHead(widget.traits.layer, widget.traits.batch, widget.traits.head)
         for query, key in pinned if own and sources is not None else ():
             yield {"kind": "why_row", **of, "query": query, "keys": []}
-            if key is not None:
-                yield {"kind": "why", **of, "query": query, "key": key, "against": "mean"}
+            is_short = key is not None and max(widget.selected.shape.Q, widget.selected.shape.K) <= MAX_EXACT_LENGTH
+            for against in () if key is None else ("others", "mean", None) if is_short else ("others",):
+                yield {"kind": "why", **of, "query": query, "key": key, "against": against}
         for asked in () if sources is None else tuple(sources.answers):
             kind, batch, *rest = asked
             if kind == "row" and (batch, rest[0]) == (choice.batch, choice.head):

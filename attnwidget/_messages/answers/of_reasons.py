@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..._analysis.why.contrasts import NoMean, compared_with
 from ..._analysis.why.parts import StreamPart
 from ..._analysis.why.reasons import composing, pair, row, sources_of
 from ..._analysis.why.results import SIDES, Composition, Why, WhyRow
+from ..._analysis.why.sentences import WEIGHTED, leading_parts
 from ..._utils.validation import told as short
 from ...attention import Attention
 from ..codec import encoding
@@ -29,18 +32,25 @@ T = TypeVar("T")
 
 
 def why(message: Message, request: Reply) -> LongAnswer:
-    """Begin to split a pair's score; `against` is null, "mean" or a key."""
+    """Begin to split a pair's score; `against` is null, "others", "mean" or a key."""
     att, batch, head = head_of(message, request)
     sources_of(att)
     query, key = integer_in(request, "query", att.shape.Q), integer_in(request, "key", att.shape.K)
     against = request.get("against")
-    if against not in (None, "mean"):
+    if against not in (None, *WEIGHTED):
         against = integer_in(request, "against", att.shape.K)
     places = _layers(message)
     steps = pair(att, query, key, batch=batch, head=head, against=against)
-    return _long(
-        steps, PAIR + (KEY * att.shape.K if against == "mean" else 0), lambda found: _pair_reply(found, places)
-    )
+    cells = PAIR + (KEY * att.shape.K if against in WEIGHTED else 0)
+    return _long(_or_said(steps), cells, lambda found: _pair_reply(found, places))
+
+
+def _or_said(steps: Generator[float, None, Why]) -> Generator[float, None, Why | NoMean]:
+    """Return the result of steps, or why there is nothing to compare with."""
+    try:
+        return (yield from steps)
+    except NoMean as error:
+        return error
 
 
 def why_row(message: Message, request: Reply) -> LongAnswer:
@@ -98,15 +108,18 @@ def _part(part: StreamPart, places: Mapping[str, int]) -> Reply:
     return {"label": part.label, "kind": part.kind, "module": part.module, **shown}
 
 
-def _pair_reply(found: Why, places: Mapping[str, int]) -> Reply:
+def _pair_reply(found: Why | NoMean, places: Mapping[str, int]) -> Reply:
+    if isinstance(found, NoMean):
+        return {"nothing": str(found)}
     rows, columns = _largest(found.by_query), _largest(found.by_key)
     terms = with_rest(with_rest(found.terms, rows).mT, columns).mT
     return {
         "query_parts": [_part(found.query_parts[i], places) for i in rows],
         "key_parts": [_part(found.key_parts[i], places) for i in columns],
         "more": [len(found.query_parts) - len(rows), len(found.key_parts) - len(columns)],
-        "terms": encoding.encode(terms.float().contiguous().numpy()),
+        "terms": _encoded(terms),
         "score": found.score,
+        "subtracted": found.subtracted,
         "rounding": found.rounding,
         "weight": found.weight,
     }
@@ -124,33 +137,68 @@ def with_rest(terms: Tensor, chosen: Sequence[int]) -> Tensor:
 
 
 def largest_parts(found: WhyRow) -> list[int]:
-    """Return the parts of a row that are drawn: those that differ most from their means, by the row's weights."""
-    apart = found.against_mean()
-    return _largest((apart.abs() * found.weights.to(apart)).sum(1), STACKED)
+    """Return the parts of a row that are drawn: those that set keys of large weight most apart from the others."""
+    keys = found.weights.argsort(descending=True, stable=True)[:COLUMNS]
+    own, weights = found.terms[:, keys], found.weights[keys].to(found.terms)
+    apart = (own - compared_with(found.terms, found.weights, "others", keys)).nan_to_num()
+    sizes = (apart.abs() * weights).sum(1)
+    return _largest(sizes if bool(sizes.any()) else own.abs().sum(1), STACKED)
 
 
 def _row_reply(found: WhyRow, wanted: Sequence[int], places: Mapping[str, int]) -> Reply:
-    parts = largest_parts(found)
+    stacked = largest_parts(found)
     most = found.weights.argsort(descending=True, stable=True)[: COLUMNS - len(wanted)].tolist()
     keys = sorted({*most, *wanted})
-    means = found.terms @ found.weights.to(found.terms)
+    at = torch.tensor(keys)
+    own = found.terms[:, at]
+    all_against: list[int | str] = [*WEIGHTED, *wanted]
+    zeros = {against: compared_with(found.terms, found.weights, against, at) for against in all_against}
+    zeros["none"] = torch.zeros_like(own)
+    leading = {str(against): [_leading(column) for column in (own - zero).mT] for against, zero in zeros.items()}
+    first = [one for columns in leading.values() for column in columns for one, _ in column or ()]
+    named = list(dict.fromkeys([*stacked, *first]))
+    numbers = {part: number for number, part in enumerate(named)}
+    scores = found.scores[None]
     return {
-        "parts": [_part(found.parts[i], places) for i in parts],
-        "more": len(found.parts) - len(parts),
+        "parts": [_part(found.parts[i], places) for i in named],
+        "stacked": len(stacked),
+        "more": len(found.parts) - len(stacked),
         "keys": keys,
         "others": found.terms.shape[1] - len(keys),
-        "terms": encoding.encode(with_rest(found.terms[:, keys], parts).float().contiguous().numpy()),
-        "means": with_rest(means[:, None], parts)[:, 0].tolist(),
+        "terms": _encoded(with_rest(own, stacked)),
+        "apart": _encoded(with_rest(own - zeros["others"], stacked)),
+        "means": _finite(with_rest(zeros["mean"][:, :1], stacked)[:, 0]),
+        "mean": _finite(compared_with(scores, found.weights, "mean", at[:1])[0])[0],
+        "other_means": _finite(compared_with(scores, found.weights, "others", at)[0]),
+        "leading": {
+            against: [column and [[numbers[one], value] for one, value in column] for column in columns]
+            for against, columns in leading.items()
+        },
         "scores": found.scores[keys].tolist(),
         "weights": found.weights[keys].tolist(),
         "rounding": found.rounding,
     }
 
 
+def _leading(terms: Tensor) -> list[tuple[int, float]] | None:
+    """Return the largest parts of a key; None if it is compared with nothing."""
+    return leading_parts(terms) if bool(terms.isfinite().all()) else None
+
+
+def _encoded(x: Tensor) -> Any:
+    return encoding.encode(x.float().contiguous().numpy())
+
+
+def _finite(x: Tensor) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in x.tolist()]
+
+
 def _heads_reply(found: Composition, places: Mapping[str, int]) -> Reply:
     large = (found.shares.abs() >= LEAST).nonzero()
     sizes = found.shares[tuple(large.unbind(1))]
-    large = large[sizes.abs().argsort(descending=True, stable=True)[:EDGES]]
+    order = sizes.abs().argsort(descending=True, stable=True)
+    least = LEAST if len(order) <= EDGES else float(sizes.abs()[order[EDGES - 1]])  # of those that are sent
+    large = large[order[:EDGES]]
     into, sides, parts = large.unbind(1)
     at = into, sides, parts
     return {
@@ -162,7 +210,7 @@ def _heads_reply(found: Composition, places: Mapping[str, int]) -> Reply:
         "scores": found.scores[at].tolist(),
         "heads": [1 + max(head for at, head in found.heads if at == layer) for layer in dict(found.heads)],
         "queries": found.queries,
-        "least": LEAST,
+        "least": least,
     }
 
 

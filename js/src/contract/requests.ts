@@ -64,24 +64,39 @@ export interface Answers {
   cells: Values;
   /** The mean weight that each key receives; below a `share` of 1 there are no numbers yet: repeat the request. */
   received: Partial<Values> & { share: number };
-  /** Terms (query parts and the rest, key parts and the rest); `more` says how many parts each rest holds. */
+  /**
+   * Terms (query parts and the rest, key parts and the rest); `more` says how many parts each rest holds; `nothing` says
+   * instead why there is nothing to compare with. `score` is less `subtracted`.
+   */
   why: Sliced<{
     query_parts: StreamPart[];
     key_parts: StreamPart[];
     more: [query: number, key: number];
     terms: Envelope;
     score: number;
+    subtracted: number | null;
     rounding: number;
     weight: number;
+    nothing: string;
   }>;
-  /** Terms (parts and the rest, keys); `means` are the terms' means under the weights, `others` the keys left out. */
+  /**
+   * Terms (the first `stacked` parts and the rest, keys), and those `apart` from the means of each key's other keys, NaN
+   * where these have no weight. `means` of the terms and `mean` of the scores are under the weights, null without any;
+   * `other_means` are of the scores of each key's other keys. `leading` has the two largest parts of each key with what
+   * they add, by what it is compared with. `others` counts the keys left out, `more` the parts.
+   */
   why_row: Sliced<{
     parts: StreamPart[];
+    stacked: number;
     more: number;
     keys: number[];
     others: number;
     terms: Envelope;
-    means: number[];
+    apart: Envelope;
+    means: (number | null)[];
+    mean: number | null;
+    other_means: (number | null)[];
+    leading: Record<string, ([part: number, value: number][] | null)[]>;
     scores: number[];
     weights: number[];
     rounding: number;

@@ -1,31 +1,52 @@
-/** Why a head looked there: contrasts of a row, its stacks, the sentence, and the graph of heads. Pure functions. */
+/** Why a head looked there: contrasts of a row, its stacks, and the graph of heads. Pure functions. */
 
 import type { Answers, ReadSide, StreamPart } from "../contract/requests";
+import type { Against, Leading } from "./reason-words";
 
-/** A row's terms: for each part, and last for the rest, a number for each of `keys`. */
-export interface RowParts extends Required<Omit<Answers["why_row"], "terms" | "share">> {
+/** A row's terms: for each stacked part, and last for the rest, a number for each of `keys`. */
+export interface RowParts extends Required<Omit<Answers["why_row"], "terms" | "apart" | "share">> {
   readonly terms: Float32Array;
+  readonly apart: Float32Array;
 }
 
 /** A pair's terms: (query parts and the rest) × (key parts and the rest). */
-export interface PairParts extends Required<Omit<Answers["why"], "terms" | "share">> {
+export interface PairParts extends Required<Omit<Answers["why"], "terms" | "share" | "nothing">> {
   readonly terms: Float32Array;
 }
 
 export type HeadGraph = Required<Omit<Answers["why_heads"], "share">>;
 
-/** What a row's terms are compared with: the mean under its weights, nothing, or another key's position. */
-export type Against = "mean" | "none" | number;
-
-/** Return the terms of each part at each key, less those of what they are compared with. */
+/** Return the terms of each stacked part and the rest at each key, less those of what they are compared with. */
 export function contrasts(row: RowParts, against: Against): number[][] {
   const n = row.keys.length;
   const other = typeof against === "number" ? row.keys.indexOf(against) : -1;
-  return Array.from({ length: row.parts.length + 1 }, (_, part) => {
-    const own = row.terms.subarray(part * n, (part + 1) * n);
-    const zero = against === "mean" ? row.means[part]! : other >= 0 ? own[other]! : 0;
+  return Array.from({ length: row.stacked + 1 }, (_, part) => {
+    const own = (against === "others" ? row.apart : row.terms).subarray(part * n, (part + 1) * n);
+    const zero = against === "mean" ? (row.means[part] ?? Number.NaN) : other >= 0 ? own[other]! : 0;
     return Array.from(own, (term) => term - zero);
   });
+}
+
+/** Return what is subtracted from the score of the key at a place; NaN if there is nothing to compare with. */
+export function subtractedAt(row: RowParts, against: Against, place: number): number {
+  if (typeof against === "number") return row.scores[row.keys.indexOf(against)] ?? 0;
+  if (against === "none") return 0;
+  return (against === "mean" ? row.mean : row.other_means[place]) ?? Number.NaN;
+}
+
+/**
+ * Return the two largest parts of the key at a place, with what they add. An answer in a file may not have those of the
+ * comparison with a key: then they are the largest of the stacked ones, and `ofAll` is false.
+ */
+export function leadingAt(row: RowParts, against: Against, place: number): { leading: Leading[]; ofAll: boolean } {
+  const known = row.leading[`${against}`];
+  if (known !== undefined) return { leading: known[place] ?? [], ofAll: true };
+  const leading = contrasts(row, against)
+    .slice(0, -1)
+    .map((own, part): Leading => [part, own[place]!])
+    .sort(([, a], [, b]) => Math.abs(b) - Math.abs(a))
+    .slice(0, 2);
+  return { leading, ofAll: row.more === 0 };
 }
 
 /** A piece of a stack: a part from one height to another. */
@@ -35,15 +56,16 @@ export interface Piece {
   readonly to: number;
 }
 
-/** Stack the parts of each key from zero: what is above 0 upward, what is below downward. */
+/** Stack the parts of each key from zero: what is above 0 upward, what is below downward. NaN has no height. */
 export function stacks(terms: readonly (readonly number[])[]): Piece[][] {
   const keys = terms[0]?.length ?? 0;
   return Array.from({ length: keys }, (_, key) => {
     const ends = [0, 0];
     return terms.map((own, part) => {
-      const side = own[key]! < 0 ? 0 : 1;
+      const height = own[key]! || 0;
+      const side = height < 0 ? 0 : 1;
       const from = ends[side]!;
-      ends[side] = from + own[key]!;
+      ends[side] = from + height;
       return { part, from, to: ends[side]! };
     });
   });
@@ -53,25 +75,6 @@ export function stacks(terms: readonly (readonly number[])[]): Piece[][] {
 export function rangeOf(pieces: readonly (readonly Piece[])[]): readonly [low: number, high: number] {
   const ends = pieces.flat().map(({ to }) => to);
   return [Math.min(0, ...ends), Math.max(0, ...ends)];
-}
-
-/** A part with its number, and its share of the sum. */
-export interface Share {
-  readonly part: number;
-  readonly value: number;
-  readonly share: number;
-}
-
-/** Return the shares of the parts at a key, the largest first, without the rest; none if they sum to about nothing. */
-export function sharesAt(terms: readonly (readonly number[])[], key: number): Share[] {
-  const values = terms.map((own) => own[key]!);
-  const sum = values.reduce((all, one) => all + one, 0);
-  const size = values.reduce((all, one) => all + Math.abs(one), 0);
-  if (!(Math.abs(sum) > 1e-3 * size)) return [];
-  return values
-    .slice(0, -1)
-    .map((value, part) => ({ part, value, share: value / sum }))
-    .sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
 }
 
 /** Return the terms with at most so many parts of the key; the others are added to the rest. */
@@ -85,14 +88,6 @@ export function folded(pair: PairParts, most: number): PairParts {
   });
   const more: [number, number] = [pair.more[0], pair.more[1] + all - 1 - most];
   return { ...pair, key_parts: pair.key_parts.slice(0, most), more, terms };
-}
-
-/** Return in words what a part is, after "is": "what head 1·4 wrote there". */
-export function wroteWords({ kind, label }: StreamPart): string {
-  if (kind === "token") return "the token itself";
-  if (kind === "head" || kind === "cross head") return `what head ${label} wrote there`;
-  if (kind === "MLP" || kind === "attention") return `what ${label} wrote there`;
-  return kind === "bias" ? `the ${label}` : `its ${label}`;
 }
 
 /** An edge of the graph of heads. */

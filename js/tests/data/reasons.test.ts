@@ -6,13 +6,13 @@ import {
   edgesOf,
   folded,
   type HeadGraph,
+  leadingAt,
   type PairParts,
   type RowParts,
   rangeOf,
-  sharesAt,
   stacks,
+  subtractedAt,
   treeOf,
-  wroteWords,
 } from "../../src/data/reasons";
 
 const part = (label: string, kind = "MLP", layer: number | null = null, head: number | null = null): StreamPart => ({
@@ -25,19 +25,37 @@ const part = (label: string, kind = "MLP", layer: number | null = null, head: nu
 
 /** Two parts and the rest, at keys 4, 7 and 9. */
 const ROW: RowParts = {
-  parts: [part("token", "token"), part("1·4", "head", 1, 4)],
+  parts: [part("token", "token"), part("1·4", "head", 1, 4), part("MLP 1")],
+  stacked: 2,
   more: 3,
   keys: [4, 7, 9],
   others: 0,
   terms: Float32Array.of(1, 2, 3, -1, 4, 0, 0.5, 0.5, 0.5),
+  apart: Float32Array.of(-1, 0, 2, -4, 6, -2, 0, 0, 0),
   means: [2, 1, 0.5],
+  mean: 3.5,
+  other_means: [5.375, 1.7, null],
+  leading: {
+    none: [
+      [
+        [0, 1],
+        [1, -1],
+      ],
+      [
+        [1, 4],
+        [2, 3],
+      ],
+      null,
+    ],
+  },
   scores: [0.5, 6.5, 3.5],
   weights: [0.2, 0.5, 0.3],
   rounding: 1e-7,
 };
 
 describe("contrasts", () => {
-  it("are less the means, or less another key, or the scores", () => {
+  it("are apart from the other keys, or less the means, or less another key, or the scores", () => {
+    expect(contrasts(ROW, "others")[1]).toEqual([-4, 6, -2]);
     expect(contrasts(ROW, "mean")).toEqual([
       [-1, 0, 1],
       [-2, 3, -1],
@@ -63,27 +81,40 @@ describe("stacks", () => {
     ]);
     expect(rangeOf(found)).toEqual([-1, 6.5]);
     expect(rangeOf([])).toEqual([0, 0]);
+    expect(rangeOf(stacks([[Number.NaN, 1]]))).toEqual([0, 1]);
   });
 });
 
-describe("sharesAt", () => {
-  it("are of the sum, the largest first, without the rest", () => {
-    const found = sharesAt(contrasts(ROW, "none"), 1);
-    expect(found.map((one) => one.part)).toEqual([1, 0]);
-    expect(found[0]!.share).toBeCloseTo(4 / 6.5);
-  });
-
-  it("are none where the parts cancel", () => {
-    expect(sharesAt([[1], [-1], [0]], 0)).toEqual([]);
+describe("what is subtracted", () => {
+  it("is a mean, another key's score, or nothing", () => {
+    const [others, mean, key, none] = (["others", "mean", 7, "none"] as const).map((against) =>
+      [0, 1].map((place) => subtractedAt(ROW, against, place)),
+    );
+    expect({ others, mean, key, none }).toEqual({
+      ...{ others: [5.375, 1.7], mean: [3.5, 3.5], key: [6.5, 6.5], none: [0, 0] },
+    });
+    expect(subtractedAt(ROW, "others", 2)).toBeNaN();
   });
 });
 
-it("says what a part is", () => {
-  expect(wroteWords(part("token", "token"))).toBe("the token itself");
-  expect(wroteWords(part("1·4", "head"))).toBe("what head 1·4 wrote there");
-  expect(wroteWords(part("MLP 2"))).toBe("what MLP 2 wrote there");
-  expect(wroteWords(part("bias of 1.out", "bias"))).toBe("the bias of 1.out");
-  expect(wroteWords(part("position", "position"))).toBe("its position");
+describe("the largest parts of a key", () => {
+  it("are Python's, of all parts", () => {
+    const found = leadingAt(ROW, "none", 1);
+    expect(found).toEqual({ ofAll: true, leading: ROW.leading.none![1] });
+    expect(leadingAt(ROW, "none", 2).leading).toEqual([]);
+  });
+
+  it("are those that are drawn, where a file has no others", () => {
+    const found = leadingAt(ROW, 9, 1);
+    expect(found).toEqual({
+      ofAll: false,
+      leading: [
+        [1, 4],
+        [0, -1],
+      ],
+    });
+    expect(leadingAt({ ...ROW, more: 0 }, 9, 1).ofAll).toBe(true);
+  });
 });
 
 it("folds key parts into the rest, and keeps the sum", () => {
@@ -93,6 +124,7 @@ it("folds key parts into the rest, and keeps the sum", () => {
     more: [0, 2],
     terms: Float32Array.from({ length: 10 }, (_, at) => at),
     score: 45,
+    subtracted: 0,
     rounding: 0,
     weight: 1,
   };

@@ -2,7 +2,7 @@
 
 import type { Signal } from "@preact/signals-core";
 import type { ReadSide } from "../../contract/requests";
-import type { Against } from "../../data/reasons";
+import type { Against } from "../../data/reason-words";
 
 /** The reader's choices in this view. */
 export interface Chosen {

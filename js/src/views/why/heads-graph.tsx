@@ -3,10 +3,11 @@
 import { RadioWords } from "../../components/radio-words";
 import { Asked } from "../../components/unfold";
 import type { ReadSide, Reply, StreamPart } from "../../contract/requests";
+import { aboutShares, edgeWords, nothingWords } from "../../data/reason-words";
 import { edgesInto, edgesOf, type GraphEdge, type HeadGraph, treeOf } from "../../data/reasons";
 import { HEAD_COLORS, isDark } from "../../draw/color";
 import type { Ui } from "../../state/ui";
-import { count, listNumber, percent } from "../../text/format";
+import { count, percent } from "../../text/format";
 import type { Chosen } from "./chosen";
 import { HeadLink } from "./head-link";
 import { HeadPreview } from "./head-preview";
@@ -46,7 +47,7 @@ export function HeadsGraph({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
 function Graph({ ui, chosen, graph }: { ui: Ui; chosen: Chosen; graph: HeadGraph }) {
   const { store } = ui;
   const [layer, head] = [store.layer.value, store.head.value];
-  const least = chosen.least.value;
+  const least = Math.max(graph.least, chosen.least.value);
   const all = edgesOf(graph, least, chosen.side.value);
   const edges = chosen.follows.value ? treeOf(all, layer, head) : all;
   const words = { all: "all", query: "queries", key: "keys", value: "values" } as const;
@@ -85,11 +86,8 @@ function Graph({ ui, chosen, graph }: { ui: Ui; chosen: Chosen; graph: HeadGraph
         </button>
       </div>
       <Dots {...{ ui, chosen, edges }} heads={graph.heads} isQuiet={!chosen.follows.value && edges.length > 60} />
-      <Listed ui={ui} edges={edgesInto(all, layer, head)} least={least} />
-      <p class="aw-muted aw-why-about">
-        Shares of the score by which a head prefers what it looks at to the average key, or of its output (values), over{" "}
-        {count(graph.queries)} {graph.queries === 1 ? "query" : "queries"}. Dashed: less than 0. Biases are left out.
-      </p>
+      <Listed {...{ ui, least }} edges={edgesInto(all, layer, head)} side={chosen.side.value} />
+      <p class="aw-muted aw-why-about">{aboutShares(graph.queries)}</p>
     </>
   );
 }
@@ -167,11 +165,11 @@ function Dots({ ui, chosen, edges, heads, isQuiet }: DotsProps) {
                 class="aw-why-edge"
                 role="button"
                 tabindex={-1}
-                aria-label={edgeWords(edge)}
+                aria-label={`${edgeWords(edge)}. Click to see its cells.`}
                 onClick={() => openCells(ui, edge)}
                 onKeyDown={(event) => event.key === "Enter" && openCells(ui, edge)}
               >
-                <title>{edgeWords(edge)}</title>
+                <title>{`${edgeWords(edge)}. Click to see its cells.`}</title>
                 <path
                   d={path}
                   style={{ stroke: colorOf(edge.side), strokeWidth: Math.min(5, 0.8 + 4 * Math.abs(edge.share)) }}
@@ -274,21 +272,19 @@ function openCells({ store }: Ui, { layer, head }: GraphEdge): void {
   store.show({ view: "heatmap" });
 }
 
-function edgeWords({ from, layer, head, side, share, score }: GraphEdge): string {
-  const amount = side === "value" ? "" : `, ${listNumber(score, "scores")} of the score`;
-  return `${from.label} gives ${percent(share)} of the ${side} side of head ${layer}·${head}${amount}. Click to see its cells.`;
+interface ListedProps {
+  readonly ui: Ui;
+  readonly edges: readonly GraphEdge[];
+  readonly least: number;
+  readonly side: ReadSide | "all";
 }
 
 /** The largest edges into the selected head, in words. */
-function Listed({ ui, edges, least }: { ui: Ui; edges: readonly GraphEdge[]; least: number }) {
+function Listed({ ui, edges, least, side }: ListedProps) {
   const { store } = ui;
   const name = `${store.layer.value}·${store.head.value}`;
   if (edges.length === 0) {
-    return (
-      <p class="aw-muted aw-why-list">
-        Nothing gives {percent(least)} or more to head {name}.
-      </p>
-    );
+    return <p class="aw-muted aw-why-list">{nothingWords(name, side, least)}</p>;
   }
   return (
     <p class="aw-why-list">

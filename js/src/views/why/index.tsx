@@ -8,10 +8,12 @@ import { mount, part, Token, type View } from "../../components/dom";
 import { RadioWords } from "../../components/radio-words";
 import { Asked, headOf, Unfold } from "../../components/unfold";
 import type { Reply } from "../../contract/requests";
+import { ofWords } from "../../data/reason-words";
 import type { PairParts, RowParts } from "../../data/reasons";
 import { vector } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
 import type { Chosen } from "./chosen";
+import { otherName } from "./head-link";
 import { HeadsGraph, isSmall } from "./heads-graph";
 import { RowOfParts } from "./row";
 import { Terms } from "./terms";
@@ -22,7 +24,7 @@ const GRAPH = "Heads behind it";
 /** Return the view that says why a head looked there. */
 export function why(ui: Ui): View {
   const chosen: Chosen = {
-    against: signal("mean"),
+    against: signal("others"),
     side: signal("all"),
     least: signal(0.2),
     follows: signal(false),
@@ -49,12 +51,13 @@ export function why(ui: Ui): View {
 }
 
 async function readRow(reply: Reply<"why_row">): Promise<RowParts | null> {
-  if (reply.terms === undefined) return null;
-  const terms = await vector(reply.terms, reply.buffers);
-  return terms && { ...(reply as Required<Reply<"why_row">>), terms };
+  if (reply.terms === undefined || reply.apart === undefined) return null;
+  const [terms, apart] = await Promise.all([reply.terms, reply.apart].map((one) => vector(one, reply.buffers)));
+  return terms && apart ? { ...(reply as Required<Reply<"why_row">>), terms, apart } : null;
 }
 
-async function readPair(reply: Reply<"why">): Promise<PairParts | null> {
+async function readPair(reply: Reply<"why">): Promise<PairParts | string | null> {
+  if (reply.nothing !== undefined) return reply.nothing;
   if (reply.terms === undefined) return null;
   const terms = await vector(reply.terms, reply.buffers);
   return terms && { ...(reply as Required<Reply<"why">>), terms };
@@ -99,7 +102,8 @@ function Why({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
       {asks !== null && key !== null && key !== against && (
         <section aria-label="Terms">
           <h3 class="aw-why-title">
-            Query parts × key parts <span class="aw-muted">each cell is one term of the score</span>
+            Query parts × key parts{" "}
+            <span class="aw-muted">each cell is one term of {ofWords(against, otherName(ui, against))}</span>
           </h3>
           <Asked
             ui={ui}
@@ -108,7 +112,13 @@ function Why({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
             of={[of, asks, key, against].join()}
             read={readPair}
             tall={200}
-            draw={(pair) => pair && <Terms ui={ui} pair={pair} />}
+            draw={(pair) =>
+              typeof pair === "string" ? (
+                <p class="aw-muted">{pair}</p>
+              ) : (
+                pair && <Terms ui={ui} pair={pair} against={against} />
+              )
+            }
           />
         </section>
       )}
@@ -134,14 +144,10 @@ function Headline({ ui, chosen, query }: { ui: Ui; chosen: Chosen; query: number
   const own = chosen.against.value;
   const pins = store.pins.value.filter(([at, to]) => at === query && to !== null && to !== key).map(([, to]) => to!);
   const others = [...new Set([...pins, ...(typeof own === "number" && own !== key ? [own] : [])])];
-  const label = (at: number) => {
-    const { text, subscript } = store.keyLabels.value.at(at);
-    return `${text}${subscript}`;
-  };
-  const words: Record<string, string> = { mean: "the row's mean", none: "nothing" };
-  for (const at of others) words[`${at}`] = label(at);
+  const words: Record<string, string> = { others: "the other keys", mean: "the row's mean", none: "nothing" };
+  for (const at of others) words[`${at}`] = otherName(ui, at);
   const choose = (value: string) => {
-    chosen.against.value = value === "mean" || value === "none" ? value : Number(value);
+    chosen.against.value = value === "others" || value === "mean" || value === "none" ? value : Number(value);
   };
   return (
     <div class="aw-why-head">

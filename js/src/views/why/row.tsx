@@ -1,23 +1,24 @@
 /** The parts of a row's keys: stacks along the keys, the answer in a sentence, and the list of parts at one key. */
 
 import { rove, Token } from "../../components/dom";
+import { Named, placeText } from "../../components/place";
 import type { StreamPart } from "../../contract/requests";
 import {
   type Against,
-  contrasts,
-  type Piece,
-  type RowParts,
-  rangeOf,
-  type Share,
-  sharesAt,
-  stacks,
+  barsWords,
+  heightWords,
+  looks,
+  type Phrase,
+  reason,
+  sumWords,
   wroteWords,
-} from "../../data/reasons";
+} from "../../data/reason-words";
+import { contrasts, leadingAt, type Piece, type RowParts, rangeOf, stacks, subtractedAt } from "../../data/reasons";
 import { segmentStyle } from "../../draw/segment-colors";
 import type { Ui } from "../../state/ui";
-import { count, listNumber, percent } from "../../text/format";
+import { count, listNumber } from "../../text/format";
 import type { Chosen } from "./chosen";
-import { HeadLink } from "./head-link";
+import { HeadLink, otherName } from "./head-link";
 
 const PLOT = 148; // height of the stacks
 const LEFT = 40; // for the numbers of the axis
@@ -75,42 +76,43 @@ interface SentenceProps {
   readonly at: number;
 }
 
-/** "bank₁₄ looks at river: 61 % of what sets it apart from its other keys is what head 1·4 wrote there; 22 % is …" */
+/** "bank₁₄ looks at river: 61 % of what sets it above the mean of the row's other keys is what head 1·4 wrote there." */
 function Sentence({ ui, row, terms, against, at }: SentenceProps) {
   const { store } = ui;
   if (at < 0) return <p class="aw-why-sentence">Choose a key: click a column.</p>;
-  const shares = sharesAt(terms, at);
-  const above = terms.reduce((sum, own) => sum + own[at]!, 0) >= 0;
-  const apart =
-    against === "mean"
-      ? `what sets it ${above ? "apart from" : "below"} its other keys`
-      : against === "none"
-        ? "its score"
-        : "the difference between the two scores";
+  const weight = row.weights[at]!;
+  const total = sumAt(terms, at);
+  const { leading, ofAll } = leadingAt(row, against, at);
+  const scale = against === "none" ? 0 : Math.max(...[row.scores[at]!, subtractedAt(row, against, at)].map(Math.abs));
   return (
     <p class="aw-why-sentence" aria-live="polite">
       <b>
-        <Token labels={store.queryLabels.value} index={store.query.value ?? 0} subscript />
+        <Named labels={store.queryLabels.value} index={store.query.value ?? 0} side="query" opens />
       </b>{" "}
-      looks at{" "}
+      {looks(weight)}{" "}
       <b>
-        <Token labels={store.keyLabels.value} index={row.keys[at]!} subscript />
+        <Named labels={store.keyLabels.value} index={row.keys[at]!} side="key" />
       </b>{" "}
-      <span class="aw-muted">(weight {listNumber(row.weights[at]!, "weights")})</span>
-      {shares.length === 0 ? ": its parts cancel, so that nothing sets it apart." : ": "}
-      {shares.slice(0, 2).map((one, place) => (
-        <>
-          {place > 0 && "; "}
-          <b>{shareText(one)}</b> {place === 0 ? `of ${apart} is ` : "is "}
-          <Wrote ui={ui} part={row.parts[one.part]!} />
-        </>
-      ))}
-      {shares.length > 0 && "."}
+      <span class="aw-muted">(weight {listNumber(weight, "weights")})</span>:{" "}
+      {Number.isNaN(total)
+        ? `no ${weight > 0 ? "other " : ""}key has a weight, so there is no mean to compare with`
+        : reason(total, leading, against, otherName(ui, against), scale).map((phrase) => (
+            <Words ui={ui} row={row} phrase={phrase} />
+          ))}
+      .
+      {!ofAll && (
+        <span class="aw-muted"> Parts that are not listed may be larger: this comparison was not saved in full.</span>
+      )}
     </p>
   );
 }
 
-const shareText = ({ share }: Share) => percent(share).replace("-", "−");
+function Words({ ui, row, phrase }: { ui: Ui; row: RowParts; phrase: Phrase }) {
+  if (typeof phrase === "string") return <>{phrase}</>;
+  return "strong" in phrase ? <b>{phrase.strong}</b> : <Wrote ui={ui} part={row.parts[phrase.part]!} />;
+}
+
+const sumAt = (terms: readonly (readonly number[])[], at: number) => terms.reduce((sum, own) => sum + own[at]!, 0);
 
 /** What a part is; a head leads to that head. */
 function Wrote({ ui, part }: { ui: Ui; part: StreamPart }) {
@@ -165,7 +167,7 @@ function Stacks({ ui, row, terms, chosen, pinned, wide, point }: StacksProps) {
       <figcaption>
         <b>Parts of each key</b>{" "}
         <span class="aw-muted">
-          {against === "mean" ? "less the row's mean" : against === "none" ? "scores" : "less the other key"}
+          {barsWords(against, otherName(ui, against))}
           {hidden > 0 && `; ${count(places.length)} of ${count(places.length + hidden)} keys, those of largest weight`}
         </span>
       </figcaption>
@@ -196,6 +198,7 @@ function Stacks({ ui, row, terms, chosen, pinned, wide, point }: StacksProps) {
           <Column
             key={row.keys[place]}
             {...{ ui, row, place, y }}
+            less={heightWords(row.scores[place]! - subtractedAt(row, against, place), against, otherName(ui, against))}
             x={LEFT + column * pitch}
             pitch={pitch}
             pieces={pieces[column]!}
@@ -214,7 +217,7 @@ function Stacks({ ui, row, terms, chosen, pinned, wide, point }: StacksProps) {
             }
             pin={(event) => {
               const key = row.keys[place]!;
-              if (event.shiftKey) chosen.against.value = against === key ? "mean" : key;
+              if (event.shiftKey) chosen.against.value = against === key ? "others" : key;
               else store.select({ key });
             }}
           />
@@ -246,16 +249,32 @@ interface ColumnProps {
   readonly isPinned: boolean;
   readonly isOther: boolean;
   readonly isTabStop: boolean;
+  /** What the column shows, if it is not the score. */
+  readonly less: string;
   y(value: number): number;
   point(): void;
   rove(event: KeyboardEvent): void;
   pin(event: MouseEvent): void;
 }
 
-function Column({ ui, row, place, x, pitch, pieces, isPinned, isOther, isTabStop, y, point, rove, pin }: ColumnProps) {
+function Column({
+  ui,
+  row,
+  place,
+  x,
+  pitch,
+  pieces,
+  isPinned,
+  isOther,
+  isTabStop,
+  less,
+  y,
+  point,
+  rove,
+  pin,
+}: ColumnProps) {
   const key = row.keys[place]!;
-  const { text, subscript } = ui.store.keyLabels.value.at(key);
-  const about = `${text}${subscript}: score ${score(row.scores[place]!)}, weight ${listNumber(row.weights[place]!, "weights")}`;
+  const about = `${placeText(ui.store.keyLabels.value, key, "key")}: score ${score(row.scores[place]!)}, weight ${listNumber(row.weights[place]!, "weights")}${less}`;
   const gap = pitch > 8 ? 2 : 0.5;
   const wide = pitch - gap;
   const ends = pieces.map(({ to }) => to);
@@ -328,11 +347,19 @@ interface PartsProps {
   readonly at: number | null;
 }
 
-/** The parts at one key, with their terms: a legend, and the numbers. */
-function Parts({ ui, row, terms, at }: PartsProps) {
-  const values = terms.map((own) => (at === null ? Number.NaN : own[at]!));
-  const most = Math.max(...values.map(Math.abs), 1e-12);
-  const sum = values.reduce((all, one) => all + one, 0);
+/** The parts at one key, with their terms: a legend, and the numbers. The sentence's parts are among them. */
+function Parts({ ui, row, terms, against, at }: PartsProps) {
+  const own = (part: number) => (at === null ? Number.NaN : terms[part]![at]!);
+  const stacked = row.parts.slice(0, row.stacked).map((part, number) => ({ part, value: own(number) }));
+  const leading = at === null ? [] : leadingAt(row, against, at).leading;
+  const beside = leading
+    .filter(([part]) => part >= row.stacked)
+    .map(([part, value]) => ({ part: row.parts[part]!, value }));
+  const rest = own(row.stacked) - beside.reduce((sum, { value }) => sum + value, 0);
+  const lines = [...stacked, ...beside, ...(row.more > beside.length ? [{ part: null, value: rest }] : [])];
+  const most = Math.max(...lines.map(({ value }) => Math.abs(value) || 0), 1e-12);
+  const sum = at === null ? Number.NaN : sumAt(terms, at);
+  const color = (line: number) => colorOf(ui, Math.min(line, row.stacked), row.stacked + 1);
   return (
     <div class="aw-why-parts">
       <div class="aw-why-parts-head">
@@ -345,31 +372,27 @@ function Parts({ ui, row, terms, at }: PartsProps) {
         )}
       </div>
       <ul>
-        {values.map((value, part) => {
-          const known = row.parts[part];
-          if (known === undefined && row.more === 0) return null;
-          return (
-            <li key={known?.label ?? "rest"}>
-              <i style={{ background: colorOf(ui, part, values.length) }} />
-              <span class="aw-why-name">
-                {known === undefined ? `${count(row.more)} more parts` : <HeadLink ui={ui} part={known} />}
-              </span>
-              <span class="aw-why-bar" aria-hidden="true">
-                {at !== null && (
-                  <i
-                    data-below={value < 0 || undefined}
-                    style={{ width: `${(Math.abs(value) / most) * 50}%`, background: colorOf(ui, part, values.length) }}
-                  />
-                )}
-              </span>
-              <span class="aw-why-number">{at === null ? "" : plus(value)}</span>
-            </li>
-          );
-        })}
+        {lines.map(({ part, value }, line) => (
+          <li key={part?.label ?? "rest"}>
+            <i style={{ background: color(line) }} />
+            <span class="aw-why-name">
+              {part === null ? `${count(row.more - beside.length)} more parts` : <HeadLink ui={ui} part={part} />}
+            </span>
+            <span class="aw-why-bar" aria-hidden="true">
+              {Number.isFinite(value) && (
+                <i
+                  data-below={value < 0 || undefined}
+                  style={{ width: `${(Math.abs(value) / most) * 50}%`, background: color(line) }}
+                />
+              )}
+            </span>
+            <span class="aw-why-number">{Number.isNaN(value) ? "" : plus(value)}</span>
+          </li>
+        ))}
       </ul>
-      {at !== null && (
+      {at !== null && !Number.isNaN(sum) && (
         <p class="aw-why-sum">
-          sum {plus(sum)}{" "}
+          sum {plus(sum)} = {sumWords(row.scores[at]!, subtractedAt(row, against, at), against, otherName(ui, against))}{" "}
           <span class="aw-muted">rounding at most {row.rounding.toExponential(0).replace("-", "−")}</span>
         </p>
       )}

@@ -1,17 +1,18 @@
 /** The terms of one score: query parts × key parts, and their sum. */
 
 import type { StreamPart } from "../../contract/requests";
+import { type Against, ofWords, sumWords } from "../../data/reason-words";
 import { folded, type PairParts } from "../../data/reasons";
 import type { Ui } from "../../state/ui";
 import { count, listNumber } from "../../text/format";
-import { HeadLink } from "./head-link";
+import { HeadLink, otherName } from "./head-link";
 
 const CELL = 28;
 const NAMES = 96; // left of the cells
 const LEAST = 15;
 
-/** Show the largest query parts × key parts of a score. */
-export function Terms({ ui, pair: whole }: { ui: Ui; pair: PairParts }) {
+/** Show the largest query parts × key parts of a score, or of its difference from what it is compared with. */
+export function Terms({ ui, pair: whole, against }: { ui: Ui; pair: PairParts; against: Against }) {
   const room = ui.width.value / ui.unit.value - NAMES - 8;
   const pair = folded(whole, Math.max(3, Math.floor(room / (LEAST + 1)) - 1));
   const rows = [...pair.query_parts, null].slice(0, pair.query_parts.length + (pair.more[0] > 0 ? 1 : 0));
@@ -20,6 +21,8 @@ export function Terms({ ui, pair: whole }: { ui: Ui; pair: PairParts }) {
   const at = (row: number, column: number) => pair.terms[row * all + column]!;
   const most = Math.max(...pair.terms.map(Math.abs), 1e-12);
   const sum = pair.terms.reduce((total, one) => total + one, 0);
+  const other = otherName(ui, against);
+  const isOf = sumWords(pair.score + (pair.subtracted ?? 0), pair.subtracted, against, other);
   const cell = Math.max(LEAST, Math.min(CELL, Math.floor(room / columns.length) - 1));
   const paints = ui.paints.value?.diverging;
   const fill = (value: number) => {
@@ -29,7 +32,7 @@ export function Terms({ ui, pair: whole }: { ui: Ui; pair: PairParts }) {
   const name = (part: StreamPart | null, more: number) => (part === null ? `${count(more)} more` : part.label);
   return (
     <div class="aw-why-terms" style={{ "--aw-why-cell": `calc(${cell} * var(--aw-u))` }}>
-      <table aria-label="Terms of the score">
+      <table aria-label={`Terms of ${ofWords(against, other)}`}>
         <thead>
           <tr>
             <td />
@@ -59,10 +62,8 @@ export function Terms({ ui, pair: whole }: { ui: Ui; pair: PairParts }) {
         </tbody>
       </table>
       <p class="aw-why-sum">
-        rows are parts of the query, columns parts of the key · sum {listNumber(sum, "scores")}{" "}
-        <span class="aw-muted">
-          = the model's score; not explained (rounding) {pair.rounding.toExponential(0).replace("-", "−")}
-        </span>
+        rows are parts of the query, columns parts of the key · sum {listNumber(sum, "scores")} = {isOf}
+        <span class="aw-muted">; not explained (rounding) {pair.rounding.toExponential(0).replaceAll("-", "−")}</span>
       </p>
     </div>
   );
