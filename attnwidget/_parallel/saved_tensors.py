@@ -68,6 +68,15 @@ def note(path: Path, tensors: Mapping[str, Tensor]) -> None:
             _read.setdefault(storage._cdata, []).append(one)
 
 
+def forget(path: Path) -> None:
+    """Forget the tensors of a file that vanishes: they are sent as others are."""
+    with _lock:
+        for key, found in [*_read.items()]:
+            _read[key] = [one for one in found if one.path != str(path)]
+            if not _read[key]:
+                del _read[key]
+
+
 def version_of(x: Tensor) -> int:
     """Return the number of torch's changes in place of a tensor."""
     return 0 if x.is_inference() else x._version

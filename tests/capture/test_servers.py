@@ -6,9 +6,13 @@ import base64
 import contextlib
 import gzip
 import json
+import os
+import pickle
 import re
+import signal
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +375,46 @@ def test_what_is_skipped_is_shown_short_and_without_the_key(server: SmallServer)
     assert (name, why[:3], len(why) < 1000) == ("a ", "… x", True)
 
 
+class Elsewhere(Executor):
+    """Does each task at once, after a trip through bytes, as to another process."""
+
+    def submit(self, function: Any, *given: Any, **keywords: Any) -> Future[Any]:  # type: ignore[override]
+        found: Future[Any] = Future()
+        function, *given = pickle.loads(pickle.dumps((function, *given)))  # type: ignore[assignment]
+        found.set_result(function(*given))
+        return found
+
+
+def test_workers_can_have_what_was_recorded_though_its_file_has_vanished(server: SmallServer) -> None:
+    server.reply = flow()
+    with capture(server.address) as cap:
+        pass
+    found = cap.attention[0].overview(head=1, executor=Elsewhere()).values
+    torch.testing.assert_close(found, cap.attention[0].overview(head=1).values)
+
+
+def test_an_interrupt_ends_the_wait_for_a_server(server: SmallServer) -> None:
+    def reply(told: dict[str, Any]) -> Any:
+        if told["do"] == "begin":
+            return [BEGUN]
+        os.kill(os.getpid(), signal.SIGINT)
+        server.ended.wait()
+        return []
+
+    server.reply = reply
+    with pytest.raises(KeyboardInterrupt), capture(server.address, timeout=100):
+        pass
+
+
+def test_a_short_key_is_not_cut_out_of_names(server: SmallServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "a")
+    server.reply = flow(end=far(skipped={"layers.a": "a reason"}))
+    with pytest.warns(UserWarning, match="cannot be shown|a reason"), capture(server.address) as cap:
+        pass
+    assert cap.skipped == {"layers.a": "a reason"}
+    assert torch.equal(cap.attention[0].q, QUERIES)
+
+
 def test_a_server_that_does_not_forget_loses_nothing(server: SmallServer) -> None:
     server.reply = flow(forget={"error": "no"})
     says = "^the recording was read, but its file may still be on the server: no$"
@@ -427,8 +471,11 @@ def test_a_secure_line_to_a_server_without_one_is_refused(server: SmallServer) -
 def test_a_timeout_is_of_a_server() -> None:
     with pytest.raises(ValueError, match="timeout is for the address of a server: leave it out"):
         capture(torch.nn.Linear(1, 1), timeout=5)
-    with pytest.raises(ValueError, match="timeout is -1"):
-        capture("http://localhost:8000", timeout=-1)
+    for seconds in (-1, float("nan"), 10**400):
+        with pytest.raises(ValueError, match="timeout is "):
+            capture("http://localhost:8000", timeout=seconds)
+    with pytest.raises(ValueError, match="cannot be reached"):
+        capture("http://127.0.0.1:1", timeout=1e300 / 1e270).__enter__()
 
 
 JUNK: list[Any] = [None, True, -1, 10**17, "", [], {}, [None], {"a": None}, "é" * 5000]

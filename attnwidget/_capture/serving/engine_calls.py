@@ -15,7 +15,7 @@ from ..._utils.validation import as_positive
 from . import vllm_names
 from .server_calls import NOT_VLLM, TIMEOUT, Address, AnswerError, OtherServerError, StatusError, post, read_json
 from .worker import answer
-from .worker_files import SMALL, Ask
+from .worker_files import Ask
 
 EXTENSION = "attnwidget.serving.Extension"
 METHOD = "attnwidget_answer"
@@ -23,6 +23,8 @@ ADD_EXTENSION = f'start the engine with worker_extension_cls="{EXTENSION}"'
 WATCHED = "_attnwidget_answers"  # the attribute of an engine's output processor with the answers of open captures
 ENDPOINT = "/collective_rpc"
 START = f"VLLM_SERVER_DEV_MODE=1 vllm serve … --worker-extension-cls {EXTENSION}"
+LONGEST = 1e6  # seconds that may be waited for an answer
+SECRET = 8  # letters of a key at least, if it is one: servers without a key take any, such as "EMPTY"
 NO_FUNCTION = (
     "requests is a function, and a server's endpoint takes no code: give ids of requests, or patterns such as 'chat-*'"
 )
@@ -160,7 +162,7 @@ class EngineOfServer:
         self._key = (key or os.environ.get("VLLM_API_KEY") or "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise ValueError(f"the key for {self._address} has characters that no header can have: check VLLM_API_KEY")
-        self._seconds = TIMEOUT if timeout is None else as_positive(timeout, "timeout")
+        self._seconds = TIMEOUT if timeout is None else min(as_positive(timeout, "timeout"), LONGEST)
 
     def call(self, ask: Ask) -> Any:
         body = json.dumps({"method": METHOD, "args": [ask.told], "timeout": self._seconds}).encode()
@@ -178,7 +180,8 @@ class EngineOfServer:
             raise ValueError(f"{self._address} {error}: start it with {START}") from None
         except AnswerError as error:
             raise ValueError(f"{self._address} {error}") from None
-        return found["results"] if ask.most > SMALL else _without(found["results"], self._key)
+        results = found["results"]
+        return [_without_key(one, self._key) for one in results] if isinstance(results, list) else results
 
     async def acall(self, ask: Ask) -> Any:
         return await asyncio.to_thread(self.call, ask)
@@ -186,7 +189,7 @@ class EngineOfServer:
     def _refused(self, error: StatusError) -> str:
         code = error.code
         if 300 <= code < 400:
-            place = _without(error.elsewhere or "another place", self._key)[:100]
+            place = _hide(error.elsewhere or "another place", self._key)[:100]
             return (
                 f"{self._address} redirects to {place!r}, which is not followed: give the address of the server itself"
             )
@@ -204,15 +207,18 @@ class EngineOfServer:
         yield
 
 
-def _without(value: Any, key: str) -> Any:
-    """Return what a server has sent without the key, which it knows: it would be shown, and saved."""
-    if isinstance(value, str):
-        return value.replace(key, "…") if key else value
-    if isinstance(value, list):
-        return [_without(one, key) for one in value]
-    return (
-        {_without(name, key): _without(one, key) for name, one in value.items()} if isinstance(value, dict) else value
-    )
+def _without_key(answer: Any, key: str) -> Any:
+    """Return an answer whose words do not repeat the key, which the server knows: they are shown, and saved."""
+    if not isinstance(answer, dict):
+        return answer
+    found = {name: _hide(value, key) if name == "error" else value for name, value in answer.items()}
+    if isinstance(found.get("skipped"), dict):
+        found["skipped"] = {name: _hide(why, key) for name, why in found["skipped"].items()}
+    return found
+
+
+def _hide(text: Any, key: str) -> Any:
+    return text.replace(key, "…") if isinstance(text, str) and len(key) >= SECRET else text
 
 
 def engine_calls(model: Any, timeout: float | None = None) -> EngineCalls | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..._parallel import saved_tensors
 from ..files.capture_file import LoadedCapture, LoadedRecord
 from ..modules.advice import incomplete
 from . import answers
@@ -193,6 +194,8 @@ class ServedRecorder:
         if folder is not None:
             self.files += [str(path) for path in own]
             return
+        for path in own:
+            saved_tensors.forget(path)
         try:
             answers.of_workers((yield Ask(command("forget", session))), self._workers)
         except ValueError as error:  # nothing is lost by it
