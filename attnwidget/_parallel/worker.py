@@ -62,7 +62,7 @@ def run_task(function: Callable[..., Any], sent: Sent, arguments: Parcel, memory
             portable = _portable(error)
             if portable is error:
                 raise
-            raise portable from None
+        raise portable  # here, so that it brings nothing of the other error along
 
 
 def _subject(sent: Sent, memory: Sequence[np.ndarray[Any, Any]] | None) -> Any:

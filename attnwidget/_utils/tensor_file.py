@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from safetensors import deserialize, safe_open
 from torch import Tensor
 
 READ_BYTES = 64 << 20  # a file up to this size is read whole; a longer one is mapped into memory
@@ -69,12 +68,16 @@ def read_tensors(path: Path, entry: str, most: int = READ_BYTES) -> tuple[str | 
 
 
 def _map(path: Path, entry: str) -> tuple[str | None, dict[str, Tensor]]:
+    from safetensors import safe_open  # imported here: only reading needs it
+
     with safe_open(path, framework="pt") as file:
         header = (file.metadata() or {}).get(entry)
         return header, {} if header is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def _read(path: Path, entry: str) -> tuple[str | None, dict[str, Tensor]]:
+    from safetensors import deserialize  # imported here: only reading needs it
+
     raw = path.read_bytes()
     parts: dict[str, Any] = dict(deserialize(raw))  # type: ignore[no-untyped-call]
     size = int.from_bytes(raw[:8], "little")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ..._utils.validation import as_positive
 from . import vllm_names
-from .server_calls import NOT_VLLM, TIMEOUT, Address, AnswerError, OtherServerError, StatusError, post, read_json
+from .server_calls import NOT_VLLM, TIMEOUT, AnswerError, OtherServerError, ServerAddress, StatusError, post, read_json
 from .worker import answer
 from .worker_files import Ask
 
@@ -158,7 +158,7 @@ class EngineOfServer:
     tokenizer: Any = None
 
     def __init__(self, address: str, key: str | None = None, timeout: float | None = None) -> None:
-        self._address = Address.of(address)
+        self._address = ServerAddress.of(address)
         self._key = (key or os.environ.get("VLLM_API_KEY") or "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise ValueError(f"the key for {self._address} has characters that no header can have: check VLLM_API_KEY")

@@ -47,7 +47,7 @@ class StatusError(AnswerError):
         self.code, self.elsewhere = code, elsewhere
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where a server is."""
 
     is_secure: bool
@@ -60,13 +60,13 @@ class Address(NamedTuple):
         return f"http{'s' if self.is_secure else ''}://{host}" + ("" if usual else f":{self.port}")
 
     @classmethod
-    def of(cls, text: str) -> Address:
+    def of(cls, text: str) -> ServerAddress:
         """Return the address in a text, without its path.
 
         Raises:
             ValueError: it is none; or it holds a password, which the error does not repeat.
 
-        >>> str(Address.of("http://LOCALHOST:8000/v1")), str(Address.of("https://[::1]"))
+        >>> str(ServerAddress.of("http://LOCALHOST:8000/v1")), str(ServerAddress.of("https://[::1]"))
         ('http://localhost:8000', 'https://[::1]')
         """
         shown = re.sub(r"//.*@", "//…@", text.partition("?")[0], flags=re.DOTALL)
@@ -151,7 +151,9 @@ class _Arriving(io.RawIOBase):
         return io.BufferedReader(self)
 
 
-def post(where: Address, path: str, body: bytes, headers: Mapping[str, str], *, most: int, seconds: float) -> bytes:
+def post(
+    where: ServerAddress, path: str, body: bytes, headers: Mapping[str, str], *, most: int, seconds: float
+) -> bytes:
     """Send a question, and return the answer's text.
 
     Args:
@@ -192,8 +194,8 @@ def post(where: Address, path: str, body: bytes, headers: Mapping[str, str], *, 
 
 
 def _reason(error: Exception) -> str:
-    words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return str(words)[:120]
+    known = (getattr(error, name, None) for name in ("verify_message", "reason", "strerror"))
+    return str(next(filter(None, known), None) or str(error) or type(error).__name__)[:120]
 
 
 def _text_of(response: HTTPResponse, arriving: _Arriving, most: int) -> bytes:

@@ -20,7 +20,7 @@ from .command import command
 from .worker import CHUNK
 
 SMALL = 8 << 20  # bytes of an answer that brings no piece of a file
-LARGE = 512 << 20  # bytes of one that does
+LARGE = 256 << 20  # bytes of one that does
 LEAST_PIECES, PIECES = 64, 16  # answers that bring a file; the second for each CHUNK of it and each worker
 HEADER = 8  # bytes at the beginning of a file, with the length of what describes it
 MOST_HEADER = 100_000_000  # bytes, as safetensors has it
