@@ -634,11 +634,18 @@ def attention_from_weights(weights: Any, v: Any, dims: str | None) -> Attention 
     """Make one attention from weights, or a stack of layers from a list or 5 dimensions."""
     if is_by_step(weights):
         weights = joined_steps(weights)
-    if is_missing(weights) or (isinstance(weights, list | tuple) and any(one is None for one in weights)):
+    if is_missing(weights):
         raise TypeError(
-            "weights is None or empty or holds None, so the model returned no weights: load it with "
+            "weights is None or empty or holds only None, so the model returned no weights: load it with "
             "attn_implementation='eager' and call it with output_attentions=True, or record it unchanged with "
             "capture(model)"
+        )
+    absent = [layer for layer, one in enumerate(weights) if one is None] if isinstance(weights, list | tuple) else []
+    if absent:
+        raise TypeError(
+            f"weights is None at layer {absent[0]} of {len(weights)}: record the model with capture(model), which "
+            "names its layers; or give the layers with weights, which are then counted without the others: "
+            "[one for one in weights if one is not None]"
         )
     if isinstance(weights, list | tuple) or getattr(weights, "ndim", 0) == 5:
         values = [None] * len(weights) if v is None else v
@@ -689,6 +696,11 @@ def stack_layers(
 
 def _as_layers(x: Any, name: str) -> list[Any]:
     if isinstance(x, list | tuple):
+        if x and isinstance(x[0], list | tuple | int | float):
+            raise TypeError(
+                f"{name} is {kind_of(x)} whose first item is {kind_of(x[0])}: give a torch tensor or a numpy array, "
+                f"such as torch.tensor({name}), or a list with a tensor for each layer"
+            )
         return list(x)
     x = as_tensor(x, name)
     if x.ndim != 5:

@@ -27,7 +27,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "complex": ({"q": q.to(torch.complex64)}, TypeError, "attention needs real numbers"),
     "a string": ({"q": "q"}, TypeError, "give a torch tensor or a numpy array"),
     "nothing": ({"q": None}, TypeError, "give a torch tensor or a numpy array"),
-    "numbers in a list": ({"q": [[1.0, 2.0]], "k": [[1.0, 2.0]], "v": None}, TypeError, "layer 0: q is a list"),
+    "numbers in a list": ({"q": [[1.0, 2.0]], "k": [[1.0, 2.0]], "v": None}, TypeError, "q is a list"),
     "one axis": ({"q": q[0, 0, 0], "k": k[0, 0, 0], "v": None}, ValueError, "give 2 to 4 axes"),
     "six axes": ({"q": q[None, None], "k": k[None, None], "v": None}, ValueError, "give 2 to 4 axes"),
     "no query": ({"q": q[:, :, :0]}, ValueError, "is empty: give at least one"),

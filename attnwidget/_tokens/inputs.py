@@ -31,7 +31,8 @@ def check_tokens(tokens: Any, batches: int, length: int, name: str, tokenizer: A
     if tokens is None:
         return None
     if isinstance(tokens, str):
-        raise TypeError(f"{name} is one string {tokens[:20]!r}: give a list with one string per token")
+        cut = tokens if len(tokens) <= 20 else f"{tokens[:19]}…"
+        raise TypeError(f"{name} is one string {cut!r}: give a list with one string per token")
     written = _as_written(tokens)
     tokens = _as_list(_ids_of(tokens, name, tokenizer) if written is None else written, name)
     if not any(hasattr(sample, "__len__") and not isinstance(sample, str | bytes) for sample in tokens):
@@ -107,6 +108,11 @@ def never_read(count: int, length: int) -> str:
 
 def _as_list(tokens: Any, name: str) -> list[Any]:
     tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if callable(getattr(tokens, "decode", None)) and not isinstance(tokens, bytes):
+        raise TypeError(
+            f"{name} is a tokenizer, {type(tokens).__name__}: give it as tokenizer=, and the text's ids or strings as "
+            f"{name}="
+        )
     if isinstance(tokens, str | Mapping) or not isinstance(tokens, Iterable):
         raise TypeError(f"{name} is or holds {tokens!r:.40}: give a list of strings, or one such list for each sample")
     return list(tokens)

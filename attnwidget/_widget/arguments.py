@@ -275,9 +275,11 @@ def _refusal(given: Any, name: str, why: str) -> str:
     if several and any(isinstance(one, list | tuple) for one in given):
         return f"{name} is not plainly weights: {why}; of a model called with return_dict=False give outputs[-1] alone"
     call = "AttentionWidget(*qkv)" if several and len(given) in (2, 3) else "AttentionWidget(q, k, v)"
-    ways = f"give {call} for queries, keys and values"
-    ways += ", AttentionWidget.from_attention(Attention.from_scores(scores)) for scores"
-    ways += "" if "sums to" not in why else ", AttentionWidget.from_weights(weights) for weights as they are"
+    scores = "AttentionStack([Attention.from_scores(one) for one in scores])"
+    scores = f"AttentionWidget.from_attention({scores})" if several else "AttentionWidget.from_scores(scores)"
+    ways = f"give {call} for queries, keys and values, {scores} for scores"
+    if "sums to" in why or "NaN" in why:
+        ways += ", AttentionWidget.from_weights(weights) for weights as they are"
     return f"{name} is alone and not plainly weights: {why}; {ways}"
 
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from attnwidget import AttentionWidget, Capture, capture
+from attnwidget import AttentionWidget, Capture, capture, compare
 from attnwidget._capture.text import text_watcher
 
 transformers = pytest.importorskip("transformers")
@@ -862,3 +862,17 @@ def test_two_texts_of_one_tower_that_differ_in_length_are_two_stacks() -> None:
         cap._model(SOURCE, TARGET[:, :9])
     assert [one.tokens for one in cap.stacks().values()] == [words(SOURCE), words(TARGET[:, :9])]
     assert [len(one.attention) for one in cap.stacks().values()] == [2, 2]
+
+
+def test_a_comparison_of_a_captures_heads_has_its_words() -> None:
+    model = build(GPT2, "sdpa")
+    with torch.no_grad():
+        cap, longer = (capture(model, tokenizer=Words()).run(ids) for ids in (SOURCE, torch.cat([SOURCE, TARGET], 1)))
+    assert shown(compare((cap, 0, 1), (cap, 1, 0))) == words(SOURCE)
+    both = compare({"short": cap[0], "long": (longer, 1, 0)})  # of different lengths: at equal tokens
+    assert shown(both) == words(SOURCE)
+    assert both.comparison["error"] is None
+    assert shown(compare((cap.widget(), 0, 1), (cap, 1, 0))) == words(SOURCE)
+    with torch.no_grad():
+        unknown = capture(model).run(inputs_embeds=torch.randn(2, 12, model.config.hidden_size))
+    assert compare((unknown, 0, 1), (unknown, 1, 0)).tokens is None

@@ -177,9 +177,11 @@ class Model(nn.Module):
 
 Q = torch.randn(4, 8)
 LINES = {
-    "scores": (torch.randn(4, 4), r"number is -.*, below 0; give AttentionWidget\(q, k, v\) .*Attention.from_scores"),
+    "scores": (torch.randn(4, 4), r"number is -.*, below 0; give AttentionWidget\(q, k, v\) .*Widget.from_scores"),
     "positive": (torch.rand(4, 4) + 1, r"row 0 sums to .* AttentionWidget.from_weights\(weights\) for weights as they"),
-    "not a number": (torch.full((4, 4), torch.nan), r"it holds NaN; give AttentionWidget\(q, k, v\)"),
+    "not a number": (torch.full((4, 4), torch.nan), r"it holds NaN; .* AttentionWidget.from_weights\(weights\) for"),
+    "none of one layer": ((torch.ones(1, 1), None), r"None at layer 1 of 2: .*\[one for one in weights if one is not"),
+    "scores of layers": ([torch.randn(4, 4) - 9] * 2, r"Stack\(\[Attention.from_scores\(one\) for one in scores"),
     "integers": (torch.ones(4, 4, dtype=torch.int64), "it holds int64, not floating point"),
     "a row": (torch.ones(1), r"its shape is \(1,\), not \(queries, keys\)"),
     "all three": ((Q, Q, Q), r"AttentionWidget\(\*qkv\)"),
@@ -206,6 +208,17 @@ def test_what_is_not_plainly_weights_gets_the_line_to_write(name: str) -> None:
     for call in (lambda: AttentionWidget(given), lambda: AttentionWidget(given, ["a", "b", "c", "d"])):
         with pytest.raises((TypeError, ValueError), match=line):
             call()
+
+
+def test_lists_a_tokenizer_and_a_cut_text_are_named_with_what_to_write(qkv: Any) -> None:
+    q, k, _ = qkv
+    with pytest.raises(TypeError, match=r"^q is a list whose first item is a list: .* such as torch.tensor\(q\)"):
+        AttentionWidget([[1.0, 0.0]], [[1.0, 0.0]])
+    assert repr(AttentionWidget(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]])))  # as advised
+    with pytest.raises(TypeError, match=r"tokens is a tokenizer, .*: give it as tokenizer=, and the text's ids"):
+        AttentionWidget(q, k, tokens=tokenizer())
+    with pytest.raises(TypeError, match="tokens is one string 'the bank lent money…'"):
+        AttentionWidget(q, k, tokens="the bank lent money to her")
 
 
 @pytest.mark.parametrize("name", ["a model", "a name", "a capture", "a dict", "no weights", "nothing", "inputs"])

@@ -556,6 +556,12 @@ class Capture(Forward):
                 else f"a {type(self._model).__name__} cannot be called"
             )
             raise TypeError(f"{what}: give capture(model) one, or run it in a block, with capture(…) as cap:")
+        text = next((one for one in inputs if isinstance(one, str)), None)
+        if text is not None and hasattr(self._model, "main_input_name"):  # a model of transformers
+            raise TypeError(
+                f"{text!r:.40} is text, and {type(self._model).__name__} takes {self._model.main_input_name}: give "
+                "run(**tokenizer(text, return_tensors='pt'))"
+            )
         with self:
             return self._model(*inputs, **keywords)
 

@@ -182,6 +182,21 @@ class Forward:
         found = next((one for one in self.stacks().values() if one.cross), None)
         return None if found is None else found.keys.tokens(self.tokenizer)
 
+    def labels_of_layer(self, layer: Any) -> tuple[Any, Any]:
+        """Return the tokens of the queries and of the keys of a layer of `attention`, as its widget shows them.
+
+        Each is a list of strings for each sample. Both are None if nothing is known of its text, or there is no such
+        layer.
+        """
+        names, stacks = [*self.attention.names], self.stacks()
+        if type(layer) is not int or not -len(names) <= layer < len(names):
+            return None, None
+        own = next((name for name, one in stacks.items() if names[layer] in one.records and not one.cross), None)
+        if own is None:
+            return None, None
+        found = TokensOfStacks(stacks, own, None, None, self.tokenizer)[own]
+        return found.tokens, found.of_keys
+
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
         """The arguments of the model's call that are kept: ids and masks, by their names in transformers.

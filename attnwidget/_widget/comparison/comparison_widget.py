@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args, runtime_checkable
 
 import traitlets
 
@@ -65,16 +65,24 @@ COMPARED = (*picture.OF, "against", "against_at")  # what identifies a compariso
 CHANGED = (*picture.OF[:3], "against", "against_at", "query", "key")  # and the changes of a row or column
 
 
+@runtime_checkable
+class KnowsItsText(Protocol):
+    """A capture, or one of its forward passes."""
+
+    def labels_of_layer(self, layer: Any) -> tuple[Any, Any]:
+        """Return the tokens of the queries and of the keys of a layer; None where they are not known."""
+
+
 def compare(*sides: Side | Mapping[str, Side], **show: Unpack[ComparisonKeywords]) -> ComparisonWidget:
     """Show two attentions and their difference with one selection: exact and clickable, at any length.
 
     Args:
         sides: two or more of `Attention`, `AttentionStack`, `AttentionWidget` or a capture, or one dict of them by
             name. With more than two, each is compared with the first; `against` and a menu choose it. A widget brings
-            its layer, sample and head. (stack, layer, head) is one head of a stack, so that two heads of one model can
-            be compared.
-        tokens: as for `AttentionWidget`, or a dict with a list for each side; a widget brings its own. Sides of
-            different lengths are compared at equal tokens.
+            its layer, sample and head. (stack, layer, head) is one head of a stack or a capture, so that two heads of
+            one model can be compared.
+        tokens: as for `AttentionWidget`, or a dict with a list for each side; widgets and captures bring their own.
+            Sides of different lengths are compared at equal tokens.
         key_tokens: the same for the keys.
         against: the name of the side compared with the first.
         against_at: the layer, sample and head of that side; None: those of the first.
@@ -588,8 +596,9 @@ def _of(count: int, what: str) -> str:
 
 
 def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any]) -> GivenTokens:
-    """Return the tokens of one side: given for it, given for all, or those of its widget."""
+    """Return the tokens of one side: given for it, given for all, or those of its widget or capture."""
     found: dict[str, Any] = {}
+    source, layer = (side[0], side[1]) if isinstance(side, tuple) else (side, show.get("layer", 0))
     for keyword in TOKENS:
         given = show.get(keyword)
         if is_by_name(given):
@@ -598,8 +607,10 @@ def _own_tokens(name: str, side: Any, sides: dict[str, Any], show: dict[str, Any
                     advice = f"{nearest(other, list(sides))}give one of {', '.join(map(repr, sides))}"
                     raise ValueError(f"{keyword} has {other!r}, which is not a side: {advice}")
             given = given.get(name)
-        if given is None and isinstance(side, AttentionWidget):
-            given = side.as_strings(keyword)
+        if given is None and isinstance(source, AttentionWidget):
+            given = source.as_strings(keyword)
+        elif given is None and isinstance(source, KnowsItsText):
+            given = source.labels_of_layer(layer)[TOKENS.index(keyword)]
         found[keyword] = given
     return GivenTokens(**found)
 
