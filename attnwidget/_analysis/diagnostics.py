@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._engine.base import AttentionBase, Head
 from .._engine.matmul import exactly
-from .._engine.softmax import exact_block, run_to_end
+from .._engine.softmax import exact_block, run_to_end, sink_weights
 from .._engine.stages import QUERIES, allowed_cells
 from .._rules.rules import Bias, ByIndex, Keep, Rule, whole
 from .._tokens.inputs import never_read
@@ -417,7 +417,7 @@ def _alignment(att: AttentionBase) -> Iterator[Finding]:
             "causal with Q ≠ K",
             "warning",
             f"keys {Q:,} to {K - 1:,}",
-            f"is_causal counts from the upper left, as torch does: {Q:,} queries see only the first {Q:,} keys",
+            f"is_causal counts from the upper left, as torch does: no query sees a key after the first {Q:,}",
             "While decoding with a cache give mask=masks.causal_lower_right(Q, K) instead.",
             key=Q,
         )
@@ -502,11 +502,13 @@ def _to_padding(head: Head, mask_counts: MaskCounts, tokens: list[str] | None) -
     same = "keys" if head.v is None else "keys and values"
     why = "by the tokens' names" if tokens is not None else f"the last {same} are all the same"
     part = f"{share:.1%}" if share >= 0.0005 else "less than 0.1%"
+    some = ", from some of them" if len(real) > MAX_ROWS else ""
     yield Finding(
         "attention to padding",
         "warning" if tokens is not None else "note",
         _places("key", keys),
-        f"{_count(len(open_pads), 'key')} of padding ({why}) may be attended to, and get {part} of the weight",
+        f"{_count(len(open_pads), 'key')} of padding ({why}) may be attended to, with {part} of the weight of the "
+        f"{'other ' if len(real) < att.shape.Q else ''}queries{some}",
         "Block them: mask=masks.padding(lengths), or attention_mask with mask_means='keep'.",
         key=open_pads[0],
     )
@@ -526,13 +528,16 @@ def _pads(head: Head, tokens: list[str] | None) -> list[int]:
 
 
 def _weight_on(head: Head, queries: Tensor, keys: Tensor) -> Generator[None, None, float]:
-    """Return the mean weight of some queries on some keys together, over at most 256 queries."""
+    """Return the share of some queries' weight that is on some keys, over at most 256 queries."""
     queries = queries[:: -(-len(queries) // MAX_ROWS)]
-    total = 0.0
+    found = total = 0.0
     for at in cuts(range(len(queries)), 1, max(1, CELLS_AT_ONCE // max(head.att.shape.K, 1))):
-        total += float(weights_of(head.att, head.block(queries[at.start : at.stop]))[:, keys].sum())
+        rows = queries[at.start : at.stop]
+        weights, sink = weights_of(head.att, head.block(rows)), sink_weights(head, rows)
+        found += float(weights[:, keys].sum())
+        total += float(weights.sum()) + (0.0 if sink is None else float(sink.sum()))
         yield
-    return total / len(queries)
+    return found / total if total > 0 else 0.0
 
 
 # Given weights.
@@ -620,7 +625,7 @@ def _spread(head: Head) -> Iterator[Finding | None]:
     found = yield from (_some_rows(head) if is_long(att) else _all_rows(head))
     if found.several < 2:
         return
-    of = f"of {found.several:,} queries" + (" that were looked at" if is_long(att) else "")
+    of = f"of the {found.several:,} queries with several keys" + (" that were looked at" if is_long(att) else "")
     if found.saturated >= SATURATED * found.several:
         spread = f", and scaled scores have variance {found.variance:,.3g}" if found.variance else ""
         unscaled = att.shape.D is not None and abs(att.scale) > 2 * att.shape.D**-0.5
@@ -648,8 +653,14 @@ def _others(head: Head) -> Iterator[Finding | None]:
     rows = sorted({Q // 3, 2 * Q // 3, Q - 1})
     own = _rows_of(head, rows)
     yield None
-    several = (own > 0).sum(1) > 1
-    first = own[several, 0] / own[several].sum(1)
+    queries = torch.tensor(rows, device="cpu")
+    cells = head.block(queries)
+    of_given = att.source.gives == "weights"
+    open_keys = own > 0 if of_given else whole(allowed_cells(att, cells), queries, cells.keys, att.device)
+    several = open_keys.sum(1).to(own.device) > 1
+    sink = sink_weights(head, queries)
+    total = own.sum(1) if sink is None else own.sum(1) + sink
+    first = own[several, 0] / total[several]
     if Q > 1 and len(first) > 1 and float(first.min()) >= SINK:
         mean = 100 * float(first.mean())
         share = "over 99" if mean > 99 else f"{mean:.0f}"
@@ -657,7 +668,7 @@ def _others(head: Head) -> Iterator[Finding | None]:
             "attention sink",
             "note",
             "",
-            f"the first key has {share} % of the weight of the {len(first)} queries looked at",
+            f"the first key has {share} % of the weight of the {len(first)} queries looked at that have several keys",
             'Usual for some heads of a trained model, which then add little (Xiao et al. 2023, "Efficient Streaming '
             'Language Models with Attention Sinks"): set the first token aside to see the rest.',
             key=0,
@@ -724,7 +735,7 @@ def _some_rows(head: Head) -> Generator[None, None, RowCounts]:
         peak, total, more = p.amax(1), p.sum(1), allowed > 1
         several += int(more.sum())
         saturated += int((more & (peak >= SATURATED_PEAK)).sum())
-        uniform += int((more & (peak * allowed <= total * (1 + UNIFORM_PEAK))).sum())
+        uniform += int((more & (total > 0) & (peak * allowed <= total * (1 + UNIFORM_PEAK))).sum())
         del p
         yield
     return RowCounts(several, saturated, uniform, None)

@@ -122,7 +122,7 @@ def computing_statistics(head: Head, queries: range) -> Generator[int, None, Sta
         sink=sink,
         empty_rows=int((allowed == 0).sum()),
         saturated_rows=int((several & (peak >= SATURATED)).sum()),
-        uniform_rows=int((several & (peak * allowed <= total * (1 + UNIFORM))).sum()),
+        uniform_rows=int((several & (total > 0) & (peak * allowed <= total * (1 + UNIFORM))).sum()),
     )
 
 

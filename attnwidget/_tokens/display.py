@@ -65,6 +65,16 @@ def labels_of(tokens: Sequence[str] | None, length: int, spelling: Spelling | No
     return labels
 
 
+def place_text(labels: Sequence[Label], position: int, side: str) -> str:
+    """Return a token of a sentence with its position, since a text can have a word twice.
+
+    >>> [place_text(labels_of(words, 2), 1, "key") for words in (["a", "##b"], None)]
+    ['‐b 1', 'key 1']
+    """
+    text = labels[position].text
+    return f"{side} {position:,}" if text == f"{position:,}" else f"{text} {position:,}"
+
+
 def patch_labels(labels: Sequence[Label], names: Sequence[str], start: int | None) -> list[Label]:
     """Return labels with names for image patches.
 

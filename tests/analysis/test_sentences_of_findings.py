@@ -27,6 +27,7 @@ class Naive(NamedTuple):
     masked: Matrix
     allowed: Matrix
     weights: Matrix
+    sink: Matrix  # the learned sink's weights
     others: list[Matrix]  # the weights of the other heads
 
     @property
@@ -36,8 +37,8 @@ class Naive(NamedTuple):
         return sorted({float(x) for x in np.unique(np.asarray(found, dtype=float))})
 
 
-def naive(given: dict[str, Any], q: Matrix, k: Matrix, v: Matrix | None, others: list[Any]) -> Naive:
-    """Compute a head as a textbook does."""
+def naive(given: dict[str, Any], q: Matrix, k: Matrix, v: Matrix | None, sink: float | None = None) -> Naive:
+    """Compute a head as a textbook does; `sink` is the logit of one more column, without a key."""
     scaled = q @ k.T * given.get("scale", q.shape[1] ** -0.5)
     rows, columns = np.indices(scaled.shape)
     allowed, added = np.ones(scaled.shape, bool), np.zeros(scaled.shape)
@@ -56,11 +57,14 @@ def naive(given: dict[str, Any], q: Matrix, k: Matrix, v: Matrix | None, others:
             allowed &= (numbers != 0) != (given.get("mask_means") == "hide")
     with np.errstate(all="ignore"):
         masked = np.where(allowed, (scaled + added).astype(np.float32).astype(float), -np.inf)  # −1e9 rounds the scores
-        exponentials = np.exp(masked - np.where(allowed.any(1), masked.max(1), 0)[:, None])
-        weights = np.where(allowed.any(1)[:, None], exponentials / exponentials.sum(1)[:, None], 0.0)
+        most = np.where(allowed.any(1), masked.max(1), 0)
+        exponentials, own = np.exp(masked - most[:, None]), np.zeros(len(most)) if sink is None else np.exp(sink - most)
+        total = np.minimum(exponentials.sum(1) + own, 1e300)
+        weights = np.where(allowed.any(1)[:, None], exponentials / total[:, None], 0.0)
+        taken = np.nan_to_num(own / total) if sink is None else np.where(allowed.any(1), own / total, 1.0)
     weights = np.where(np.isfinite(masked).any(1)[:, None] | allowed.any(1)[:, None], weights, 0.0)
-    own = {"q": q, "k": k} | ({} if v is None else {"v": v})
-    return Naive(given, own, scaled, masked, allowed, weights, others)
+    given_own = {"q": q, "k": k} | ({} if v is None else {"v": v})
+    return Naive(given, given_own, scaled, masked, allowed, weights, taken, [])
 
 
 def number(text: str) -> float:
@@ -90,29 +94,30 @@ def is_saturated(head: Naive, count: str, total: str) -> bool:
 
 def is_even(head: Naive, count: str, total: str) -> bool:
     rows = several(head)
-    over = head.weights.max(1) * head.allowed.sum(1) / np.maximum(head.weights.sum(1), 1e-30)
+    over = head.weights.max(1) * head.allowed.sum(1) / np.maximum(head.weights.sum(1), 1e-300)
+    some = rows & (head.weights.sum(1) > 0)  # a learned sink may take all
     return number(total) == rows.sum() and lies_between(
-        count, rows & (over < 1.001 - NEAR), rows & (over < 1.001 + NEAR)
+        count, some & (over < 1.001 - NEAR), some & (over < 1.001 + NEAR)
     )
 
 
 def is_sink(head: Naive, share: str, count: str) -> bool:
     Q = len(head.weights)
     looked = [row for row in sorted({Q // 3, 2 * Q // 3, Q - 1}) if several(head)[row]]
-    mean = 100 * float(np.mean([head.weights[row, 0] / head.weights[row].sum() for row in looked]))
+    mean = 100 * float(np.mean([head.weights[row, 0] / (head.weights[row].sum() + head.sink[row]) for row in looked]))
     return len(looked) == number(count) and (
         mean > 99 - NEAR if share.startswith("over") else abs(mean - number(share)) < 0.51
     )
 
 
-def is_padding(head: Naive, count: str, share: str) -> bool:
+def is_padding(head: Naive, count: str, share: str, other: str | None) -> bool:
     k, v = head.own["k"], head.own["v"]
     same = [key for key in range(len(k)) if (k[key:] == k[-1]).all() and (v[key:] == v[-1]).all()]
     open_pads = [key for key in same if head.allowed[:, key].any()]
     real = [row for row in range(len(head.weights)) if head.weights.shape[0] != len(k) or row not in same]
-    part = head.weights[real][:, open_pads].sum(1).mean()
+    part = head.weights[real][:, open_pads].sum() / (head.weights[real].sum() + head.sink[real].sum())
     rounded = 0.0 <= part < 0.0006 if share.startswith("less") else abs(part - number(share) / 100) < 0.0006
-    return len(open_pads) == number(count) and rounded
+    return len(open_pads) == number(count) and rounded and (other is not None) == (len(real) < len(head.weights))
 
 
 def have_only(head: Naive, *texts: str) -> bool:
@@ -181,7 +186,12 @@ MEANINGS: dict[str, Callable[..., bool]] = {
         )
     ),
     rf"{N} quer(?:y|ies) may attend to no key: weights and output are 0 here and in torch's SDPA\. .*": (
-        lambda head, count: (~head.allowed.any(1)).sum() == number(count)
+        lambda head, count: (~head.allowed.any(1)).sum() == number(count) and not head.sink.any()
+    ),
+    rf"{N} quer(?:y|ies) may attend to no key: the learned sink has all the weight, and the output is 0": (
+        lambda head, count: (
+            (~head.allowed.any(1)).sum() == number(count) and (head.sink[~head.allowed.any(1)] == 1).all()
+        )
     ),
     r"no query may attend to any key: weights and output are 0 here and in torch's SDPA\. .*": (
         lambda head: not head.allowed.any()
@@ -195,17 +205,17 @@ MEANINGS: dict[str, Callable[..., bool]] = {
             and after(head.allowed.shape).sum() == number(every)
         )
     ),
-    rf"is_causal counts from the upper left, as torch does: {N} queries see only the first {N} keys": (
-        lambda head, queries, first: len(head.allowed) == number(queries) and not head.allowed[:, int(first) :].any()
+    rf"is_causal counts from the upper left, as torch does: no query sees a key after the first {N}": (
+        lambda head, first: not head.allowed[:, int(first) :].any()
     ),
     rf"is_causal counts from the upper left: it hides no key from query {N} and later ones": (
         lambda head, query: head.given["is_causal"] and int(query) == head.allowed.shape[1] - 1
     ),
-    rf"{N} keys? of padding \(the last keys and values are all the same\) may be attended to, and get "
-    r"((?:less than )?[\d.]+)% of the weight": is_padding,
-    rf"{N} of {N} queries give one key at least 99 % of their weight.*": is_saturated,
-    rf"{N} of {N} queries weight their keys evenly: none has over 1\.001 × the mean": is_even,
-    rf"the first key has (over 99|\d+) % of the weight of the {N} queries looked at": is_sink,
+    rf"{N} keys? of padding \(the last keys and values are all the same\) may be attended to, with "
+    r"((?:less than )?[\d.]+)% of the weight of the (other )?queries": is_padding,
+    rf"{N} of the {N} queries with several keys give one key at least 99 % of their weight.*": is_saturated,
+    rf"{N} of the {N} queries with several keys weight their keys evenly: none has over 1\.001 × the mean": is_even,
+    rf"the first key has (over 99|\d+) % of the weight of the {N} queries looked at that have several keys": is_sink,
     rf"heads? ([\d, ]+) ha(?:s|ve) the same weights in the {N} queries that were compared": alike,
     rf"([qkv]) holds NaN at {N} (?:quer(?:y|ies)|keys?)": (
         lambda head, name, count: np.isnan(head.own[name]).any(1).sum() == number(count)
@@ -279,8 +289,10 @@ def heads() -> Iterator[tuple[Attention, Naive]]:
         given = MASKS[at % len(MASKS)](r, Q, K)
         if "mask" in given and given["mask"].dtype == np.float64:
             given["mask"] = given["mask"].astype(np.float32)
-        att = Attention(q, k, v, dims="hqd", **{"mask_dims": "qk"} | given if "mask" in given else given)
-        both = [naive(given, *(x[head].astype(np.float64) for x in (q, k, v)), []) for head in (0, 1)]
+        sinks = np.float32([r.choice([-3, 0, 4]), 0]) if r.random() < 0.2 else None
+        att = Attention(q, k, v, dims="hqd", sinks=sinks, **{"mask_dims": "qk"} | given if "mask" in given else given)
+        logits = (None, None) if sinks is None else sinks.tolist()
+        both = [naive(given, *(x[head].astype(np.float64) for x in (q, k, v)), logits[head]) for head in (0, 1)]
         yield att, both[0]._replace(others=[both[1].weights])
     for at in range(40):
         weights = numbers.random((6, 6)) ** 3
@@ -291,7 +303,7 @@ def heads() -> Iterator[tuple[Attention, Naive]]:
             weights[2], weights[4] = 0, weights[4] * 1.25
         att = Attention.from_weights(weights.astype(np.float32))
         empty = np.zeros((6, 6))
-        yield att, Naive({}, {}, empty, empty, weights > 0, weights, [])
+        yield att, Naive({}, {}, empty, empty, weights > 0, weights, np.zeros(6), [])
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -74,7 +74,8 @@ def shown(view: str = "segments", **more: Any) -> AttentionWidget:
 def test_the_segments_view_has_mass_and_loss_of_each_segment_and_head(width: float, theme: Any) -> None:
     found = texts(shown(theme=theme), width=width)
     assert {"2.38", "−.08", ".41", ".61", "−.13", "lost without it", "Each head set to zero"} <= set(found)
-    assert "loss of “nail” after “The key hangs on a”, nats" in found
+    where = "“The k…gs on a”" if width < 7 else "“The key hangs on a”"
+    assert f"loss of “nail” after {where}, position 11, nats" in found
     assert "7 of 8 runs so far" in found
     names = [text for text in found if text in BY_SEGMENT]
     assert names == ["doc 1", "answer", "doc 2"], "by effect, the largest first"
@@ -138,7 +139,7 @@ def test_the_small_picture_has_the_loss_of_each_head_and_names_the_token(theme: 
     assert (matrix.kinds == preview.BLOCKED).tolist() == [[False, False], [False, True]]
     assert (words.ramp, words.none) == ("Lost without each head", "not yet run")
     assert words.lines == [
-        "of “nail” after “The key hangs on a”, nats",
+        "of “nail” after “The key hangs on a”, position 11, nats",
         "lost without segments: doc 1 2.38, answer .41, first token .01, doc 2 −.08",
         "7 of 8 runs so far",
     ]

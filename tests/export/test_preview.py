@@ -143,7 +143,7 @@ def test_the_strongest_keys_of_the_pinned_query_are_listed() -> None:
     q, k = torch.eye(4) * 3, torch.eye(4) * 3
     w = AttentionWidget(q, k, tokens=tokens, query=2, theme="light")
     found = preview._words_of(w._export_view(), decoding.of_picture(w._export_view().picture)).ranked
-    assert found[0] == ("money", pytest.approx(float(w.weights(2)[2])))
+    assert found[0] == ("money 2", pytest.approx(float(w.weights(2)[2])))
     assert len(found) == 4
     assert still_of(w).shape[1] > still_of(AttentionWidget(q, k, tokens=tokens, theme="light")).shape[1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import isnan
 from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
@@ -85,7 +86,8 @@ class Sweep(list[Record]):
         what = (
             f"{len(self)} of {self.total} runs, partial: resume() goes on" if self.is_partial else f"{self.total} runs"
         )
-        largest = max(self, key=lambda one: abs(one["change"]), default=None)
+        known = (one for one in self if not isnan(one["change"]))
+        largest = max(known, key=lambda one: abs(one["change"]), default=None)
         change = (
             ""
             if largest is None

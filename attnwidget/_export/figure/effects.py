@@ -11,7 +11,9 @@ import numpy as np
 from ..look import colors
 from ..look.effects import (
     EffectScales,
+    after_words,
     as_loss,
+    bound_text,
     disagreement,
     edited,
     largest_first,
@@ -81,8 +83,7 @@ def _captions(context: FigureContext) -> list[str]:
     if effects["error"]:
         return [*found, f"nothing was run: {effects['error']}"]
     if effects["target"] is not None:
-        after = f" after “{effects['text'].strip()}”" if effects["text"] else ""
-        found.append(f"loss of “{effects['target']['text'].strip()}”{after}, {effects['unit']}")
+        found.append(f"loss of “{effects['target']['text'].strip()}”{after_words(effects)}, {effects['unit']}")
     if effects["done"] < effects["total"] or not effects["total"]:
         found.append(f"{effects['done']:,} of {effects['total']:,} runs so far")
     return [*found, *without_words(traits)]
@@ -147,8 +148,8 @@ def _bars(context: FigureContext, bars: Sequence[EffectBar], what: tuple[str, in
     left = [one for one in bars if one not in shown]
     known = [one.lost for one in left if one.lost is not None and not math.isnan(one.lost)]
     if left:
-        words = f"{len(left):,} more {kind}" + (f", lost at most {loss_text(max(known))}" if known else "")
-        words += f", {len(left) - len(known):,} not yet run" if len(known) < len(left) else ""
+        words = f"{len(left):,} more {kind}" + (f", lost at most {bound_text(max(known))}" if known else "")
+        words += f", {len(left) - len(known):,} not run" if len(known) < len(left) else ""
         canvas.text(context.left, y + 24, words, size=11, color=look.ink3)
         y += 18
     return y + 18

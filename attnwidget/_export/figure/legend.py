@@ -11,7 +11,7 @@ from ..._engine.stages import BY_SIZE
 from ..._messages.codec.decoding import BLOCKED, MINUS_INF, NAN, NUMBER, PLUS_INF, DecodedMatrix
 from ..look import colors
 from ..look.numbers import legend_name as _legend_name
-from ..look.numbers import legend_ticks
+from ..look.numbers import legend_ticks, list_number, status_number
 from ..look.ranges import range_words
 from .padding import veil
 from .sheet import FigureContext
@@ -172,7 +172,10 @@ def _clipped_texts(matrix: DecodedMatrix, color_scale: str, color_range: Any) ->
 
 
 def _end_text(value: float, stage: str) -> str:
-    return legend_ticks(value, value, log=False, stage=stage)[-1].text
+    """Return an end of a range, with as many digits as the count beside it needs: a rounded end is another one."""
+    shortest = (legend_ticks(value, value, log=False, stage=stage)[-1].text, list_number(value, stage))
+    is_same = (abs(float(text.replace("−", "-").replace(",", "")) - value) <= 1e-6 * abs(value) for text in shortest)
+    return next((text for text, same in zip(shortest, is_same, strict=True) if same), status_number(value))
 
 
 def _cells(many: int, pooled: str = "") -> str:

@@ -75,7 +75,8 @@ def key(context: FigureContext, recall: Recall, x: float, y: float) -> float:
     if recall.error is not None:
         return _wrapped(context, f"Recall of the rows: {recall.error}", x, y + 8)
     _, below = ramp(context, "sequential", "Recall", [(0.0, "0"), (1.0, "1")], (x, y))
-    return _wrapped(context, f"share of the row's weight on keys in the cache: {recall.words}", x, below + 8)
+    sink = " and on the sink" if context.traits.facts.get("has_sinks") else ""
+    return _wrapped(context, f"share of the row's weight on keys in the cache{sink}: {recall.words}", x, below + 8)
 
 
 def _wrapped(context: FigureContext, text: str, x: float, y: float) -> float:

@@ -10,7 +10,7 @@ from ..._engine.stages import SIGNED
 from ..._messages.codec import decoding
 from ..._messages.segments.segment_reading import SELF, aside_columns, measure_of, read
 from ..look import colors
-from ..look.numbers import brief_head, list_number
+from ..look.numbers import brief_head, list_number, rounded_up
 from .sheet import FigureContext
 
 ROW, MOST_ROWS = 20, 10
@@ -47,9 +47,9 @@ def draw(context: FigureContext, top: float) -> float:
         y += ROW
     rest = order[MOST_ROWS:]
     if len(rest):
-        most = float(values[rest[0], by])
-        end = number(most, 2) if stage == "weights" else list_number(most, stage)
-        words = f"{len(rest):,} more head{'s' * (len(rest) > 1)}, at most {end}"
+        most = float(values[rest[0], by])  # NaN, as sorted last, if none of them is known
+        end = number(rounded_up(most, 2), 2) if stage == "weights" else list_number(rounded_up(most, 3), stage)
+        words = f"{len(rest):,} more head{'s' * (len(rest) > 1)}" + ("" if np.isnan(most) else f", at most {end}")
         y = context.words(context.left + NAME, y + 6, [words], look.ink3) - 6
     if sent["share"] < 1:
         words = f"from {round(100 * sent['share'])} % of the layers so far"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..view import TraitsView
-from .numbers import status_number
+from .numbers import rounded_up, status_number
 
 LEAST_LOST = {True: 0.05, False: 1e-6}  # in nats or not; the loss axis is at least this long
 MOST_PARTS = 5
@@ -104,6 +104,21 @@ T = TypeVar("T", bound=HasLoss)
 def largest_first(things: Iterable[T]) -> list[T]:
     """Sort by loss, largest first and unknown losses last."""
     return sorted(things, key=lambda one: math.inf if one.lost is None or math.isnan(one.lost) else -one.lost)
+
+
+def bound_text(most: float) -> str:
+    """Return a bound as short text, rounded up so that it still holds.
+
+    >>> [bound_text(one) for one in (0.121, 0.12, -0.129, 100.2)]
+    ['.13', '.12', '−.12', '101']
+    """
+    return loss_text(rounded_up(most, 0 if abs(most) >= 99.5 else 2))
+
+
+def after_words(effects: dict[str, Any]) -> str:
+    """Return ` after “the bank”, position 14`: the last words up to the examined position; "" if there are none."""
+    at = "" if effects["at"] is None else f", position {effects['at']:,}"
+    return f" after “{effects['text'].strip()}”{at}" if effects["text"] else ""
 
 
 def without_words(traits: TraitsView) -> list[str]:

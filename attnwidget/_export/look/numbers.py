@@ -70,6 +70,15 @@ def cell_number(value: float, stage: str) -> str:
     return _exponential(value, 0)
 
 
+def rounded_up(value: float, decimals: int) -> float:
+    """Return the least number of so many decimals that is not below a value, for a bound that still holds.
+
+    >>> rounded_up(0.1201, 2), rounded_up(0.12, 2), rounded_up(-0.129, 2)
+    (0.13, 0.12, -0.12)
+    """
+    return math.ceil(value * 10**decimals - 1e-6) / 10**decimals if math.isfinite(value) else value
+
+
 def list_number(value: float, stage: str) -> str:
     """Return a number for a list: four decimals for weights, three for scores, two digits for later stages.
 

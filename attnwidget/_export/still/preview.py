@@ -29,11 +29,11 @@ from ..._messages.codec.decoding import (
 )
 from ..._messages.segments.segment_reading import aside_columns, is_logarithmic, measure_name, measure_of, read
 from ..._tokens.characters import one_line
-from ..._tokens.display import labels_of
+from ..._tokens.display import Label, labels_of, place_text
 from ..._utils.png import png_of_indices
 from ..compared import is_comparison, names_of, part_of, placed, places_of, range_of_change
 from ..look import colors
-from ..look.effects import as_loss, edited, is_shown, loss_text, losses_of
+from ..look.effects import after_words, as_loss, edited, is_shown, loss_text, losses_of
 from ..look.numbers import cell_number, in_model, legend_name, legend_ticks, list_number
 from ..look.padding import LOOKED_AT, padded_queries, padded_rows
 from ..look.ranges import range_words, with_range
@@ -95,6 +95,7 @@ class Words(NamedTuple):
     padded: Array | None = None  # (queries,) bool, which queries are padding
     none: str = "masked"  # the name of a cell with a slash
     ranked: Sequence[tuple[str, float]] = ()  # the strongest keys of the pinned query, and their numbers
+    ranked_of: str = ""  # the pinned query in a sentence
 
 
 def preview_of(widget: WidgetView) -> Still | None:
@@ -221,7 +222,7 @@ def _effect_lines(traits: TraitsView) -> list[str]:
     effects = traits.effects
     assert effects is not None
     lines = [traits.title] if traits.title else []
-    lines.append(f"of “{effects['target']['text'].strip()}” after “{effects['text'].strip()}”, {effects['unit']}")
+    lines.append(f"of “{effects['target']['text'].strip()}”{after_words(effects)}, {effects['unit']}")
     known = [(name, lost) for name, lost in losses_of(traits).items() if lost is not None and not math.isnan(lost)]
     known.sort(key=lambda one: -one[1])
     most = ", ".join(f"{name} {loss_text(lost)}" for name, lost in known[:LISTED])
@@ -258,18 +259,19 @@ def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     parts = [traits.title] if traits.title else []
     where = [_place_of(widget), (traits.color_range in ("layer", "view") and range_words(matrix, traits)) or ""]
     lines = [*parts, " · ".join(part for part in where if part)]
-    ranked = _ranked(matrix, sides[1], traits.query)
+    ranked = _ranked(matrix, labels[1] if sides[1] else [], traits.query)
     called = _ramp_name(widget, matrix.stage)
-    return Words(sides[0], sides[1], traits.query, traits.key, lines, called, padded, ranked=ranked)
+    whose = place_text(labels[0], traits.query, "query") if ranked and sides[0] else ""
+    return Words(sides[0], sides[1], traits.query, traits.key, lines, called, padded, ranked=ranked, ranked_of=whose)
 
 
-def _ranked(matrix: DecodedMatrix, keys: Sequence[str], query: int | None) -> list[tuple[str, float]]:
+def _ranked(matrix: DecodedMatrix, keys: Sequence[Label], query: int | None) -> list[tuple[str, float]]:
     """Return the strongest keys of a query and their weights, if the picture has each cell and the keys have names."""
     if query is None or matrix.stage != "weights" or matrix.query_bin * matrix.key_bin * matrix.every > 1 or not keys:
         return []
     row, kinds = matrix.values[query], matrix.kinds[query]
     order = [int(at) for at in np.argsort(-row, kind="stable") if kinds[at] == NUMBER][:RANKED]
-    return [(keys[at], float(row[at])) for at in order]
+    return [(place_text(keys, at, "key"), float(row[at])) for at in order]
 
 
 def _ramp_name(widget: WidgetView, stage: str) -> str:
@@ -415,7 +417,7 @@ def _list_of(words: Words) -> Array | None:
     widest = [max(part.shape[1] for part in column) for column in (names, numbers)]
     gap, bar, line = 6 * SCALE, BARS * SCALE, round(1.35 * height())
     found = np.full((line * (len(names) + 1), widest[0] + bar + widest[1] + 2 * gap), PAGE, PIXEL)
-    head = _written(f"{one_line(words.queries[words.query])} attends to" if words.queries else "attends to")
+    head = _written(f"{one_line(words.ranked_of)} attends to".strip())
     found = np.pad(found, ((0, 0), (0, max(0, head.shape[1] - found.shape[1]))), constant_values=PAGE)
     _put(found, head, 0, 0)
     most = words.ranked[0][1] or 1.0

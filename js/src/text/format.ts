@@ -59,6 +59,12 @@ export function percent(share: number, decimals = 0): string {
   return Number.isFinite(share) ? `${fixed(100 * share, decimals)} %` : infinite(share);
 }
 
+/** The least number of so many decimals that is not below a value: a bound that is shown rounded still holds. */
+export function roundedUp(value: number, decimals: number): number {
+  const up = Math.ceil(value * 10 ** decimals - 1e-6) / 10 ** decimals;
+  return Number.isFinite(up) ? up : value;
+}
+
 /** A change with its sign: `+.0489`. */
 export function signed(value: number, stage: Stage = "weights"): string {
   const text = listNumber(value, stage);

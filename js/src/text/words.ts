@@ -4,7 +4,8 @@
 export const RECEIVED = "received";
 export const RECEIVED_TITLE = "Mean weight that each key receives, of the queries that may attend to it";
 export const RECALL = "recall";
-export const RECALL_TITLE = "Recall: the share of each row's weight on keys that the cache still holds";
+export const recallTitle = (hasSinks: boolean) =>
+  `Recall: the share of each row's weight on keys that the cache still holds${hasSinks ? " and on the learned sink" : ""}`;
 
 /** The column of a learned sink, which has no key. */
 export const SINK = "sink";

@@ -3,7 +3,7 @@
 import { expect, test } from "vitest";
 import { patchesOf, patchName } from "../../src/geometry/patches";
 import { labels, unread, withNamed, withPatches } from "../../src/text/labels";
-import { RECALL, RECALL_TITLE, SINK, SINK_TITLE } from "../../src/text/words";
+import { RECALL, recallTitle, SINK, SINK_TITLE } from "../../src/text/words";
 
 const SEQUENCE = ["[CLS]", "Bank", "river", "ban", "bank", "[CLS]", "riverbank"];
 
@@ -75,5 +75,5 @@ test("what is a whole token as it is shown is found first", () => {
 
 test("a column that is no key has a name, and a title that begins with what it is", () => {
   expect([RECALL, SINK]).toEqual(["recall", "sink"]);
-  expect([RECALL_TITLE, SINK_TITLE].map((title) => title.split(":")[0])).toEqual(["Recall", "Learned sink"]);
+  expect([recallTitle(false), SINK_TITLE].map((title) => title.split(":")[0])).toEqual(["Recall", "Learned sink"]);
 });

@@ -12,7 +12,7 @@ import { cellUnder } from "../../geometry/cell-grid";
 import type { Plot } from "../../state/plot";
 import type { Ui } from "../../state/ui";
 import { listNumber, percent } from "../../text/format";
-import { RECALL, RECALL_TITLE } from "../../text/words";
+import { RECALL, recallTitle } from "../../text/words";
 import { marginNameStyle } from "./sink";
 
 export interface RecallColumn extends View {
@@ -60,7 +60,7 @@ export function recallColumn(ui: Ui, plot: Plot): RecallColumn {
     const size = { width: px(column.width), height: px(height) };
     Object.assign(node.style, { left: px(left + width + column.gap), top: px(top), ...size });
     Object.assign(canvas.style, size);
-    canvas.setAttribute("aria-label", `${RECALL_TITLE}. ${summary(recall)}`);
+    canvas.setAttribute("aria-label", `${titleOf(ui)}. ${summary(recall)}`);
     draw(ui, plot, canvas, recall, column.width);
   });
   return {
@@ -115,6 +115,8 @@ function queriesAt({ store }: Ui, plot: Plot, y: number): { start: number; stop:
   return { start: at * rows.bin, stop: Math.min(queries, (at + 1) * rows.bin) };
 }
 
+const titleOf = ({ store }: Ui) => recallTitle(store.facts.value.has_sinks === true);
+
 /** `lowest .412, mean .934`. */
 export function summary({ values, every, share }: Recall): string {
   const known = values.filter((value) => !Number.isNaN(value));
@@ -134,7 +136,10 @@ function Key({ ui }: { ui: Ui }) {
   const stops = [0, 64, 128, 192, 255].map((at) => css[at]).join(", ");
   return (
     <div class="aw-ramp">
-      <span title={RECALL_TITLE}>{RECALL}: share of the row's weight on keys in the cache</span>
+      <span title={titleOf(ui)}>
+        {RECALL}: share of the row's weight on keys in the cache
+        {ui.store.facts.value.has_sinks && " and on the sink"}
+      </span>
       <span class="aw-recall-ramp">
         0 <i style={{ background: `linear-gradient(to right, ${stops})` }} /> 1
       </span>
@@ -152,7 +157,7 @@ function Name({ ui, plot }: { ui: Ui; plot: Plot }) {
   return (
     <span
       class="aw-label aw-sink-name"
-      title={RECALL_TITLE}
+      title={titleOf(ui)}
       style={marginNameStyle(figure, cellGrid.columns, middle, unit)}
     >
       {RECALL}

@@ -6,7 +6,7 @@
 import type { ComponentChildren } from "preact";
 import { disagreement, placeOn, type Scales } from "../../../data/effects";
 import { largest } from "../../../data/segments";
-import { count, listNumber } from "../../../text/format";
+import { count, listNumber, roundedUp } from "../../../text/format";
 import { axisText } from "../words/numbers";
 import type { EffectRow } from "./model";
 
@@ -81,13 +81,15 @@ export function EffectBars(props: BarsProps) {
       {others.length > 0 && (
         <div class="aw-fx-more">
           {count(others.length)} more {what}
-          {known.length > 0 && `, lost at most ${lossText(Math.max(...known))}`}
-          {known.length < others.length && `, ${count(others.length - known.length)} not yet run`}
+          {known.length > 0 && `, lost at most ${bound(Math.max(...known))}`}
+          {known.length < others.length && `, ${count(others.length - known.length)} not run`}
         </div>
       )}
     </>
   );
 }
+
+const bound = (lost: number) => lossText(roundedUp(lost, Math.abs(lost) >= 99.5 ? 0 : 2));
 
 const place = (scales: Scales, share: number) => `${placeOn(scales, share)}%`;
 

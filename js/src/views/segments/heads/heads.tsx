@@ -12,7 +12,7 @@ import { segmentStyle } from "../../../draw/segment-colors";
 import { textMeasure } from "../../../state/plot";
 
 import type { Ui } from "../../../state/ui";
-import { count } from "../../../text/format";
+import { count, roundedUp } from "../../../text/format";
 import { keepScroll } from "../drawing/left";
 import { headPictures } from "../drawing/pictures";
 import { cleared, type Style, styleOf, whole } from "../drawing/style";
@@ -433,7 +433,13 @@ function Foot({ ui, model, state }: PartProps) {
   const most = values.reduce((high, value) => (value > high ? value : high), Number.NEGATIVE_INFINITY);
   const measure = model.measure.value;
   const aside = asideNames(model).join(", ");
-  const bound = measure === "mass" ? shareText(most, model.stage.value) : readingText(most, measure, model.stage.value);
+  const stage = model.stage.value;
+  const bound =
+    measure === "lift"
+      ? readingText(roundedUp(most, most >= 9.95 ? 0 : 1), measure, stage)
+      : measure === "mass" && stage === "weights"
+        ? shareText(roundedUp(most, 2), stage)
+        : readingText(roundedUp(most, stage === "weights" ? 4 : 3), measure, stage);
   const isBounded = values.length > 0 && !model.reversed.value && Number.isFinite(most);
   const said = [
     ...(table.share < 1 ? [`${Math.floor(100 * table.share)} % of all heads so far`] : []),
