@@ -261,7 +261,7 @@ def _words_of(widget: WidgetView, matrix: DecodedMatrix) -> Words:
     lines = [*parts, " · ".join(part for part in where if part)]
     ranked = _ranked(matrix, labels[1] if sides[1] else [], traits.query)
     called = _ramp_name(widget, matrix.stage)
-    whose = place_text(labels[0], traits.query, "query") if ranked and sides[0] else ""
+    whose = "" if traits.query is None or not (ranked and sides[0]) else place_text(labels[0], traits.query, "query")
     return Words(sides[0], sides[1], traits.query, traits.key, lines, called, padded, ranked=ranked, ranked_of=whose)
 
 
