@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -66,6 +67,14 @@ class Numbers:
             known = (first, count), [i - first for i in range(first, count) if self.may_hold(i, count)]
             self._asked = known
         return [*known[1]]
+
+    @property
+    def last(self) -> int:
+        """The largest of them; sys.maxsize if it depends on the length."""
+        if self.is_open:
+            return sys.maxsize
+        stops = [sys.maxsize if p.stop is None else p.stop - 1 for p in self._parts if isinstance(p, slice)]
+        return max([*stops, *(p for p in self._parts if not isinstance(p, slice))])
 
     @property
     def is_open(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 Goal = tuple[int, int]  # a position of the output, and a token id
@@ -91,6 +91,14 @@ class EffectSource(Protocol):
 
     def text(self, batch: int, at: int) -> str:
         """Return the last words before and at a position."""
+
+    def left_out(self, edit: str, *, keys: bool) -> Mapping[int, str]:
+        """Return the layers, by number in the widget, that an edit cannot be made in, as far as known, with reasons.
+
+        Args:
+            edit: the value of one of `edits`.
+            keys: whether keys of all layers are edited, or a whole head.
+        """
 
     def room(self, batch: int, goal: Goal | None, answer: Sequence[int], total: int) -> int:
         """Return the number of parts for the next run, at most as many as are left."""

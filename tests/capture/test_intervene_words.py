@@ -650,5 +650,5 @@ def test_a_function_that_does_more_than_its_arguments_tell_is_refused() -> None:
 
     model = Layers(by_sdpa)
     with torch.no_grad(), Gate(), pytest.raises(ValueError, match="does more than they tell"):  # noqa: SIM117
-        with intervene(model, {0: "zero"}):
+        with intervene(model, {"layers.0": "zero"}):
             model(text())

@@ -254,10 +254,18 @@ def test_only_the_wanted_heads_and_queries_are_kept() -> None:
 
 
 def test_they_are_named_where_they_are_not_kept() -> None:
-    for how in ({"keep": "overview"}, {"limit": 16_000}):
-        cap = captured(Layer(mixed), strict=False, **how)  # type: ignore[arg-type]
-        assert list(cap.calls) == ["0"]
-        assert list(cap.skipped) == ["1"]
+    cap = captured(Layer(mixed), strict=False, limit=16_000)
+    assert list(cap.calls) == ["0"]
+    assert list(cap.skipped) == ["1"]
+
+
+def test_an_overview_keeps_their_weights_and_no_log_normalizers() -> None:
+    cap = captured(layer := Layer(mixed), keep="overview")
+    assert list(cap.attention.names) == ["0", "1"]
+    for found in (cap.attention[1], captured(Layer(mixed)).reduce().attention[1]):
+        assert (found.block(batch=2, head=3) - layer.weights[2, 3]).abs().max() < 1e-6
+        with pytest.raises(ValueError, match="no log-normalizer"):
+            found.log_normalizer(head=1)
 
 
 def test_negative_weights_are_named() -> None:
@@ -269,13 +277,17 @@ def test_negative_weights_are_named() -> None:
     assert "below 0" in captured(Layer(apart)).skipped["1"]
 
 
-def test_a_widget_shows_them_beside_others_and_an_edit_refuses_them() -> None:
+def test_a_widget_shows_them_beside_others_and_an_edit_of_their_scores_refuses_them() -> None:
     cap = captured(Layer(mixed))
     widget = cap.widget()
     widget.layer = 1
     assert (widget.stage, widget.errors) == ("weights", {})
     model = nn.Sequential(Plain(), Layer(mixed)).eval()
-    with torch.no_grad(), pytest.raises(ValueError, match="softmax"), intervene(model, {("1", 0): "zero"}):
+    with (
+        torch.no_grad(),
+        pytest.raises(ValueError, match="1 is known by its weights alone"),
+        intervene(model, {("1", 0): "mean"}),
+    ):
         model(torch.randn(3, N, D))
 
 

@@ -150,15 +150,20 @@ class _Spread:
     """The numbers of each head in each text, by kind."""
 
     def __init__(self) -> None:
-        self._values: dict[str, dict[tuple[int, int], dict[int, float]]] = {}  # by layer and head, for each text
-        self._heads: dict[tuple[int, int], dict[str, Any]] = {}
+        self._values: dict[str, dict[tuple[str, int], dict[int, float]]] = {}  # by layer and head, for each text
+        self._heads: dict[tuple[str, int], dict[str, Any]] = {}
+        self._numbers: dict[str, int] = {}  # of layers, by name: other layers may run in another text
         self._rows: dict[str, int] = {}
 
     def add(self, kind: str, layer: int, name: str, att: Attention, text: int, values: Tensor) -> None:
         """Add a layer's numbers, (heads,), of one text to those that are already there."""
+        if name not in self._numbers:
+            is_taken = layer in self._numbers.values()
+            self._numbers[name] = max(self._numbers.values()) + 1 if is_taken else layer
+        number = self._numbers[name]
         for head, value in enumerate(values.tolist()):
-            self._heads.setdefault((layer, head), {"layer": layer, "name": name, **head_numbers(att, head)})
-            of_texts = self._values.setdefault(kind, {}).setdefault((layer, head), {})
+            self._heads.setdefault((name, head), {"layer": number, "name": name, **head_numbers(att, head)})
+            of_texts = self._values.setdefault(kind, {}).setdefault((name, head), {})
             of_texts[text] = of_texts.get(text, 0.0) + value
 
     def count(self, kind: str, rows: int) -> None:

@@ -84,11 +84,11 @@ class Listener(Protocol):
     ) -> None:
         """Note that a module may compute attention that cannot be read: see `traced_tensors.Reports`."""
 
-    def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputCallback | None:
+    def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputCallback | OutputEdit | None:
         """Record a call with known weights and unknown q and k; else report `why` it cannot be read.
 
         Returns:
-            A function to call with the output (B, H, Q, Dv); None if the call is not recorded.
+            As `record_call` does.
         """
 
     def before(self, func: Any, args: Sequence[Any]) -> None:
@@ -508,12 +508,19 @@ class FunctionWatcher(WatchingMode):
         except EditRefused as refused:
             self._refused = refused  # raised after the tracer, which lets a model go on
 
-    def record_weights(self, weights: Tensor, v: Tensor, output: Tensor, why: str) -> None:
+    def record_weights(self, weights: Tensor, v: Tensor, output: Tensor, written: Tensor, why: str) -> None:
         """Record weights whose q and k are unknown: see `traced_tensors.Reports`."""
-        callback = self._listener.record_weights(lambda: ObservedCall.of_weights(weights, v), why)
-        if callback is not None:
-            with torch._C.DisableTorchFunction(), _reporting_errors():
-                callback(output)
+        result = self._result
+        try:
+            callback = self._listener.record_weights(lambda: ObservedCall.of_weights(weights, v), why)
+            with torch._C.DisableTorchFunction():
+                if isinstance(callback, OutputEdit):
+                    edit_in_place(result, callback, output, written, keep=len(_listeners) > 1)
+                elif callback is not None:
+                    with _reporting_errors():
+                        callback(kernel_output(result, output))
+        except EditRefused as refused:
+            self._refused = refused
 
     def report_merged(self) -> None:
         """Note that the calling module merges the outputs of its calls: see `traced_tensors.Reports`."""

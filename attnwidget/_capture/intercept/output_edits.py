@@ -16,8 +16,27 @@ class EditRefused(ValueError):
     """An edit that is impossible; the message says why, and what to do."""
 
 
+class LayerRefused(EditRefused):
+    """A layer that cannot be edited, whatever its head.
+
+    Args:
+        layer: the name of its module, or of its call.
+        why: the message, which names it.
+        reason: the same without advice for code; None: the message.
+    """
+
+    def __init__(self, layer: str, why: str, reason: str | None = None) -> None:
+        super().__init__(why)
+        self.layer, self.reason = layer, why if reason is None else reason
+
+
 class OutputEdit(abc.ABC):  # not a protocol, which is slow to check for each call of a model
     """An intervention's edit of the output of one call."""
+
+    @property
+    @abc.abstractmethod
+    def layer(self) -> str:
+        """The name of its layer."""
 
     @abc.abstractmethod
     def write(
@@ -78,9 +97,10 @@ def with_edit(
         copied = output.clone(memory_format=torch.contiguous_format)
     written = view(copied)
     if not _shares_memory(written, copied):
-        raise EditRefused(
-            f"its output of shape {tuple(output.shape)} is not laid out by heads in memory, so it cannot be "
-            "edited: leave this layer out"
+        raise LayerRefused(
+            edit.layer,
+            f"the output of {edit.layer}, of shape {tuple(output.shape)}, is not laid out by heads in memory, so it "
+            "cannot be edited: leave this layer out",
         )
     edit.write(found.kernel, written, found.edits, weights)
     if keep:
@@ -109,7 +129,11 @@ def edit_in_place(
     """
     found = _edited.get(output) or Edited(seen, ())
     if written is None or not _shares_memory(written, output):
-        raise EditRefused("it computes its attention in parts, or merges heads with other axes: leave this layer out")
+        raise LayerRefused(
+            edit.layer,
+            f"{edit.layer} computes its attention in parts, or merges heads with other axes, so it cannot be edited: "
+            "leave this layer out",
+        )
     kernel = found.kernel
     if keep and isinstance(kernel, Tensor) and _shares_memory(kernel, output):
         kernel = kernel.detach().clone()

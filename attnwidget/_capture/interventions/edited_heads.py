@@ -17,6 +17,7 @@ from ..._engine.weights_block import WeightsBlock
 from ..._engine.what_if import round_to
 from ..call.rule_slices import take_part
 from ..intercept.output_edits import EditRefused
+from ..records.weights_record import weights_differ
 from ..verify.noise import Precision, noise_of_weights, output_noise, score_errors, weight_changes
 from ..verify.verification import DroppedWeights, RowsOfOutput, sampled_rows
 from .edits import Applied
@@ -49,12 +50,15 @@ class EditedHeads:
         share = call.q.shape[1] // call.k.shape[1]
         groups = list(dict.fromkeys(head // share for head in heads))
         wide = torch.promote_types(call.q.dtype, torch.float32)
-        q = take_part(take_part(call.q, 0, self._samples), 1, self._heads)
+        q = self._part_of(call.q)
         k, v = (take_part(take_part(x, 0, self._samples), 1, groups) for x in (call.k, call.v))
         self.rules = SoftmaxRules(seen, self._samples, self._heads, self._edits)
         for name in self.rules.number_types:
             q, k, v = (round_to(x, name) for x in (q, k, v))
         self._q, self._k, self._v = (x.to(wide) for x in (q, k, v))
+        self._matrix: Tensor | None = None  # the weights (samples, heads, Q, K), if q and k are unknown
+        if call.weights is not None:
+            self._matrix = self._part_of(call.weights)
 
     # The edited outputs and weights.
 
@@ -110,7 +114,11 @@ class EditedHeads:
     def weights(self, rows: range) -> Tensor:
         """Return the weights of some queries, (samples, heads, rows, K)."""
         index = torch.arange(rows.start, rows.stop, device=self._q.device)
-        weights, allowed = self.rules.weights(self._scores(self._q[:, :, rows.start : rows.stop]), index)
+        if self._matrix is not None:
+            weights = self._matrix[:, :, rows.start : rows.stop].to(self._v)
+            allowed = torch.ones_like(weights, dtype=torch.bool)  # unknown; the edits of such a call do not ask
+        else:
+            weights, allowed = self.rules.weights(self._scores(self._q[:, :, rows.start : rows.stop]), index)
         if any(one.even for one in self._edits):
             weights = allowed / allowed.sum(-1, keepdim=True).clamp(min=1).to(weights.dtype)
         for applied in self._chain:
@@ -131,6 +139,7 @@ class EditedHeads:
         if isinstance(given, Tensor):
             return self._rows_of(given, applied, queries, seen.keys).to(weights).expand_as(weights)
         assert callable(given)
+        assert seen.number is not None
         block = WeightsBlock(weights, allowed, seen.name, seen.number, self._samples, self._numbers, queries, seen.keys)
         own = given(block)
         if not isinstance(own, Tensor) or own.shape != weights.shape:
@@ -193,6 +202,10 @@ class EditedHeads:
         Returns:
             None if the output has another shape.
         """
+        if self._matrix is not None:
+            is_there = isinstance(kernel, Tensor) and kernel.shape[:2] == self._seen.call.q.shape[:2]
+            v = self._v.to(self._types[1].dtype)
+            return bool(weights_differ(self._matrix, v, self._part_of(kernel.detach()))) if is_there else None
         rows = sampled_rows(self._q.shape[2])
         found = self._own_rows(kernel, rows)
         if found is None:
@@ -215,6 +228,10 @@ class EditedHeads:
                 difference, noise = again - expected, output_noise(precision, weights, changes, v, again)
             return bool(((difference.abs() > noise).any(-1) & allowed.any(-1)).any())
 
+    def _part_of(self, x: Tensor) -> Tensor:
+        """Return the part of these samples and heads of x (B, H, …)."""
+        return take_part(take_part(x, 0, self._samples), 1, self._heads)
+
     def _own_rows(self, kernel: Any, rows: list[int]) -> Tensor | None:
         """Return some rows of these heads' output or weights; None if the shape is wrong."""
         (B, H, Q, _), Dv, K = self._seen.call.q.shape, self._v.shape[-1], self._k.shape[2]
@@ -225,8 +242,7 @@ class EditedHeads:
             own, wanted = kernel.weights, (B, H, Q, K)
         if not isinstance(own, Tensor) or own.shape != wanted:
             return None
-        part = take_part(take_part(own.detach(), 0, self._samples), 1, self._heads)
-        return part[:, :, rows]
+        return self._part_of(own.detach())[:, :, rows]
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:

@@ -20,16 +20,18 @@ from ..call.query_offset import keys_after, keys_before
 from ..distributed.context_parallel import refuse_keys_of_others, refuse_spread_positions
 from ..distributed.head_shards import heads_of_process
 from ..intercept import hooks
-from ..intercept.output_edits import EditRefused, OutputEdit
+from ..intercept.output_edits import EditRefused, LayerRefused, OutputEdit
 from ..intercept.transformers_calls import length_of_cache, read_call
 from ..intercept.watching import NOT_FOLLOWED, WatchedModules
 from ..modules.advice import WRAPPED, under_transform, with_way_on
 from ..modules.coverage import AttentionModules
+from ..modules.layer_numbers import LayerNumbers
 from ..modules.position_check import why_not_positions
-from ..modules.selection import LayerSelection
 from ..modules.self_or_cross import ToldCross
 from ..records.forward_passes import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
 from ..records.kept_tensors import TensorKeeper
+from ..records.record import OutputCallback
+from ..records.shown import why_not_shown
 from ..session.callers import ModelCalls, calls_running, module_names, parts_of
 from ..tracing.traced_tensors import MERGED, Caller
 from ..verify.verification import DroppedWeights, RowsOfOutput
@@ -61,6 +63,16 @@ IN_PIECES = (
     "{} computes its attention in pieces, such as chunks of queries or one head after another, and an edit of one "
     "piece is not an edit of the whole: let it compute all queries, heads and samples in one call"
 )
+ONLY_WEIGHTS = "{} is known by its weights alone, without q and k"
+NEEDS_SCORES = (
+    "{}, so {} cannot be made in it: give 'zero', {{'output': …}}, {{'from': …}}, weights as a tensor or "
+    "{{'block': …, 'renormalize': False}}, or leave this layer out"
+)
+OTHER_NUMBER = (
+    "layer {} is {!r} in this forward pass and was {!r} in an earlier one, because other layers ran: name the module, "
+    "such as {{({!r}, 0): …}}"
+)
+ONE_HEAD = "If {} computes one head after another, its heads cannot be edited: leave this layer out"
 NO_GRADIENTS = "{} rounds numbers, and no gradients flow through rounding: run it under torch.no_grad()"
 
 
@@ -73,25 +85,31 @@ class Editor(ModelCalls):
     Args:
         model: the model.
         plan: the edits.
+        layers: the names of a capture's layers of the kind that the plan counts, in order, if one was made of the same
+            call.
 
     Attributes:
+        numbers: the numbers of its layers.
         skipped: why attention that ran could not be captured, by module name.
         edited: the edited heads, by module name.
         forward_count: the number of calls of the model.
     """
 
-    def __init__(self, model: nn.Module, plan: EditPlan) -> None:
+    def __init__(self, model: nn.Module, plan: EditPlan, layers: Sequence[str] | None = None) -> None:
         super().__init__(model, ToldCross())
         self.plan = plan
+        self.numbers = LayerNumbers(layers, cross=bool(plan.cross))
         self.skipped: dict[str, str] = {}
         self.edited: dict[str, set[int]] = {}
-        self.seen: dict[tuple[str, bool], int] = {}  # the number of each layer, by name and kind
+        self.seen: dict[tuple[str, bool], None] = {}  # the layers that ran, by name and kind
+        self.merged: set[str] = set()  # names of modules that merge the outputs of their calls
         self.sizes: set[tuple[int, int]] = set()  # numbers of samples and queries of self-attention calls
         self.forward_count = 0
         self.order = next(_numbers)  # among all editors
         self.elsewhere = 0  # calls of the model in other threads
         self.was_captured = False  # whether a capture recorded a call before its edit
-        self._layers = LayerSelection(None)
+        self._checked: set[str] = set()  # layers whose output was compared, so that it is known whether they count
+        self._begins_pass = True  # whether no self-attention has run in this forward pass
         self._keeper = TensorKeeper(clone=False)
         self._thread: int | None = None
         self._repeating: Counter[int] = Counter()  # threads in which a `RepeatingEditor` stands in for this one
@@ -158,13 +176,16 @@ class Editor(ModelCalls):
             self._forget_interrupted()
         self._pieces = None
         if not self._depth:
-            self._counts.clear()
-            self._past, self._first_query = None, (0, 0)
+            self._begin_pass()
         self._depth += 1
         self.forward_count += module is self.model
         if self._past is None:
             self._past = length_of_cache(given, keywords)
             self._refuse_what_must_see_all()
+
+    def _begin_pass(self) -> None:
+        self._counts.clear()
+        self._past, self._first_query, self._begins_pass = None, (0, 0), True
 
     def _refuse_what_must_see_all(self) -> None:
         """Refuse, before anything is computed, a decode step if an edit needs the whole text at once.
@@ -241,8 +262,8 @@ class Editor(ModelCalls):
         """Return the name of a module whose calls are edited; None in other threads and for other models."""
         return super().name_of(module) if threading.get_ident() == self._thread else None
 
-    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputEdit | None:
-        """Return the edit of a call's output; None if it has none.
+    def record_call(self, name: str | None, read: Callable[[], ObservedCall]) -> OutputEdit | OutputCallback | None:
+        """Return the edit of a call's output, or a function that checks whether its layer counts; None if it has none.
 
         Raises:
             EditRefused: the call is to be edited, but cannot be.
@@ -254,23 +275,27 @@ class Editor(ModelCalls):
             return None
         self._called.add(name)
         if not self._depth:  # a module called alone is its own forward pass
-            self._counts.clear()
-            self._past, self._first_query = None, (0, 0)
+            self._begin_pass()
         if not in_one and not under_transform() and self._is_next_piece(name, read):
             if self._edits_pieces:
-                raise EditRefused(IN_PIECES.format(name))
+                raise LayerRefused(self._name_of_call(name), IN_PIECES.format(name))
             return None
         self._counts[name] += 1
-        module = name
-        name = name if self._counts[name] == 1 else f"{name} #{self._counts[name]}"
+        module, name = name, self._name_of_call(name)
         around = checkpoints_around()
         found = self._edit_or_refusal(module, name, read)
-        self._edits_pieces = found is not None
-        if found is not None and (around.is_unknown or (in_backward() and not self.is_repeating)):
-            raise EditRefused(CHECKPOINTED.format(name))
+        edit = found if isinstance(found, CallEdit) else None
+        self._edits_pieces = edit is not None
+        if edit is not None and (around.is_unknown or (in_backward() and not self.is_repeating)):
+            raise LayerRefused(name, CHECKPOINTED.format(name))
         for part in around.parts:
-            part.note(self.root, module, None if found is None else found.again())
+            part.note(self.root, module, None if edit is None else edit.again())
         return found
+
+    def _name_of_call(self, module: str) -> str:
+        """Return the name of a module's last call in this forward pass."""
+        count = self._counts[module]
+        return module if count == 1 else f"{module} #{count}"
 
     def _is_next_piece(self, name: str, read: Callable[[], ObservedCall]) -> bool:
         """Return whether a call is a further piece of the attention of the call before, which a capture shows whole."""
@@ -287,33 +312,42 @@ class Editor(ModelCalls):
             self._pieces.add(call)
         return False
 
-    def _edit_or_refusal(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | None:
+    def _edit_or_refusal(
+        self, module: str, name: str, read: Callable[[], ObservedCall]
+    ) -> CallEdit | OutputCallback | None:
         try:
             with torch._C.DisableTorchFunction():
                 return self._edit_of(module, name, read)
         except EditRefused:
             raise
         except Exception as error:
-            if not self.plan.may_edit(name):
-                return None
             why = str(error) if isinstance(error, Unreadable) else f"its call cannot be read ({error})"
-            raise EditRefused(self._with_advice(f"{name} cannot be edited: {why}", module)) from error
+            if self.plan.names(name):
+                told = self._with_advice(f"{name} cannot be edited: {why}", module)
+                raise LayerRefused(name, told) from error
+            if self.plan.may_edit(name):
+                self.skipped.setdefault(name, why)  # a capture does not show it, so it has no number
+            return None
 
-    def record_weights(self, read: Callable[[], ObservedCall], why: str) -> None:
-        """Note why a call cannot be edited: an edit needs its q and k."""
-        self.report_unreadable(why, certain=True)
+    def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputEdit | OutputCallback | None:
+        """Return what `record_call` does for a layer whose q and k are unknown."""
+        return self.record_call(None, read)
 
     def before(self, func: Any, args: Sequence[Any]) -> None:
         """Do nothing before a function of torch."""
 
     def report_merged(self) -> None:
-        """Note that the calling module merges partial attentions, which an edit of one would not change alike."""
+        """Note that the calling module merges partial attentions, which a capture does not show, so none counts."""
+        module = self.caller().name
+        if module is not None:
+            self.merged.add(module)
+            self.numbers.drop_module(module)
         self.report_unreadable(MERGED, certain=True)
 
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
-    ) -> OutputEdit | None:
-        """Return the edit of the output of a call of transformers' interface; None if it has none."""
+    ) -> OutputEdit | OutputCallback | None:
+        """Return what `record_call` does for a call of transformers' interface."""
         return self.record_call(name, functools.partial(read_call, implementation, module, *arguments, **settings))
 
     def report_unreadable(
@@ -343,9 +377,9 @@ class Editor(ModelCalls):
 
     # One call.
 
-    def _edit_of(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | None:
+    def _edit_of(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | OutputCallback | None:
         if under_transform():
-            raise EditRefused(f"{name} cannot be edited: {WRAPPED}")
+            raise Unreadable(WRAPPED)
         call = as_autocast(read())
         running = self._running(module)
         refuse_spread_positions(call, running)
@@ -365,13 +399,69 @@ class Editor(ModelCalls):
         seen = self._placed(name, call, self._heads_of_process(module, call), mask)
         if not seen.cross:
             self.sizes.add((seen.samples, call.q.shape[2]))
-        by_head = self._own_heads(seen, call.heads)
+        return self._edit_of_seen(seen, continues)
+
+    def _edit_of_seen(self, seen: SeenCall, continues: bool) -> CallEdit | OutputCallback | None:
+        call, by_head = seen.call, self._own_heads(seen, seen.call.heads)
         made = [one for edits in by_head.values() for one in edits if one is not None]
-        if made and not call.q.numel():  # without queries or samples nothing can be edited
+        if made and not (call.q if call.weights is None else call.weights).numel():  # nothing can be edited
             for one in made:
                 one.rule.met.setdefault(seen.name, set())
             return None
-        return CallEdit(self, seen, by_head, continues) if made else None
+        for one in made if call.weights is not None else ():
+            if one.edit.needs_scores:
+                why = ONLY_WEIGHTS.format(seen.name)
+                raise LayerRefused(seen.name, NEEDS_SCORES.format(why, one.edit.text), why)
+        if made:
+            return CallEdit(self, seen, by_head, continues)
+        last = self.plan.last_number(seen.cross)
+        if last is None or seen.number is None or seen.number > last or seen.name in self._checked:
+            return None
+        return functools.partial(self._count, seen)
+
+    # Which layers count.
+
+    def counts(self, seen: SeenCall, output: Any) -> bool:
+        """Return whether a capture shows a layer, so that it has a number: its output is that of q, k, v and rules.
+
+        Only its first call is compared.
+
+        Args:
+            seen: its call.
+            output: of the call, as `verification.sample_output` takes it.
+        """
+        if self.is_repeating or seen.name in self._checked:
+            return True
+        self._checked.add(seen.name)
+        why = why_not_shown(seen.call, output)
+        if why is not None:
+            self.numbers.drop(seen.name)
+            self.skipped.setdefault(seen.name, why)
+        return why is None
+
+    def _count(self, seen: SeenCall, output: Any) -> None:
+        """Take the output of a call that is not edited."""
+        self.counts(seen, output)
+
+    def _number_of(self, name: str, call: ObservedCall) -> int | None:
+        """Return the number of a layer.
+
+        Raises:
+            EditRefused: an edit counts layers, and this number was another layer in an earlier forward pass.
+        """
+        cross = bool(call.cross)
+        is_new = not cross and call.k.shape[2] <= call.q.shape[2]  # not a step of a text that goes on
+        if self._begins_pass and is_new:
+            self.numbers.begin_pass(name, cross)
+        self._begins_pass = self._begins_pass and cross
+        number = self.numbers.of(name, cross)
+        if number is not None:
+            self.seen.setdefault((name, cross))
+            now = self.numbers.in_pass(name, cross)
+            if now != number and {now, number} & self.plan.numbers(cross):
+                before = self.numbers.names(cross)[now]
+                raise EditRefused(OTHER_NUMBER.format(now, name, before, name))
+        return number
 
     def _heads_of_process(self, module: str, call: ObservedCall) -> int:
         """Record the heads of this process, if others have the rest; return the model's number of the first."""
@@ -382,7 +472,12 @@ class Editor(ModelCalls):
     def _own_heads(self, seen: SeenCall, here: ProcessHeads | None) -> ByHead:
         """Return the edits of this process's heads."""
         B, H = seen.call.q.shape[:2]
-        found = self.plan.edits_of(seen.name, seen.number, seen.cross, H if here is None else here.total, B)
+        try:
+            found = self.plan.edits_of(seen.name, seen.number, seen.cross, H if here is None else here.total, B)
+        except EditRefused as error:
+            if self._pieces is None or H > 1:
+                raise
+            raise LayerRefused(seen.name, f"{error}, in this call. {ONE_HEAD.format(seen.name)}") from None
         if here is None:
             return found
         for edits in found.values():
@@ -394,7 +489,7 @@ class Editor(ModelCalls):
     def _placed(self, name: str, call: ObservedCall, first_head: int, mask: Any) -> SeenCall:
         """Return a call with its layer number and positions; by default its queries are the last ones."""
         Q, K, cross = call.q.shape[2], call.k.shape[2], bool(call.cross)
-        number = self.seen.setdefault((name, cross), self._layers.number_of(name, cross))
+        number = self._number_of(name, call)
         if cross:
             start = self._first_query[0] if self._first_query[1] == Q else 0
             ends = start + Q, K
@@ -439,7 +534,7 @@ class RepeatingEditor(Editor):
             if any(one is not None for one in calls[self._met[name] :]):
                 raise EditRefused(NOT_REPEATED.format(name))
 
-    def _edit_of(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | None:
+    def _edit_of(self, module: str, name: str, read: Callable[[], ObservedCall]) -> CallEdit | OutputCallback | None:
         calls, at = self._calls.get(module, []), self._met[module]
         self._met[module] += 1
         if at >= len(calls):
@@ -471,6 +566,11 @@ class CallEdit(OutputEdit):
     def __init__(self, editor: Editor, seen: SeenCall, by_head: ByHead, continues: bool) -> None:
         self._editor, self.seen, self.by_head, self._continues = editor, seen, by_head, continues
 
+    @property
+    def layer(self) -> str:
+        """The name of its layer."""
+        return self.seen.name
+
     def again(self) -> EditedCall:
         """Return this edit without tensors."""
         return EditedCall(self.by_head, self.seen.shapes, self.seen.place, self._continues)
@@ -480,6 +580,10 @@ class CallEdit(OutputEdit):
     ) -> None:
         """Write the edited outputs, after verifying that the call is understood."""
         device = output.device.type
+        if self._editor.plan.last_number(self.seen.cross) is not None and not self._editor.counts(self.seen, kernel):
+            if self._are_numbered:
+                return  # the next layer has its number
+            raise LayerRefused(self.layer, NOT_UNDERSTOOD.format(self.layer))
         try:
             with torch._C.DisableTorchFunction(), torch.autocast(device, enabled=False):
                 for samples, heads, chain in self._groups(earlier):
@@ -490,7 +594,7 @@ class CallEdit(OutputEdit):
         except EditRefused:
             raise
         except Unreadable as error:
-            raise EditRefused(f"{self.seen.name} cannot be edited: {error}") from None
+            raise LayerRefused(self.layer, f"{self.layer} cannot be edited: {error}") from None
         self._editor.was_captured |= hooks.any_listener(self._editor.is_captured_by)
         for head, edits in self.by_head.items():
             for one in edits:
@@ -498,6 +602,12 @@ class CallEdit(OutputEdit):
                     number = head + self.seen.first_head
                     one.rule.met.setdefault(self.seen.name, set()).add(number)
                     self._editor.edited.setdefault(self.seen.name, set()).add(number)
+
+    @property
+    def _are_numbered(self) -> bool:
+        """Whether layers' numbers alone say that this call is edited."""
+        made = (one for edits in self.by_head.values() for one in edits if one is not None)
+        return all(isinstance(one.rule.layer, int) for one in made)
 
     def _groups(self, earlier: tuple[OutputEdit, ...]) -> Iterator[tuple[list[int], list[int], Chain]]:
         """Yield samples and heads with the same edits, and their edits of all interventions."""
@@ -523,15 +633,15 @@ class CallEdit(OutputEdit):
 
     def _verified(self, kernel: Any, samples: list[int], heads: list[int], chain: Chain) -> EditedHeads:
         """Return edited heads, after verifying that the call is understood."""
-        name = self.seen.name
+        name = self.layer
         differs = EditedHeads(self.seen, samples, heads, ()).differs(kernel)
         if differs is None:
-            raise EditRefused(NOT_SEEN.format(name))
+            raise LayerRefused(name, NOT_SEEN.format(name))
         if differs:
-            raise EditRefused(NOT_UNDERSTOOD.format(name))
+            raise LayerRefused(name, NOT_UNDERSTOOD.format(name))
         fixed = any(one.edit.output is not None for one in chain)
         if (isinstance(kernel, RowsOfOutput | DroppedWeights) or self.seen.call.dropout) and not fixed:
-            raise EditRefused(DROPS.format(name))
+            raise LayerRefused(name, DROPS.format(name))
         if torch.is_grad_enabled() and self.seen.call.q.requires_grad:
             for one in chain:
                 if not one.edit.is_differentiable:

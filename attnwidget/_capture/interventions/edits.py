@@ -87,6 +87,14 @@ class HeadEdit:
         """Whether gradients flow through the edit."""
         return "dtype" not in self.changes
 
+    @property
+    def needs_scores(self) -> bool:
+        """Whether it needs q and k: not if it gives outputs or weights, or only makes some weights 0."""
+        if self.output is not None or isinstance(self.weights, Tensor | OtherRun):
+            return False
+        others = self.changes or self.dropped or self.mask or self.keep or self.even or self.weights
+        return bool(others) or not self.blocks or any(one.renormalize for one in self.blocks)
+
     def reset(self) -> None:
         """Forget the calls of an earlier run."""
         self.changed.clear()
@@ -159,7 +167,9 @@ class EditRule:
         """Return whether this edit applies to a layer; `number` is None for a layer that is not numbered."""
         if self.layer is None:
             return True
-        return self.number == number if isinstance(self.layer, int) else matches_name(self.layer, name)
+        if isinstance(self.layer, int):
+            return number is not None and self.number == number
+        return matches_name(self.layer, name)
 
     def heads_of(self, name: str, count: int) -> tuple[int, ...]:
         """Return the heads that are edited in a layer of `count` heads."""
@@ -217,16 +227,28 @@ class EditPlan(Mapping[Any, str]):
                 if edit is not None:
                     edit.reset()
 
+    def names(self, name: str) -> bool:
+        """Return whether an entry names a module, or all of them; a number names none."""
+        return any(rule.names(name, None) for rule in self.rules)
+
     def may_edit(self, name: str) -> bool:
         """Return whether a module of this name may be edited."""
-        return any(isinstance(rule.layer, int) or rule.names(name, None) for rule in self.rules)
+        return self.names(name) or any(isinstance(rule.layer, int) for rule in self.rules)
 
-    def edits_of(self, name: str, number: int, cross: bool, heads: int, samples: int) -> ByHead:
+    def numbers(self, cross: bool) -> set[int]:
+        """Return the numbers of layers of a kind that the entries have."""
+        return {rule.number for rule in self.rules if rule.number is not None and cross == bool(self.cross)}
+
+    def last_number(self, cross: bool) -> int | None:
+        """Return the largest number of a layer of a kind that an entry has; None if none counts this kind."""
+        return max(self.numbers(cross), default=None)
+
+    def edits_of(self, name: str, number: int | None, cross: bool, heads: int, samples: int) -> ByHead:
         """Return the edits of one call.
 
         Args:
             name: the name of its module.
-            number: the number of its layer, within self- or cross-attention.
+            number: the number of its layer, within self- or cross-attention; None if it has none.
             cross: whether it is cross-attention.
             heads: how many heads it has.
             samples: how many samples it has.

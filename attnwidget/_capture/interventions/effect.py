@@ -8,8 +8,10 @@ from typing import Any, SupportsIndex
 from ..._analysis.effect import Effect
 from ..._segments.segments import Segments
 from .comparing import TargetArguments, TargetLike, compare_outputs, text_of_edits
-from .intervene import intervene
-from .model_call import read_call
+from .edits import EditPlan
+from .intervene import Run
+from .model_call import RepeatableCall, read_call
+from .runs import recorded
 
 
 def effect(
@@ -67,8 +69,19 @@ def effect(
     (2, 2, torch.Size([3]), 5)
     """
     call = read_call(model, inputs, tokenizer)
-    before = call()
-    with intervene(call.model, edits, segments=segments, cross=cross) as run:
+    plan = EditPlan(edits, segments, cross)
+    before, layers = _run_plainly(call, plan)
+    with Run(call.model, plan, layers=layers) as run:
         after = call()
     choice = TargetArguments(target, at, batch, first_piece)
     return compare_outputs(call, before, after, text_of_edits(run.edits), choice, run._sizes)  # noqa: SLF001
+
+
+def _run_plainly(call: RepeatableCall, plan: EditPlan) -> tuple[Any, list[str] | None]:
+    """Run the model without edits; return its output, and the names of its layers if the edits count them."""
+    if not any(isinstance(rule.layer, int) for rule in plan.rules):
+        return call(), None
+    output, recorder = recorded(call)
+    forwards = recorder.matcher.forwards
+    own = [name for name, one in forwards[0].items() if one.cross == bool(plan.cross)] if len(forwards) == 1 else None
+    return output, own

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, SupportsIndex
 
@@ -42,10 +42,10 @@ def intervene(
 
     Args:
         model: an `nn.Module`, or an object that has one as `.model`, such as a pipeline.
-        edits: maps heads to edits. A key is a layer, numbered as in `cap.attention`; (layer, head) or
-            (layer, (head, …)); or "all". A layer may also be the name of a module, a dotted part of the name, a glob
-            or a compiled regular expression. If several keys match a head, the most specific one counts: a layer
-            before "all", then heads before a whole layer. An edit is one of:
+        edits: maps heads to edits. A key is a layer, numbered as in `cap.attention` of a capture of all layers;
+            (layer, head) or (layer, (head, …)); or "all". A layer may also be the name of a module, a dotted part of
+            the name, a glob or a compiled regular expression. If several keys match a head, the most specific one
+            counts: a layer before "all", then heads before a whole layer. An edit is one of:
 
             - "zero": the head's output is 0.
             - "uniform" or its synonym "mean": all keys that a query may attend to get the same weight, so the output
@@ -83,10 +83,14 @@ def intervene(
         TypeError, ValueError: an invalid edit. On entering: the model is compiled or scripted; its names or config
             show that a module, layer or head does not exist. While the model runs: a head does not exist; a call
             cannot be edited, because its output depends on more than its arguments, it drops weights at random, it is
-            computed in parts, or it is recomputed in the backward pass without `torch.utils.checkpoint`. On leaving:
+            computed in parts, or it is recomputed in the backward pass without `torch.utils.checkpoint`; a number means
+            another layer than in an earlier forward pass. On leaving:
             an edit matched no call or changed nothing, or a position does not exist. In the backward pass: a call is
             recomputed differently than before.
 
+    - Layers that a capture keeps as weights without q and k take "zero", {"output"}, {"from"}, weights as a tensor, and
+      {"block"} with "renormalize": False. A layer that a capture skips has no number. If its output shows it, that is
+      seen before the next layer runs.
     - Processes: if heads are sharded, each process edits its own heads, by their numbers in the model.
     - Gradients flow through every edit except "dtype". Calls that gradient checkpointing recomputes in the backward
       pass get the same edits, also after the block. Under torch 2.5, checkpointing that hooks start (as in
@@ -113,6 +117,18 @@ def intervene(
     return Run(module, EditPlan(edits, segments, cross), getattr(model, "tokenizer", None))
 
 
+def intervene_in(model: nn.Module, edits: Mapping[Any, Any], layers: Sequence[str], *, cross: bool) -> Run:
+    """Edit heads as `intervene` does, with the layers of a capture of the same call.
+
+    Args:
+        model: the model.
+        edits: as in `intervene`; a number counts `layers`.
+        layers: the names of the capture's layers of this kind, in order.
+        cross: whether they are cross-attention.
+    """
+    return Run(model, EditPlan(edits, None, cross), layers=layers)
+
+
 class Run:
     """A model that runs with edits inside the block of `intervene`.
 
@@ -130,8 +146,10 @@ class Run:
     {'MultiheadAttention': (1,)}
     """
 
-    def __init__(self, model: nn.Module, plan: EditPlan, tokenizer: Any = None) -> None:
-        self.model, self._tokenizer = model, tokenizer
+    def __init__(
+        self, model: nn.Module, plan: EditPlan, tokenizer: Any = None, layers: Sequence[str] | None = None
+    ) -> None:
+        self.model, self._tokenizer, self._layers = model, tokenizer, layers
         self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.output: Any = None
         self._plan = plan
@@ -225,9 +243,9 @@ class Run:
     def _begin(self, stack: contextlib.ExitStack) -> None:
         self.inputs = self.output = self._editor = None
         if self._plan.rules:
-            refuse(self.model, self._plan)
+            refuse(self.model, self._plan, None if self._layers is None else len(self._layers))
             self._plan.reset()
-            self._editor = Editor(self.model, self._plan)
+            self._editor = Editor(self.model, self._plan, self._layers)
             stack.enter_context(self._editor.open())
         thread = threading.get_ident()
 
@@ -256,18 +274,18 @@ class Run:
             why = _why_unmet(rule, editor, self.model) or _why_no_change(rule, editor)
             if why is not None:
                 return why
-        named = {name: why for name, why in editor.skipped.items() if self._plan.may_edit(name)}
-        if not named:
-            return None
-        name, why = next(iter(named.items()))
-        if all(isinstance(rule.layer, int) for rule in self._plan.rules):
-            return None
-        return f"{name} was not edited: {why}"
+        for name, why in editor.skipped.items():
+            if self._plan.names(name):
+                return f"{name} was not edited: {why}"
+            if name in editor.merged and any(name == edited.partition(" #")[0] for edited in editor.edited):
+                return f"{name} was edited, but a capture gives it no number: {why}. Name the module that you mean"
+        return None
 
 
 def _why_unmet(rule: EditRule, editor: Editor, model: nn.Module) -> str | None:
     """Return why an entry edited nothing, or a different layer than it names; None if all is well."""
-    there = [name for (name, cross), _ in editor.seen.items() if cross == bool(editor.plan.cross)]
+    cross = bool(editor.plan.cross)
+    there = [name for name in editor.numbers.names(cross) if (name, cross) in editor.seen]
     if isinstance(rule.layer, int) and rule.layer < 0 and rule.number != len(there) + rule.layer and there:
         return (
             f"{rule.key!r} counts layers from the end, but {len(there)} layers with attention ran and the config has "

@@ -34,7 +34,7 @@ class OtherRun:
     def __str__(self) -> str:
         return type(self._source).__name__
 
-    def attention(self, name: str, number: int) -> Any:
+    def attention(self, name: str, number: int | None) -> Any:
         """Return the attention of a layer.
 
         Raises:
@@ -46,7 +46,7 @@ class OtherRun:
         if isinstance(source, AttentionStack):
             if name in source.names:
                 return source[name]
-            if number < len(source):
+            if number is not None and number < len(source):
                 return source[number]
             raise EditRefused(f"the stack of 'from' has {len(source)} layers, but none is {name!r} or number {number}")
         calls: Mapping[str, Any] = source.calls

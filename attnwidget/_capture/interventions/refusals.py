@@ -28,23 +28,28 @@ DROPOUT = re.compile(r"att\w*drop")  # attributes that hold the dropout of weigh
 HEADS_OF_CONFIG = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_heads", "n_head")
 
 
-def refuse(model: nn.Module, plan: EditPlan) -> None:
+def refuse(model: nn.Module, plan: EditPlan, layers: int | None = None) -> None:
     """Refuse edits that cannot be made.
 
+    Args:
+        model: the model.
+        plan: the edits.
+        layers: the number of layers that the plan counts, if a capture has counted them.
+
     Raises:
-        ValueError: the model is compiled or scripted; no module has a name; or the config shows that a head or layer
-            does not exist.
+        ValueError: the model is compiled or scripted; no module has a name; or the config shows that a head or a layer
+            from the end does not exist.
     """
     names = module_names(model)
     for module in model.modules():
         name = names.get(id(module), type(module).__name__)
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise ValueError(COMPILED.format(name))
-        if isinstance(module, torch.jit.ScriptModule) and is_scripted_attention(module) and plan.may_edit(name):
+        if isinstance(module, torch.jit.ScriptModule) and is_scripted_attention(module) and plan.names(name):
             raise ValueError(f"{name} cannot be edited: {SCRIPTED}")
     _refuse_unknown_names(model, plan, list(names.values()))
     _refuse_dropout(model, plan, names)
-    _refuse_numbers(getattr(model, "config", None), plan)
+    _refuse_numbers(getattr(model, "config", None), plan, layers)
 
 
 def _refuse_dropout(model: nn.Module, plan: EditPlan, names: Mapping[int, str]) -> None:
@@ -90,17 +95,18 @@ def _refuse_unknown_names(model: nn.Module, plan: EditPlan, names: list[str]) ->
             )
 
 
-def _refuse_numbers(config: Any, plan: EditPlan) -> None:
-    """Refuse heads and layers beyond the counts in the model's config, if it has them."""
+def _refuse_numbers(config: Any, plan: EditPlan, known: int | None) -> None:
+    """Refuse heads beyond the count in the model's config, and count layers from the end by it, if it has one.
+
+    It may count other layers than those with attention, so a layer that does not exist is refused when all have run.
+    """
     counts = [n for one in _configs(config) for name in HEADS_OF_CONFIG if isinstance(n := _of(one, name), int)]
     layers = (
         None if list(_configs(config))[1:] or _of(config, "is_encoder_decoder") else _of(config, "num_hidden_layers")
     )
     for rule in plan.rules:
         if isinstance(rule.layer, int) and rule.layer < 0:
-            rule.number = _from_the_end(rule, None if plan.cross else layers)
-        if isinstance(layers, int) and isinstance(rule.layer, int) and not plan.cross and rule.layer >= layers:
-            raise ValueError(f"edits has layer {rule.layer}, but the model has layers 0 to {layers - 1}")
+            rule.number = _from_the_end(rule, known if known is not None else None if plan.cross else layers)
         most = max(counts, default=0)
         missing = [head for head in rule.heads or () if most and not -most <= head < most]
         if missing:

@@ -10,6 +10,7 @@ import torch
 
 from ..._analysis.effect import log_probabilities, most_likely
 from ..._widget.effect_source import EditedPart, Goal, PartEffect, PlainRun, TargetChoice
+from ..intercept.output_edits import LayerRefused
 from ..text.stacks import NamedStack
 from .comparing import TargetLike
 from .model_call import RepeatableCall
@@ -59,6 +60,7 @@ class EffectRunner:
         self._ids = stack.queries.ids
         self._samples: dict[int, _SampleRuns] = {}
         self._numbers: list[int] = []  # of the stack's layers, as interventions number them
+        self._left_out: dict[tuple[str, bool], dict[str, str]] = {}  # by edit, and whether it is one of keys
 
     # Without edits.
 
@@ -173,11 +175,31 @@ class EffectRunner:
         if sample.version != self._version():
             raise RuntimeError("the model's weights have changed since its first run: run it again")
         target, more = self._targeted(batch, goal), self._before(batch, answer)
-        edits = [self._edits(part, edit) for part in parts]
+        of_keys = all(part.layer is None for part in parts)
+        left_out = self._left_out.setdefault((edit, of_keys), {})
         size = 1 if len(parts) == 1 else sample.runs.size(len(parts), SLICE_SECONDS)
-        return [self._part_effect(one, target) for one in sample.runs.run(edits, target, more, max(size, len(parts)))]
+        while True:
+            layers = sample.runs.layers_with(left_out)
+            if of_keys and not set(self._numbers) & set(layers):
+                raise ValueError(next(iter(left_out.values())))
+            edits = [self._edits(part, edit, layers) for part in parts]
+            try:
+                found = sample.runs.run(edits, target, more, max(size, len(parts)))
+            except LayerRefused as refused:
+                is_known = refused.layer in left_out
+                if of_keys or all(part.keys is None for part in parts):
+                    left_out[refused.layer] = refused.reason
+                if is_known or not of_keys:
+                    raise
+                continue
+            return [self._part_effect(one, target) for one in found]
 
-    def _edits(self, part: EditedPart, edit: str) -> dict[Any, Any]:
+    def left_out(self, edit: str, *, keys: bool) -> dict[int, str]:
+        """Return the layers that an edit cannot be made in, as far as known: see `EffectSource`."""
+        known = self._left_out.get((edit, keys), {})
+        return {layer: known[name] for layer, name in enumerate(self._names) if name in known}
+
+    def _edits(self, part: EditedPart, edit: str, layers: Sequence[int]) -> dict[Any, Any]:
         if part.layer is not None and part.layer >= len(self._numbers):
             raise IndexError(f"layer {part.layer} does not exist: there are 0 to {len(self._numbers) - 1}")
         layer = None if part.layer is None else self._numbers[part.layer]
@@ -187,7 +209,7 @@ class EffectRunner:
             queries = tuple(self._queries[query] for query in queries)
         if part.keys is not None and (wrong := [key for key in part.keys if key >= self._shapes[0].K]):
             raise IndexError(f"key {wrong[0]} does not exist: there are 0 to {self._shapes[0].K - 1}")
-        return SweptPart(layer, head, queries, part.keys, tuple(self._numbers)).edits(edit, 0)
+        return SweptPart(layer, head, queries, part.keys, tuple(self._numbers)).edits(edit, layers)
 
     def _head(self, layer: int, head: int) -> int:
         kept, count = self._heads[layer], self._shapes[layer].H

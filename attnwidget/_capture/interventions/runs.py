@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from ..session.options import read_options
 from ..session.recorder import Recorder
 from .comparing import function_target
 from .edits import PerSample
-from .intervene import intervene
+from .intervene import intervene_in
 from .model_call import RepeatableCall
 from .targets import ComparedTarget, find_logits, read_at, read_target, refuse_positions_first
 
@@ -101,15 +101,7 @@ class EditedRuns:
         Raises:
             ValueError: no attention was captured, so nothing can be edited.
         """
-        recorder = Recorder(self._call.model, read_options(clone=False, values=False, strict=False))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about kept tensors and samples
-            recorder.begin()
-            try:
-                self._one()
-            finally:
-                surely(recorder.stop)
-            recorder.settle()
+        _, recorder = recorded(self._one)
         forwards = recorder.matcher.forwards
         records = forwards[-1] if forwards else {}
         shapes = {name: one.attention.shape for name, one in records.items() if one.cross == self._cross}
@@ -127,6 +119,10 @@ class EditedRuns:
         self.seconds = time.perf_counter() - begun
         with contextlib.suppress(ValueError):
             self.logits = find_logits(output, self._call)[self._sample]
+
+    def layers_with(self, left_out: Collection[str]) -> tuple[int, ...]:
+        """Return the numbers of all layers but those whose names are given."""
+        return tuple(number for number, one in enumerate(self.layers) if one.name not in left_out)
 
     def read(self, target: Any, at: Any, *, first_piece: bool = False) -> ComparedTarget:
         """Return the compared target: see `attnwidget.effect`."""
@@ -235,7 +231,7 @@ class EditedRuns:
         Raises:
             ValueError: an edit was not made.
         """
-        with intervene(self._call.model, edits, cross=self._cross):
+        with intervene_in(self._call.model, edits, [one.name for one in self.layers], cross=self._cross):
             return call(**more)
 
     def _edited_rows(self, call: RepeatableCall, edits: Edits, places: tuple[int, ...]) -> Tensor:
@@ -247,6 +243,20 @@ class EditedRuns:
     def _rows(self, output: Any, places: tuple[int, ...]) -> Tensor:
         logits = find_logits(output, self._call)
         return logits if self._keeps and logits.shape[1] == len(places) else logits[:, list(places)]
+
+
+def recorded(call: RepeatableCall) -> tuple[Any, Recorder]:
+    """Return the output of a call, and a capture's records of it, which number its layers."""
+    recorder = Recorder(call.model, read_options(clone=False, values=False, strict=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about kept tensors and samples
+        recorder.begin()
+        try:
+            output = call()
+        finally:
+            surely(recorder.stop)
+        recorder.settle()
+    return output, recorder
 
 
 def joined(edits: Sequence[Edits]) -> dict[Any, Any]:

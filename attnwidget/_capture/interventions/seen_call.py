@@ -17,7 +17,7 @@ class SeenCall:
     Attributes:
         call: the call, with tensors of the model.
         name: the name of its module.
-        number: the number of its layer.
+        number: the number of its layer; None if it has none.
         cross: whether it is cross-attention.
         queries, keys: the positions of its queries and keys in the text.
         query_length, key_length: the lengths of the text that was read first; negative positions count from its end.
@@ -27,7 +27,7 @@ class SeenCall:
 
     call: ObservedCall
     name: str
-    number: int
+    number: int | None
     cross: bool
     queries: range
     keys: range

@@ -17,6 +17,7 @@ from ..._segments.segments import Segments
 from ..._utils.progress_bars import progress_bar
 from ..._utils.time_left import TimeLeft
 from ..._utils.validation import as_choice, as_size, told
+from ..intercept.output_edits import LayerRefused
 from ..modules.towers import Towers
 from ..text.labels import can_spell
 from .comparing import TargetLike, read_sample
@@ -35,7 +36,6 @@ class Sweep(list[Record]):
     """The records of a sweep, one per run; `pandas.DataFrame` accepts the list.
 
     Attributes:
-        total: the number of runs of the whole sweep.
         over: "heads", "layers", "segments" or "keys".
         target: the token's text, or the function's name.
         seconds: the time of one run, as first measured.
@@ -53,8 +53,18 @@ class Sweep(list[Record]):
     def __init__(self, work: _Work) -> None:
         super().__init__()
         self._work = work
-        self.total, self.over = len(work.parts), work.over
+        self.over = work.over
         self.target, self.seconds = work.target.name, work.runs.seconds
+
+    @property
+    def total(self) -> int:
+        """The number of runs of the whole sweep, without those of layers that were left out."""
+        return len(self._work.parts)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The layers that this edit cannot be made in: the reason by module name."""
+        return dict(self._work.left_out)
 
     @property
     def is_partial(self) -> bool:
@@ -102,7 +112,8 @@ class _Work:
     def __init__(
         self, runs: EditedRuns, target: ComparedTarget, edit: Any, over: Over, parts: Sequence[tuple[Record, SweptPart]]
     ) -> None:
-        self.runs, self.target, self.edit, self.over, self.parts = runs, target, edit, over, parts
+        self.runs, self.target, self.edit, self.over, self.parts = runs, target, edit, over, list(parts)
+        self.left_out: dict[str, str] = {}
 
     def records(self, done: int) -> Iterator[list[Record]]:
         """Yield the records of one run of the model at a time, skipping the first `done` parts."""
@@ -110,9 +121,12 @@ class _Work:
         size = runs.size(len(self.parts))
         while done < len(self.parts):
             some = self.parts[done : done + runs.room(self.target, (), size)]
-            edits = [part.edits(self.edit, len(runs.layers)) for _, part in some]
             try:
+                edits = [part.edits(self.edit, runs.layers_with(self.left_out)) for _, part in some]
                 found = runs.run(edits, self.target, size=size)
+            except LayerRefused as refused:
+                self._leave_out(refused, done)
+                continue
             except torch.OutOfMemoryError:
                 if size == 1:
                     raise
@@ -120,6 +134,22 @@ class _Work:
                 continue
             yield [self._record(place, one) for (place, _), one in zip(some, found, strict=True)]
             done += len(some)
+
+    def _leave_out(self, refused: LayerRefused, done: int) -> None:
+        """Go on without a layer that cannot be edited.
+
+        Raises:
+            LayerRefused: no layer is left, or runs that are done have edited it.
+        """
+        number = next((i for i, one in enumerate(self.runs.layers) if one.name == refused.layer), None)
+        by_layer = [part for _, part in self.parts if part.layer is not None]
+        left = [one for one in self.parts[done:] if one[1].layer != number]
+        names = {*self.left_out, refused.layer}
+        wanted = {number for _, part in left for number in part.numbers(self.runs.layers_with(names))}
+        if number is None or refused.layer in self.left_out or not wanted or (done and not by_layer):
+            raise refused
+        self.left_out[refused.layer] = str(refused)
+        self.parts[done:] = left
 
     def _record(self, place: Record, found: Any) -> Record:
         of = {"edit": name_of_edit(self.edit), "target": self.target.name, "at": self.target.at}
@@ -171,10 +201,11 @@ def sweep(
     Returns:
         `Sweep`, a list of records with layer, name and head, or segment, or key and token; edit, target, at, before,
         after, change (of the log-probability in nats, or of the function's number) and kl at that position. If
-        interrupted, it keeps the records so far and is marked partial; `resume()` continues it.
+        interrupted, it keeps the records so far and is marked partial; `resume()` continues it. Layers that this edit
+        cannot be made in are left out, with a warning; `left_out` has the reasons.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `effect`; or segments are missing.
+        TypeError, ValueError, IndexError: as in `effect`; or segments are missing, or no layer can be edited so.
 
     Each change is relative to a run without edits of the same batch size, so both are rounded alike. Rounding errors
     of about 1e-6 nats remain in float32, and 1e-2 in bfloat16.
@@ -195,7 +226,12 @@ def sweep(
     goal = runs.read(target, at, first_piece=first_piece)
     parts = list(_parts(over, edit, call, runs, sample, layers, segments))
     found = Sweep(_Work(runs, goal, edit, over, parts))
-    return found.resume(progress)
+    found.resume(progress)
+    if found.left_out:
+        name, why = next(iter(found.left_out.items()))
+        others = f" and {len(found.left_out) - 1} more" if len(found.left_out) > 1 else ""
+        warnings.warn(f"the sweep leaves out {name!r}{others}: {why} (Sweep.left_out has each reason)", stacklevel=2)
+    return found
 
 
 def _parts(

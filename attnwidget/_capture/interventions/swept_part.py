@@ -31,14 +31,19 @@ class SweptPart:
     keys: tuple[int, ...] | None = None
     layers: tuple[int, ...] | None = None
 
-    def edits(self, edit: Any, layers: int) -> dict[Any, Any]:
+    def numbers(self, layers: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers of the layers that are edited, among those that can be."""
+        wanted = layers if self.layers is None else self.layers
+        return tuple(one for one in (wanted if self.layer is None else (self.layer,)) if one in layers)
+
+    def edits(self, edit: Any, layers: Sequence[int]) -> dict[Any, Any]:
         """Return the edit of this part, in the form that `intervene` takes.
 
         Args:
             edit: for a head or layer, any edit of `intervene`, or "cut", here a synonym of "zero". For keys, "zero": no
                 query attends to them, and the other keys take over their weight; "cut": their weights become 0, and
                 the other weights stay; "uniform": their total weight is spread evenly over them.
-            layers: the number of layers.
+            layers: the numbers of the layers that can be edited.
 
         Raises:
             ValueError: keys do not have this edit.
@@ -47,7 +52,7 @@ class SweptPart:
             edit = "zero" if isinstance(edit, str) and edit == "cut" else edit  # weights of 0 give an output of 0
             return {self.layer if self.head is None else (self.layer, self.head): edit}
         own = self._of_keys(edit, list(self.keys))
-        which = (self.layers or range(layers)) if self.layer is None else (self.layer,)
+        which = self.numbers(layers)
         return {layer if self.head is None else (layer, self.head): own for layer in which}
 
     def _of_keys(self, edit: Any, keys: list[int]) -> Any:

@@ -11,6 +11,7 @@ from ..._utils.choices import Numbers, is_glob, matches_name
 from ..._utils.validation import nearest
 from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
 from ..call.rule_slices import HEADS, key_heads, part_of_rule, take_part
+from .layer_numbers import LayerNumbers
 
 Layer = Numbers | str | re.Pattern[str]
 Heads = Numbers | dict[int | str | re.Pattern[str], Numbers]  # for all layers, or by layer number or name
@@ -54,9 +55,8 @@ class MissingLayer(NamedTuple):
 class LayerSelection:
     """The layers to keep, and which of them were found.
 
-    Layers are numbered as they are first seen, self- and cross-attention separately, as `cap.attention` and `cap.cross`
-    count them. Their number is known only after a forward pass. Until then, all layers that a negative number may mean
-    are kept.
+    The number of layers is known only after a forward pass. Until then, all layers that a negative number may mean are
+    kept.
 
     Args:
         layers: as `read_layers` returns them.
@@ -64,31 +64,39 @@ class LayerSelection:
 
     def __init__(self, layers: tuple[Layer, ...] | None) -> None:
         self._layers = layers
-        self._numbers: dict[bool, dict[str, int]] = {False: {}, True: {}}
+        self.numbers = LayerNumbers()
 
     @property
     def is_open(self) -> bool:
         """Whether a kept layer may turn out not to be wanted."""
         return any(isinstance(one, Numbers) and one.is_open for one in self._layers or ())
 
-    def number_of(self, name: str, cross: bool) -> int:
-        """Return the number of a layer, assigned when it is first seen."""
-        return self._numbers[cross].setdefault(name, len(self._numbers[cross]))
+    @property
+    def last_number(self) -> int | None:
+        """The largest number of a layer to keep, beyond which none is counted; None if no layer is named by number."""
+        numbers = [one.last for one in self._layers or () if isinstance(one, Numbers)]
+        return max(numbers, default=None)
 
-    def may_hold(self, name: str, cross: bool) -> bool:
-        """Number a layer, and return whether it may be wanted."""
-        number, count = self.number_of(name, cross), len(self._numbers[cross])
+    def may_hold(self, name: str, cross: bool, running: str | None = None) -> bool:
+        """Number a layer, and return whether it may be wanted.
+
+        Args:
+            name: of the layer.
+            cross: whether it is cross-attention.
+            running: a module that is running: its calls may turn out not to count.
+        """
+        number, names = self.numbers.of(name, cross), self.numbers.names(cross)
+        count = sum(one.partition(" #")[0] != running for one in names) if running is not None else len(names)
+        count = count if number is None else max(count, number + 1)
         return self._layers is None or any(_is_of(one, name, number, count) for one in self._layers)
 
     def holds(self, name: str, cross: bool) -> bool:
         """Return whether a layer is wanted, now that all have been seen."""
         if self._layers is None:
             return True
-        numbers = self._numbers[cross]
-        number = numbers.get(name, len(numbers))
+        number, count = self.numbers.of(name, cross), len(self.numbers.names(cross))
         return any(
-            number in one.of(len(numbers)) if isinstance(one, Numbers) else matches_name(one, name)
-            for one in self._layers
+            number in one.of(count) if isinstance(one, Numbers) else matches_name(one, name) for one in self._layers
         )
 
     def wants(self, name: str) -> bool:
@@ -110,8 +118,8 @@ class LayerSelection:
         Args:
             layers: to look for; None: those to keep.
         """
-        seen = [name for numbers in self._numbers.values() for name in numbers]
-        count = max(map(len, self._numbers.values()))
+        names = [self.numbers.names(cross) for cross in (False, True)]
+        seen, count = [name for own in names for name in own], max(map(len, names))
         for one in (self._layers or ()) if layers is None else layers:
             if isinstance(one, Numbers):
                 absent: Any = one.missing(count)
@@ -139,8 +147,10 @@ def _unknown_name(layers: Iterable[Layer], names: Sequence[str]) -> tuple[str, s
     return None
 
 
-def _is_of(one: Layer, name: str, number: int, count: int) -> bool:
-    return one.may_hold(number, count) if isinstance(one, Numbers) else matches_name(one, name)
+def _is_of(one: Layer, name: str, number: int | None, count: int) -> bool:
+    if isinstance(one, Numbers):
+        return number is not None and one.may_hold(number, count)
+    return matches_name(one, name)
 
 
 def nearest_name(one: str | re.Pattern[str], names: Iterable[str]) -> str:
@@ -161,7 +171,7 @@ class HeadSelection:
         number_of: returns the number of a seen layer from its name and whether it is cross-attention.
     """
 
-    def __init__(self, heads: Heads | None, number_of: Callable[[str, bool], int]) -> None:
+    def __init__(self, heads: Heads | None, number_of: Callable[[str, bool], int | None]) -> None:
         self._heads, self._number_of = heads, number_of
 
     @property

@@ -182,6 +182,7 @@ class RecordMatcher:
         every: int | None = None,
         new_record: type[Record] = Record,
         on_new_text: Callable[[], None] = lambda: None,
+        on_counted: Callable[[str, ObservedCall], OutputCallback | None] = lambda name, call: None,
     ) -> None:
         self.forwards: list[ForwardRecords] = []
         self.begun = False
@@ -189,6 +190,7 @@ class RecordMatcher:
         self.by_length: dict[str, None] = {}  # modules whose kind of attention was decided by lengths
         self._keeper, self._wanted, self._heads_of, self._is_cross = keeper, wanted, heads_of, is_cross
         self._last, self._every, self._new_record = last, every, new_record
+        self._on_counted = on_counted  # may return a function that takes the output of a call, recorded or not
         self._on_new_text = on_new_text  # called in a forward pass that continues no other
         self._count = 0  # of all forward passes, with those that are not kept
         self._lock = threading.RLock()
@@ -336,7 +338,7 @@ class RecordMatcher:
             self._resolve(module, call, record)
             if not self._wanted(name, bool(call.cross)):
                 forward.is_fresh = forward.is_fresh if call.cross else call.k.shape[2] == call.q.shape[2]
-                return None
+                return self._on_counted(name, call)
             if processes() > 1:
                 self._refuse_keys_in_turn(forward, module, call)
             heads = self._heads_of(name, call)
@@ -353,7 +355,8 @@ class RecordMatcher:
             in_step = forward is self._thread.forward and forward.how is not None and forward.calls[module] == 1
             in_step = in_step and grown is not None and not grown.cuts and self._keeper.device is None
             in_step = in_step and not record.keeps_outputs
-            return record.output_callback(call, first, in_step=in_step)
+            callback, counted = record.output_callback(call, first, in_step=in_step), self._on_counted(name, call)
+            return callback if counted is None else _in_turn(counted, callback)
 
     def _refuse_keys_in_turn(self, forward: ForwardPass, module: str, call: ObservedCall) -> None:
         """Refuse all calls of a module that attends with the same queries to one part of the keys after the other."""
@@ -500,7 +503,7 @@ class RecordMatcher:
         if record is not None and how is None and forward.how is not None:
             raise Unreadable(LATER)
         memory, before = self._keeper.memory, 0
-        kind = self._new_record if call.weights is None else WeightsRecord
+        kind = self._new_record if call.weights is None or self._new_record is not Record else WeightsRecord
         needed = kind.needed(call, self._keeper, how)
         if not memory.has_room(needed, self._keeper.device or call.k.device):
             raise OverLimit
@@ -540,6 +543,17 @@ class RecordMatcher:
         kept = wanted if self._last is None else wanted[-self._last :]
         self.forwards[:] = [one for one in self.forwards if one is running or any(one is other for other in kept)]
         self._keeper.memory.recount(record for records in self.forwards for record in records.values())
+
+    def drop_layers(self, holds: Callable[[str, bool], bool]) -> None:
+        """Drop the records of layers that are not wanted.
+
+        Args:
+            holds: returns whether a layer is, from its name and whether it is cross-attention.
+        """
+        with self._lock:
+            for records in self.forwards:
+                for name in [name for name, record in records.items() if not holds(name, record.cross)]:
+                    self._keeper.memory.add(-records.pop(name).nbytes)
 
     def remove_faulty(self, modules: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
         """Remove the records that cannot be shown, and return their names with the reasons.
@@ -589,6 +603,16 @@ def keep_what_is_filled(call: ObservedCall, mask: Any, *, continues: bool) -> bo
         call.v = None if call.v is None else call.v[:, :, :used]
         call.bias = call.bias[..., :used] if isinstance(call.bias, torch.Tensor) else call.bias
     return told
+
+
+def _in_turn(*callbacks: OutputCallback) -> OutputCallback:
+    """Return a function that gives an output to each of some functions."""
+
+    def each(output: Any) -> None:
+        for one in callbacks:
+            one(output)
+
+    return each
 
 
 def _first_like(

@@ -14,7 +14,7 @@ from ..._analysis.head_sampling import HeadSampler
 from ..._analysis.metrics import MEASURED, MetricMeans
 from ..._analysis.sampled_parts import SampledPart, sampler_tasks
 from ..._engine.base import Shape, witnessed
-from ..._engine.kept_levels import KeptLevels, bin_width
+from ..._engine.kept_levels import KeptLevels, OnlyOverviewError, bin_width
 from ..._engine.sources import STAGES
 from ..._parallel.task import Task
 from ..._rules.options import AttentionOptions
@@ -27,11 +27,11 @@ from ..call.lineage import ChosenRows, ModelCall
 from ..call.observed_call import ObservedCall, Unreadable
 from ..call.query_offset import keys_before
 from ..verify.batched import OutputCheck
-from ..verify.compared_output import ComparedOutput, compare_output
 from ..verify.witness import Witness
 from .decode_steps import RepeatedStep
 from .kept_tensors import TensorKeeper
-from .record import CONTRADICTED, UNVERIFIED, Continuation, OutputCallback, Record
+from .record import UNVERIFIED, Continuation, OutputCallback, Record
+from .shown import why_not_shown
 
 GROWS = (
     "only its first call is kept: keep='overview' drops the keys that a later call needs; capture the whole "
@@ -55,8 +55,10 @@ class ReducedAttention(Attention):
 
     def log_normalizer(self, batch: int = 0, head: int = 0) -> Tensor:
         """Return log Σ exp(masked) over the keys for each query, (Q,): see `Attention.log_normalizer`."""
-        at = self.find(batch, head)
-        return self.source.log_normalizers[at].clone()
+        found = self.source.log_normalizers[self.find(batch, head)].clone()
+        if len(found) and bool(found.isnan().all()):
+            raise OnlyOverviewError("its weights came without scores, so it has no log-normalizer")
+        return found
 
     def output(self, batch: int = 0, head: int = 0) -> NoReturn:
         """Raise `OnlyOverviewError`: there is no v."""
@@ -90,11 +92,19 @@ def reduced(att: Attention, device: torch.device | None, ids: Tensor | None = No
             pass
     sums, counts = (torch.stack(parts) for parts in zip(*(one.means.state for one in samplers), strict=True))
     allowed = _shared(torch.stack([sampler.allowed for sampler in samplers]))
-    normalizers = torch.stack([torch.stack([att.log_normalizer(b, h) for h in range(H)]) for b in range(B)])
+    if att.source.gives == "weights":
+        normalizers = no_log_normalizers(att)
+    else:
+        normalizers = torch.stack([torch.stack([att.log_normalizer(b, h) for h in range(H)]) for b in range(B)])
     values, where = torch.stack([one.values for one in samplers]), device or att.device
     sinks = None if att.sinks is None else att.sinks.detach().clone().to(where)
     levels = KeptLevels(values.to(where), allowed.to(where), normalizers.to(where), sums, counts, bins, sinks)
     return reduced_attention(levels, (Q, K), att.options.mask, att.is_causal)
+
+
+def no_log_normalizers(att: Attention) -> Tensor:
+    """Return the log-normalizers of weights without scores, NaN, (B, H, Q)."""
+    return torch.full((att.shape.B, att.shape.H, att.shape.Q), torch.nan, dtype=att.result_dtype, device=att.device)
 
 
 CELLS_OF_A_TASK = 1 << 28  # always the same, so that sums are too
@@ -129,6 +139,7 @@ def reduced_by_tasks(att: Attention, tasks: Sequence[Task], found: Sequence[Samp
         means[batch].add_sums(heads, one.sums, one.counts)
     sums, counts = (torch.stack(parts) for parts in zip(*(one.state for one in means), strict=True))
     sinks = None if att.sinks is None else att.sinks.detach().clone()
+    normalizers = no_log_normalizers(att) if att.source.gives == "weights" else normalizers
     kept = [x.to(att.device) for x in (values, _shared(allowed), normalizers)]
     levels = KeptLevels(kept[0], kept[1], kept[2], sums, counts, bins, sinks)
     made = reduced_attention(levels, (Q, K), att.options.mask, att.is_causal)
@@ -171,7 +182,8 @@ class ReducedRecord(Record):
         self, name: str, call: ObservedCall, keeper: TensorKeeper, step: ModelCall, heads: Sequence[int] | None = None
     ) -> None:
         self.name, self.cross, self._noted, self.call_rules = name, bool(call.cross), [], []
-        self._step, self._compared = step, None
+        self._step = step
+        self._fault: str | None = UNVERIFIED
         (B, _, Q, _), K = call.q.shape, call.k.shape[2]
         self.text = RecordText.of(call.text, B, Q, cross=self.cross)
         self._last_key = call.k[:, :, -1].clone()  # (B, G, D), to recognize a call that would continue
@@ -181,13 +193,15 @@ class ReducedRecord(Record):
         numbers = call.numbers_of(heads)
         with torch._C.DisableTorchFunction():  # these computations are not steps of the model
             before = keys_before(call, mask) if K > Q and not self.cross else None
-            att = Attention(call.q, call.k, mask=mask, **how).as_part(numbers, None, before, self.cross)
+            if call.weights is None:
+                att = Attention(call.q, call.k, mask=mask, **how)
+            else:
+                att = Attention.from_weights(call.weights)
+            att = att.as_part(numbers, None, before, self.cross)
             ids = None if call.text is None or self.cross else call.text.ids
             ids = ids if ids is not None and ids.shape == (B, K) else None
             self._reduced = reduced(att, keeper.device, ids).as_part(numbers, None, before, self.cross)
             self._reduced = witnessed(self._reduced, Witness("some", keeper.report, maps=call.maps))
-
-    _compared: ComparedOutput | None
 
     @staticmethod
     def needed(call: ObservedCall, keeper: TensorKeeper, how: Continuation | None) -> int:
@@ -228,7 +242,11 @@ class ReducedRecord(Record):
         """Raise Unreadable for a call that continues this one, because its keys were dropped."""
         K, own = call.k.shape[2], self._reduced.shape.K
         past = K if self.cross else K - call.q.shape[2]
-        if past < own or call.k.shape[1:2] + call.k.shape[3:] != self._last_key.shape[1:]:
+        if (
+            past < own
+            or not self._last_key.shape[2]
+            or call.k.shape[1:2] + call.k.shape[3:] != self._last_key.shape[1:]
+        ):
             return
         keys = call.k[0, :, :past]  # (G, past, D)
         if bool((keys[None] == self._last_key[:, :, None].to(keys)).all(-1).all(1).any()):
@@ -271,13 +289,11 @@ class ReducedRecord(Record):
 
     def add_output(self, call: ObservedCall, first: int, output: Any, *, in_step: bool = False) -> None:
         """Verify the call by its output."""
-        self._compared = compare_output(call, output)
+        self._fault = why_not_shown(call, output)
 
     def fault(self) -> str | None:
         """Return why this record cannot be shown, such as a contradicted output; None if it can."""
-        if self._compared is None:
-            return UNVERIFIED
-        return CONTRADICTED if bool(self._compared.differs) else None
+        return self._fault
 
 
 # In a file.

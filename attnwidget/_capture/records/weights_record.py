@@ -100,7 +100,7 @@ class WeightsRecord(Record):
     def add_output(self, call: ObservedCall, first: int, output: Any, *, in_step: bool = False) -> None:
         """Verify the call: weights · v is its output."""
         if call.v is not None and call.weights is not None and isinstance(output, Tensor):
-            self._differs = _differs(call.weights, call.v, output)
+            self._differs = weights_differ(call.weights, call.v, output)
 
     def take_checks(self) -> list[OutputCheck]:
         """Return none: its call was verified at once."""
@@ -134,7 +134,7 @@ class WeightsRecord(Record):
         return self._carrying(self._attention)
 
 
-def _differs(weights: Tensor, v: Tensor, output: Tensor) -> Tensor:
+def weights_differ(weights: Tensor, v: Tensor, output: Tensor) -> Tensor:
     """Return whether an output (B, H, Q, Dv) is not weights (B, H, Q, K) · v (B, H or 1, K, Dv), (), bool."""
     with torch._C.DisableTorchFunction(), torch.no_grad():
         rows = sorted({0, weights.shape[2] // 2, weights.shape[2] - 1})

@@ -164,10 +164,10 @@ class StepRecorder:
         self._selection = LayerSelection(options.layers)
         self.every = [*every]
         for name in self.every:
-            self._selection.number_of(name, cross=False)
+            self._selection.numbers.of(name, cross=False)
         if pipeline_size(worker) > 1 and any(isinstance(one, Numbers) for one in options.layers or ()):
             raise ValueError(NUMBERS_OF_WORKERS.format(pipeline_size(worker)))
-        heads = HeadSelection(options.heads, self._selection.number_of)
+        heads = HeadSelection(options.heads, self._selection.numbers.of)
         chosen = {name: one for name, one in every.items() if self._selection.holds(name, cross=False)}
         self.heads = {name: found for name, one in chosen.items() if (found := _heads_here(heads, one)) != []}
         self.layers = {name: one for name, one in chosen.items() if name in self.heads}

@@ -45,6 +45,7 @@ from ..records.forward_passes import BY_LENGTH, ForwardRecords, RecordMatcher
 from ..records.kept_tensors import TensorKeeper
 from ..records.overview_record import ReducedRecord
 from ..records.record import OutputCallback, Record
+from ..records.shown import why_not_shown
 from ..sources.stream_tape import StreamFacts, StreamTape
 from ..text.text_watcher import TextWatcher
 from ..tracing.traced_tensors import MERGED, Caller
@@ -79,8 +80,8 @@ class Recorder(ModelCalls):
             options.device, options.dtype, options.values, options.clone, options.queries, self._memory
         )
         kept_as = ReducedRecord if options.keep == "overview" else Record
-        self._heads = HeadSelection(options.heads, self._layers.number_of)
-        how = options.last, options.every, kept_as, self._provenance.wake
+        self._heads = HeadSelection(options.heads, self._layers.numbers.of)
+        how = options.last, options.every, kept_as, self._provenance.wake, self._on_counted
         self._report = keeper.report
         self.matcher = RecordMatcher(keeper, self._is_selected, self._heads.of, self._is_cross, *how)
         self.skipped: dict[str, str] = {}
@@ -90,6 +91,8 @@ class Recorder(ModelCalls):
         self._reordered: dict[str, str] = {}  # names of modules whose positions have another order, and what did it
         self._error_before: BaseException | None = None
         self._raised: str | None = None  # the error of the model's last forward pass
+        self._may_drop = False  # whether layers may be dropped, because later ones were seen
+        self._counted: set[str] = set()  # names of layers that were verified at once, because later ones are counted
         self._merged: set[str] = set()  # names of modules that merge the outputs of their calls
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._open: list[contextlib.ExitStack] = []
@@ -262,13 +265,15 @@ class Recorder(ModelCalls):
             self.finish_pieces()
             self.matcher.settle()
             self.matcher.drop_unwanted()
+            faulty = self.matcher.remove_faulty(dict.fromkeys(self._merged, MERGED))
+            self._drop_numbers(faulty)
             if self._layers.is_open:
-                self._drop_layers(self._layers.holds)
+                self.matcher.drop_layers(self._layers.holds)
             self._settle_queries()
             for records in self.matcher.forwards:
                 for record in records.values():
                     record.tensors()  # frees the memory for further growth
-            self.skipped.update(self.matcher.remove_faulty(dict.fromkeys(self._merged, MERGED)))
+            self.skipped.update(faulty)
             recorded = {name for records in self.matcher.forwards for name in records}
             unseen = self._unseen([*recorded, *self._called, *self._unreadable])
             for name, why in {**self._unreadable, **unseen}.items():
@@ -415,6 +420,9 @@ class Recorder(ModelCalls):
 
     def finish_pieces(self) -> None:
         """Record the attention whose pieces were computed last."""
+        if self._may_drop:  # the module that made the last call has ended
+            self._may_drop = False
+            self.matcher.drop_layers(self._layers.may_hold)
         pieces, self._pieces.now = self._pieces.now, None
         if pieces is None:
             return
@@ -445,17 +453,15 @@ class Recorder(ModelCalls):
         return None
 
     def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputCallback | None:
-        """Record weights without q and k, if tensors are kept; else note why the call cannot be read."""
-        if self._options.keep == "tensors":
-            return self.record_call(None, read)
-        self.report_unreadable(why, certain=True)
-        return None
+        """Record weights without q and k."""
+        return self.record_call(None, read)
 
     def report_merged(self) -> None:
         """Note that the calling module merges partial attentions: none of its calls is shown."""
         name = self.caller().name
         if name is not None:
             self._merged.add(name)
+            self._layers.numbers.drop_module(name)
 
     def record_interface_call(
         self, name: str, module: nn.Module, implementation: Any, arguments: Sequence[Any], settings: Mapping[str, Any]
@@ -537,13 +543,36 @@ class Recorder(ModelCalls):
         """Return whether a layer may be wanted; drop those that are certainly not."""
         held = self._layers.may_hold(name, cross)
         if self._layers.is_open:
-            self._drop_layers(self._layers.may_hold)
+            self.matcher.drop_layers(functools.partial(self._layers.may_hold, running=name.partition(" #")[0]))
+            self._may_drop = True
         return held
 
-    def _drop_layers(self, holds: Callable[[str, bool], bool]) -> None:
-        for records in self.matcher.forwards:
-            for name in [name for name, record in records.items() if not holds(name, record.cross)]:
-                self._memory.add(-records.pop(name).nbytes)
+    def _on_counted(self, name: str, call: ObservedCall) -> OutputCallback | None:
+        """Return a function that verifies the output of a call at once, if later layers are chosen by number.
+
+        `cap.attention` does not count a layer whose output contradicts it.
+        """
+        cross = bool(call.cross)
+        number, last = self._layers.numbers.of(name, cross), self._layers.last_number
+        if number is None or last is None or number > last or name in self._counted:
+            return None
+        self._counted.add(name)
+
+        def verify(output: Any) -> None:
+            if why_not_shown(call, output) is not None:
+                self._layers.numbers.drop(name)
+
+        return verify
+
+    def _drop_numbers(self, faulty: dict[str, str]) -> None:
+        """Take the numbers of layers away that cannot be shown; forget those that nobody wants then."""
+        wanted = {
+            name for name in faulty if self._layers.holds(name, cross=False) or self._layers.holds(name, cross=True)
+        }
+        for name in faulty:
+            self._layers.numbers.drop(name)
+        for name in [name for name in faulty if name not in wanted and not self._layers.wants(name)]:
+            del faulty[name]
 
 
 def _without_gradients() -> contextlib.AbstractContextManager[Any]:

@@ -91,13 +91,14 @@ class Reports(Protocol):
     def head_count(self) -> int | None:
         """Return the number of heads that the calling module reports."""
 
-    def record_weights(self, weights: Tensor, v: Tensor, output: Tensor, why: str) -> None:
+    def record_weights(self, weights: Tensor, v: Tensor, output: Tensor, written: Tensor, why: str) -> None:
         """Record weights whose q and k are unknown.
 
         Args:
             weights: (B, H, Q, K).
             v: (B, H or 1, K, Dv).
             output: their product, (B, H, Q, Dv).
+            written: the same with the model's gradients; a view of the traced function's result if there is one.
             why: the reason to give where they cannot be kept.
         """
 

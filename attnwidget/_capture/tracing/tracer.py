@@ -450,7 +450,9 @@ class ScoreTracer(ScoreOperations):
         layout = layout_of(like, heads, self._reports.head_count())
         with torch._C.DisableTorchFunction(), torch.no_grad():
             given = [layout.unmerge(x.detach()) for x in (weights, values, result)]
-        self._reports.record_weights(given[0], given[1], given[2], why or UNTRACED_SOFTMAX)
+        with torch._C.DisableTorchFunction():
+            written = layout.unmerge(result)
+        self._reports.record_weights(given[0], given[1], given[2], written, why or UNTRACED_SOFTMAX)
 
     def _meet_unfollowed(self, known: Unfollowed, weights: Tensor, v: Tensor, result: Tensor) -> None:
         """Report scores that meet values after a step that is not followed, in the module of that step."""

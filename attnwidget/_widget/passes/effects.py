@@ -271,11 +271,13 @@ class Effects:
             parts = [self._part(one) for one in some]
             found = self._model.run(of.batch, parts, of.edit, self._goal, self._answer())
         except (ValueError, TypeError, IndexError) as error:
+            self._mark_left_out()
             if len(some) > 1:
                 for one in some:
-                    self._run_once([one], asked=asked)
+                    if _key(one) not in self._found.lost:
+                        self._run_once([one], asked=asked)
                 return
-            if not asked and "head" in some[0]:
+            if not asked and "head" in some[0] and (_key(some[0]) not in self._found.lost or self._has_no_head):
                 raise
             self._found.lost[_key(some[0])] = math.nan
             self._keep(some[0], NO_DETAIL | {"error": sendable(sentence_of(error))})
@@ -286,6 +288,19 @@ class Effects:
                 self._keep(one, _detail(effect))
         if self._left is not None:
             self._seconds_left = self._left.at(time.monotonic(), self._share)
+
+    def _mark_left_out(self) -> None:
+        """Note that the heads of layers that cannot be edited have no effect."""
+        layers = self._model.left_out(self._of.edit, keys=False)
+        for one in self._heads():
+            if one["layer"] in layers:
+                self._found.lost[_key(one)] = math.nan
+
+    @property
+    def _has_no_head(self) -> bool:
+        """Whether no head of any layer can be edited."""
+        found = self._found.lost
+        return all(math.isnan(found.get(_key(one)) or 0.0) for one in self._heads())
 
     def _keep(self, of: Of, detail: Made) -> None:
         choice, details = self._choice, self._found.details
@@ -413,9 +428,23 @@ class Effects:
         found = self._found.lost
         lost = [_figure(found.get(_key(one))) for one in self._heads()]
         made["heads"] = None if begun is None else {"counts": list(begun.heads), "lost": lost}
+        made["left_out"] = self._left_out_words()
         made |= {"done": self._done if begun else 0, "total": self._total if begun else 0}
         seconds = None if begun is None else begun.seconds
         return made | {"run_seconds": seconds, "seconds_left": self._seconds_left, "state": self._state}
+
+    def _left_out_words(self) -> str | None:
+        """Return which layers cannot be edited, and why; None if all can."""
+        found = {what: self._model.left_out(self._of.edit, keys=what == "keys") for what in ("keys", "heads")}
+        if found["keys"] == found["heads"]:
+            found = {"keys and heads": found["keys"]}
+        told = []
+        for what, layers in found.items():
+            if layers:
+                named = " and ".join([", ".join(map(str, [*layers][:-1])), f"{[*layers][-1]}"][len(layers) < 2 :])
+                of = f"layer{'s' if len(layers) > 1 else ''} {named}"
+                told.append(f"the {what} of {of} are left out: {next(iter(layers.values()))}")
+        return sendable("; ".join(told)) if told else None
 
     def _segments_message(self) -> Made | None:
         columns = self._columns(self._of.path)
@@ -425,8 +454,9 @@ class Effects:
         lost = [_figure(found.get(_key(one))) for one in self._segments()]
         begun = self._begun
         count = 0 if begun is None else len(begun.heads)
-        what = WORDS_OF_EDITS[self._of.edit]
-        where = f"{what} in {count} layer{'s' if count != 1 else ''}" if count else ""
+        what, without = WORDS_OF_EDITS[self._of.edit], len(self._model.left_out(self._of.edit, keys=True))
+        of = f"{count - without} of {count}" if without else f"{count}"
+        where = f"{what} in {of} layer{'s' if count != 1 else ''}" if count else ""
         return {"path": list(self._of.path), "names": columns.names, "lost": lost, "dropped": where}
 
 

@@ -43,6 +43,7 @@ export function EffectRuns({ ui }: { ui: Ui }) {
       {state !== "done" && total > 0 && (
         <ProgressBar label="Runs of the model" share={done / total} text={`${runs}, ${left || state}`} />
       )}
+      {now.left_out && <p class="aw-progress-line">{sentence(now.left_out)}</p>}
       {(state !== "done" || problem !== "") && (
         <div class="aw-progress-line">
           <span>

@@ -590,6 +590,8 @@ export interface EffectsMessage {
   segments: { path: string[]; names: string[]; lost: Figure[]; dropped: string } | null;
   /** Layer by layer. */
   heads: { counts: number[]; lost: Figure[] } | null;
+  /** Which layers cannot be edited, and why; null or missing if all can. */
+  left_out?: string | null;
   /** Runs of the model, one removal each, and the time of one. */
   done: number;
   total: number;

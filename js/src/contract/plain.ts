@@ -124,6 +124,7 @@ const isEffects = hasFields({
     hasFields({ path: isListOf(isText), names: isListOf(isText), lost: isListOf(isFigure), dropped: isText }),
   ),
   heads: orNone(hasFields({ counts: isListOf(isPlace), lost: isListOf(isFigure) })),
+  left_out: orNone(isText),
   ...{ done: isPlace, total: isPlace, seconds_left: orNone(isNumber), run_seconds: orNone(isNumber) },
   state: isOneOf("idle", "running", "stopped", "done", "failed"),
 });

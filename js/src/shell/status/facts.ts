@@ -41,14 +41,16 @@ export function placeWords(of: { layer: number; batch: number }, named: string, 
   ].filter(Boolean);
 }
 
-/** How many effects are known. */
+/** How many effects are known, of those that can be. */
 function effectFacts({ store }: Ui): string {
   const { segments, heads } = store.effects.value!;
   const known = (lost: readonly unknown[]) => lost.filter((one) => one !== null).length;
-  const part = (lost: readonly unknown[], what: string) =>
-    known(lost) < lost.length
+  const part = (all: readonly unknown[], what: string) => {
+    const lost = all.filter((one) => one !== "nan");
+    return known(lost) < lost.length
       ? `${count(known(lost))} of ${count(lost.length)} ${what}`
       : `${count(lost.length)} ${what} exact`;
+  };
   const { dtype, device } = store.facts.value;
   return [
     segments?.dropped,
