@@ -91,7 +91,8 @@ class HeadCard(Readable):
     kinds: names of kinds of tokens.
     by_kind: the mean weight that queries of a kind (rows) give to keys of a kind (columns), over the texts with such
         queries; NaN without any. A text without such keys counts as 0.
-    on_kind: the share of the weight on keys of each kind; a text without such keys counts as 0.
+    on_kind: the share of the weight on keys of each kind; a text without such keys counts as 0. NaN for special
+        tokens, punctuation and others if the tokens have no names.
     texts_with: the number of texts that have tokens of each kind.
     set_aside: the share of the weight on first and special tokens, which content links leave out, the mean over texts.
     strongest: links with the largest weights, at most two of one text, of queries that may attend to eight keys or, in
@@ -147,7 +148,10 @@ class HeadCard(Readable):
         for name, one in self.metrics.items():
             spread = "" if one.std is None else f" ± {one.std:.3g}"
             lines.append(f"  {name:{width}}  {one.mean:.4g}{spread}")
-        lines.append(f"  {self.set_aside:.0%} of its weight is on first and special tokens")
+        if self.set_aside == self.set_aside:
+            unknown = self.on_kind["special"] != self.on_kind["special"]
+            which = "first tokens" if unknown else "first and special tokens"
+            lines.append(f"  {self.set_aside:.0%} of its weight is on {which}")
         lines += [f"  strongest: {one}" for one in self.strongest[:3]]
         lines += [f"  ordinary: {one}" for one in self.ordinary[:3]]
         if self.writes:

@@ -34,7 +34,8 @@ class Metrics(Readable):
     previous_token: on the key before the query's own place, for all queries but the first (Clark et al. 2019, §3.1).
     itself: on the key at the query's own place.
     same_token: on keys elsewhere with the query's own token, for queries that may attend to any.
-    last_token: on the last allowed key, such as [SEP] (Clark et al. 2019, §3.2).
+    last_token: on the last key that the first or the last query may attend to, which is the text's last token, such as
+        [SEP] (Clark et al. 2019, §3.2). In a causal model only the last query may attend to it.
     induction: on keys right after an earlier occurrence of the query's token, for queries that may attend to any: the
         prefix matching of induction heads (Olsson et al. 2022).
     mean_distance: Σ p |query − key|, tokens.

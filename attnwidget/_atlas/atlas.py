@@ -25,6 +25,7 @@ from .page.atlas_widget import AtlasWidget
 from .page.site import write_site
 from .reopening import capture_of_text
 from .sentences import NEAR, OfKind, behavior_of
+from .token_kinds import OTHER, PUNCTUATION, SPECIAL
 from .worker import TextRead
 
 UNFINISHED = "the pass over the texts is not finished"
@@ -39,6 +40,8 @@ class Atlas:
         layers: the names of the layers, in order.
         texts: the number of texts measured.
         tokens: the number of their tokens.
+        named: the number of these texts whose tokens have names; in the others special tokens and punctuation are not
+            known.
         kinds: names of the kinds of tokens.
         metrics: names of the metrics.
         skipped: the reason, by the number of a text that was left out.
@@ -69,6 +72,7 @@ class Atlas:
         self.layers: list[str] = facts["layers"]
         self.texts: int = facts["texts"]
         self.tokens: int = facts["tokens"]
+        self.named: int = facts["named"]
         self.kinds: list[str] = settings["kinds"]
         self.metrics: list[str] = settings["metrics"]
         self.skipped = {int(number): why for number, why in facts["skipped"].items()}
@@ -240,7 +244,10 @@ class Atlas:
             content_by_position=numbers.positions[1, head],
             kinds=self.kinds,
             by_kind=numbers.by_kind[head],
-            on_kind=numbers.on_kind(head),
+            on_kind={
+                name: share if self.named or name not in (SPECIAL, PUNCTUATION, OTHER) else float("nan")
+                for name, share in numbers.on_kind(head).items()
+            },
             texts_with=numbers.texts_with(head),
             set_aside=numbers.mean[self.metrics.index("set_aside"), head].item(),
             **{name.replace(" ", "_"): links[name] for name in NAMES},

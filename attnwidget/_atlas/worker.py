@@ -38,7 +38,7 @@ class TextRead(NamedTuple):
 
     length: the number of its tokens.
     tokens: those that are kept, by position.
-    named: whether the tokens are known; else their positions stand for them.
+    named: whether the tokens have names; else their ids or positions stand for them.
     """
 
     length: int
@@ -53,7 +53,7 @@ class ChunkTotals:
     layers: by name.
     texts: by number, those that a link shows.
     read, tokens: the number of texts measured, and of their tokens.
-    named: the number of these texts whose tokens are known, and not only their ids or vectors.
+    named: the number of these texts whose tokens have names.
     skipped: the reason, by the number of a text that was left out.
     unseen: the reason, by the name of a layer that was not recorded.
     """
@@ -275,7 +275,8 @@ class AtlasWorker:
     def _add(self, found: ChunkTotals, one: _Measured) -> None:
         found.read += len(one.numbers)
         found.tokens += sum(len(own.kinds) for own in one.facts)
-        found.named += sum(own.words is not None for own in one.facts)
+        has_names = self.loaded()[2] is not None  # else words are ids
+        found.named += sum(own.words is not None and has_names for own in one.facts)
         found.unseen = {**one.unseen, **found.unseen}
         for name, parts in one.layers.items():
             first = 0
@@ -288,7 +289,7 @@ class AtlasWorker:
                 found.layers[name].add(part, _effect_of(own, name, heads))
                 first += count
         for number, facts in zip(one.numbers, one.facts, strict=True):
-            found.texts[number] = _read_text(number, facts, one)
+            found.texts[number] = _read_text(number, facts, one)._replace(named=facts.words is not None and has_names)
 
 
 class _Measured(NamedTuple):
@@ -328,9 +329,7 @@ def _read_text(number: int, facts: TextFacts, one: _Measured) -> TextRead:
         own = (links.order > -torch.inf) & (links.text == number)
         places.update(excerpt_places(links.query[own], links.key[own], length).flatten().tolist())
     words = facts.words
-    return TextRead(
-        length, {at: f"{at:,}" if words is None else words[at] for at in sorted(places - {-1})}, words is not None
-    )
+    return TextRead(length, {at: f"{at:,}" if words is None else words[at] for at in sorted(places - {-1})})
 
 
 def measure_chunk(worker: AtlasWorker, chunk: Chunk) -> ChunkTotals:

@@ -1,7 +1,7 @@
 /** What the pages of an atlas find and write: search, short numbers, fills and curves. */
 
 import { describe, expect, test } from "vitest";
-import { brief, headsOf, type Index, matches, rangeOf, share } from "../src/atlas/contents";
+import { brief, headsOf, type Index, matches, percent, rangeOf, share } from "../src/atlas/contents";
 import { area, shade } from "../src/atlas/tile";
 
 const index = {
@@ -69,4 +69,15 @@ test("a fill is paper at 0, and has the color of its sign", () => {
 test("a curve is a step for each bin, as tall as its share of the largest", () => {
   expect(area([0, 2, 1, null])).toBe("M0 1H0.0000V1.0000H0.2500V0.0000H0.5000V0.5000H0.7500V1.0000H1V1Z");
   expect(area([])).toBe("M0 1H1V1Z");
+});
+
+test("a share in percent is the nearest whole number, and neither none nor all if there is some", () => {
+  for (let i = 0; i < 500; i++) {
+    const value = i < 20 ? (i % 10) / 1000 + Math.floor(i / 10) * 0.991 : (i * 0.6180339887) % 1;
+    const said = percent(value);
+    if (said === "<1 %") expect(value).toBeLessThan(0.005);
+    else if (said === ">99 %") expect(value).toBeGreaterThan(0.994);
+    else expect(Math.abs(Number(said.replace(" %", "")) - 100 * value)).toBeLessThanOrEqual(0.5 + 1e-9);
+  }
+  expect([percent(0), percent(1)]).toEqual(["0 %", "100 %"]);
 });

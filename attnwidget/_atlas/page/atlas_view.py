@@ -18,6 +18,7 @@ class AtlasView(Protocol):
     layers: list[str]
     texts: int
     tokens: int
+    named: int
     kinds: list[str]
     metrics: list[str]
     skipped: dict[int, str]

@@ -13,23 +13,32 @@ from ..links import NAMES
 from .atlas_view import AtlasView
 
 METRICS = {
-    "previous_token": ("Previous token", "The mean weight on the token before the query."),
+    "previous_token": ("Previous token", "The mean weight on the token before the query, where there is one."),
     "first_token": ("First token", "The mean weight on the first token."),
     "itself": ("Itself", "The mean weight on the query's own token."),
     "same_token": (
         "Same token elsewhere",
-        "The mean weight on other places of the query's token, where there are any.",
+        "The mean weight on other places of the query's token, where it may attend to any.",
     ),
-    "induction": ("Induction", "The mean weight on tokens after an earlier place of the query's token."),
-    "last_token": ("Last token", "The mean weight on the last token."),
+    "induction": (
+        "Induction",
+        "The mean weight on tokens after an earlier place of the query's token, where it may attend to any.",
+    ),
+    "last_token": ("Last token", "The mean weight on the last token of the text."),
     "entropy": ("Entropy", "The mean entropy of the weights, in bits."),
     "mean_distance": ("Mean distance", "The mean distance from query to key, in tokens."),
-    "sink": ("Sink rows", "The share of queries with more than .30 on the first token."),
-    "streaming": ("Streaming", "The mean weight on the first 4 and the last 64 tokens, where there are others."),
+    "sink": ("Sink rows", "The share of queries with more than .30 on the first token, where they have a choice."),
+    "streaming": (
+        "Streaming",
+        "The mean weight on the first 4 tokens and the 64 up to the query, where there are others.",
+    ),
     "learned_sink": ("Learned sink", "The mean weight on the learned sink."),
     "masked_share": ("Masked", "The share of keys that a query may not attend to."),
     "set_aside": ("First or special", "The mean weight on first and special tokens."),
-    "output": ("Output size", "The mean size of what the head adds to the residual stream."),
+    "output": (
+        "Output size",
+        "The mean size of what the head adds to the residual stream; of its own output, if its projection is unknown.",
+    ),
     "effect": ("Effect on the loss", "The change of the mean loss without the head, in nats."),
 }
 
@@ -61,6 +70,8 @@ def index_of(atlas: AtlasView, other: AtlasView | None, title: str | None, *, li
         "plane": plane.places.tolist(),
         "shown": plane.shown,
         "kinds": atlas.kinds,
+        "texts": atlas.texts,
+        "setAside": "first and special tokens" if atlas.named else "first tokens",
         "other": None if other is None else _side(other, _other_title(atlas, other)),
         "live": live,
     }
@@ -92,6 +103,9 @@ def _notes(atlas: AtlasView) -> list[str]:
     if atlas.skipped:
         number, why = next(iter(atlas.skipped.items()))
         found.append(f"{_counted(len(atlas.skipped), 'text')} left out, such as text {number:,}: {why}.")
+    if atlas.named < atlas.texts:
+        unnamed = _counted(atlas.texts - atlas.named, "text")
+        found.append(f"In {unnamed} the tokens have no names: special tokens and punctuation are not known there.")
     if atlas.sampled:
         found.append(
             f"In {_counted(atlas.sampled, 'long text')} only evenly spread queries were computed, each exactly."

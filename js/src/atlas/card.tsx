@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { Curve, Histogram } from "./charts";
-import { brief, type Card, type HeadAt, type Index, type Side, type Source, share } from "./contents";
+import { brief, type Card, type HeadAt, type Index, percent, type Side, type Source, share } from "./contents";
 import { HeadLinks } from "./links";
 import { shade } from "./tile";
 
@@ -33,6 +33,7 @@ export function HeadCard({ source, side, of, head, metric, aside, onChoose, onCl
   }, [source, side, head]);
   const { index } = source;
   const { open } = source;
+  const onAside = of.aside[head.at] ?? null;
   return (
     <article class="aw-atlas-card" aria-label={`Layer ${head.layer}, head ${head.head}`} aria-busy={card === null}>
       <header>
@@ -47,22 +48,24 @@ export function HeadCard({ source, side, of, head, metric, aside, onChoose, onCl
         )}
       </header>
       <p class="aw-atlas-sentence">{of.sentences[head.at]}</p>
-      <p class="aw-muted">
-        {Math.round(100 * (of.aside[head.at] ?? 0))} % of its weight is on first and special tokens.
-      </p>
+      {onAside !== null && (
+        <p class="aw-muted">
+          {percent(onAside)} of its weight is on {index.setAside}.
+        </p>
+      )}
       {problem !== "" && <p role="alert">This head could not be read. {problem}</p>}
       {card !== null && (
         <>
           <div class="aw-atlas-charts">
             <Curve
               title="Weight by distance"
-              about="The mean weight of all pairs at a distance, key before query on the right"
+              about="The mean weight of a text's pairs at a distance, over the texts that have any; key before query on the right"
               values={aside ? card.contentByDistance : card.byDistance}
               names={card.distances}
             />
             <Curve
               title="Weight by the key's position"
-              about="The mean weight that a key receives from a query that may attend to it"
+              about="The mean weight that a key receives from a query that may attend to it, over the texts that have such a key"
               values={aside ? card.contentByPosition : card.byPosition}
               names={card.positions}
             />
@@ -89,12 +92,14 @@ export function HeadCard({ source, side, of, head, metric, aside, onChoose, onCl
   );
 }
 
+const texts = (count: number) => `${count.toLocaleString("en")} text${count === 1 ? "" : "s"}`;
 const labelOf = (index: Index, metric: string) => index.metrics.find((one) => one.name === metric)?.label ?? metric;
 
 function Kinds({ index, card }: { readonly index: Index; readonly card: Card }) {
   return (
     <section>
       <h4>Weight between kinds of tokens</h4>
+      <p class="aw-muted">Means over the texts that have such queries. A text without such keys counts as 0.</p>
       <table>
         <thead>
           <tr>
@@ -136,7 +141,11 @@ function Facts({ index, card, metric }: { readonly index: Index; readonly card: 
             <div key={name} title={about} data-chosen={name === metric || undefined}>
               <dt>{label}</dt>
               <dd>
-                {brief(found.mean)} <span class="aw-muted">{found.std === null ? "" : `± ${brief(found.std)}`}</span>
+                {brief(found.mean)}{" "}
+                <span class="aw-muted">
+                  {found.std === null ? "" : `± ${brief(found.std)}`}
+                  {found.n < index.texts ? ` in ${found.n.toLocaleString("en")} of ${texts(index.texts)}` : ""}
+                </span>
               </dd>
             </div>
           );
@@ -152,7 +161,9 @@ function Facts({ index, card, metric }: { readonly index: Index; readonly card: 
             .slice(0, 6)
             .map((one) => one.trim())
             .join(", ")}{" "}
-          most. In {hits} of {links} ordinary links the key's own token is among the ten tokens raised most.
+          most.
+          {links > 0 &&
+            ` In ${hits} of ${links} ordinary links the key's own token is among the ten tokens raised most.`}
         </p>
       )}
     </section>

@@ -31,6 +31,10 @@ export interface Index extends Side {
   readonly plane: readonly (readonly [number, number])[];
   readonly shown: number;
   readonly kinds: readonly string[];
+  /** The number of texts. */
+  readonly texts: number;
+  /** What is left out as first and special tokens, in words: special ones may have no names. */
+  readonly setAside: string;
   readonly other: Side | null;
   /** Whether a kernel can open a text in the widget. */
   readonly live: boolean;
@@ -125,6 +129,12 @@ export function brief(value: number | null | undefined): string {
   if (size < 0.005) return `${sign}${size.toExponential(0).replace("-", "−")}`;
   if (size < 0.995) return sign + size.toFixed(2).replace(/^0/, "");
   return sign + (size < 9.95 ? size.toFixed(1) : Math.round(size).toLocaleString("en"));
+}
+
+/** A share in percent: 3 %, <1 %, >99 %. */
+export function percent(value: number): string {
+  const whole = Math.round(100 * value);
+  return whole === 0 && value > 0 ? "<1 %" : whole === 100 && value < 1 ? ">99 %" : `${whole} %`;
 }
 
 /** A share in a cell: nothing below .005, "–" if unknown. */

@@ -8,9 +8,12 @@ const SHOWN = 5;
 const HOW: Record<LinkList, string> = {
   strongest: "The largest weights over all texts, at most two of one text.",
   ordinary: "Drawn at random: a random query of a random text, and its strongest key.",
-  "strongest content": "The largest weights between tokens that are neither first nor special.",
-  "ordinary content": "Drawn at random, among tokens that are neither first nor special.",
+  "strongest content":
+    "The largest weights between tokens that are neither first nor special, at most two of one text.",
+  "ordinary content": "Drawn at random: a query that is neither first nor special, and the strongest of such keys.",
 };
+
+const CHOICE = "Only of queries that may attend to eight keys; in a shorter text, to as many as any.";
 
 export interface LinksProps {
   readonly card: Card;
@@ -32,7 +35,9 @@ export function HeadLinks({ card, aside, open }: LinksProps) {
           </button>
         ))}
       </div>
-      <p class="aw-muted">{HOW[list]}</p>
+      <p class="aw-muted">
+        {HOW[list]} {CHOICE}
+      </p>
       {links.length === 0 && <p>No text has such a link.</p>}
       <ol>
         {links.slice(0, all ? links.length : SHOWN).map((link, at) => (
