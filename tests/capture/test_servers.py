@@ -29,7 +29,7 @@ from attnwidget._capture.serving import server_calls, worker, worker_files
 KEY = "a-secret-key"
 BEGUN = {"layers": ["a"], "skipped": {}, "version": "0.32.0", "tried": "0.32.0"}
 NOTHING: dict[str, Any] = {"path": None, "size": 0, "skipped": {}, "others": []}
-DIFFERS = "a worker answers otherwise than this attnwidget asks"
+DIFFERS = "the answer of a worker cannot be read"
 
 
 def file_of(heads: list[int], tokens: int = 9, seed: int = 0, process: list[int] | None = None) -> tuple[bytes, Tensor]:
@@ -445,6 +445,8 @@ ADDRESSES = {
     "http://user:pass@127.0.0.1:9": "has a name or a password in it",
     "http://user:pass@127.0.0.1:9x": "is not the address",
     "http://user:pa/ss@[::1": "is not the address",
+    "http://user:pa/ss?a@host": "is not the address|has a name or a password",
+    "http://user:pa/ss#@host:x": "is not the address|has a name or a password",
     "http://127.0.0.1:1?key=pass": "cannot be reached",
     "https://127.0.0.1:1": "cannot be reached",
     "HTTP://127.0.0.1:1": "cannot be reached",

@@ -17,7 +17,7 @@ MOST_SKIPPED = 100_000
 MOST_BYTES = 1 << 53  # of a file
 MOST_PATH = 4096  # characters
 WORDS = 400  # characters of an error
-OTHER = "a worker answers otherwise than this attnwidget asks ({}): give engine and notebook the same attnwidget"
+OTHER = "the answer of a worker cannot be read ({}): give engine and notebook the same attnwidget"
 
 
 class EndedRecording(NamedTuple):

@@ -13,7 +13,17 @@ from typing import Any, Protocol
 
 from ..._utils.validation import as_positive
 from . import vllm_names
-from .server_calls import NOT_VLLM, TIMEOUT, AnswerError, OtherServerError, ServerAddress, StatusError, post, read_json
+from .server_calls import (
+    NOT_VLLM,
+    START,
+    TIMEOUT,
+    AnswerError,
+    OtherServerError,
+    ServerAddress,
+    StatusError,
+    post,
+    read_json,
+)
 from .worker import answer
 from .worker_files import Ask
 
@@ -22,7 +32,6 @@ METHOD = "attnwidget_answer"
 ADD_EXTENSION = f'start the engine with worker_extension_cls="{EXTENSION}"'
 WATCHED = "_attnwidget_answers"  # the attribute of an engine's output processor with the answers of open captures
 ENDPOINT = "/collective_rpc"
-START = f"VLLM_SERVER_DEV_MODE=1 vllm serve … --worker-extension-cls {EXTENSION}"
 LONGEST = 1e6  # seconds that may be waited for an answer
 SECRET = 8  # letters of a key at least, if it is one: servers without a key take any, such as "EMPTY"
 NO_FUNCTION = (
@@ -176,8 +185,6 @@ class EngineOfServer:
                 raise OtherServerError(NOT_VLLM)
         except StatusError as error:
             raise ValueError(self._refused(error)) from None
-        except OtherServerError as error:
-            raise ValueError(f"{self._address} {error}: start it with {START}") from None
         except AnswerError as error:
             raise ValueError(f"{self._address} {error}") from None
         results = found["results"]

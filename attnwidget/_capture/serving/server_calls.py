@@ -22,21 +22,34 @@ TIMEOUT = 600.0  # seconds for a whole answer: it waits for the step that runs, 
 WINDOW, LEAST = 8.0, 1 << 15  # seconds in which an answer that has begun brings so many bytes, unless it ends
 HEAD = 1 << 17  # bytes before the answer's text
 NOT_VLLM = "does not answer as a server of vLLM"
+SECURE = "give the name that its certificate has, and name the certificate by SSL_CERT_FILE if it is your own"
 TOO_LONG = "has sent more than an answer may have"
 BLANKS = 64  # before the text
 PARTS = 500_000  # of an answer: what stands between commas and brackets
 DIGITS = 19  # of a number
 READ = 1 << 20  # bytes at once
+START = "VLLM_SERVER_DEV_MODE=1 vllm serve … --worker-extension-cls attnwidget.serving.Extension"
 EXAMPLE = "give one such as 'http://localhost:8000'"
 NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_.])?")
 
 
 class AnswerError(Exception):
-    """An answer that is not taken. Its text goes on from the server's address: "… has sent more than …"."""
+    """An answer that is not taken. Its text goes on from the server's address: "… has sent more than …".
+
+    Args:
+        what: the server has done.
+        advice: what to do.
+    """
+
+    def __init__(self, what: str, advice: str = "look into its log, and at proxies on the way to it") -> None:
+        super().__init__(f"{what}: {advice}")
 
 
 class OtherServerError(AnswerError):
     """What answers is not a server of vLLM, or nothing answers."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, f"start it with {START}")
 
 
 class StatusError(AnswerError):
@@ -69,7 +82,8 @@ class ServerAddress(NamedTuple):
         >>> str(ServerAddress.of("http://LOCALHOST:8000/v1")), str(ServerAddress.of("https://[::1]"))
         ('http://localhost:8000', 'https://[::1]')
         """
-        shown = re.sub(r"//.*@", "//…@", text.partition("?")[0], flags=re.DOTALL)
+        shown = re.sub(r"//.*@", "//…@", text, flags=re.DOTALL)  # a password may have any sign
+        shown = re.split(r"[?#]", shown, maxsplit=1)[0]
         shown = repr(shown if len(shown) <= 80 else f"{shown[:80]}…")
         refused = ValueError(f"{shown} is not the address of a server: {EXAMPLE}")
         try:
@@ -133,7 +147,7 @@ class _Arriving(io.RawIOBase):
         except TimeoutError:
             if self._due is not None and self._due < self._until:
                 raise AnswerError(f"has begun an answer, and then sent too little for {WINDOW:.0f} seconds") from None
-            raise AnswerError(f"has not answered for {self._seconds:,.0f} seconds: give a longer timeout=") from None
+            raise AnswerError(f"has not answered for {self._seconds:,.0f} seconds", "give a longer timeout=") from None
         self._left -= count
         if self._left < 0:
             raise AnswerError(TOO_LONG)
@@ -184,7 +198,7 @@ def post(
     except HTTPException:
         raise OtherServerError("does not answer in HTTP") from None
     except ssl.SSLError as error:
-        raise AnswerError(f"has no secure line that can be trusted ({_reason(error)})") from None
+        raise AnswerError(f"has no secure line that can be trusted ({_reason(error)})", SECURE) from None
     except OSError as error:
         raise OtherServerError(f"cannot be reached ({_reason(error)})") from None
     except ValueError:  # of http.client, as for a chunk of a negative size
