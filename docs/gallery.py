@@ -228,8 +228,10 @@ def main(wanted: list[str]) -> None:
                 shown.page.get_by_role("button", name=re.compile("^Layer 2, head 11")).click()
             taken = photograph(shown, ".attnwidget, .aw-atlas")
             target = PICTURES / f"{name}.webp"
-            taken.save(target, quality=80, method=6)
-            size = target.stat().st_size
+            for quality in (80, 76, 72):
+                taken.save(target, quality=quality, method=6)
+                if (size := target.stat().st_size) <= MOST_BYTES:
+                    break
             assert size <= MOST_BYTES, f"{target.name} has {size:,} bytes, more than {MOST_BYTES:,}"
             print(f"{target.name}: {taken.size[0]} × {taken.size[1]}, {size:,} bytes", flush=True)
             shown.close()

@@ -106,7 +106,7 @@ def why(page: Callable[[AttentionWidget], Page]) -> Page:
     query = [i for i, token in enumerate(tokens) if token == "bank"][1]
     cap.composition()
     shown = page(cap.widget(layer=5, head=6, query=query, key=tokens.index("river"), view="why"))
-    shown.page.get_by_role("slider").fill("0.45")
+    shown.page.get_by_role("slider").fill("0.5")
     return shown
 
 

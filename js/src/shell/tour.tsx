@@ -22,7 +22,7 @@ const PICTURES: Readonly<Record<ViewName, string>> = {
   heads: "Each small picture is one head, each row is one layer. Click a head to open it.",
   segments: "Each cell is the attention from one part of the text to another. Click a cell to open it.",
   stages: "From left to right: how q and k become scores, weights and the output. Click a cell to follow its numbers.",
-  why: "The score of the pinned pair, split into what each earlier part of the model wrote. Click a part to go there.",
+  why: "What each earlier part of the model adds to the score of the pinned pair. Click a part to go there.",
 };
 
 function stepsOf({ store }: Ui): readonly Step[] {
