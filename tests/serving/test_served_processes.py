@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from conftest import SMALL
 from tiny_models import reference
 
 from attnwidget import Capture, capture, serving
+from attnwidget._capture.serving import served_recorder
 
 EXTENSION = "attnwidget.serving.Extension"
 LONGEST_START = 200  # seconds
@@ -170,16 +170,12 @@ def test_requests_of_a_server_are_captured_by_its_address(address: str, folder: 
 def test_files_of_a_far_server_are_copied_or_stay(
     address: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = Path.is_file
-    shared = Path(tempfile.gettempdir())
-    monkeypatch.setattr(Path, "is_file", lambda path: there(path) and path.parent != shared)
-    with capture(address) as cap:  # its files are not seen here
+    monkeypatch.setattr(served_recorder, "own_file", lambda *_: None)  # as on another machine
+    with capture(address) as cap:
         post(address, "/v1/completions", {"prompt": SHORT})
     assert apart(cap, cap.requests[0], folder) <= EXACT
-    monkeypatch.setattr(Path, "is_file", lambda path: False)
     with pytest.warns(UserWarning, match="the files are on the server"), capture(address, folder=tmp_path) as cap:
         post(address, "/v1/completions", {"prompt": SHORT})
-    monkeypatch.undo()
     (file,) = cap.files
     assert apart(Capture.load(file), "cmpl", folder) <= EXACT
 
