@@ -16,7 +16,7 @@ MOST_WORKERS = 1024
 MOST_SKIPPED = 100_000
 MOST_BYTES = 1 << 53  # of a file
 MOST_PATH = 4096  # characters
-WORDS = 400  # characters of an error
+WORDS, NAME = 300, 150  # characters of an error or a reason, and of a name
 OTHER = "the answer of a worker cannot be read ({}): give engine and notebook the same attnwidget"
 
 
@@ -63,7 +63,7 @@ def skipped_of(answer: Mapping[str, Any]) -> dict[str, str]:
     found = answer.get("skipped")
     if not isinstance(found, Mapping) or len(found) > MOST_SKIPPED:
         raise ValueError(OTHER.format(f"its skipped is {kind_of(found)}"))
-    return {_words(name, WORDS): _words(_text(why, "a reason"), 2 * WORDS) for name, why in found.items()}
+    return {_words(_text(name, "a name"), NAME): _words(_text(why, "a reason"), WORDS) for name, why in found.items()}
 
 
 def ended_of(answer: Mapping[str, Any]) -> EndedRecording:
@@ -73,7 +73,7 @@ def ended_of(answer: Mapping[str, Any]) -> EndedRecording:
         raise ValueError(OTHER.format("its path is not a path"))
     if (size == 0) is not (path is None):
         raise ValueError(OTHER.format(f"its file has {size} bytes"))
-    return EndedRecording(path, size, skipped_of(answer), [_words(x, WORDS) for x in _texts(answer.get("others"))])
+    return EndedRecording(path, size, skipped_of(answer), [_words(x, NAME) for x in _texts(answer.get("others"))])
 
 
 def piece_of(answer: Mapping[str, Any]) -> bytes:
@@ -87,7 +87,7 @@ def piece_of(answer: Mapping[str, Any]) -> bytes:
 
 def sessions_of(answer: Mapping[str, Any]) -> list[str]:
     """Return the recordings that a worker has ended."""
-    return [_words(one, WORDS) for one in _texts(answer.get("ended", []))]
+    return [_words(one, NAME) for one in _texts(answer.get("ended", []))]
 
 
 def _number(value: Any, name: str) -> int:
