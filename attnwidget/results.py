@@ -20,7 +20,7 @@ from ._analysis.output_path import OutputPath
 from ._analysis.plane import Plane
 from ._analysis.segment_mass import SegmentMass
 from ._analysis.statistics import Statistics
-from ._analysis.why.parts import StreamPart
+from ._analysis.why.part_names import StreamPart
 from ._analysis.why.results import Composition, DistanceProfile, Edge, Why, WhyRow
 from ._engine.overview import Overview
 from ._engine.weights_block import WeightsBlock

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from attnwidget._analysis.why.parts import StreamPart
+from attnwidget._analysis.why.part_names import StreamPart
 from attnwidget._analysis.why.sentences import because, leading_parts, sum_of
 from attnwidget._export.look.numbers import list_number
 

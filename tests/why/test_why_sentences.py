@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnwidget._analysis.why.contrasts import compared_with
-from attnwidget._analysis.why.parts import StreamPart
+from attnwidget._analysis.why.part_names import StreamPart
 from attnwidget._export.figure.why import lines_of
 from attnwidget.results import Composition, Why, WhyRow
 

@@ -12,7 +12,7 @@ TOWER = re.compile(r"(?:^|[._])(encoder|decoder|vision|visual|text|audio)(?=[._]
 class LayerName(NamedTuple):
     """A layer's names.
 
-    label: its short name, such as "3", "encoder 3" or "cross 3".
+    label: its short name: its number, such as "3"; of a tower "encoder 3", counted within it; or "cross 3".
     number: its number in `cap.attention`, or in `cap.cross`.
     cross: whether it is cross-attention.
     """
@@ -33,7 +33,7 @@ def layer_names(records: Mapping[str, bool]) -> dict[str, LayerName]:
     >>> layer_names({"encoder.0": False, "decoder.0": False, "decoder.0.cross": True})["decoder.0.cross"].label
     'cross 0'
     """
-    towers = {name: _tower(name) for name, cross in records.items() if not cross}
+    towers = {name: tower_of(name) for name, cross in records.items() if not cross}
     several = len(set(towers.values())) > 1
     found, numbers, within = {}, {False: 0, True: 0}, dict.fromkeys(towers.values(), 0)
     for name, cross in records.items():
@@ -43,12 +43,13 @@ def layer_names(records: Mapping[str, bool]) -> dict[str, LayerName]:
             label = f"cross {number}"
         else:
             tower = towers[name]
-            label = f"{tower} {within[tower]}" if several and tower else f"{within[tower]}"
+            label = f"{tower} {within[tower]}" if several and tower else f"{number}"
             within[tower] += 1
         found[name] = LayerName(label, number, cross)
     return found
 
 
-def _tower(name: str) -> str:
+def tower_of(name: str) -> str:
+    """Return the word in a module's name that says its tower; "" for none."""
     found = TOWER.search(name)
     return "" if found is None else found[1]

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .stream_graph import NotLinear, StreamStep, as_double, version_of
+from .function_names import function_name
+from .stream_graph import NotLinear, StreamStep, as_double, plain_numbers, version_of
 
 CHANGED = "the weights of the model, or another tensor that it used, were changed after the capture: capture it again"
 RESHAPES = {
@@ -50,6 +51,11 @@ class StreamPlace:
     sample_first: bool = True
     head: int | None = None
     heads: tuple[int, ...] = ()
+
+    def is_as(self, other: StreamPlace) -> bool:
+        """Return whether it is the same place."""
+        own = [(x.sample, x.position, x.samples, x.which, x.sample_first, x.head, x.heads) for x in (self, other)]
+        return own[0] == own[1] and torch.equal(self.at, other.at)
 
     @property
     def is_merged(self) -> bool:
@@ -115,6 +121,10 @@ class AllHeads(Exception):
 class LinearStep(Protocol):
     """A step from a tensor to another one."""
 
+    @property
+    def name(self) -> str:
+        """Its function, in words."""
+
     def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the place in the tensor before it."""
 
@@ -139,7 +149,7 @@ class HeldTensor:
         """
         if version_of(self._x) != self._version:
             raise NotLinear(CHANGED)
-        return self._x
+        return plain_numbers(self._x)
 
 
 class Matrix:
@@ -147,6 +157,8 @@ class Matrix:
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = HeldTensor(weight)
+
+    name = "a linear layer"
 
     def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the same place."""
@@ -175,6 +187,8 @@ class Times:
     def __init__(self, other: Tensor | float, *, divides: bool = False, is_norm: bool = False) -> None:
         self._other = HeldTensor(other) if isinstance(other, Tensor) else other
         self._divides, self.is_norm = divides, is_norm
+
+    name = "a product"
 
     def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the same place."""
@@ -215,6 +229,8 @@ class Center:
     def __init__(self, *, only_mean: bool = False) -> None:
         self._only_mean = only_mean
 
+    name = "a mean"
+
     def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the same place."""
         return place
@@ -238,6 +254,8 @@ class Assigned:
     def __init__(self, index: Any) -> None:
         self._index = index
 
+    name = "an assignment to a part of a tensor"
+
     def before(self, node: StreamStep, place: StreamPlace) -> StreamPlace:
         """Return the place in the part.
 
@@ -249,7 +267,7 @@ class Assigned:
         axes = [None if axis is None else own.result_axis(node.shape, axis) for axis in (place.sample, place.position)]
         pairs = zip(axes, (place.sample, place.position), strict=True)
         if any(a is None or there[a] != node.shape[b] for a, b in pairs if b is not None):
-            raise mixed()
+            raise mixed(self.name, node.module)
         return replace(place, sample=axes[0], position=axes[1])
 
     def apply(self, node: StreamStep, x: Tensor, before: StreamPlace, place: StreamPlace) -> Tensor:
@@ -291,6 +309,11 @@ class View:
         args = (_with_slices(args[0]),) if func is Tensor.__getitem__ else tuple(args)
         self._func, self._args, self._kwargs, self._index = func, args, kwargs or {}, index
 
+    @property
+    def name(self) -> str:
+        """Its function, in words."""
+        return function_name(self._func)
+
     def _call(self, x: Tensor) -> Tensor:
         found = self._func(x, *self._args, **self._kwargs)
         result: Tensor = found if self._index is None else found[self._index]
@@ -308,7 +331,10 @@ class View:
                 raise AllHeads
             return place
         if self._func in RESHAPES:
-            return before_reshape(given, node.shape, place)
+            before = before_reshape(given, node.shape, place)
+            if before is None:
+                raise mixed(self.name, node.module)
+            return before
         if place.head is not None:
             found = self._source(given, place.head)
             if found is None:
@@ -319,7 +345,7 @@ class View:
             None if axis is None else self._source(given, axis) for axis in (place.sample, place.position)
         )
         if position is None and place.position is not None and node.shape[place.position] > 1:
-            raise mixed()
+            raise mixed(self.name, node.module)
         at = place.at if position is None else position[1] + position[2] * place.at
         return replace(
             place,
@@ -404,20 +430,22 @@ class View:
         return found
 
 
-def mixed() -> NotLinear:
-    """Return the error for a way that changes the order of positions."""
+def mixed(by: str, module: str = "") -> NotLinear:
+    """Return the error for a way that changes the order of positions.
+
+    Args:
+        by: the function, in words.
+        module: the name of its module.
+    """
+    where = f" in module {module!r}" if module else ""
     return NotLinear(
-        "the model changes the order of positions on the way from the residual stream (windows, merged or packed "
-        "positions): the score cannot be split into parts"
+        f"the model changes the order of positions on the way from the residual stream, by {by}{where} (windows, "
+        "merged or packed positions): the score cannot be split into parts"
     )
 
 
-def before_reshape(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace:
-    """Return the place in a tensor that was reshaped.
-
-    Raises:
-        NotLinear: samples or positions were split, or merged with other axes.
-    """
+def before_reshape(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace | None:
+    """Return the place in a tensor that was reshaped; None if positions were split, or merged with other axes."""
     if place.head is not None:
         there = [i for i in _same_start(given, result, place.head) if given[i] == result[place.head]]
         if not there:
@@ -440,7 +468,7 @@ def before_reshape(given: Sequence[int], result: Sequence[int], place: StreamPla
             return replace(place, sample=fits[0], position=position)
     if place.sample is not None and position is None:
         return _before_splitting(given, result, place)
-    raise mixed()
+    return None
 
 
 def _same_start(given: Sequence[int], result: Sequence[int], axis: int) -> list[int]:
@@ -449,7 +477,7 @@ def _same_start(given: Sequence[int], result: Sequence[int], axis: int) -> list[
     return [i for i in range(len(given)) if math.prod(given[:i]) == start]
 
 
-def _before_merging(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace:
+def _before_merging(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace | None:
     """Return the place in a tensor whose samples and positions became one axis."""
     assert place.position is not None
     pair = place.samples, result[place.position] // place.samples
@@ -458,10 +486,10 @@ def _before_merging(given: Sequence[int], result: Sequence[int], place: StreamPl
         if tuple(given[axis : axis + 2]) == pair:
             first, second = (axis, axis + 1) if place.sample_first else (axis + 1, axis)
             return replace(place, sample=first, position=second)
-    raise mixed()
+    return None
 
 
-def _before_splitting(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace:
+def _before_splitting(given: Sequence[int], result: Sequence[int], place: StreamPlace) -> StreamPlace | None:
     """Return the place in a tensor with one axis of samples and positions."""
     assert place.sample is not None
     assert place.position is not None
@@ -470,4 +498,4 @@ def _before_splitting(given: Sequence[int], result: Sequence[int], place: Stream
         for axis in _same_start(given, result, first):
             if given[axis] == result[first] * result[first + 1]:
                 return replace(place, sample=axis, position=axis, sample_first=place.sample < place.position)
-    raise mixed()
+    return None

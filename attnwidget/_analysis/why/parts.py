@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -10,7 +9,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from .layer_names import LayerName, layer_names
+from .layer_names import layer_names
+from .part_names import StreamPart, part_names, short_name
 from .pullback import Bundle, Cut, Reach
 from .stream_graph import Writer
 
@@ -27,6 +27,10 @@ class WaysOfHeads(Protocol):
     @property
     def layers(self) -> Mapping[str, bool]:
         """Whether each attention of the forward pass is cross-attention, by the names of the records."""
+
+    @property
+    def writers(self) -> Sequence[tuple[Writer, Sequence[str]]]:
+        """What wrote into the residual stream, with the records of its forward pass in the order of their calls."""
 
     @property
     def answers(self) -> dict[Any, Any]:
@@ -46,82 +50,30 @@ class WaysOfHeads(Protocol):
         """Yield what reaches heads' vectors at some positions."""
 
 
-@dataclass(frozen=True)
-class StreamPart:
-    """A part of the residual stream.
-
-    Attributes:
-        label: its short name: "1·4" for head 4 of layer 1, "MLP 1", "token", "position", "bias of …".
-        kind: "head", "attention", "MLP", "token", "position", "type", "input", "parameter" or "bias".
-        module: the name of the module or the parameter that wrote it.
-        layer: the number of its layer; None for embeddings and inputs.
-        head: the number of its head; None for others.
-
-    >>> import torch
-    >>> from attnwidget import capture
-    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    >>> cap = capture(model, sources=True).run(torch.randn(1, 5, 8))
-    >>> [part.label for part in cap.why(1, 0, 4, 2).key_parts if part.kind == "head"]
-    ['0·0', '0·1']
-    """
-
-    label: str
-    kind: str
-    module: str
-    layer: int | None = None
-    head: int | None = None
-
-
-def parts_of(reach: Reach, layers: Mapping[str, LayerName]) -> list[StreamPart]:
-    """Return the parts of a source.
+class PartIndex:
+    """Numbers for the parts, in the order in which they are met.
 
     Args:
-        reach: of the source.
-        layers: the names of each record's layer.
+        ways: of an attention, whose forward passes know all that wrote.
     """
-    assert not isinstance(reach.source, Cut)
-    writer = reach.source.writer
-    if writer.kind == "head":
-        name = layers[writer.record or ""]
-        kind = "cross head" if name.cross else "head"
-        return [StreamPart(f"{name.label}·{h}", kind, writer.module, name.number, h) for h in range(reach.count)]
-    return [_part_of(writer, layers)]
 
-
-def _part_of(writer: Writer, layers: Mapping[str, LayerName]) -> StreamPart:
-    if writer.kind == "attention" and writer.record is not None:
-        name = layers[writer.record]
-        return StreamPart(f"attention {name.label}", "attention", writer.module, name.number)
-    if writer.kind == "writer":
-        within = re.findall(r"(?:^|\.)(\d+)(?=\.|$)", writer.module)
-        layer = int(within[0]) if within else writer.layer
-        return StreamPart(f"MLP {layer}", "MLP", writer.module, layer)
-    if writer.kind == "bias":
-        return StreamPart(f"bias of {_short(writer.module)}", "bias", writer.module)
-    if writer.kind == "parameter":
-        return StreamPart(_short(writer.module), "parameter", writer.module)
-    return StreamPart({"type": "token type"}.get(writer.kind, writer.kind), writer.kind, writer.module)
-
-
-def _short(module: str) -> str:
-    """Return the end of a module's name, from its layer's number on, without "bias" and "weight"."""
-    parts = [part for part in module.split(".") if part not in ("bias", "weight")]
-    numbers = [i for i, part in enumerate(parts) if part.isdigit()]
-    return ".".join(parts[numbers[0] if numbers else -2 :]) or module
-
-
-class PartIndex:
-    """Numbers for the parts, in the order in which they are met."""
-
-    def __init__(self, layers: Mapping[str, bool]) -> None:
-        self._layers = layer_names(layers)
+    def __init__(self, ways: WaysOfHeads) -> None:
+        self._layers = layer_names(ways.layers)
+        self._names = part_names(ways.writers, self._layers)
         self._numbers: dict[tuple[str, str, int | None], int] = {}
+        self.times = {(part.kind, part.module): time for time, part in enumerate(self._names.values())}
         self.parts: list[StreamPart] = []
 
     def of(self, reach: Reach) -> list[int]:
         """Return the numbers of a source's parts."""
-        return [self.number(part) for part in parts_of(reach, self._layers)]
+        assert not isinstance(reach.source, Cut)
+        writer = reach.source.writer
+        if writer.kind != "head":
+            return [self.number(self._names[writer.key])]
+        name = self._layers[writer.record or ""]
+        kind = "cross head" if name.cross else "head"
+        heads = range(reach.count)
+        return [self.number(StreamPart(f"{name.label}·{h}", kind, writer.module, name.number, h)) for h in heads]
 
     def number(self, part: StreamPart) -> int:
         """Return the number of a part."""
@@ -196,7 +148,7 @@ def vectors_at(
                 rows = rows @ own.mT
                 for number, vector in zip(numbers, rows, strict=True):
                     add(
-                        index.number(StreamPart(f"{_short(name)} feature {number}", "feature", name, None, number)),
+                        index.number(StreamPart(f"{short_name(name)} feature {number}", "feature", name, None, number)),
                         vector,
                     )
                 add(index.number(_rest_of(name)), -rows.sum(0))
@@ -211,7 +163,7 @@ def vectors_at(
 
 
 def _rest_of(module: str) -> StreamPart:
-    return StreamPart(f"{_short(module)}, not in the dictionary", "rest", module)
+    return StreamPart(f"{short_name(module)}, not in the dictionary", "rest", module)
 
 
 def _features_at(dictionary: Dictionary, reach: Reach) -> tuple[list[int], Tensor]:

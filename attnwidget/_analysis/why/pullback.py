@@ -9,17 +9,19 @@ the end of the way: it is computed for a block of positions at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from .linear_steps import CHANGED, AllHeads, LinearStep, StreamPlace, Times, View
+from .linear_steps import CHANGED, AllHeads, LinearStep, StreamPlace, Times, View, mixed
 from .stream_graph import (
+    Beginning,
     Join,
     Lost,
+    Moved,
     Node,
     NotLinear,
     StreamSource,
@@ -27,13 +29,17 @@ from .stream_graph import (
     Sum,
     as_double,
     in_order,
+    not_followed,
     parents_of,
+    plain_numbers,
     version_of,
 )
 
+T = TypeVar("T")
 UNREAD = RuntimeError, IndexError, KeyError  # of a way whose steps do not fit together
 NOT_FOLLOWED = (
-    "the way from the residual stream to this head could not be followed ({}), so the score cannot be split into parts"
+    "the way from the residual stream to this head could not be followed: its positions, samples or heads lie in an "
+    "order that is not read here, so the score cannot be split into parts"
 )
 PROBED = 16  # positions, evenly spread, that show which features of a tensor a head reads
 
@@ -183,10 +189,10 @@ def rows_of(source: StreamSource, place: StreamPlace) -> Tensor:
     if source.lookup is not None:
         ids, weight = source.lookup
         chosen = place.take(ids[..., None], source.shape)[..., 0]
-        found = torch.nn.functional.embedding(chosen, weight.detach())
+        found = torch.nn.functional.embedding(chosen, plain_numbers(weight.detach()))
     else:
         assert source.values is not None
-        found = place.take(source.values.detach(), source.shape)
+        found = place.take(plain_numbers(source.values.detach()), source.shape)
     found = as_double(found)
     found = found.reshape((1,) * (len(source.shape) - found.ndim) + tuple(found.shape))
     features = place.features(source.shape)
@@ -213,11 +219,13 @@ class Bundle:
         self._operand, self._heads, self.rows = operand, list(heads), rows
         self._cuts = {id(cut.node): cut for cut in cuts}
         self.size = operand.shape[3]
-        self._places = places_on_way(operand, place)
+        self._places, twice = places_on_way(operand, place)
         self._tail = _tail(operand, self._places)
         inside = {id(node) for node in self._tail}
         ends = [parent for node in self._tail for parent in parents_of(node) if id(parent) not in inside]
         self._ends = [*{id(node): node for node in ends if id(node) in self._places}.values()] or [operand]
+        if any(id(node) in twice for node in [*self._tail, *self._ends]):
+            raise mixed("an index or an assignment")
         self._tail_places = self._narrowed(place) or self._places
         self._supports, owners = self._find_supports() if self._tail else self._own_features()
         self.owners = owners  # (P,) the place in `heads` of each covector of the fixed ends
@@ -355,20 +363,22 @@ def _by_position(x: Tensor, node: Node, place: StreamPlace) -> Tensor:
     return found.reshape(len(x), -1, math.prod(x.shape[axis] for axis in features))
 
 
-def places_on_way(operand: Node, place: StreamPlace) -> dict[int, StreamPlace]:
-    """Return the place in each tensor on a way, by identity.
+def places_on_way(operand: Node, place: StreamPlace) -> tuple[dict[int, StreamPlace], set[int]]:
+    """Return the place in each tensor on a way, by identity, and the tensors that are read at several places.
 
     Raises:
         NotLinear: the way cannot be followed.
         Apart: the positions have different ways.
     """
-    found = {id(operand): place}
+    found, twice = {id(operand): place}, set()
     for node in reversed(in_order(operand)):
         own = found.get(id(node))
         if own is not None:
             for parent, before in _places_before(node, own):
-                found.setdefault(id(parent), before)
-    return found
+                first = found.setdefault(id(parent), before)
+                if first is not before and not first.is_as(before):
+                    twice.add(id(parent))
+    return found, twice
 
 
 def _places_before(node: Node, place: StreamPlace) -> Iterator[tuple[Node, StreamPlace]]:
@@ -376,12 +386,27 @@ def _places_before(node: Node, place: StreamPlace) -> Iterator[tuple[Node, Strea
     if isinstance(node, Lost):
         raise node.refusal()
     if isinstance(node, StreamStep):
-        how: LinearStep = node.how
-        yield node.parent, how.before(node, place)
+        yield node.parent, _told(node, lambda how: how.before(node, place))
     elif isinstance(node, Sum):
         yield from ((parent, place) for parent in node.parents)
-    elif isinstance(node, Join):
+    elif isinstance(node, Beginning):
+        yield _source_of(node), place
+    elif isinstance(node, Join | Moved):
         yield from ((parent, piece) for parent, piece, _ in _pieces(node, place) if len(piece.at))
+
+
+def _told(node: StreamStep, ask: Callable[[LinearStep], T]) -> T:
+    """Return what a step says; an error of torch becomes a sentence that names the step's function and module."""
+    try:
+        return ask(node.how)
+    except UNREAD as error:
+        raise not_followed(node.how.name, node.module, "its numbers do not fit those of this head alone") from error
+
+
+def _source_of(node: Beginning) -> StreamSource:
+    if node.source is None:
+        raise node.lost.refusal()
+    return node.source
 
 
 class Apart(Exception):
@@ -392,8 +417,14 @@ class Apart(Exception):
         self.groups = groups
 
 
-def _pieces(node: Join, place: StreamPlace) -> Iterator[tuple[Node, StreamPlace, Tensor | None]]:
+def _pieces(node: Join | Moved, place: StreamPlace) -> Iterator[tuple[Node, StreamPlace, Tensor | None]]:
     """Yield the parents of joined tensors with their places, and which of the positions they have; None for all."""
+    if isinstance(node, Moved):
+        owner, index = _moves_at(node, place)
+        for number, parent in enumerate(node.parents):
+            chosen = (owner == number).nonzero()[:, 0]
+            yield parent, replace(place, at=index[chosen]), chosen
+        return
     axis = node.axis % len(node.shape)
     if axis == place.sample:
         raise NotLinear("the model joins samples on the way from the residual stream, so the score cannot be split")
@@ -406,6 +437,25 @@ def _pieces(node: Join, place: StreamPlace) -> Iterator[tuple[Node, StreamPlace,
         chosen = ((place.at >= start) & (place.at < start + size)).nonzero()[:, 0]
         yield parent, replace(place, at=place.at[chosen] - start), chosen
         start += size
+
+
+def _moves_at(node: Moved, place: StreamPlace) -> tuple[Tensor, Tensor]:
+    """Return the parent that has each of the positions, −1 for none, and its position there."""
+    if place.position is None or place.is_merged or node.axis not in (None, place.position):
+        raise mixed("an index or an assignment")
+    owner, index = node.owner, node.index
+    for axis in range(owner.ndim):
+        if axis == place.sample and owner.shape[axis] > 1:
+            inner = owner.shape[axis] // place.samples
+            owner, index = (x.narrow(axis, place.which * inner, inner) for x in (owner, index))
+            if any(bool((x != x.narrow(axis, 0, 1)).any()) for x in (owner, index)):
+                raise mixed("an index or an assignment")
+            owner, index = (x.narrow(axis, 0, 1) for x in (owner, index))
+        elif axis != place.position and owner.shape[axis] > 1:
+            raise mixed("an index or an assignment")
+    size = node.shape[place.position]
+    owner, index = (x.reshape(-1).expand(size)[place.at] for x in (owner, index))
+    return owner, place.at if node.axis is None else index
 
 
 def _tail(operand: Node, places: dict[int, StreamPlace]) -> list[Node]:
@@ -427,8 +477,10 @@ def _tail(operand: Node, places: dict[int, StreamPlace]) -> list[Node]:
         if is_turn or any(id(parent) in turned for parent in parents_of(node)):
             turned.add(id(node))
             found.append(node)
-            if isinstance(node, Join):
+            if isinstance(node, Join | Moved):
                 groups = [chosen for _, _, chosen in _pieces(node, place) if chosen is not None and len(chosen)]
+                if isinstance(node, Moved) and sum(map(len, groups)) < len(place.at):
+                    raise mixed("an assignment to a part of new positions")
                 if len(groups) > 1:
                     raise Apart(groups)
     return found
@@ -439,10 +491,13 @@ def _pull(node: Node, y: Tensor, places: dict[int, StreamPlace]) -> Iterator[tup
     place = places[id(node)]
     if isinstance(node, StreamStep):
         before = places[id(node.parent)]
-        how: LinearStep = node.how
-        yield node.parent, how.pull(node, y, before, place)
+        yield node.parent, _told(node, lambda how: how.pull(node, y, before, place))
     elif isinstance(node, Sum):
         yield from ((parent, y) for parent in node.parents)
+    elif isinstance(node, Beginning):
+        yield _source_of(node), y
+    elif isinstance(node, Moved):
+        yield from ((parent, y) for parent, piece, _ in _pieces(node, place) if len(piece.at))
     elif isinstance(node, Join):
         axis, start = node.axis % len(node.shape), 0
         for parent, piece, chosen in _pieces(node, place):
@@ -519,16 +574,19 @@ def _before(node: Node, state: _State) -> Iterator[tuple[Node, _State]]:
     place = state.place
     if isinstance(node, StreamStep):
         how: LinearStep = node.how
-        before = how.before(node, place)
+        before = _told(node, lambda how: how.before(node, place))
         if isinstance(how, Times) and how.is_scale(node, place):
             yield node.parent, replace(state, place=before, scales=(*state.scales, (node, place)))
             return
         one, one_before = replace(place, at=place.at[:1]), replace(before, at=before.at[:1])
-        yield node.parent, replace(state, place=before, covectors=how.pull(node, state.covectors, one_before, one))
+        pulled = _told(node, lambda how: how.pull(node, state.covectors, one_before, one))
+        yield node.parent, replace(state, place=before, covectors=pulled)
     elif isinstance(node, Sum):
         yield from ((parent, state) for parent in node.parents)
-    elif isinstance(node, Join):
-        axis, start = node.axis % len(node.shape), 0
+    elif isinstance(node, Beginning):
+        yield _source_of(node), state
+    elif isinstance(node, Join | Moved):
+        axis, start = 0 if isinstance(node, Moved) else node.axis % len(node.shape), 0
         for parent, piece, chosen in _pieces(node, place):
             if chosen is None:
                 size = parent.shape[axis]
@@ -565,5 +623,5 @@ def bundles_of(
         except Apart as apart:
             waiting += [rows[own] for own in reversed(apart.groups)]
         except UNREAD as error:
-            raise NotLinear(NOT_FOLLOWED.format(error)) from error
+            raise NotLinear(NOT_FOLLOWED) from error
     return found

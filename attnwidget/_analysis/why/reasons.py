@@ -81,7 +81,7 @@ def pair(
     named = {name: Dictionary.read(name, given) for name, given in (features or {}).items()}
     if named and isinstance(against, str):
         raise ValueError("features= names the features of one pair: give against=None or the position of a key")
-    own, index, group = PartIndex(ways.layers), PartIndex(ways.layers), _group(att, head)
+    own, index, group = PartIndex(ways), PartIndex(ways), _group(att, head)
     queries, numbers = _stacked(_vectors(att, ways, "q", head, batch, query, own, named))
     q_parts = [own.parts[i] for i in numbers]
     keys, numbers = _stacked(_vectors(att, ways, "k", head, batch, key, index, named))
@@ -99,7 +99,7 @@ def pair(
         keep = weights.nonzero()[:, 0]
         subtracted = float((_all(att, "k", batch, group)[keep] @ given) @ weights[keep]) * att.scale
     k_parts = [index.parts[i] for i in numbers]
-    rows, columns = ordered(q_parts), ordered(k_parts)
+    rows, columns = ordered(q_parts, own.times), ordered(k_parts, index.times)
     terms = terms[rows][:, columns]
     found = Why(
         layer_names(ways.layers)[ways.name].label,
@@ -128,7 +128,7 @@ def row(att: AttentionBase, query: int, *, batch: int = 0, head: int = 0) -> Gen
     if asked in ways.answers:
         known: WhyRow = ways.answers[asked]
         return known
-    index, K = PartIndex(ways.layers), att.shape.K
+    index, K = PartIndex(ways), att.shape.K
     given = _given(att, "q", batch, head, query)
     found: dict[int, Tensor] = {}
     done = 0
@@ -230,7 +230,7 @@ def composing(
     if asked in ways.answers:
         known: Composition = ways.answers[asked]
         return known
-    index = PartIndex(ways.layers)
+    index = PartIndex(ways)
     heads: list[tuple[int, int]] = []
     found: list[dict[int, Tensor]] = []  # of each layer: (3, heads) by part
     noises: list[Tensor] = []  # of each layer: (heads,)
@@ -243,7 +243,7 @@ def composing(
         of_layer, noise = yield from _after(steps, done, len(layers))
         found.append(of_layer)
         noises.append(noise)
-    order = ordered(index.parts)
+    order = ordered(index.parts, index.times)
     sums = torch.zeros(len(heads), 3, len(order), dtype=torch.float64, device="cpu")
     first = 0
     for att, by_part in zip(layers, found, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._utils.indexing import as_index
 from ..effect import fixed
 from .contrasts import NO_WEIGHT, NoMean, check_against, compared_with
-from .parts import StreamPart
+from .part_names import StreamPart, told_apart
 from .sentences import because, leading_parts, sum_of
 
 SIDES = ("query", "key", "value")
@@ -60,6 +60,11 @@ class Why:
     weight: float
     words: tuple[str, ...] = ()
     subtracted: float | None = None
+
+    def __post_init__(self) -> None:
+        queries, keys = told_apart(self.query_parts, self.key_parts)
+        object.__setattr__(self, "query_parts", queries)
+        object.__setattr__(self, "key_parts", keys)
 
     @property
     def by_key(self) -> Tensor:
@@ -181,6 +186,9 @@ class WhyRow:
         apart = everything - zero
         return replace(self, terms=apart[:-1], scores=apart[-1], against=against, subtracted=zero[-1].clone())
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", told_apart(self.parts)[0])
+
     def against_mean(self) -> Tensor:
         """Return the terms less their mean under the row's weights, (parts, keys)."""
         return self.compared("mean").terms
@@ -287,6 +295,9 @@ class Composition:
     names: tuple[str, ...]
     queries: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", told_apart(self.parts)[0])
+
     @property
     def edges(self) -> list[Edge]:
         """All edges, by head, side and part; those of 0 are left out."""
@@ -341,13 +352,19 @@ class Composition:
         return sorted(found, key=lambda one: -abs(one.share))
 
 
-def ordered(parts: Sequence[StreamPart]) -> list[int]:
-    """Return the numbers of parts in the order of the stream: embeddings, then layer by layer."""
+def ordered(parts: Sequence[StreamPart], times: Mapping[Any, int] | None = None) -> list[int]:
+    """Return the numbers of parts in the order of the stream: embeddings, then layer by layer.
 
-    def place(i: int) -> tuple[int, int, int, int]:
+    Args:
+        parts: the parts.
+        times: when each was written, by its kind, module and head; see `PartIndex.times`.
+    """
+
+    def place(i: int) -> tuple[int, int, int, int, int]:
         part = parts[i]
-        kinds = {"head": 0, "attention": 0, "bias": 1, "MLP": 2}
+        kinds = {"head": 0, "attention": 0, "bias": 1, "MLP": 2, "module": 2}
         layer = -1 if part.layer is None and part.kind != "bias" else part.layer if part.layer is not None else 10**6
-        return layer, kinds.get(part.kind, 0), part.head or 0, i
+        time = (times or {}).get((part.kind, part.module), 0)
+        return layer, kinds.get(part.kind, 0), part.head or 0, time, i
 
     return sorted(range(len(parts)), key=place)

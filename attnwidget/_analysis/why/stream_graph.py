@@ -8,6 +8,7 @@ backward.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,31 +23,54 @@ class NotLinear(ValueError):
     """A way from the residual stream that is not linear, or cannot be followed; the message says where."""
 
 
+WriterKey = tuple[str, str, int]
+
+
 @dataclass(eq=False)
 class Writer:
     """What wrote into the residual stream.
 
     Attributes:
-        kind: "head" for the outputs of an attention's heads, side by side; "attention" for an attention as a whole.
-        module: its module's name, or its parameter's.
+        kind: "head" for the outputs of an attention's heads, side by side; "attention" for an attention as a whole;
+            "writer" for any other module or function.
+        module: its module's name, or its parameter's; of a function that no module returned, where it ran.
         layer: the number of attention records before it, in this forward pass.
         record: the name of its attention record.
+        names: of all modules that returned exactly what it wrote.
+        turn: how often this module wrote before, in this forward pass.
+        function: the last function of torch that made it; "" if a module returned it.
+        mlp: 2 if its name or its class says that it is an MLP, 1 if it computes as one, else 0.
+        attended: whether it depends on what an attention wrote.
     """
 
     kind: WriterKind
     module: str
     layer: int = 0
     record: str | None = None
-    names: list[str] = field(default_factory=list)  # of all modules that returned it
+    names: list[str] = field(default_factory=list)
+    turn: int = 0
+    function: str = ""
+    mlp: int = 0
+    attended: bool = False
+
+    @property
+    def key(self) -> WriterKey:
+        """What tells it from other writers of a forward pass; all inputs are one."""
+        return (self.kind, "", 0) if self.kind == "input" else (self.kind, self.module, self.turn)
 
 
 class Node:
-    """A tensor on the way; `shape` is its shape in the model."""
+    """A tensor on the way.
 
-    __slots__ = ("shape",)
+    Attributes:
+        shape: its shape in the model.
+        attended: whether it depends on what an attention wrote.
+    """
 
-    def __init__(self, shape: Sequence[int]) -> None:
-        self.shape = tuple(shape)
+    __slots__ = ("attended", "shape")
+
+    def __init__(self, shape: Sequence[int], *, attended: bool = False) -> None:
+        self.shape, self.attended = tuple(shape), attended
 
 
 class StreamSource(Node):
@@ -71,7 +95,7 @@ class StreamSource(Node):
         lookup: tuple[Tensor, Tensor] | None = None,
         why_missing: str = "",
     ) -> None:
-        super().__init__(shape)
+        super().__init__(shape, attended=writer.kind in ("head", "attention") or writer.attended)
         self.values, self.writer, self.heads_axis, self.lookup = values, writer, heads_axis, lookup
         self.why_missing = why_missing
         self.version = version_of(values if lookup is None else lookup[1])
@@ -106,13 +130,14 @@ class StreamStep(Node):
         shape: of the result.
         parent: what it reads.
         how: the step: see `linear_steps`.
+        module: the name of the module in which it was made.
     """
 
-    __slots__ = ("how", "parent")
+    __slots__ = ("how", "module", "parent")
 
-    def __init__(self, shape: Sequence[int], parent: Node, how: Any) -> None:
-        super().__init__(shape)
-        self.parent, self.how = parent, how
+    def __init__(self, shape: Sequence[int], parent: Node, how: Any, module: str = "") -> None:
+        super().__init__(shape, attended=parent.attended)
+        self.parent, self.how, self.module = parent, how, module
 
 
 class Sum(Node):
@@ -121,7 +146,7 @@ class Sum(Node):
     __slots__ = ("parents",)
 
     def __init__(self, shape: Sequence[int], parents: Sequence[Node]) -> None:
-        super().__init__(shape)
+        super().__init__(shape, attended=any(one.attended for one in parents))
         self.parents = tuple(parents)
 
 
@@ -131,33 +156,97 @@ class Join(Node):
     __slots__ = ("axis", "parents")
 
     def __init__(self, shape: Sequence[int], parents: Sequence[Node], axis: int) -> None:
-        super().__init__(shape)
+        super().__init__(shape, attended=any(one.attended for one in parents))
         self.parents, self.axis = tuple(parents), axis
 
 
+class Moved(Node):
+    """Positions of one or several tensors in another order, such as a tensor after an assignment to some positions.
+
+    Args:
+        shape: of the result.
+        parents: what it is made from.
+        axis: of the positions, in the result and in the parents; None if all stay at their positions.
+        owner: the number of the parent of each position, −1 for none; of the shape of the result without its last
+            axis, with 1 where it is the same along an axis.
+        index: the position there, of the same shape.
+    """
+
+    __slots__ = ("axis", "index", "owner", "parents")
+
+    def __init__(
+        self, shape: Sequence[int], parents: Sequence[Node], axis: int | None, owner: Tensor, index: Tensor
+    ) -> None:
+        super().__init__(shape, attended=any(one.attended for one in parents))
+        self.parents, self.axis, self.owner, self.index = tuple(parents), axis, owner, index
+
+
+class Beginning(Node):
+    """A tensor that no attention had a part in, at which the stream begins once an attention reads it.
+
+    Args:
+        x: the tensor.
+        lost: how it was made.
+    """
+
+    __slots__ = ("_x", "lost", "source", "version")
+
+    def __init__(self, x: Tensor, lost: Lost) -> None:
+        super().__init__(x.shape)
+        self._x, self.lost, self.version = weakref.ref(x), lost, version_of(x)
+        self.source: StreamSource | None = None
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The tensor; None if it is gone or was changed."""
+        x = self._x()
+        return None if x is None or version_of(x) != self.version else x
+
+
 class Lost(Node):
-    """A tensor that depends on the stream in a way that is not linear.
+    """A tensor that depends on the stream in a way that is not linear, or in an unknown one.
 
     Args:
         shape: of the tensor.
-        by: the function that made it.
-        module: the name of the module in which it was made.
+        by: the function that ended the way.
+        module: the name of the module in which it ran.
+        attended: whether the tensor depends on what an attention wrote.
+        trail: the functions since, and the modules that returned it; see `sources.trails`.
+        why: the reason, if it is another one than a function that is not linear.
     """
 
-    __slots__ = ("by", "module", "names")
+    __slots__ = ("begins_at", "by", "module", "names", "trail", "way", "why")
 
-    def __init__(self, shape: Sequence[int], by: str, module: str) -> None:
-        super().__init__(shape)
-        self.by, self.module = by, module
-        self.names: list[str] = []
+    def __init__(
+        self, shape: Sequence[int], by: str, module: str, *, attended: bool = True, trail: Any = None, why: str = ""
+    ) -> None:
+        super().__init__(shape, attended=attended)
+        self.by, self.module, self.trail, self.why = by, module, trail, why
+        self.names: list[str] = []  # of all modules that returned it
+        self.way: Node | None = None  # the way to it, if the stream begins at `begins_at`
+        self.begins_at: Beginning | None = None
 
     def refusal(self) -> NotLinear:
         """Return the error for a way that passes it."""
-        return NotLinear(
-            f"the way from the residual stream cannot be followed through {self.by} in module {self.module!r}, "
-            f"because it is not a linear map there (a gate, a convolution or another function): the score cannot be "
-            f"split into parts"
-        )
+        return not_followed(self.by, self.module, self.why)
+
+
+NOT_A_MAP = "it is not a linear map there (a gate, a convolution or another function)"
+
+
+def not_followed(by: str, module: str, why: str = "") -> NotLinear:
+    """Return the error for a way that ends at a function.
+
+    Args:
+        by: the function.
+        module: the name of its module; "" for the model itself.
+        why: the reason.
+    """
+    where = f"module {module!r}" if module else "the model itself"
+    return NotLinear(
+        f"the way from the residual stream cannot be followed through {by} in {where}, because {why or NOT_A_MAP}: the "
+        f"score cannot be split into parts"
+    )
 
 
 def version_of(x: Any) -> int | None:
@@ -169,7 +258,9 @@ def parents_of(node: Node) -> tuple[Node, ...]:
     """Return the tensors that a tensor is made from."""
     if isinstance(node, StreamStep):
         return (node.parent,)
-    return node.parents if isinstance(node, Sum | Join) else ()
+    if isinstance(node, Beginning):
+        return () if node.source is None else (node.source,)
+    return node.parents if isinstance(node, Sum | Join | Moved) else ()
 
 
 def in_order(node: Node, enters: Callable[[Node], bool] = lambda node: True) -> list[Node]:
@@ -193,6 +284,27 @@ def in_order(node: Node, enters: Callable[[Node], bool] = lambda node: True) -> 
         waiting.append((one, True))
         if enters(one):
             waiting += [(parent, False) for parent in reversed(parents_of(one))]
+    return found
+
+
+def plain_numbers(x: Tensor) -> Tensor:
+    """Return a tensor's numbers; those of a compressed tensor, such as quantized weights, are unpacked.
+
+    Raises:
+        NotLinear: they cannot be unpacked.
+    """
+    if type(x) in (Tensor, torch.nn.Parameter, torch.nn.Buffer) or not hasattr(type(x), "__tensor_flatten__"):
+        return x
+    kind = type(x).__name__
+    if not hasattr(x, "dequantize"):
+        raise NotLinear(f"weights of the type {kind} cannot be unpacked, so the score cannot be split into parts")
+    try:
+        found: Tensor = x.dequantize()
+    except Exception as error:
+        raise NotLinear(
+            f"weights of the type {kind} could not be unpacked ({type(error).__name__}), so the score cannot be split "
+            f"into parts"
+        ) from error
     return found
 
 

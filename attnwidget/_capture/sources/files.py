@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._analysis.why.parts import StreamPart
+from ..._analysis.why.part_names import StreamPart
 from ..._analysis.why.pullback import Bundle
 from ..._analysis.why.results import Composition, Why, WhyRow
 from ..._analysis.why.stream_graph import NotLinear
@@ -35,6 +35,11 @@ class SavedSources:
     real: Tensor | None = None
     dtypes: frozenset[torch.dtype] = frozenset()
 
+    @property
+    def writers(self) -> list[Any]:
+        """Nothing: no part is computed."""
+        return []
+
     def bundles(
         self, side: str, heads: Sequence[int], batch: int, positions: Tensor, cuts: Sequence[str] = ()
     ) -> Iterator[Bundle]:
@@ -43,7 +48,8 @@ class SavedSources:
         Raises:
             NotLinear: always.
         """
-        raise NotLinear(NOT_SAVED.format(f"{len(self.answers)} of them"))
+        about = sum(asked[0] != "composition" for asked in self.answers)
+        raise NotLinear(NOT_SAVED.format(f"{about or 'none'} of them"))
 
 
 def entry_of_sources(att: Attention, add: Callable[[Tensor], str]) -> dict[str, Any] | None:

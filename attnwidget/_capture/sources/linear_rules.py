@@ -7,19 +7,22 @@ result's place on the way; None if the function is not linear there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..._analysis.why.linear_steps import Assigned, Center, Matrix, Times, View
-from ..._analysis.why.stream_graph import Join, Lost, Node, StreamSource, StreamStep, Sum, Writer, in_order
+from ..._analysis.why.linear_steps import Center, Matrix, Times, View
+from ..._analysis.why.stream_graph import Join, Lost, Node, StreamSource, StreamStep, Sum, Writer
+from .origins import Origin, kind_of, memory_of
 
 PROPERTY: Any = torch._C.TensorBase  # whose properties torch's modes see as functions
 SAME = {
     *(Tensor.contiguous, Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.type_as),
     *(Tensor.type, Tensor.clone, torch.clone, Tensor.detach, Tensor.cpu, Tensor.cuda, Tensor.requires_grad_),
+    *(torch.detach, PROPERTY.data.__get__),
 }
 VIEWS = {
     *(Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unflatten, Tensor.unsqueeze, Tensor.squeeze),
@@ -48,11 +51,13 @@ MULTIPLY = {
 }
 DIVIDE = {torch.div, torch.true_divide, Tensor.div, Tensor.div_, Tensor.__truediv__, Tensor.__itruediv__}
 NEGATE = {torch.neg, Tensor.neg, Tensor.__neg__}
-JOIN = {torch.cat, torch.concat}
+JOIN = {torch.cat, torch.concat, torch.concatenate}
 PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm}
 MEAN = {torch.mean, Tensor.mean}
 DROP = {F.dropout, torch.dropout}
-BEGINS = 16  # tensors on the way before the first layer, at most
+NORMS = {F.layer_norm, F.rms_norm, F.normalize}
+MATRICES = {F.linear, torch.addmm, *PRODUCT}
+SCALES = {*SAME, *VIEWS, *PARTS, *ADD, *SUBTRACT, *MULTIPLY, *DIVIDE, *NEGATE, *DROP, *NORMS}
 
 
 class LinearRules:
@@ -60,6 +65,7 @@ class LinearRules:
 
     def __init__(self) -> None:
         self._parameters: dict[int, str] = {}  # names of the model's parameters and buffers, by their memory
+        self._has_left = ""  # the function by which numbers that depend on an attention have left torch
         self._rules: dict[Any, Callable[..., Any]] = {
             **dict.fromkeys(SAME, self._same),
             **dict.fromkeys(VIEWS, self._view),
@@ -74,7 +80,8 @@ class LinearRules:
             **dict.fromkeys(MEAN, self._mean),
             **dict.fromkeys(DROP, self._drop),
             torch.stack: self._stack,
-            Tensor.copy_: self._copy,
+            **dict.fromkeys((torch.lerp, Tensor.lerp, Tensor.lerp_), self._mixture),
+            **dict.fromkeys((torch.addcmul, Tensor.addcmul, Tensor.addcmul_), self._plus_product),
             torch.rsub: self._rsub,
             Tensor.__rsub__: self._rsub,
             torch.addmm: self._addmm,
@@ -90,8 +97,15 @@ class LinearRules:
         """The name of the module that runs."""
         raise NotImplementedError
 
-    def _layer(self) -> int:
-        """Return how many attentions have run."""
+    def _step(self, shape: Any, parent: Node, how: Any) -> StreamStep:
+        return StreamStep(shape, parent, how, self._module)
+
+    def _writer(self, kind: Any, module: str, **how: Any) -> Writer:
+        """Return a writer, and note it for the names of parts."""
+        raise NotImplementedError
+
+    def _origin(self, x: Any) -> Origin | None:
+        """Return what a tensor is made of that does not depend on the stream; None if that is not known."""
         raise NotImplementedError
 
     def _node(self, x: Any) -> Node | None:
@@ -107,19 +121,8 @@ class LinearRules:
         raise NotImplementedError
 
     def _bias(self, x: Tensor) -> StreamSource:
-        writer = Writer("bias", self._parameters.get(x.data_ptr(), self._module), self._layer())
-        return StreamSource(x.shape, x.detach(), writer)
-
-    def _assigned(self, x: Tensor, index: Any, value: Any, known: KnownTensors) -> Node | None:
-        """Return a tensor after an assignment to a part of it; the rest of a new tensor does not count."""
-        node, before = known.of(value), known.of(x)
-        if begins(before) and not _is_assigned(before):
-            return None
-        plain = all(one is None or one is Ellipsis or isinstance(one, slice | int) for one in _as_tuple(index))
-        if not plain or not is_on_way(node) or not _is_assigned(before):
-            return Lost(x.shape, "an assignment to a part of a tensor", self._module)
-        put = StreamStep(x.shape, spread(node, x[index].shape), Assigned(index))
-        return put if before is None else Sum(x.shape, [before, put])
+        name = self._parameters.get(memory_of(x))
+        return StreamSource(x.shape, x.detach(), self._writer("bias", self._module if name is None else name))
 
     def _same(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node = known.of(args[0])
@@ -132,33 +135,62 @@ class LinearRules:
 
     def _view(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node = known.of(args[0])
-        return StreamStep(result.shape, node, View(func, args[1:], kwargs)) if is_on_way(node) else None
+        return self._step(result.shape, node, View(func, args[1:], kwargs)) if is_on_way(node) else None
 
     def _parts(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node = known.of(args[0])
         if not is_on_way(node):
             return None
-        return [StreamStep(x.shape, node, View(func, args[1:], kwargs, i)) for i, x in enumerate(result)]
+        return [self._step(x.shape, node, View(func, args[1:], kwargs, i)) for i, x in enumerate(result)]
 
     def _add(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
-        return self._sum(result, args[0], other, known) if kwargs.get("alpha", 1) == 1 and len(args) < 3 else None
+        return self._sum(result, args[0], other, known, kwargs.get("alpha", 1)) if len(args) < 3 else None
 
     def _subtract(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
-        return self._sum(result, args[0], other, known, sign=-1.0) if kwargs.get("alpha", 1) == 1 else None
+        return self._sum(result, args[0], other, known, -kwargs.get("alpha", 1))
 
     def _rsub(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
-        return self._sum(result, other, args[0], known, sign=-1.0) if kwargs.get("alpha", 1) == 1 else None
+        return self._sum(result, other, args[0], known, -1) if kwargs.get("alpha", 1) == 1 else None
+
+    def _mixture(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
+        """Note x + w · (y − x)."""
+        x, y, weight = (*args, kwargs.get("weight"))[:3]
+        if not any(is_on_way(known.of(one)) for one in (x, y)) or known.of(weight) is not None:
+            return None
+        if isinstance(weight, Tensor) and self._origin(weight) is None:
+            return None
+        return self._weighted(result, ((x, 1 - weight), (y, weight)), known)
+
+    def _plus_product(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
+        """Note x + value · y · factor."""
+        x, y, factor = args[:3]
+        if known.of(y) is None and known.of(factor) is not None:
+            y, factor = factor, y
+        if not is_on_way(known.of(x)) or known.of(factor) is not None or self._origin(factor) is None:
+            return None
+        return self._weighted(result, ((x, 1.0), (y, factor * kwargs.get("value", 1))), known)
+
+    def _weighted(self, result: Tensor, terms: Any, known: KnownTensors) -> Node:
+        parts = []
+        for x, factor in terms:
+            given = known.before if x is result and known.before is not None else x
+            node = spread(self._written(given, known.of(x)), result.shape)
+            is_one = not isinstance(factor, Tensor) and factor == 1
+            parts.append(node if is_one else self._step(result.shape, node, Times(factor)))
+        return Sum(result.shape, parts)
 
     def _sum(self, result: Tensor, one: Any, other: Any, known: KnownTensors, sign: float = 1.0) -> Node | None:
         nodes = known.of(one), known.of(other)
-        begins = result.ndim in (2, 3) and any(
-            isinstance(x, Tensor) and x.ndim > 1 and x.data_ptr() in self._parameters for x in (one, other)
+        begins = (
+            result.ndim in (2, 3)
+            and not known.lost
+            and any(isinstance(x, Tensor) and x.ndim > 1 and memory_of(x) in self._parameters for x in (one, other))
         )  # a learned table of positions is added to the input
         is_bias = result.ndim > 3 and not all(
-            is_on_way(node) or (isinstance(x, Tensor) and x.data_ptr() in self._parameters)
+            is_on_way(node) or (isinstance(x, Tensor) and memory_of(x) in self._parameters)
             for x, node in zip((one, other), nodes, strict=True)
         )
         if is_bias or not (begins or any(map(is_on_way, nodes))):
@@ -166,12 +198,23 @@ class LinearRules:
         parts: list[Node] = []
         for x, node in zip((one, other), nodes, strict=True):
             if not isinstance(x, Tensor):
-                x = torch.full((1,), float(x), dtype=result.dtype, device=result.device)
+                if x == 0:
+                    continue
+                if self._has_left:
+                    return None  # the number may depend on the stream
+                x, node = self._constant(x, result)
             given = known.before if x is result and known.before is not None else x
             parts.append(spread(self._written(given, node), result.shape))
-        if sign != 1:
-            parts[1] = StreamStep(result.shape, parts[1], Times(sign))
+        if sign != 1 and len(parts) == 2:
+            parts[1] = self._step(result.shape, parts[1], Times(sign))
+        elif sign != 1 and not isinstance(one, Tensor):
+            parts[0] = self._step(result.shape, parts[0], Times(sign))
         return Sum(result.shape, parts)
+
+    def _constant(self, number: Any, like: Tensor) -> tuple[Tensor, Node]:
+        """Return a number of Python that is added, as a tensor and as a source."""
+        x = torch.full((1,), float(number), dtype=like.dtype, device=like.device)
+        return x, StreamSource(x.shape, x, self._writer("parameter", f"{self._module}.constant".lstrip(".")))
 
     def _multiply(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else kwargs.get("other")
@@ -188,24 +231,29 @@ class LinearRules:
         if not is_on_way(node) or is_on_way(factor):
             return None
         if not isinstance(other, Tensor):
-            return StreamStep(result.shape, node, Times(float(other), divides=divides))
+            return self._step(result.shape, node, Times(float(other), divides=divides))
+        if factor is None and self._origin(other) is None:
+            return None  # it may depend on the stream
         is_scale = other.ndim == 0 or other.shape[-1] == 1 < result.shape[-1]
-        if factor is not None and not is_scale:
+        if factor is not None and not (is_scale and factor.trail is not None and factor.trail.is_norm):
             return None  # a gate
-        return StreamStep(
-            result.shape, spread(node, result.shape), Times(other, divides=divides, is_norm=factor is not None)
-        )
+        how = Times(other, divides=divides, is_norm=factor is not None)
+        return self._step(result.shape, spread(node, result.shape), how)
 
     def _negate(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node = known.of(args[0])
-        return StreamStep(result.shape, node, Times(-1.0)) if is_on_way(node) else None
+        return self._step(result.shape, node, Times(-1.0)) if is_on_way(node) else None
 
     def _joined(self, shape: Any, given: Any, known: KnownTensors, axis: int, shape_of: Any = None) -> Node | None:
         given = [x for x in given if x.numel()]
         nodes = [known.of(x) for x in given]
         if not any(map(is_on_way, nodes)):
             return None
-        parts = [node if node is not None else self._written(x, node) for x, node in zip(given, nodes, strict=True)]
+        joins_positions = axis % len(shape) != len(shape) - 1 and len(shape) <= 3
+        parts = [
+            self._written(x, node) if node is None or (joins_positions and isinstance(node, Lost)) else node
+            for x, node in zip(given, nodes, strict=True)
+        ]
         if shape_of is not None:
             parts = [
                 StreamStep(shape_of(x), node, View(torch.unsqueeze, (axis,)))
@@ -222,23 +270,12 @@ class LinearRules:
         given = args[0] if args else kwargs["tensors"]
         return self._joined(result.shape, given, known, axis, lambda x: x.unsqueeze(axis).shape)
 
-    def _copy(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
-        """Note an assignment to a part of a tensor by way of a view of it."""
-        view, value, base = args[0], args[1], args[0]._base
-        node = known.of(value)
-        if base is not None:
-            index = _part_of(base, view)
-            known.adds(base, self._node(base))
-            found = None if index is None else self._assigned(base, index, value, known)
-            self._set(base, found or Lost(base.shape, "copy_", self._module))
-        return spread(node, result.shape) if is_on_way(node) else None
-
     def _mean(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         node, x = known.of(args[0]), args[0]
         axes = kwargs.get("dim", args[1] if len(args) > 1 else None)
         axes = axes[0] if isinstance(axes, tuple | list) and len(axes) == 1 else axes
         is_last = isinstance(axes, int) and axes % x.ndim == x.ndim - 1 and result.ndim == x.ndim
-        return StreamStep(result.shape, node, Center(only_mean=True)) if is_on_way(node) and is_last else None
+        return self._step(result.shape, node, Center(only_mean=True)) if is_on_way(node) and is_last else None
 
     def _begun(self, x: Tensor, known: KnownTensors) -> Node | None:
         """Return a tensor as part of the stream; one that no function on the way has made begins it."""
@@ -257,7 +294,7 @@ class LinearRules:
         node = None if known.of(weight) is not None or weight.ndim != 2 else self._begun(x, known)
         if node is None:
             return None
-        return self._plus(StreamStep(result.shape, node, Matrix(weight)), bias)
+        return self._plus(self._step(result.shape, node, Matrix(weight)), bias)
 
     def _plus(self, node: Node, bias: Any) -> Node:
         return node if bias is None else Sum(node.shape, [node, self._bias(bias).spread(node.shape)])
@@ -265,16 +302,22 @@ class LinearRules:
     def _product(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         other = args[1] if len(args) > 1 else next(iter(kwargs.values()))
         is_map = is_on_way(known.of(args[0])) and args[0].ndim > 1
+        if is_map and known.of(other) is None and self._origin(other) is None:
+            return None  # it may depend on the stream
         return self._mapped(result, args[0], other.mT, None, known) if is_map and other.ndim == 2 else None
 
     def _addmm(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         return None if kwargs else self._mapped(result, args[1], args[2].mT, args[0], known)
 
     def _embedding(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
+        ids = args[0] if args else kwargs["input"]
         weight = args[1] if len(args) > 1 else kwargs["weight"]
-        name = self._parameters.get(weight.data_ptr(), self._module)
-        writer = Writer(kind_of(name, "token"), name, self._layer())
-        return StreamSource(result.shape, None, writer, lookup=(args[0].clone(), weight))
+        if known.of(ids) is not None or known.of(weight) is not None:
+            return None  # the stream has decided which rows
+        name, origin = self._parameters.get(memory_of(weight)), self._origin(ids)
+        name = self._module if name is None else name
+        kind = kind_of(name, "position" if origin is not None and origin.counts else "token")
+        return StreamSource(result.shape, None, self._writer(kind, name), lookup=(ids.clone(), weight))
 
     def _layer_norm(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:
         x, shape, weight, bias, eps = _norm_arguments(args, kwargs, ("weight", "bias", "eps"), (None, None, 1e-5))
@@ -317,14 +360,27 @@ class KnownTensors:
 
     def __init__(self, nodes: list[tuple[Tensor, Node | None]]) -> None:
         self._nodes = {id(x): node for x, node in nodes}
+        self.is_plain = not nodes  # nothing on the way, and no rule
         self.any = any(node is not None for _, node in nodes)
         self.before: Tensor | None = None  # the first tensor, if the function changes it and it is not on the way
-        self.first_lost = next((node for _, node in nodes if isinstance(node, Lost)), None)
+        self.versions: list[tuple[Tensor, int | None]] = []
+        self.lost = [node for node in dict.fromkeys(node for _, node in nodes) if isinstance(node, Lost)]
+        self.attended = any(node is not None and node.attended for _, node in nodes)
 
     @property
-    def only_begins(self) -> bool:
-        """Whether those on the way are made of embeddings and inputs alone."""
-        return all(node is None or begins(node) for node in self._nodes.values())
+    def nodes(self) -> list[Node]:
+        """All that are known."""
+        return [node for node in self._nodes.values() if node is not None]
+
+    @property
+    def count(self) -> int:
+        """How many tensors are known."""
+        return len(self.nodes)
+
+    @property
+    def begins_at(self) -> Any:
+        """The tensor at which the stream may begin."""
+        return next((one.begins_at for one in self.lost if one.begins_at is not None), None)
 
     def adds(self, x: Tensor, node: Node | None) -> None:
         """Add a tensor that is not an argument."""
@@ -334,57 +390,37 @@ class KnownTensors:
         """Return what is known about an argument; None for nothing."""
         return self._nodes.get(id(x))
 
+    def beginning(self) -> KnownTensors | None:
+        """Return the same with ways to the tensors that have none, as if the stream began at what they are made from.
+
+        What is made of such a tensor as the scale of a norm stays without a way. None: the stream cannot begin there.
+        """
+        first = next((one for one in self.lost if one.begins_at is self.begins_at), None)
+        if first is None or first.begins_at is None:
+            return None
+        nodes: dict[int, Node | None] = {}
+        for key, node in self._nodes.items():
+            if not isinstance(node, Lost) or node.begins_at is first.begins_at:
+                nodes[key] = node.way if isinstance(node, Lost) else node
+            elif node.trail is not None and first.trail is not None and node.shape[-1:] == (1,):
+                made = tuple(name for name in node.trail.made if name not in first.trail.made)
+                nodes[key] = Lost(node.shape, node.by, node.module, trail=replace(node.trail, made=made or ("?",)))
+            else:
+                return None
+        found = KnownTensors([])
+        found._nodes, found.any, found.before = nodes, True, self.before
+        return found
+
 
 def is_on_way(node: Any) -> bool:
     """Return whether a tensor is a linear function of sources."""
     return node is not None and not isinstance(node, Lost)
 
 
-def begins(node: Any) -> bool:
-    """Return whether a tensor is made of embeddings and inputs alone."""
-    if node is None or isinstance(node, Lost):
-        return False
-    found = in_order(node)
-    return len(found) < BEGINS and not any(
-        isinstance(one, StreamSource) and one.writer.kind in ("head", "attention", "writer") for one in found
-    )
-
-
-def _is_assigned(node: Any) -> bool:
-    """Return whether a tensor is new, or has only parts that were assigned to it."""
-    if isinstance(node, Sum):
-        return all(map(_is_assigned, node.parents))
-    return node is None or (isinstance(node, StreamStep) and isinstance(node.how, Assigned))
-
-
-def _part_of(base: Tensor, view: Tensor) -> tuple[slice, ...] | None:
-    """Return the index of a view with the same axes; None if it has others."""
-    if base.ndim != view.ndim or base.stride() != view.stride():
-        return None
-    rest, found = int(view.storage_offset()) - int(base.storage_offset()), [slice(None)] * base.ndim
-    strides = [int(one) for one in base.stride()]
-    for axis in sorted(range(base.ndim), key=lambda axis: -strides[axis]):
-        start, rest = divmod(rest, max(1, strides[axis]))
-        found[axis] = slice(start, start + view.shape[axis])
-    return tuple(found)
-
-
-def _as_tuple(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
-
-
 def _norm_arguments(args: Any, kwargs: Any, names: Any, usual: Any) -> list[Any]:
     given = dict(zip(("input", "normalized_shape", *names), args, strict=False)) | kwargs
     defaults = dict(zip(names, usual, strict=True))
     return [given.get(name, defaults.get(name)) for name in ("input", "normalized_shape", *names)]
-
-
-def kind_of(name: str, otherwise: Any) -> Any:
-    """Return the kind of an embedding or a parameter, by its name."""
-    own = name.lower()
-    if "type" in own or "segment" in own:
-        return "type"
-    return "position" if "pos" in own or "wpe" in own.split(".") else otherwise
 
 
 def spread(node: Node, shape: Any) -> Node:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._analysis.why.pullback import Bundle, Cut, bundles_of
-from ..._analysis.why.stream_graph import NotLinear
+from ..._analysis.why.stream_graph import NotLinear, Writer
 from ..call.lineage import ENDED, RecordedCall
 from .stream_tape import NOT_READ, StreamFacts
 
@@ -61,6 +61,11 @@ class RecordSources:
     def dtypes(self) -> set[torch.dtype]:
         """The dtypes of the tensors on the ways."""
         return set().union(*(stream.dtypes for stream in self.streams))
+
+    @property
+    def writers(self) -> list[tuple[Writer, list[str]]]:
+        """What wrote into the residual stream, with the records of its forward pass in the order of their calls."""
+        return [(writer, [*stream.layers]) for stream in self.streams for writer in stream.writers.values()]
 
     def _stream(self, call: RecordedCall) -> StreamFacts:
         found: StreamFacts | None = call.step.stream

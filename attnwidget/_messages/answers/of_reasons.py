@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._analysis.why.contrasts import NoMean, compared_with
-from ..._analysis.why.parts import StreamPart
+from ..._analysis.why.part_names import StreamPart
 from ..._analysis.why.reasons import composing, pair, row, sources_of
 from ..._analysis.why.results import SIDES, Composition, Why, WhyRow
 from ..._analysis.why.sentences import WEIGHTED, leading_parts
