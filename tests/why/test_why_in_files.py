@@ -151,5 +151,5 @@ def test_answers_that_are_not_finite_stay_out_of_a_file(cap: Capture, tmp_path: 
     found = cap.why(layer=1, head=1, query=8, key=3)
     cap.attention[1].sources.answers["pair", 0, 1, 8, 3, None] = replace(found, weight=float("nan"))
     cap.save(tmp_path / "run.safetensors")
-    with pytest.raises(ValueError, match="0 of them about this layer"):
+    with pytest.raises(ValueError, match="none of them about this layer"):
         Capture.load(tmp_path / "run.safetensors").why(1, 1, 8, 3)

@@ -105,33 +105,34 @@ def told_apart(*sides: Iterable[StreamPart]) -> list[tuple[StreamPart, ...]]:
         sides: the parts of the query and those of the key, which may be the same.
     """
     given = [tuple(parts) for parts in sides]
-    own = {_key(part): part for parts in given for part in parts}
-    apart = sum(len(parts) for parts in given) - len({(i, _key(one)) for i, parts in enumerate(given) for one in parts})
-    if not apart and len({part.label for part in own.values()}) == len(own):
-        return given
-    several = [one for parts in given for one in parts] if apart else [*own.values()]
-    alternatives = [
-        (
-            (part.label, f"{part.label} of {short_name(part.module)}", f"{part.label} of {part.module}"),
-            int(part.head is not None),
-        )
-        if part.kind in EMBEDDINGS
-        else ((part.label, short_name(part.module), part.module), int(part.head is not None))
-        for part in several
+    seen: dict[str, StreamPart] = {}
+    places = [
+        (part.module, part.head) for parts in given for part in parts for part in [seen.setdefault(part.label, part)]
     ]
-    labels = distinct(alternatives)
-    if apart:
-        named = iter(labels)
-        return [tuple(replace(part, label=next(named)) for part in parts) for parts in given]
-    by_key = dict(zip(own, labels, strict=True))
-    return [tuple(replace(part, label=by_key[_key(part)]) for part in parts) for parts in given]
+    wanted = [(part.module, part.head) for parts in given for part in parts]
+    if places == wanted and all(len({part.label for part in parts}) == len(parts) for parts in given):
+        return given
+    own = {(part.kind, part.module, part.head): part for parts in given for part in parts}
+    labels = distinct([(_alternatives(part), int(part.head is not None)) for part in own.values()])
+    names = dict(zip(own, labels, strict=True))
+    found = [tuple(replace(part, label=names[part.kind, part.module, part.head]) for part in parts) for parts in given]
+    return [_counted(parts) for parts in found]
+
+
+def _alternatives(part: StreamPart) -> tuple[str, ...]:
+    short = short_name(part.module)
+    if part.kind in EMBEDDINGS:
+        return part.label, f"{part.label} of {short}", f"{part.label} of {part.module}"
+    return part.label, short, part.module
+
+
+def _counted(parts: tuple[StreamPart, ...]) -> tuple[StreamPart, ...]:
+    """Return parts with a number behind a name that an earlier one has, as only a damaged file could bring it."""
+    labels = distinct([((part.label,), 0) for part in parts])
+    return tuple(replace(part, label=label) for part, label in zip(parts, labels, strict=True))
 
 
 EMBEDDINGS = ("token", "position", "type")
-
-
-def _key(part: StreamPart) -> tuple[str, str, int | None]:
-    return part.kind, part.module, part.head
 
 
 def short_name(module: str) -> str:

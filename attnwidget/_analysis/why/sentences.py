@@ -169,7 +169,7 @@ def _adds(what: str, value: float, number: Callable[[float], str]) -> str:
 def wrote(part: StreamPart) -> str:
     """Return in words what a part is: "what head 1·4 wrote there"."""
     if part.kind == "token":
-        return "the token itself" if part.label == "token" else f"the {part.label}"
+        return f"the {part.label}" if part.label.startswith("token of ") else "the token itself"
     if part.kind in ("head", "cross head"):
         return f"what head {part.label} wrote there"
     if part.kind in ("position", "type", "input", "bias", "parameter"):

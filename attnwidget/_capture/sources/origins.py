@@ -108,8 +108,15 @@ def tensors_in(x: Any, depth: int = 4) -> Iterator[Tensor]:
 
 
 def plain_attributes(model: nn.Module) -> Iterator[Tensor]:
-    """Yield the tensors that modules keep beside their parameters and buffers."""
+    """Yield the tensors that modules and their code keep beside parameters and buffers."""
+    seen: set[int] = set()
     for module in model.modules():
         for name, x in vars(module).items():
             if not name.startswith("_"):
                 yield from tensors_in(x, 2)
+        code = getattr(type(module).forward, "__globals__", {})
+        if id(code) not in seen:
+            seen.add(id(code))
+            for x in [*code.values()]:
+                if isinstance(x, Tensor | list | tuple | dict):
+                    yield from tensors_in(x, 1)

@@ -219,7 +219,7 @@ class StreamTape(WatchingMode, MovingRules):
         known = self._before(func, args, kwargs)
         result = func(*args, **kwargs)
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            if known.is_plain:
+            if known.is_plain and func is not Tensor.__setitem__:
                 with contextlib.suppress(*WRONG):
                     for x in _tensors(result):
                         self._nodes.pop(x, None)

@@ -94,7 +94,7 @@ function height(isLevel: boolean, total: number, against: Against, other: string
 
 /** Return in words what a part is: "what head 1·4 wrote there". */
 export function wroteWords({ kind, label }: StreamPart): string {
-  if (kind === "token") return label === "token" ? "the token itself" : `the ${label}`;
+  if (kind === "token") return label.startsWith("token of ") ? `the ${label}` : "the token itself";
   if (kind === "head" || kind === "cross head") return `what head ${label} wrote there`;
   if (["position", "type", "input", "bias", "parameter"].includes(kind)) {
     return label.startsWith("the ") ? label : `the ${label}`;
