@@ -99,7 +99,7 @@ def distinct(given: Sequence[tuple[Sequence[str], int]], places: Sequence[str] |
 
 
 def told_apart(*sides: Iterable[StreamPart]) -> list[tuple[StreamPart, ...]]:
-    """Return parts of which no two have one name: the door of every result.
+    """Return parts with a name of their own each: the door of every result.
 
     Args:
         sides: the parts of the query and those of the key, which may be the same.
@@ -184,7 +184,7 @@ class _Blocks:
     attention there lies in a block with other modules that write, or in one of several that are counted.
 
     Args:
-        writers: the names of all modules that write and are no attention.
+        writers: the names of all modules that write and are not an attention.
         layers: the names of each record's layer.
     """
 

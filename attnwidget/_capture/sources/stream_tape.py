@@ -290,7 +290,7 @@ class StreamTape(WatchingMode, MovingRules):
             self._note_changes(func, result, args, known)
 
     def _note_changes(self, func: Any, result: Any, args: Any, known: KnownTensors) -> None:
-        """Note tensors that a function has changed and not returned, such as one of which it changed a view."""
+        """Note tensors that a function has changed and not returned, such as the one that its result is a view of."""
         if isinstance(result, Tensor) and args and result is args[0] and result._base is not None:
             base, index = result._base, part_of(result._base, result)
             if known.any and index is not None and base.numel() != result.numel():

@@ -26,7 +26,7 @@ SINGLE_NUMBERS = {  # functions of single numbers, of one tensor or of several
     *("clamp", "clamp_min", "clamp_max", "abs", "sqrt", "sin", "cos", "mul", "add", "sub", "div", "minimum", "maximum"),
     *("neg", "threshold", "rsub", "multiply", "addcmul", "gelu_", "silu_"),
 }
-COMBINE = {"mul", "add", "sub", "div", "neg", "rsub", "multiply", "addcmul"}  # no activation by themselves
+COMBINE = {"mul", "add", "sub", "div", "neg", "rsub", "multiply", "addcmul"}  # no activation alone
 OF_NORMS = {  # functions that the scale of a norm is made of
     *(
         "pow",
