@@ -876,3 +876,39 @@ def test_a_comparison_of_a_captures_heads_has_its_words() -> None:
     with torch.no_grad():
         unknown = capture(model).run(inputs_embeds=torch.randn(2, 12, model.config.hidden_size))
     assert compare((unknown, 0, 1), (unknown, 1, 0)).tokens is None
+
+
+class Prompted(nn.Module):
+    """Learned vectors beside the embeddings of a text, as prompt tuning has them."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.words, self.where = nn.Embedding(50, 16), where
+        self.prompt = nn.Parameter(torch.randn(1, 3, 16))
+        layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids)
+        prompt = self.words(torch.full((1, 3), 7)) if self.where == "a word" else self.prompt
+        parts = [prompt.expand(len(x), -1, -1), x]
+        found: Tensor = self.encoder(torch.cat(parts[::-1] if self.where == "after" else parts, 1))
+        return found
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_text_beside_learned_vectors_keeps_its_words_at_their_places(where: str) -> None:
+    with torch.no_grad():
+        cap = capture(Prompted(where).eval(), tokenizer=Words()).run(SOURCE)
+    numbers = [f"{at}" for at in (range(3) if where == "before" else range(12, 15))]
+    expected = [numbers + own if where == "before" else own + numbers for own in words(SOURCE)]
+    assert shown(cap.widget()) == expected
+    assert "input_ids" not in cap.inputs  # the positions are more than the ids that it was called with
+
+
+def test_a_text_that_could_be_at_several_places_has_none() -> None:
+    same = torch.full((2, 4), 7)
+    model = Prompted("a word").eval()
+    with torch.no_grad():
+        cap = capture(model, tokenizer=Words()).run(same)
+    assert cap.tokens is None

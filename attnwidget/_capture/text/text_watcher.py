@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..call.call_text import CallText, Claim, ImageTokens
+from ..call.call_text import UNKNOWN, CallText, Claim, ImageTokens
 from ..call.patch_grid import PatchGrid
 from ..modules.module_walk import has_children, modules, named_modules, own_parameters
 from ..modules.towers import ATTENTION, Towers
@@ -169,6 +169,8 @@ class ThreadText(threading.local):
         self.videos: ImageTokens | None = None
         self.has_told_grids = False  # whether the running call has reported the grids of its images or videos
         self.encoded: weakref.ref[Tensor] | None = None  # that was given as the output of an encoder
+        self.looked_up: Lookup | None = None  # by the table that is running
+        self.embedded: list[tuple[Lookup, Tensor]] = []  # the last lookups, with their embeddings (B, n, D)
         self.known: dict[tuple[Any, ...], CallText] = {}  # since the last lookup
         self.spatial = SpatialInputs()
         self.seconds: float | None = None  # between two numbers of the sound that the model was given
@@ -417,6 +419,7 @@ class TextWatcher:
         homes = _homes(self.model, self.towers)
         for module, rank in _tables(self.model, self._names).items():
             yield module, functools.partial(self._looked_up, rank=rank, home=homes.get(id(module))), False
+            yield module, self._embedded, True
         by_name = {name: module for module in modules(self.model) if (name := self._names.get(id(module))) is not None}
         for path, root in self.towers.territories.items():
             for name in _way(root, path):
@@ -454,6 +457,7 @@ class TextWatcher:
         for text in self._now.texts.values():
             text.begin()
         self._now.of_no_tower.clear()
+        self._now.embedded.clear()
         self._now.spatial.begin()
         self._now.has_told_grids = any(_are_grids(named.get(name)) for name in GRIDS)
         self._read_images(named)
@@ -505,6 +509,16 @@ class TextWatcher:
         if NO_TEXT.search(self.towers.names[path]) and outermost:
             text.pictures = self._pictures(text.pictures, [*named.values(), *args])
         self._read_mask(text, named)
+        self._place_in_embeddings(text, [x for x in (*args, *named.values()) if isinstance(x, Tensor)])
+
+    def _place_in_embeddings(self, text: TowerText, given: list[Tensor]) -> None:
+        """Find a text in embeddings that are longer: prompt tuning puts learned vectors before those of the ids."""
+        for lookup, embeddings in self._now.embedded:
+            for x in given:
+                ids = _placed_ids(lookup.ids, embeddings, x)
+                if ids is not None:
+                    text.lookups = text.last = [*text.lookups, lookup._replace(ids=ids, is_row=False)]
+                    return
 
     def _pictures(self, seen: Pictures | None, given: list[Any]) -> Pictures | None:
         """Return the images and frames that a tower is about to see; None if unknown.
@@ -563,6 +577,7 @@ class TextWatcher:
         self, table: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, rank: tuple[int, int], home: str | None
     ) -> None:
         self._now.known.clear()
+        self._now.looked_up = None
         ids = args[0] if args else next(iter(named.values()), None)
         if not isinstance(ids, Tensor) or not _are_ids(ids) or ids.ndim not in (1, 2) or not ids.numel():
             return
@@ -573,6 +588,7 @@ class TextWatcher:
             if rank[0] < 0:
                 return
         lookup = Lookup(ids.detach().clone(), rank, self._names.get(id(table), ""), Claim(), is_row)
+        self._now.looked_up = lookup
         path = home if len(self.towers.paths) == 1 else self._path_of_caller(home)
         if path is None:
             self._now.of_no_tower.append(lookup)
@@ -586,6 +602,11 @@ class TextWatcher:
         text.lookups = text.last = [*known, lookup]
         if text.mask is None:
             text.last_mask = None
+
+    def _embedded(self, _: Any, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        lookup, self._now.looked_up = self._now.looked_up, None
+        if lookup is not None and isinstance(output, Tensor) and output.shape[:-1] == lookup.ids.shape:
+            self._now.embedded = [*self._now.embedded[-1:], (lookup, output.detach())]
 
     def _rank(self, ids: Tensor, rank: tuple[int, int]) -> tuple[int, int]:
         """Rank a lookup in a table of unknown kind: the model's arguments first, consecutive numbers last."""
@@ -699,6 +720,29 @@ def _quiet(reads: Callable[..., None]) -> Callable[..., None]:
 
 def _are_ids(x: Tensor) -> bool:
     return x.dtype in (torch.int64, torch.int32)
+
+
+def _placed_ids(ids: Tensor, embeddings: Tensor, given: Tensor) -> Tensor | None:
+    """Return the ids at their places in longer embeddings, (B, Q), UNKNOWN elsewhere; None if they are not there once.
+
+    Args:
+        ids: (B, n).
+        embeddings: of the ids, (B, n, D).
+        given: (B, Q, D), which must hold the same numbers at n adjacent positions.
+    """
+    n = ids.shape[1]
+    if given.ndim != 3 or given.shape[::2] != embeddings.shape[::2] or given.shape[1] <= n:
+        return None
+    if not given.is_floating_point() or given.device != embeddings.device:
+        return None
+    x, own = given.detach(), embeddings.to(given.dtype)
+    starts = (x[:, : x.shape[1] - n + 1] == own[:, :1]).all(2).all(0).nonzero()[:, 0].tolist()
+    starts = [at for at in starts if torch.equal(x[:, at : at + n], own)]
+    if len(starts) != 1:
+        return None
+    placed = torch.full(given.shape[:2], UNKNOWN, dtype=ids.dtype, device=ids.device)
+    placed[:, starts[0] : starts[0] + n] = ids
+    return placed
 
 
 def _fitting(x: Tensor, batches: int, length: int, *, last: bool = False, copies: bool = False) -> Tensor | None:

@@ -22,6 +22,15 @@ export function toolbar(ui: Ui): View {
   queueMicrotask(() => {
     isPlaced.value = true;
   });
+  const fit = () => {
+    while (folded <= MOST_FOLDED && node.offsetWidth > Math.ceil(ui.width.peek())) {
+      render(<Toolbar ui={ui} folded={++folded} />, node);
+    }
+    ui.inToolbar.value = placed(ui, foldedMenus(folded));
+  };
+  // A host may set its theme before its fonts: what grows out of the width afterwards is folded too.
+  const observer = new ResizeObserver(fit);
+  observer.observe(node);
   const end = effect(() => {
     void isPlaced.value;
     // Fonts and themes differ in width: fold what does not fit, until the page or the view changes.
@@ -31,14 +40,12 @@ export function toolbar(ui: Ui): View {
     before = now;
     ui.root.dataset.mode = mode.value; // set before measuring
     render(<Toolbar ui={ui} folded={folded} />, node);
-    while (folded <= MOST_FOLDED && node.offsetWidth > Math.ceil(ui.width.value)) {
-      render(<Toolbar ui={ui} folded={++folded} />, node);
-    }
-    ui.inToolbar.value = placed(ui, foldedMenus(folded));
+    fit();
   });
   return {
     node,
     dispose() {
+      observer.disconnect();
       end();
       render(null, node);
     },

@@ -308,6 +308,24 @@ describe("VS Code's white panel with pale text", () => {
     expect(view.pixels).not.toBe(pixels);
   });
 
+  test("a toolbar whose font grows after a change of theme folds again", async () => {
+    document.body.dataset.vscodeThemeKind = "vscode-light";
+    const { state, options } = started({ theme: "auto" });
+    const { view } = await show(state, options, { width: 700 });
+    const bar = view.find<HTMLElement>(".aw-toolbar");
+    const menus = () => bar.querySelectorAll(".aw-controls .aw-menu").length;
+    let size = 1; // of the font: the host's style sheet comes after its theme
+    Object.defineProperty(bar, "offsetWidth", { get: () => Math.max(700, size * (500 + 60 * menus())) });
+    const before = menus();
+    document.body.dataset.vscodeThemeKind = "vscode-dark";
+    await settle(400);
+    expect(menus()).toBe(before);
+    size = 1.2;
+    resize(bar, bar.offsetWidth, 28);
+    expect(menus()).toBeLessThan(before);
+    expect(bar.offsetWidth).toBe(700);
+  });
+
   test("a folded picture is repainted too", async () => {
     const cells = weights(512, 512);
     const state = stateOf(cells, { facts: factsOf(cells), theme: "auto" });
