@@ -376,6 +376,12 @@ class Atlas:
             )
         if self._facts["digest"] != other._facts["digest"]:
             raise ValueError("the atlases are of different texts, so heads cannot be compared: use the same texts")
+        alone = sorted(self.skipped.keys() ^ other.skipped.keys())
+        if alone:
+            raise ValueError(
+                f"text {alone[0]} was left out of one atlas only, so their means are over different texts: leave it "
+                "out of both"
+            )
         if metric is not None:
             as_choice(metric, self.metrics, "metric")
         before, after = self.means, other.means

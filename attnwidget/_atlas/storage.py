@@ -142,16 +142,19 @@ def read(folder: Path) -> tuple[dict[str, Any], InMemory]:
         ValueError: it is not an atlas, or of another version.
     """
     path = folder / FILE
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder} has no {FILE}: give the folder of an atlas, as in atlas(model, texts, store=folder)"
-        )
     try:
+        if not path.is_file():
+            what = "is not a file" if path.exists() else "is not there"
+            raise FileNotFoundError(
+                f"{path} {what}: give the folder of an atlas, as in atlas(model, texts, store=folder)"
+            )
         header, tensors = read_tensors(path, ENTRY)
         facts = json.loads(header) if header is not None else {}
         version = as_whole(part_of(facts, "version"), "the version", least=1)
     except PermissionError as error:
         raise PermissionError(f"{path} may not be read: change its permissions") from error
+    except FileNotFoundError:
+        raise
     except (OSError, SafetensorError, *WRONG_CONTENT) as error:
         raise damaged(folder, error) from error
     if version > VERSION:

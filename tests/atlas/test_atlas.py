@@ -589,6 +589,13 @@ def test_similar_heads_and_comparison(whole: Atlas, model: CopyModel) -> None:
     assert one["change"] == one["after"] - one["before"]
     with pytest.raises(ValueError, match="different texts"):
         whole.compare(atlas(model, corpus(5), progress=False))
+    texts = [[1, 2, 3], [1, 7, 3]]
+    with torch.no_grad():
+        changed.words.weight[7] = torch.nan
+    with pytest.warns(UserWarning, match="1 of 2 texts"):
+        fewer = atlas(changed, texts, progress=False)
+    with pytest.raises(ValueError, match="text 1 was left out of one atlas only"):
+        atlas(model, texts, progress=False).compare(fewer)
 
 
 def test_a_text_is_opened_with_the_model(model: CopyModel, whole: Atlas, tmp_path: Path) -> None:

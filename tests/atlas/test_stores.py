@@ -132,7 +132,7 @@ def test_a_store_that_was_cut_is_refused(made: Store, tmp_path: Path) -> None:
             Atlas.open(tmp_path)
     (tmp_path / FILE).unlink()
     (tmp_path / FILE).mkdir()
-    with pytest.raises(FileNotFoundError, match=f"has no {FILE}"):
+    with pytest.raises(FileNotFoundError, match=rf"{FILE} is not a file: give the folder"):
         Atlas.open(tmp_path)
 
 

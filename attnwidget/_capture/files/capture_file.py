@@ -229,6 +229,8 @@ def load(path: str | Path) -> LoadedCapture:
         raise ValueError(f"{path} is not a safetensors file ({error}): {ADVICE}") from error
     except OtherFileError:
         raise
+    except PermissionError as error:
+        raise PermissionError(f"{path} may not be read: change its permissions") from error
     except WRONG_CONTENT as error:
         raise ValueError(f"{path} cannot be read ({str(error)[:200]}): {ADVICE}") from error
 
