@@ -307,3 +307,41 @@ def test_heads_of_several_texts_are_told_apart_by_module() -> None:
     texts = {(one["name"], one["n"]) for one in found}
     assert texts == {("layers.0", 2), ("layers.1", 1), ("layers.2", 2)}
     assert len({(one["layer"], one["name"]) for one in found}) == len({one["layer"] for one in found}) == 3
+
+
+class Language(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, D)
+        self.layers = nn.Sequential(*(Layer(SHOWN[one]) for one in ("causal sdpa", "lower triangle", "causal sdpa")))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.layers(self.embed(input_ids)) @ self.embed.weight.T  # type: ignore[no-any-return]
+
+
+def test_a_widgets_effects_are_those_of_its_layers_and_it_names_one_that_has_none() -> None:
+    torch.manual_seed(1)
+    model, ids = Language().eval(), torch.randint(0, 20, (1, N))
+    with torch.no_grad(), capture(model) as cap:
+        model(ids)
+    parts = {"first": (1, 4), "last": (4, N)}
+    how: dict[str, Any] = {"model": model, "inputs": ids, "target": 3, "segments": parts}
+    w = cap.widget(**how, view="segments", segments_show="effect")
+    w.finish()
+    of_heads = {(layer, head): {(layer, head): "zero"} for layer in (1, 2) for head in range(H)}
+    for (layer, head), edits in of_heads.items():
+        found = effect(model, ids, edits, target=3)
+        assert w.effects["heads"]["lost"][layer * H + head] == pytest.approx(
+            found.before - found.after, rel=1e-4, abs=1e-5
+        )
+    only_weights = "layer 1 are left out: layers.1 is known by its weights alone, without q and k"
+    assert w.effects["left_out"] == f"the keys of {only_weights}"
+    assert w.effects["segments"]["dropped"] == "keys dropped in 2 of 3 layers"
+    w.effect_edit = "uniform"
+    w.finish()
+    assert w.effects["left_out"] == f"the keys and heads of {only_weights}"
+    assert w.effects["heads"]["lost"][H : 2 * H] == ["nan"] * H
+    assert (w.effects["state"], w.effects["error"]) == ("done", None)
+    w.effect_edit = "cut"
+    w.finish()
+    assert w.effects["left_out"] is None

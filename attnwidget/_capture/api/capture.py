@@ -82,7 +82,8 @@ def capture(
             pipeline. Without one, ids are kept; `cap.tokenizer = …` or `cap.widget(tokenizer=…)` names them later.
         layers: the layers to record. An int counts as `cap.attention` and `cap.cross` do, a negative one from the end.
             Also a slice; a module's name or any dotted part of it ("decoder", "h.5"); a glob of names ("encoder.*"); a
-            compiled regular expression; or a list of these. None: all.
+            compiled regular expression; or a list of these. Kept layers count from 0 in `cap.attention` and in the
+            widget's `layer`, and `cap.attention.names` has their modules; edits count all layers. None: all.
         queries: the rows to keep, with all their keys: an int, a slice, a range or a list. They count over a whole
             generated text: slice(-512, None) keeps its last 512 tokens. Rows that may still be needed are kept until
             the end. `att.part.queries` has their positions. Of vLLM also "prompt" or "answer". None: all.

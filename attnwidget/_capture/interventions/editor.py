@@ -25,7 +25,7 @@ from ..intercept.transformers_calls import length_of_cache, read_call
 from ..intercept.watching import NOT_FOLLOWED, WatchedModules
 from ..modules.advice import WRAPPED, under_transform, with_way_on
 from ..modules.coverage import AttentionModules
-from ..modules.layer_numbers import LayerNumbers
+from ..modules.layer_numbers import LayerOrder
 from ..modules.position_check import why_not_positions
 from ..modules.self_or_cross import ToldCross
 from ..records.forward_passes import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
@@ -98,7 +98,7 @@ class Editor(ModelCalls):
     def __init__(self, model: nn.Module, plan: EditPlan, layers: Sequence[str] | None = None) -> None:
         super().__init__(model, ToldCross())
         self.plan = plan
-        self.numbers = LayerNumbers(layers, cross=bool(plan.cross))
+        self.numbers = LayerOrder(layers, cross=bool(plan.cross))
         self.skipped: dict[str, str] = {}
         self.edited: dict[str, set[int]] = {}
         self.seen: dict[tuple[str, bool], None] = {}  # the layers that ran, by name and kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class LayerNumbers:
+class LayerOrder:
     """The numbers of layers as `cap.attention` and `cap.cross` count them.
 
     Layers are numbered as they are first seen, self- and cross-attention separately. A layer that turns out not to be
@@ -15,7 +15,7 @@ class LayerNumbers:
         known: the names of a capture's layers, of one kind, in order; no other layer of that kind gets a number.
         cross: the kind of `known`.
 
-    >>> numbers = LayerNumbers()
+    >>> numbers = LayerOrder()
     >>> [numbers.of(name, cross=False) for name in ("first", "second", "third")]
     [0, 1, 2]
     >>> numbers.drop("second")

@@ -11,7 +11,7 @@ from ..._utils.choices import Numbers, is_glob, matches_name
 from ..._utils.validation import nearest
 from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
 from ..call.rule_slices import HEADS, key_heads, part_of_rule, take_part
-from .layer_numbers import LayerNumbers
+from .layer_numbers import LayerOrder
 
 Layer = Numbers | str | re.Pattern[str]
 Heads = Numbers | dict[int | str | re.Pattern[str], Numbers]  # for all layers, or by layer number or name
@@ -64,7 +64,7 @@ class LayerSelection:
 
     def __init__(self, layers: tuple[Layer, ...] | None) -> None:
         self._layers = layers
-        self.numbers = LayerNumbers()
+        self.numbers = LayerOrder()
 
     @property
     def is_open(self) -> bool:
