@@ -261,15 +261,17 @@ def _caption(context: FigureContext, survey: dict[str, Any], names: list[tuple[i
         first = (
             "The heads of the layer." if len(layers) == 1 else "Rows are layers, columns are heads." if whole else ""
         )
-    sampled = next((one for one in layers if one["heads"] and one["rows"] < one["queries"]), None)
+    looked = {(one["rows"], one["queries"]) for one in layers if one["heads"]}
     parts = [first, f"{_pictures_words(context)}{';' if words else '.'}", *([f"{words}."] if words else [])]
     if missing := sum(one is None for one in _pictures(survey)):
         parts.insert(1, f"{missing:,} heads have no {stage_names(context.stage)['many']}: their pictures are empty.")
     shown = len(_shown(context, survey, names))
     if shown < len(names):
         parts.insert(0, f"{shown:,} of {len(names):,} heads{_limits(context, survey)}.")
-    if sampled is not None:
-        parts.append(f"From {sampled['rows']:,} of {sampled['queries']:,} queries per head, each exact.")
+    if any(rows < queries for rows, queries in looked):
+        (rows, queries), *others = looked
+        same = f"From {rows:,} of {queries:,} queries per head, each exact."
+        parts.append("From some of the queries of long heads, each exact." if others else same)
     return [part for part in parts if part]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ def _least(values: Array, start: int, stop: int, every: int) -> float:
 def _summary(values: Array, every: int, share: float) -> str:
     """Return a text such as "lowest .412, mean .934", worded as in js/src/views/heatmap/recall.tsx."""
     known = values[~np.isnan(values)]
-    so_far = f", of {share:.0%} of the rows so far" if share < 1 else ""
+    so_far = f", of {math.floor(100 * share)} % of the rows so far" if share < 1 else ""
     if not len(known):
         return so_far[2:] if so_far else "every row is fully masked"
     mean = "" if every > 1 else f", mean {list_number(float(known.mean()), 'weights')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def draw(context: FigureContext, top: float) -> float:
         words = f"{len(rest):,} more head{'s' * (len(rest) > 1)}" + ("" if np.isnan(most) else f", at most {end}")
         y = context.words(context.left + NAME, y + 6, [words], look.ink3) - 6
     if sent["share"] < 1:
-        words = f"from {round(100 * sent['share'])} % of the layers so far"
+        words = f"from {math.floor(100 * sent['share'])} % of the layers so far"
         y = context.words(context.left + NAME, y + 6, [words], look.ink3) - 6
     return _aside(context, names, y)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,7 +218,7 @@ def _captions(context: FigureContext, found: DrawnMasses, sent: dict[str, Any], 
             f"excluded: {', '.join([*([aside] if aside else []), *own])}, {_text(found, float(found.aside[found.row]))}"
         )
     if sent["share"] < 1:
-        parts.append(f"from {round(100 * sent['share'])} % of the queries, exact")
+        parts.append(f"from {math.floor(100 * sent['share'])} % of the queries, exact")
     return context.words(context.left, y + 4, parts, context.look.ink3)
 
 

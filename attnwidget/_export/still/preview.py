@@ -175,7 +175,7 @@ def _still_of_segments(widget: WidgetView, sent: dict[str, Any]) -> Still | None
     said = ", ".join([*(name for name in names if name in left_out), *own])
     lines = [traits.title] if traits.title else []
     lines += [f"excluded: {said}, {aside[sent['row']]:.3f} of {sent['asking']}"] if said else []
-    lines += [f"from {round(100 * sent['share'])} % of the queries"] if sent["share"] < 1 else []
+    lines += [f"from {math.floor(100 * sent['share'])} % of the queries"] if sent["share"] < 1 else []
     at = asked.index(sent["asking"]) if traits.segment in shown and sent["asking"] in asked else None
     pinned = None if at is None else shown.index(str(traits.segment))
     ramp = measure_name(measure, stage)

@@ -24,12 +24,18 @@ export function facts(ui: Ui, picture: Picture): string {
     sides.length > 0 && !compares ? `A: ${sides[0]}` : "",
     ...placeWords(picture.of, named, store.facts.value),
     `${count(picture.queries)} × ${count(picture.keys)}`,
-    picture.ownKeys < picture.keys ? `${count(picture.ownKeys)} of ${count(picture.keys)} keys in use` : "",
+    maskedAtEnd(picture),
     store.view.value === "heatmap" ? segmentCount(ui) : "",
     ...(cells ? ["exact"] : [is_causal ? "causal" : "", dtype, device, sampling(ui, picture)]),
   ]
     .filter(Boolean)
     .join(" · ");
+}
+
+/** Which keys at the end no query may attend to: the padding of a shorter sample. */
+function maskedAtEnd({ keys, ownKeys }: Picture): string {
+  const many = keys - ownKeys;
+  return many <= 0 ? "" : many === 1 ? "last key masked" : `last ${count(many)} keys masked`;
 }
 
 /** Return layer, sample and head, each if there are several. */

@@ -73,7 +73,7 @@ export function Legend({ ui, plot, padded, only, comparison, grids, mappers }: L
         )}
         {every > 1 && (
           <span>
-            1 of {count(every)} rows{exact > 0 && `, ${percent(exact)} of them exact so far`}
+            1 of {count(every)} rows{exact > 0 && `, ${percent(Math.floor(100 * exact) / 100)} of them exact so far`}
           </span>
         )}
         {padded !== null && hasPadding(store, padded) && (

@@ -231,7 +231,9 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
   const order = store.order.value;
   const known = isOrdered(survey, order);
   const rows = survey.layers.filter(({ heads }) => heads > 0);
-  const sampled = rows.find(({ rows: looked, queries }) => looked < queries);
+  const some = rows.filter(({ rows: looked, queries }) => looked < queries);
+  const sampled = some[0];
+  const isSame = rows.every((one) => one.rows === sampled?.rows && one.queries === sampled.queries);
   const many = survey.layers.length > 1;
   const ready = survey.pictures.filter((picture) => picture !== null).length;
   return (
@@ -250,7 +252,10 @@ function Caption({ ui, metric }: { ui: Ui; metric: HeadMetric | null }) {
         ? "."
         : `; the ${isTinted(metric.kind) || isDense(ui, metric) ? "tint" : "bar"} is ${barWords(ui, metric)}, ${rangeOf(metric)}.`}
       {unsaved(ui, metric)}
-      {sampled && ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries per head, each exact.`}
+      {sampled &&
+        (isSame
+          ? ` From ${count(sampled.rows)} of ${count(sampled.queries)} queries per head, each exact.`
+          : " From some of the queries of long heads, each exact.")}
       {!survey.complete && survey.error === null && ` ${count(ready)} of ${count(survey.heads.length)} heads so far.`}
       <Only ui={ui} survey={survey} metric={metric} />
     </>

@@ -124,7 +124,7 @@ export function summary({ values, every, share }: Recall): string {
   const least = known.reduce((a, b) => Math.min(a, b), 1);
   const mean = known.reduce((a, b) => a + b, 0) / known.length;
   const of = every > 1 ? "" : `, mean ${listNumber(mean, "weights")}`;
-  return `lowest ${listNumber(least, "weights")}${of}${share < 1 ? `, from ${percent(share)} of the rows so far` : ""}`;
+  return `lowest ${listNumber(least, "weights")}${of}${share < 1 ? `, from ${percent(Math.floor(100 * share) / 100)} of the rows so far` : ""}`;
 }
 
 /** The legend of the column. */

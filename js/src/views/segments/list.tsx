@@ -334,6 +334,12 @@ function PinnedKeys({
   );
 }
 
+/** Not every head need have a number: all its keys may be masked. */
+function headsWords(values: readonly number[]): string {
+  const known = values.filter((value) => !Number.isNaN(value)).length;
+  return known === values.length ? `All ${count(known)} heads` : `${count(known)} of ${count(values.length)} heads`;
+}
+
 /** The pinned segment in the whole answer and in all heads, and this head's rank among them. */
 function AllHeads({ ui, model }: { ui: Ui; model: SegmentsModel }) {
   const { store } = ui;
@@ -357,7 +363,7 @@ function AllHeads({ ui, model }: { ui: Ui; model: SegmentsModel }) {
       {values.length > 1 && (
         <div>
           <span>
-            {partial ? "Heads so far" : `All ${count(values.length)} heads`}
+            {partial ? "Heads so far" : headsWords(values)}
             {model.shares.value ? "" : ", their sum"}
           </span>
           <b>{readingText(model.shares.value ? meanOf(values) : sumOf(values), measure, now.stage)}</b>
