@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import copying
+import numpy as np
 import pytest
 import torch
 from copying import CopyModel
@@ -192,6 +193,51 @@ def test_cards_of_500_heads_say_what_is_on_first_and_special_tokens(measured: An
         assert card.on_kind["punctuation"] == pytest.approx(
             float(plain[record["layer"]][0]["punctuation"][record["head"]]), abs=1e-5
         )
+
+
+def test_the_plane_of_500_heads_shows_what_it_says(measured: Any) -> None:
+    """A share of the variance of all metrics and of all weights by distance, each of them the same in total."""
+    found, _ = measured
+    records = found.heads()
+    rows = [[record[name] if record[name] is not None else np.nan for name in found.metrics] for record in records]
+    metrics = np.array(rows)
+    metrics = metrics[:, [len(set(column[~np.isnan(column)].round(9))) > 1 for column in metrics.T]]
+    metrics = np.nan_to_num(metrics - np.nanmean(metrics, 0))  # an unknown one counts as the mean
+    metrics /= metrics.std(0)
+    far = np.stack([found.head(one["layer"], one["head"]).share_by_distance.numpy() for one in records]) ** 0.5
+    far -= far.mean(0)
+    far *= (metrics.shape[1] * len(far) / (far**2).sum()) ** 0.5
+    sizes = np.linalg.svd(np.concatenate([metrics, far], 1), compute_uv=False) ** 2
+    assert found.plane.shown == pytest.approx(sizes[:2].sum() / sizes.sum(), abs=1e-3)
+
+
+@pytest.mark.thorough
+def test_learned_sinks_of_500_heads() -> None:
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 28, "head_dim": 2}
+    heads = {"num_attention_heads": 250, "num_key_value_heads": 250, "layer_types": ["full_attention"] * 2}
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0, "eos_token_id": 0}
+    config = transformers.GptOssConfig(**small, **heads, **experts, attn_implementation="eager")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.GptOssForCausalLM(config).eval()
+        for layer in model.model.layers:
+            layer.self_attn.sinks.data.normal_(std=3.0)
+    texts = random_texts()[2:5]
+    found = atlas(model, texts, links=1, progress=False)
+    with torch.no_grad():
+        weights = [model(torch.tensor([ids]), output_attentions=True).attentions for ids in texts]
+    tried = 0
+    for record in found.heads():
+        own = [1 - of_layers[record["layer"]][0, record["head"]].double().sum(1).mean() for of_layers in weights]
+        wanted = float(torch.stack(own).mean())
+        if abs(wanted - 0.4) > 1e-5:
+            assert ("learned sink" in record["labels"]) == (wanted > 0.4)
+        told = re.search(rf"ests on its learned sink \({NUMBER} of its weight\)", record["sentence"])
+        if told is not None:
+            tried += 1
+            assert float(told[1]) == pytest.approx(wanted, abs=0.00501)
+    assert 50 < tried < 450
 
 
 def test_one_long_text_does_not_decide() -> None:
