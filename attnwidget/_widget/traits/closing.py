@@ -35,9 +35,9 @@ class ClosedForGood(anywidget.AnyWidget):
         if self._is_closed:
             return
         own = {name for name in vars(self) if name.startswith("_")} - self._foreign
-        vars(self).update(_is_closed=True, _dropped=frozenset(own))
+        self.__dict__.update(_is_closed=True, _dropped=frozenset(own))
         for name in own:
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
 
     def open(self) -> None:
         """Open the widget; a closed one cannot be opened again."""
