@@ -85,8 +85,6 @@ class Editor(ModelCalls):
     Args:
         model: the model.
         plan: the edits.
-        layers: the names of a capture's layers of the kind that the plan counts, in order, if one was made of the same
-            call.
 
     Attributes:
         numbers: the numbers of its layers.
@@ -95,10 +93,10 @@ class Editor(ModelCalls):
         forward_count: the number of calls of the model.
     """
 
-    def __init__(self, model: nn.Module, plan: EditPlan, layers: Sequence[str] | None = None) -> None:
+    def __init__(self, model: nn.Module, plan: EditPlan) -> None:
         super().__init__(model, ToldCross())
         self.plan = plan
-        self.numbers = LayerOrder(layers, cross=bool(plan.cross))
+        self.numbers = LayerOrder(plan.layers, cross=bool(plan.cross))
         self.skipped: dict[str, str] = {}
         self.edited: dict[str, set[int]] = {}
         self.seen: dict[tuple[str, bool], None] = {}  # the layers that ran, by name and kind

@@ -192,19 +192,26 @@ class EditPlan(Mapping[Any, str]):
         segments: where names of segments are looked up.
         cross: True edits only cross-attention, numbered as in `cap.cross`; False only self-attention; None both,
             numbered as in `cap.attention`.
+        layers: the names of a capture's layers of the kind that is counted, in order, if one was made of the same call.
 
     Raises:
         TypeError, ValueError: an invalid edit.
     """
 
-    def __init__(self, edits: Any, segments: Segments | None = None, cross: bool | None = None) -> None:
+    def __init__(
+        self,
+        edits: Any,
+        segments: Segments | None = None,
+        cross: bool | None = None,
+        layers: Sequence[str] | None = None,
+    ) -> None:
         if not isinstance(edits, Mapping):
             raise TypeError(f"edits is {told(edits)}: give a dict such as {{(5, 7): 'zero'}}")
         if segments is not None and not isinstance(segments, Segments):
             raise TypeError(f"segments is {told(segments)}: give the result of attnwidget.segments(…)")
         if cross is not None and not isinstance(cross, bool):
             raise TypeError(f"cross is {told(cross)}: give True, False or None")
-        self.cross = cross
+        self.cross, self.layers = cross, layers
         self.rules = [_read_rule(key, value, segments) for key, value in edits.items()]
 
     def __getitem__(self, key: Any) -> str:

@@ -70,18 +70,19 @@ def effect(
     """
     call = read_call(model, inputs, tokenizer)
     plan = EditPlan(edits, segments, cross)
-    before, layers = _run_plainly(call, plan)
-    with Run(call.model, plan, layers=layers) as run:
+    before = _run_plainly(call, plan)
+    with Run(call.model, plan) as run:
         after = call()
     choice = TargetArguments(target, at, batch, first_piece)
     return compare_outputs(call, before, after, text_of_edits(run.edits), choice, run._sizes)  # noqa: SLF001
 
 
-def _run_plainly(call: RepeatableCall, plan: EditPlan) -> tuple[Any, list[str] | None]:
-    """Run the model without edits; return its output, and the names of its layers if the edits count them."""
+def _run_plainly(call: RepeatableCall, plan: EditPlan) -> Any:
+    """Run the model without edits and return its output; if the edits count layers, a capture of it numbers them."""
     if not any(isinstance(rule.layer, int) for rule in plan.rules):
-        return call(), None
+        return call()
     output, recorder = recorded(call)
     forwards = recorder.matcher.forwards
-    own = [name for name, one in forwards[0].items() if one.cross == bool(plan.cross)] if len(forwards) == 1 else None
-    return output, own
+    if len(forwards) == 1:
+        plan.layers = [name for name, one in forwards[0].items() if one.cross == bool(plan.cross)]
+    return output

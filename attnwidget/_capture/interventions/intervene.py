@@ -126,7 +126,7 @@ def intervene_in(model: nn.Module, edits: Mapping[Any, Any], layers: Sequence[st
         layers: the names of the capture's layers of this kind, in order.
         cross: whether they are cross-attention.
     """
-    return Run(model, EditPlan(edits, None, cross), layers=layers)
+    return Run(model, EditPlan(edits, None, cross, layers))
 
 
 class Run:
@@ -146,10 +146,8 @@ class Run:
     {'MultiheadAttention': (1,)}
     """
 
-    def __init__(
-        self, model: nn.Module, plan: EditPlan, tokenizer: Any = None, layers: Sequence[str] | None = None
-    ) -> None:
-        self.model, self._tokenizer, self._layers = model, tokenizer, layers
+    def __init__(self, model: nn.Module, plan: EditPlan, tokenizer: Any = None) -> None:
+        self.model, self._tokenizer = model, tokenizer
         self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.output: Any = None
         self._plan = plan
@@ -243,9 +241,9 @@ class Run:
     def _begin(self, stack: contextlib.ExitStack) -> None:
         self.inputs = self.output = self._editor = None
         if self._plan.rules:
-            refuse(self.model, self._plan, None if self._layers is None else len(self._layers))
+            refuse(self.model, self._plan)
             self._plan.reset()
-            self._editor = Editor(self.model, self._plan, self._layers)
+            self._editor = Editor(self.model, self._plan)
             stack.enter_context(self._editor.open())
         thread = threading.get_ident()
 

@@ -28,13 +28,8 @@ DROPOUT = re.compile(r"att\w*drop")  # attributes that hold the dropout of weigh
 HEADS_OF_CONFIG = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_heads", "n_head")
 
 
-def refuse(model: nn.Module, plan: EditPlan, layers: int | None = None) -> None:
+def refuse(model: nn.Module, plan: EditPlan) -> None:
     """Refuse edits that cannot be made.
-
-    Args:
-        model: the model.
-        plan: the edits.
-        layers: the number of layers that the plan counts, if a capture has counted them.
 
     Raises:
         ValueError: the model is compiled or scripted; no module has a name; or the config shows that a head or a layer
@@ -49,7 +44,7 @@ def refuse(model: nn.Module, plan: EditPlan, layers: int | None = None) -> None:
             raise ValueError(f"{name} cannot be edited: {SCRIPTED}")
     _refuse_unknown_names(model, plan, list(names.values()))
     _refuse_dropout(model, plan, names)
-    _refuse_numbers(getattr(model, "config", None), plan, layers)
+    _refuse_numbers(getattr(model, "config", None), plan)
 
 
 def _refuse_dropout(model: nn.Module, plan: EditPlan, names: Mapping[int, str]) -> None:
@@ -95,7 +90,7 @@ def _refuse_unknown_names(model: nn.Module, plan: EditPlan, names: list[str]) ->
             )
 
 
-def _refuse_numbers(config: Any, plan: EditPlan, known: int | None) -> None:
+def _refuse_numbers(config: Any, plan: EditPlan) -> None:
     """Refuse heads beyond the count in the model's config, and count layers from the end by it, if it has one.
 
     It may count other layers than those with attention, so a layer that does not exist is refused when all have run.
@@ -106,7 +101,8 @@ def _refuse_numbers(config: Any, plan: EditPlan, known: int | None) -> None:
     )
     for rule in plan.rules:
         if isinstance(rule.layer, int) and rule.layer < 0:
-            rule.number = _from_the_end(rule, known if known is not None else None if plan.cross else layers)
+            in_config = None if plan.cross else layers
+            rule.number = _from_the_end(rule, in_config if plan.layers is None else len(plan.layers))
         most = max(counts, default=0)
         missing = [head for head in rule.heads or () if most and not -most <= head < most]
         if missing:
