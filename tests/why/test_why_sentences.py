@@ -210,12 +210,15 @@ def test_the_printed_numbers_of_a_pair_are_of_what_the_lines_say() -> None:
         elif than:
             than += f" under {'their' if found.against == 'others' else 'its'} weights"
         given = (
-            f"score ({NUMBER}) less ({NUMBER}), {re.escape(than)}: ([+-]?{NUMBER})" if than else r"score ([+-]?[\d.]+)"
+            f"score ({NUMBER}) less ({NUMBER}), {re.escape(than)}: ([+-]?{NUMBER})"
+            if than
+            else f"score ([+-]?{NUMBER})"
         )
-        first = re.fullmatch(rf"Head 2·1: .+ → .+, weight ([\d.]+), {given}", lines[0])
+        first = re.fullmatch(rf"Head 2·1: .+ → .+, weight ({NUMBER}), {given}", lines[0])
         assert first is not None
-        assert abs(float(first[1]) - found.weight) <= 5.1e-5
-        last = re.fullmatch(r" +([+-]?[\d.]+)  sum = (.+); not explained \(rounding\): \+1.0e-09", lines[-2])
+        assert near(first[1], found.weight)
+        assert (number(first[1]) == 0) == (found.weight == 0)
+        last = re.fullmatch(rf" +([+-]?{NUMBER})  sum = (.+); not explained \(rounding\): \+1.0e-09", lines[-2])
         assert last is not None
         assert near(last[1], float(terms.sum()))
         if than:
@@ -315,7 +318,8 @@ def test_a_printed_row_names_keys_by_weight_with_their_sums_and_largest_parts() 
         weights = row.weights.tolist()
         for key, weight, total, parts in (line.split(maxsplit=3) for line in lines[:8]):
             values = found.terms[:, int(key)].tolist()
-            assert abs(float(weight) - weights[int(key)]) <= 5.1e-5
+            assert near(weight, weights[int(key)])
+            assert (number(weight) == 0) == (weights[int(key)] == 0)
             if math.isnan(sum(values)):
                 assert total.strip("+-") == "nan"
                 continue

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ..._utils.indexing import as_index
-from ..effect import fixed
 from .contrasts import NO_WEIGHT, NoMean, check_against, compared_with
 from .part_names import StreamPart, told_apart
-from .sentences import because, leading_parts, sum_of
+from .sentences import because, leading_parts, plus, sum_of, told
 
 SIDES = ("query", "key", "value")
 SHOWN = 8  # parts in words
@@ -109,21 +108,21 @@ class Why:
         return f"{self.words[which]!r} ({position})" if len(self.words) > which else f"position {position}"
 
     def __str__(self) -> str:
-        score = fixed(self.score, signed=True)
+        score = plus(self.score)
         score = f"score {score}" if self.against is None else f"{self._sum.removeprefix('the ')}: {score}"
         head = f"Head {self.layer}·{self.head}: {self._word(0, self.query)} → {self._word(1, self.key)}"
-        lines = [f"{head}, weight {self.weight:.4f}, {score}", f"  {self.sentence}"]
+        lines = [f"{head}, weight {told(self.weight)}, {score}", f"  {self.sentence}"]
         for title, parts, sums in (
             ("parts of the key", self.key_parts, self.by_key),
             ("parts of the query", self.query_parts, self.by_query),
         ):
             lines.append(f"  {title}")
             order = sums.abs().argsort(descending=True, stable=True).tolist()
-            lines += [f"    {fixed(float(sums[i]), signed=True):>9}  {parts[i].label}" for i in order[:SHOWN]]
+            lines += [f"    {plus(float(sums[i])):>9}  {parts[i].label}" for i in order[:SHOWN]]
             rest = order[SHOWN:]
             if rest:
-                lines.append(f"    {fixed(float(sums[rest].sum()), signed=True):>9}  {len(rest)} more")
-        total = fixed(float(self.terms.sum()), signed=True)
+                lines.append(f"    {plus(float(sums[rest].sum())):>9}  {len(rest)} more")
+        total = plus(float(self.terms.sum()))
         lines += [f"    {total:>9}  sum = {self._sum}; not explained (rounding): {self.rounding:+.1e}", f"  {HELD}"]
         return "\n".join(lines)
 
@@ -210,12 +209,9 @@ class WhyRow:
             f"  {'key':>7} {'weight':>7} {'sum':>10}  largest parts",
         ]
         for j in order[:SHOWN]:
-            largest = (
-                f"{fixed(value, signed=True)} {self.parts[i].label}" for i, value in leading_parts(self.terms[:, j])
-            )
+            largest = (f"{plus(value)} {self.parts[i].label}" for i, value in leading_parts(self.terms[:, j]))
             lines.append(
-                f"  {j:>7} {float(self.weights[j]):>7.4f} {fixed(float(self.scores[j]), signed=True):>10}  "
-                f"{', '.join(largest)}"
+                f"  {j:>7} {told(float(self.weights[j])):>7} {plus(float(self.scores[j])):>10}  {', '.join(largest)}"
             )
         lines += [f"  {len(order) - SHOWN} more keys"] if len(order) > SHOWN else []
         lines.append(f"  not explained (rounding): at most {self.rounding:.1e}. {HELD}")

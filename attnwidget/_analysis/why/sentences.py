@@ -85,6 +85,16 @@ def told(x: float) -> str:
     return fixed(x) if not abs(x) < 1e-3 else f"{x:.1e}"
 
 
+def plus(x: float) -> str:
+    """Return a number with its sign and four decimals; with an exponent where these would all be 0.
+
+    >>> plus(0.25), plus(-0.0004), plus(0.00001), plus(0.0)
+    ('+0.2500', '-0.0004', '+1.0e-05', '0.0000')
+    """
+    text = fixed(x, signed=True)
+    return text if x == 0 or text != fixed(0.0) else f"{x:+.1e}"
+
+
 def because(
     names: tuple[str, str],
     weight: float,

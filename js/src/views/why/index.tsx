@@ -8,7 +8,7 @@ import { mount, part, Token, type View } from "../../components/dom";
 import { RadioWords } from "../../components/radio-words";
 import { Asked, headOf, Unfold } from "../../components/unfold";
 import type { Reply } from "../../contract/requests";
-import { ofWords } from "../../data/reason-words";
+import { type Against, ofWords } from "../../data/reason-words";
 import type { PairParts, RowParts } from "../../data/reasons";
 import { vector } from "../../data/stage-data";
 import type { Ui } from "../../state/ui";
@@ -114,7 +114,7 @@ function Why({ ui, chosen }: { ui: Ui; chosen: Chosen }) {
             tall={200}
             draw={(pair) =>
               typeof pair === "string" ? (
-                <p class="aw-muted">{pair}</p>
+                <p class="aw-muted">{`${pair[0]?.toUpperCase()}${pair.slice(1)}.`}</p>
               ) : (
                 pair && <Terms ui={ui} pair={pair} against={against} />
               )
@@ -137,6 +137,9 @@ function lacking(otherRules: boolean): string {
     : "This attention has no record of what was written into the residual stream. Capture the model with capture(model, sources=True).";
 }
 
+/** A choice as a text that is no number: objects would put numbers first. */
+const choiceOf = (against: Against) => (typeof against === "number" ? `key ${against}` : against);
+
 /** "bank → river", and what the parts are compared with. */
 function Headline({ ui, chosen, query }: { ui: Ui; chosen: Chosen; query: number }) {
   const { store } = ui;
@@ -145,9 +148,9 @@ function Headline({ ui, chosen, query }: { ui: Ui; chosen: Chosen; query: number
   const pins = store.pins.value.filter(([at, to]) => at === query && to !== null && to !== key).map(([, to]) => to!);
   const others = [...new Set([...pins, ...(typeof own === "number" && own !== key ? [own] : [])])];
   const words: Record<string, string> = { others: "the other keys", mean: "the row's mean", none: "nothing" };
-  for (const at of others) words[`${at}`] = otherName(ui, at);
+  for (const at of others) words[choiceOf(at)] = otherName(ui, at);
   const choose = (value: string) => {
-    chosen.against.value = value === "others" || value === "mean" || value === "none" ? value : Number(value);
+    chosen.against.value = others.find((at) => choiceOf(at) === value) ?? (value as "others" | "mean" | "none");
   };
   return (
     <div class="aw-why-head">
@@ -164,7 +167,7 @@ function Headline({ ui, chosen, query }: { ui: Ui; chosen: Chosen; query: number
           </>
         )}
       </span>
-      <RadioWords name="Compare with" label="against" words={words} chosen={`${own}`} choose={choose} />
+      <RadioWords name="Compare with" label="against" words={words} chosen={choiceOf(own)} choose={choose} />
     </div>
   );
 }

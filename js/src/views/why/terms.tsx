@@ -4,7 +4,7 @@ import type { StreamPart } from "../../contract/requests";
 import { type Against, ofWords, sumWords } from "../../data/reason-words";
 import { folded, type PairParts } from "../../data/reasons";
 import type { Ui } from "../../state/ui";
-import { count, listNumber } from "../../text/format";
+import { cellNumber, count, listNumber } from "../../text/format";
 import { HeadLink, otherName } from "./head-link";
 
 const CELL = 28;
@@ -52,7 +52,7 @@ export function Terms({ ui, pair: whole, against }: { ui: Ui; pair: PairParts; a
                 const title = `query ${name(part, pair.more[0])} × key ${name(other, pair.more[1])}: ${listNumber(value, "scores")}`;
                 return (
                   <td key={other?.label ?? "rest"} style={fill(value)} title={title}>
-                    {cell >= 26 && Math.abs(value) >= most * 0.08 ? short(value) : ""}
+                    {cell >= 26 && Math.abs(value) >= most * 0.08 ? cellNumber(value, "scores") : ""}
                     <span class="aw-visually-hidden">{cell >= 26 ? "" : listNumber(value, "scores")}</span>
                   </td>
                 );
@@ -67,11 +67,4 @@ export function Terms({ ui, pair: whole, against }: { ui: Ui; pair: PairParts; a
       </p>
     </div>
   );
-}
-
-/** Two digits. */
-function short(value: number): string {
-  const size = Math.abs(value);
-  const text = size >= 10 ? size.toFixed(0) : size >= 1 ? size.toFixed(1) : size.toFixed(2).replace(/^0/, "");
-  return value < 0 ? `−${text}` : text;
 }
