@@ -22,7 +22,6 @@ from .served_texts import texts_of
 from .vllm_names import TRIED, refusal, version
 
 CHUNK = 16 << 20  # bytes of all workers' files that are sent at once
-OTHERS = 8  # names of requests that were not wanted
 SERVED = "_attnwidget_served"  # the attribute of a worker that holds its recorders
 NO_SESSION = "this recording is not known to the worker: the engine was started anew, or `serving.release` ended it"
 FAILED = "recording failed inside the engine, which went on: {}: {}"
@@ -99,7 +98,7 @@ class ServedWorker:
             return {"error": recorder.failed}
         with torch.inference_mode(False), torch.no_grad():
             forwards, skipped = texts_of(recorder, answers, options)
-        told = {"path": None, "size": 0, "skipped": skipped, "others": recorder.others[:OTHERS]}
+        told = {"path": None, "size": 0, "skipped": skipped, "others": recorder.others}
         if not forwards:
             return told
         path = self._path(session, options.folder)
