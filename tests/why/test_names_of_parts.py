@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -319,3 +321,130 @@ def test_a_part_is_what_the_module_of_its_name_wrote(kind: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_blocks_that_are_put_together_in_another_way_keep_their_names(way: str) -> None:
     check(Net("usual", way).eval())
+
+
+class Through(Net):
+    """The stream passes a function after the first block."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__("usual")
+        self.function = function
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for n in range(3):
+            x = self.blocks[n](x, n, str(n))
+            x = self.function(x) if n == 0 else x
+        return x
+
+
+def in_another_library(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.tanh(x.numpy()))
+
+
+def into_empty(x: Tensor) -> Tensor:
+    return torch.tanh(x, out=torch.empty_like(x))
+
+
+def in_a_view(x: Tensor) -> Tensor:
+    found = torch.zeros_like(x)
+    found.view(-1)[:] = x.flatten()
+    return found
+
+
+def by_its_data(x: Tensor) -> Tensor:
+    found = torch.zeros_like(x)
+    found.data = x
+    return found
+
+
+def at_a_mask(x: Tensor) -> Tensor:
+    found, mask = torch.zeros_like(x), torch.zeros(x.shape[:2], dtype=torch.bool)
+    mask[:, ::2] = True
+    found[mask], found[~mask] = x[mask], x[~mask]
+    return found
+
+
+def by_codes(x: Tensor) -> Tensor:
+    return F.embedding(x.sum(-1).sigmoid().mul(4).long(), torch.linspace(-1, 1, 5)[:, None].expand(5, D))
+
+
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.tanh()
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "in place": lambda x: x.clone().relu_(),
+    "custom": Own.apply,
+    "aten": torch.ops.aten.tanh,
+    "numbers": lambda x: torch.tensor(x.tolist()),
+    "one number": lambda x: x + x.mean().item(),
+    "vmap": lambda x: torch.func.vmap(torch.tanh)(x),
+    "gate": lambda x: x * x.mean(-1, keepdim=True).sigmoid(),
+    "sort": lambda x: x.sort(1).values,
+    "positions": lambda x: x.cumsum(1),
+    "features": lambda x: torch.where(x > 0, x, 0.1 * x),
+    "NumPy": in_another_library,
+    "out=": into_empty,
+    "a view": in_a_view,
+    "data": by_its_data,
+    "a mask": at_a_mask,
+    "codes": by_codes,
+}
+
+
+UNSEEN = {"numbers", "NumPy", "vmap"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_an_attention_had_a_part_in_is_never_the_input(name: str) -> None:
+    """It has the name of the function that computed it, or is refused; nothing before it is lost without a word."""
+    with torch.no_grad():
+        cap = captured(Through(FUNCTIONS[name]).eval())
+    if name in UNSEEN:
+        with pytest.raises(ValueError, match="in a way that torch does not show"):
+            cap.why(2, 1, 3, 2, batch=1)
+        return
+    labels = {part.label for part in cap.why(2, 1, 3, 2, batch=1).key_parts if part.kind != "bias"}
+    (own,) = labels - {"1·0", "1·1", "MLP 1"}
+    assert own.endswith(" in the model")
+
+
+class Packed(Tensor):
+    """Weights of 8 bits that are unpacked in each product, as of a library for quantization."""
+
+    def __new__(cls, x: Tensor) -> Packed:
+        return Tensor._make_wrapper_subclass(cls, x.shape, dtype=x.dtype)  # type: ignore[attr-defined, no-any-return]
+
+    def __init__(self, x: Tensor) -> None:
+        self.scale = x.abs().amax(1, keepdim=True) / 127
+        self.codes = (x / self.scale).round().to(torch.int8)
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["scale", "codes"], None
+
+    def dequantize(self) -> Tensor:
+        return self.codes.float() * self.scale
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear:
+            return F.linear(args[0], args[1].dequantize(), *args[2:])
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return Packed(args[0].dequantize())
+        raise NotImplementedError(f"inside of Packed: {func}")
+
+
+def test_packed_weights_have_parts() -> None:
+    model = Net("usual").eval()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight = nn.Parameter(Packed(module.weight.detach()), requires_grad=False)
+    check(model)

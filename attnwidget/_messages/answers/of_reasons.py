@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._analysis.why.contrasts import NoMean, compared_with
+from ..._analysis.why.layer_names import layer_names
 from ..._analysis.why.part_names import StreamPart
 from ..._analysis.why.reasons import composing, pair, row, sources_of
 from ..._analysis.why.results import SIDES, Composition, Why, WhyRow
@@ -95,20 +96,29 @@ def _long(steps: Generator[float, None, T], cells: int, reply: Callable[[T], Rep
     return LongAnswer(run(), cells, {})
 
 
-def _layers(message: Message) -> dict[str, int]:
-    """Return the numbers of the shown layers, by the names of their records."""
+def _layers(message: Message) -> dict[str | int, int]:
+    """Return the numbers of the shown layers, by the names of their records and by their numbers in the capture."""
     stack = message.context.stack
-    return {stack[i].sources.name: i for i in range(len(stack)) if stack[i].sources is not None}
+    found: dict[str | int, int] = {}
+    for i in range(len(stack)):
+        sources = stack[i].sources
+        if sources is not None:
+            found[sources.name] = i
+            known = layer_names(sources.layers).get(sources.name)
+            if known is not None and not known.cross:
+                found[known.number] = i
+    return found
 
 
-def _part(part: StreamPart, places: Mapping[str, int]) -> Reply:
-    """Return a part; `layer` and `head` only where the widget shows that head."""
+def _part(part: StreamPart, places: Mapping[str | int, int]) -> Reply:
+    """Return a part; `layer` and `head` only where the widget shows that head, `column` where it shows its layer."""
     there = places.get(part.module) if part.head is not None else None
     shown = {"layer": there, "head": part.head} if there is not None else {"layer": None, "head": None}
-    return {"label": part.label, "kind": part.kind, "module": part.module, **shown}
+    column = None if part.head is not None or part.layer is None else places.get(part.layer)
+    return {"label": part.label, "kind": part.kind, "module": part.module, **shown, "column": column}
 
 
-def _pair_reply(found: Why | NoMean, places: Mapping[str, int]) -> Reply:
+def _pair_reply(found: Why | NoMean, places: Mapping[str | int, int]) -> Reply:
     if isinstance(found, NoMean):
         return {"nothing": str(found)}
     rows, columns = _largest(found.by_query), _largest(found.by_key)
@@ -145,7 +155,7 @@ def largest_parts(found: WhyRow) -> list[int]:
     return _largest(sizes if bool(sizes.any()) else own.abs().sum(1), STACKED)
 
 
-def _row_reply(found: WhyRow, wanted: Sequence[int], places: Mapping[str, int]) -> Reply:
+def _row_reply(found: WhyRow, wanted: Sequence[int], places: Mapping[str | int, int]) -> Reply:
     stacked = largest_parts(found)
     most = found.weights.argsort(descending=True, stable=True)[: COLUMNS - len(wanted)].tolist()
     keys = sorted({*most, *wanted})
@@ -193,7 +203,7 @@ def _finite(x: Tensor) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in x.tolist()]
 
 
-def _heads_reply(found: Composition, places: Mapping[str, int]) -> Reply:
+def _heads_reply(found: Composition, places: Mapping[str | int, int]) -> Reply:
     large = (found.shares.abs() >= LEAST).nonzero()
     sizes = found.shares[tuple(large.unbind(1))]
     order = sizes.abs().argsort(descending=True, stable=True)

@@ -51,6 +51,8 @@ export interface StreamPart {
   module: string;
   layer: number | null;
   head: number | null;
+  /** The number of the shown layer in which another part than a head was written; null if there is none. */
+  column: number | null;
 }
 
 /** A long answer: below a `share` of 1 there is nothing else yet. */

@@ -29,7 +29,9 @@ interface Case {
 const { cases } = JSON.parse(readFileSync(contractFile("reasons.json"), "utf8")) as { cases: Case[] };
 
 test.each(cases.map((one, at) => ({ ...one, at })))("case $at is said as in Python", (one) => {
-  const parts = one.parts.map(([label, kind]): StreamPart => ({ label, kind, module: "m", layer: null, head: null }));
+  const parts = one.parts.map(
+    ([label, kind]): StreamPart => ({ label, kind, module: "m", layer: null, head: null, column: null }),
+  );
   const text = (phrase: Phrase) => {
     if (typeof phrase === "string") return phrase;
     return "strong" in phrase ? phrase.strong : wroteWords(parts[phrase.part]!);

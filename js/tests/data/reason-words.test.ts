@@ -146,7 +146,7 @@ test("a query looks at a key by the weight that it gives", () => {
 });
 
 describe("the graph of heads", () => {
-  const part: StreamPart = { label: "0·3", kind: "head", module: "m", layer: 0, head: 3 };
+  const part: StreamPart = { label: "0·3", kind: "head", module: "m", layer: 0, head: 3, column: null };
 
   test("an edge is a part of a number, of which it has the share", () => {
     const next = chance(17);

@@ -21,6 +21,7 @@ const part = (label: string, kind = "MLP", layer: number | null = null, head: nu
   module: label,
   layer,
   head,
+  column: null,
 });
 
 /** Two parts and the rest, at keys 4, 7 and 9. */

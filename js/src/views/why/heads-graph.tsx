@@ -93,7 +93,7 @@ function Graph({ ui, chosen, graph }: { ui: Ui; chosen: Chosen; graph: HeadGraph
 }
 
 /** Places of heads and other parts in the drawing. */
-function placesOf(ui: Ui, of: readonly number[]) {
+function placesOf(ui: Ui, of: readonly number[], others: Iterable<StreamPart>) {
   const [layers, heads] = [of.length, Math.max(1, ...of)];
   const room = ui.width.value / ui.unit.value;
   const pitch = Math.max(18, Math.min(PITCH, (room - LEFT - 24) / Math.max(1, layers)));
@@ -103,14 +103,23 @@ function placesOf(ui: Ui, of: readonly number[]) {
   const y = (head: number) => 28 + head * down;
   const wide = x(layers - 1) + 30;
   const tall = y(heads - 1) + 46;
+  const asides = new Map<string, number>(); // parts of one column stand side by side
+  const counts = new Map<number | null, number>();
+  for (const { label, column, kind } of others) {
+    if (before.includes(kind)) continue;
+    asides.set(label, counts.get(column) ?? 0);
+    counts.set(column, (counts.get(column) ?? 0) + 1);
+  }
   const placeOf = (part: StreamPart): readonly [number, number] | null => {
     if (part.layer !== null && part.head !== null) return [x(part.layer), y(part.head)];
     const early = before.indexOf(part.kind);
     if (early >= 0) return [LEFT - 12, y(early * Math.max(1, Math.floor(heads / 6)))];
-    const number = /(\d+)$/.exec(part.label);
-    return number === null ? null : [x(Math.min(layers - 1, Number(number[1]))), tall - 20];
+    if (part.kind !== "MLP" && part.kind !== "module" && part.kind !== "attention") return null;
+    const aside = asides.get(part.label) ?? 0;
+    return part.column === null ? [LEFT - 12, tall - 20 - 11 * aside] : [x(part.column) + 8 * aside, tall - 20];
   };
-  return { x, y, placeOf, wide, tall, pitch, down };
+  const isFirst = (part: StreamPart) => !asides.get(part.label);
+  return { x, y, placeOf, isFirst, wide, tall, pitch, down };
 }
 
 interface DotsProps {
@@ -125,7 +134,6 @@ interface DotsProps {
 
 function Dots({ ui, chosen, edges, heads, isQuiet }: DotsProps) {
   const { store } = ui;
-  const places = placesOf(ui, heads);
   const all = heads.flatMap((many, l) => Array.from({ length: many }, (_, h) => [l, h] as const));
   const colors = HEAD_COLORS[isDark(ui.theme.value) ? "dark" : "light"];
   const colorOf = (side: ReadSide) => colors[SIDES.indexOf(side)]!;
@@ -134,6 +142,7 @@ function Dots({ ui, chosen, edges, heads, isQuiet }: DotsProps) {
     edges.flatMap((edge) => [`${edge.layer} ${edge.head}`, `${edge.from.layer} ${edge.from.head}`]),
   );
   const others = new Map(edges.filter(({ from }) => from.head === null).map(({ from }) => [from.label, from]));
+  const places = placesOf(ui, heads, others.values());
   const isOwn = (edge: GraphEdge) =>
     (edge.layer === layer && edge.head === head) || (edge.from.layer === layer && edge.from.head === head);
   return (
@@ -192,7 +201,7 @@ function Dots({ ui, chosen, edges, heads, isQuiet }: DotsProps) {
                   </text>
                 ) : (
                   <text class="aw-why-axis" x={at[0]} y={at[1] + 15}>
-                    {places.pitch > 44 ? part.label : ""}
+                    {places.pitch > 44 && places.isFirst(part) ? part.label : ""}
                   </text>
                 )}
               </g>
