@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .._engine.base import AttentionBase, Shape, find_head
+from .._engine.base import AttentionBase, Shape, find_head, with_sources
 from .._engine.matmul import exact
 from .._engine.parts import cells_of_a_task
 from .._engine.softmax import exact_block, whole_rows
@@ -165,7 +165,8 @@ def _tasks_of(one: LayerSample, most: float, kinds: Mapping[str, OwnMetric | Non
     """Return the tasks of a sample; the last one is for the kinds, if there are any."""
     tasks = list(sampler_tasks(one.att, one.batch, one.queries, most, name=one.name, ids=one.ids))
     if kinds:
-        subject = Subject((one.att, HeadText(one.ids), kinds), f"{one.name}, or a kind of head")
+        att = with_sources(one.att, None)  # no worker needs the residual stream
+        subject = Subject((att, HeadText(one.ids), kinds), f"{one.name}, or a kind of head")
         where = named(one.name, one.batch, range(one.att.shape.H))
         tasks.append(Task(kinds_of_heads, subject, (one.batch, one.queries), where, max(1, one.cells)))
     return tasks

@@ -14,7 +14,7 @@ from torch import Tensor
 from .._parallel.executors import workers_of
 from .._parallel.task import Subject, Task, named
 from .._parallel.work import gather
-from .base import AttentionBase
+from .base import AttentionBase, with_sources
 from .kept_levels import only_overviews
 from .logsumexp import LogSumExp
 from .matmul import exact
@@ -44,9 +44,9 @@ class PooledPart(NamedTuple):
 def needed_for(att: AttentionBase, stage: str) -> AttentionBase:
     """Return an attention without values and `carries` if a stage does not need them, so that they are not sent.
 
-    Its cache is empty, so results do not depend on earlier computations.
+    It has no ways to the residual stream either. Its cache is empty, so results do not depend on earlier computations.
     """
-    found = copy.copy(att)
+    found = with_sources(att, None)
     if stage not in CARRIED:
         keeps_v = stage == "contribution" or att.source.derived
         found.__setstate__({"carries": None, **({} if keeps_v else {"v": None})})

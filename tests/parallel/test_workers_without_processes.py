@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from attnwidget import capture
 from attnwidget._parallel import executors, kept_results, saved_tensors, worker
 from attnwidget._parallel import work as work_module
 from attnwidget._parallel.packing import LEAST_BYTES, pack, seal, unpack, unseal
@@ -494,3 +495,20 @@ def test_a_pool_that_cannot_take_a_task_is_replaced() -> None:
     tasks, expected = tasks_of({"a": torch.ones(3, 2)})
     with pytest.warns(UserWarning, match="the rest is done by this process"):
         assert gather(tasks, Refuses()) == expected
+
+
+def to_the_third_key(rows: Any) -> Tensor:
+    found: Tensor = rows.weights[..., 3]
+    return found
+
+
+def test_a_capture_that_knows_the_residual_stream_is_shared_out_without_it() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    cap = capture(model, sources=True).run(torch.randn(1, 9, 8))
+    pictures = [cap.attention[0].overview(executor=executor).values for executor in (None, Pickling())]
+    assert torch.equal(*map(torch.as_tensor, pictures))
+    kinds = {"to the third key": to_the_third_key}
+    found = [cap.attention.metrics(0, kinds=kinds, executor=executor) for executor in (None, Pickling())]
+    assert [one["to the third key"] for one in found[0]] == pytest.approx([one["to the third key"] for one in found[1]])
+    assert cap.why(0, 1, 4, 2).terms.numel()
