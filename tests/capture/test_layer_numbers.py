@@ -345,3 +345,15 @@ def test_a_widgets_effects_are_those_of_its_layers_and_it_names_one_that_has_non
     w.effect_edit = "cut"
     w.finish()
     assert w.effects["left_out"] is None
+
+
+def test_why_and_composition_leave_out_a_layer_of_weights_alone_by_its_name() -> None:
+    model, x = stack_of("sdpa", "largest", "sdpa")
+    cap = captured(model, x, sources=True)
+    assert ("1·2", "layers.1") in {(part.label, part.module) for part in cap.why(2, 0, 5, 3).key_parts}
+    for asked in (lambda: cap.why(1, 0, 5, 3), lambda: cap.why_row(1, 0, 5), lambda: cap.composition(layers=[0, 1])):
+        with pytest.raises(ValueError, match=r"layers.1 is known by its weights alone"):
+            asked()
+    with pytest.warns(UserWarning, match=r"layers.1 is known by its weights alone"):
+        found = cap.composition()
+    assert {edge.layer for edge in found.edges} == {0, 2}

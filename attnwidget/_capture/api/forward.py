@@ -32,7 +32,7 @@ from ..text.given_tokens import TokensOfStacks
 from ..text.labels import Ids, Labels, SavedWords, can_spell
 from ..text.stacks import NamedStack, find_stack, inputs_of, named_stacks
 from ..text.unpadded import has_padding, sample_named
-from .reasons import number_of, numbers_of, refuse_too_long, run_with_bar, words_at
+from .reasons import number_of, refuse_too_long, refuse_weights_alone, run_with_bar, with_scores, words_at
 from .widgets import labeled, logit_token, picker_keys, runners_of, widget_by_sample
 
 if TYPE_CHECKING:
@@ -471,6 +471,7 @@ class Forward:
         """
         stack = self.cross if cross else self.attention
         number = number_of(stack, layer)
+        refuse_weights_alone(stack, number)
         others = [against] if type(against) is int else []
         words = words_at(self.stacks(), stack.names[number], batch, query, [key, *others])
         how: dict[str, Any] = {"against": against, "features": features, "words": words}
@@ -513,6 +514,7 @@ class Forward:
         """
         stack = self.cross if cross else self.attention
         number = number_of(stack, layer)
+        refuse_weights_alone(stack, number)
         refuse_too_long(stack, number)
         if isinstance(against, str):
             check_against(against)
@@ -552,7 +554,7 @@ class Forward:
         1.0
         """
         stack = self.attention
-        numbers, queries = numbers_of(stack, layers), [at] if isinstance(at, int) else at
+        numbers, queries = with_scores(stack, layers), [at] if isinstance(at, int) else at
         steps = composing([stack[i] for i in numbers], numbers, batch=batch, at=queries)
         return run_with_bar(steps, progress=progress)
 

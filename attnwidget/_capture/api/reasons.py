@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from ..call.memory_limit import as_size, free_bytes
 from ..text.stacks import NamedStack
 
 T = TypeVar("T")
+WEIGHTS_ALONE = "{} is known by its weights alone, without q and k, so its scores have no parts"
 COPIES = 3  # of a row's parts, while they are computed
 BESIDE = 4  # parts of a layer besides its heads
 
@@ -50,6 +52,32 @@ def numbers_of(stack: AttentionStack, layers: Any) -> list[int]:
         there = f"0 to {len(stack) - 1}"
         raise ValueError(f"layers is {layers!r}, which holds no layer: give some of {there}, or None for all")
     return found
+
+
+def refuse_weights_alone(stack: AttentionStack, number: int) -> None:
+    """Refuse a layer whose q and k are unknown.
+
+    Raises:
+        ValueError: it has only weights.
+    """
+    if stack[number].source.gives == "weights":
+        raise ValueError(WEIGHTS_ALONE.format(stack.names[number]))
+
+
+def with_scores(stack: AttentionStack, layers: Any) -> list[int]:
+    """Return the numbers of layers as `numbers_of` does, without those that have only weights, if all are meant.
+
+    Raises:
+        ValueError, IndexError, KeyError: as `numbers_of`; or one that was asked for, or each, has only weights.
+    """
+    numbers = numbers_of(stack, layers)
+    left_out = [one for one in numbers if stack[one].source.gives == "weights"]
+    if left_out and (layers is not None or left_out == numbers):
+        refuse_weights_alone(stack, left_out[0])
+    if left_out:
+        others = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        warnings.warn(f"{WEIGHTS_ALONE.format(stack.names[left_out[0]])}: it is left out{others}", stacklevel=3)
+    return [one for one in numbers if one not in left_out]
 
 
 def refuse_too_long(stack: AttentionStack, number: int) -> None:
