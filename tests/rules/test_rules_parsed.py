@@ -188,7 +188,7 @@ def test_options_say_what_was_given_and_nothing_else() -> None:
     assert AttentionOptions(is_causal=True, window=3, mask=torch.zeros(1)).describe() == (
         "causal",
         "window 3",
-        "masked",
+        "mask added",
     )
 
 

@@ -185,8 +185,17 @@ class Forward:
     def labels_of_layer(self, layer: Any) -> tuple[Any, Any]:
         """Return the tokens of the queries and of the keys of a layer of `attention`, as its widget shows them.
 
-        Each is a list of strings for each sample. Both are None if nothing is known of its text, or there is no such
-        layer.
+        Args:
+            layer: its number; negative counts from the end.
+
+        Returns:
+            Two lists of strings for each sample. Both are None if nothing is known of its text, or there is no such
+            layer.
+
+        >>> from attnwidget import capture
+        >>> model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.zeros(1, 5, 8)
+        >>> capture(model).run(x, x, x).labels_of_layer(0)
+        (None, None)
         """
         names, stacks = [*self.attention.names], self.stacks()
         if type(layer) is not int or not -len(names) <= layer < len(names):
