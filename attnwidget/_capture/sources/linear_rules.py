@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..._analysis.why.linear_steps import Center, Matrix, Times, View
 from ..._analysis.why.stream_graph import Join, Lost, Node, StreamSource, StreamStep, Sum, Writer
-from .origins import Origin, kind_of, memory_of
+from .origins import MadeOf, kind_of, memory_of
 
 PROPERTY: Any = torch._C.TensorBase  # whose properties torch's modes see as functions
 SAME = {
@@ -104,7 +104,7 @@ class LinearRules:
         """Return a writer, and note it for the names of parts."""
         raise NotImplementedError
 
-    def _origin(self, x: Any) -> Origin | None:
+    def _origin(self, x: Any) -> MadeOf | None:
         """Return what a tensor is made of that does not depend on the stream; None if that is not known."""
         raise NotImplementedError
 

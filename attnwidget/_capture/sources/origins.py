@@ -29,7 +29,7 @@ EMPTY = {  # whose numbers another function writes
 NAMES = 4  # of parameters that are kept
 
 
-class Origin(NamedTuple):
+class MadeOf(NamedTuple):
     """What a tensor is made of.
 
     names: of the parameters.
@@ -41,10 +41,10 @@ class Origin(NamedTuple):
     counts: bool = False
     given: bool = False
 
-    def plus(self, other: Origin) -> Origin:
+    def plus(self, other: MadeOf) -> MadeOf:
         """Return what a tensor made of both is made of."""
         names = tuple(dict.fromkeys((*self.names, *other.names)))[:NAMES]
-        return Origin(names, self.counts or other.counts, self.given or other.given)
+        return MadeOf(names, self.counts or other.counts, self.given or other.given)
 
     def kind(self) -> tuple[str, str] | None:
         """Return the kind of writer and the parameter that it is; None for an input of the model."""
@@ -63,13 +63,13 @@ def kind_of(name: str, otherwise: Any) -> Any:
     return "position" if POSITION.search(own) else otherwise
 
 
-def origin_of_result(func: Any, given: list[Origin]) -> Origin:
+def origin_of_result(func: Any, given: list[MadeOf]) -> MadeOf:
     """Return what the result of a function is made of, from its tensors'."""
     if func in COUNTS:
-        return Origin(counts=True)
+        return MadeOf(counts=True)
     if func in PICKS and len(given) > 1 and given[0].names and not given[0].given:
-        return Origin(given[0].names, counts=any(one.counts for one in given[1:]))
-    found = Origin()
+        return MadeOf(given[0].names, counts=any(one.counts for one in given[1:]))
+    found = MadeOf()
     for one in given:
         found = found.plus(one)
     return found

@@ -45,7 +45,7 @@ from .origins import (
     EMPTY,
     FROM_NUMBERS,
     LEAVES,
-    Origin,
+    MadeOf,
     memory_of,
     names_by_memory,
     origin_of_result,
@@ -159,7 +159,7 @@ class StreamTape(WatchingMode, MovingRules):
         self._parameters = names_by_memory(model)
         with torch._C.DisableTorchFunction():
             for x in plain_attributes(model):
-                self._made_of(x, Origin())
+                self._made_of(x, MadeOf())
         with contextlib.ExitStack() as stack:
             stack.callback(model.register_forward_pre_hook(self._model_began, prepend=True, with_kwargs=True).remove)
             stack.callback(torch_module.register_module_forward_pre_hook(self._module_began).remove)
@@ -184,7 +184,7 @@ class StreamTape(WatchingMode, MovingRules):
             with contextlib.suppress(*WRONG), torch._C.DisableTorchFunction():
                 for x in tensors_in((args, kwargs)):
                     if x not in self._nodes:
-                        self._made_of(x, Origin(given=True))
+                        self._made_of(x, MadeOf(given=True))
 
     def _module_began(self, module: nn.Module, args: Any) -> None:
         if self._facts is not None and threading.get_ident() == self._thread:
@@ -253,20 +253,20 @@ class StreamTape(WatchingMode, MovingRules):
             if isinstance(x, Tensor) and x not in self._nodes:
                 self._made_of(x, found)
 
-    def _made_of(self, x: Tensor, origin: Origin) -> None:
+    def _made_of(self, x: Tensor, origin: MadeOf) -> None:
         self._origins[x] = origin, version_of(x)
 
-    def _origin(self, x: Any) -> Origin | None:
+    def _origin(self, x: Any) -> MadeOf | None:
         name = self._parameters.get(memory_of(x))
         if name is not None:
-            return Origin((name,))
+            return MadeOf((name,))
         found, version = self._origins.get(x, (None, None))
         if self._facts is not None and not self._facts.layers:  # nothing could depend on an attention before the first
-            found = found or Origin(given=True)
+            found = found or MadeOf(given=True)
             self._made_of(x, found)
         elif version != version_of(x):
             return None  # something was written into it since
-        result: Origin | None = found
+        result: MadeOf | None = found
         return result
 
     def _after(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> None:
