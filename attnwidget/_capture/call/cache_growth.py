@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._utils.quietly import keep_from_model
+
 
 @dataclass(eq=False, slots=True)  # not frozen, because that is slower to create
 class SeenKeys:
@@ -157,14 +159,16 @@ def _noting(update: Callable[..., Any], lengths_of: LengthsOf, cuts: bool) -> Ca
                     held = last.held()
                     if held is not None and self.keys is held and held._version == last.held_version:  # unchanged
                         before = last if lengths[0] == min(last.length, held.shape[-2]) else None
-            except Exception:  # an unknown kind of layer: its keys are compared
+            except Exception as error:  # an unknown kind of layer: its keys are compared
+                keep_from_model(error)
                 lengths = None
         result = update(self, key_states, *arguments, **keywords)
         if lengths is not None:
             with torch._C.DisableTorchFunction():
                 try:
                     _note(self, result[0], known, before, lengths, cuts)
-                except Exception:
+                except Exception as error:
+                    keep_from_model(error)
                     _latest.grown = None
         return result
 

@@ -16,6 +16,11 @@ EAGER = (
     "output.attentions to AttentionWidget.from_weights"
 )
 
+FAILED = (
+    "it could not be read, because attnwidget failed in it ({}: {}). The model has computed what it computes without a "
+    f"capture. Please report this; until it is mended, {EAGER}"
+)
+
 
 class Unreadable(Exception):
     """An attention call that cannot be expressed as q, k, v and rules; the message says why, and what to do."""

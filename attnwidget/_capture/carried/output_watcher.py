@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._utils.quietly import keep_from_model, quietly
 from ..call.memory_limit import MemoryLimit
 from ..modules.module_walk import has_children, modules, own_parameters
 from .next_tokens import LogitsOfSteps, note_likely
@@ -36,6 +37,7 @@ OTHER_PATH = (
     "its output took another path than in an earlier forward pass of this model, although modules and settings are the "
     "same: capture the model again, which looks for the new path"
 )
+GRADIENT_FAILED = "its gradient could not be read, because attnwidget failed in it ({}): please report this"
 NO_ROOM = "its gradient was not kept, because the capture has reached its limit: raise limit="
 
 
@@ -104,14 +106,17 @@ class FollowedCall:
     """
 
     def __init__(
-        self, callback: Callable[[Any], None], note: Callable[[Any], None], keep: Callable[[Tensor], None] | None
+        self, callback: Callable[[Any], None], note: Callable[[Any], None], keep: Callable[[Any], None] | None
     ) -> None:
         self._callback, self._note, self._keep = callback, note, keep
 
     def __call__(self, output: Any) -> None:
-        with contextlib.suppress(Exception), _unobserved():
-            self._note(output)
+        quietly(None, self._note_unobserved, output)  # what was not followed is named where it is asked for
         self._callback(output)
+
+    def _note_unobserved(self, output: Any) -> None:
+        with _unobserved():
+            self._note(output)
 
     def keep_gradient(self, output: Any, to_heads: Callable[[Tensor], Tensor]) -> None:
         """Register a hook that keeps the gradient of an output.
@@ -125,7 +130,11 @@ class FollowedCall:
             return
         if not output.requires_grad and output.is_leaf:  # the model's parameters are frozen
             output.requires_grad_()
-        output.register_hook(lambda gradient: keep(to_heads(gradient.detach())))
+
+        def keep_quietly(gradient: Tensor) -> None:
+            quietly(lambda error: keep(GRADIENT_FAILED.format(error)), lambda: keep(to_heads(gradient.detach())))
+
+        output.register_hook(keep_quietly)
 
 
 class _RunningPass(threading.local):
@@ -376,9 +385,9 @@ class OutputWatcher:
             known = facts.outputs[key] = HeadOutputs.of(key, output)
             self._running.pending = [(known, None), *self._running.pending[:1]]
 
-        def keep(gradient: Tensor) -> None:
+        def keep(gradient: Tensor | str) -> None:
             facts.logits = None  # a backward pass is running, so they are no longer needed for one
-            facts.gradients[key] = self._kept(gradient)
+            facts.gradients[key] = gradient if isinstance(gradient, str) else self._kept(gradient)
 
         return FollowedCall(callback, note, keep if self._gradients else None)
 
@@ -618,7 +627,7 @@ def _hook(
         try:
             with _unobserved():
                 note(module, args, output)
-        except Exception:
-            return
+        except Exception as error:
+            keep_from_model(error)
 
     return hook

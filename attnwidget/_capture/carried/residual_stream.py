@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..._utils.quietly import keep_from_model
 from ..tracing.torch_mode import WatchingMode
 
 # Functions that keep the numbers of a tensor.
@@ -175,7 +176,11 @@ class StreamWatcher(WatchingMode):
         before = self.known(args[0]) if args else NOTHING  # before a change in place
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
-            follow(before, result, args, kwargs)
+            try:
+                follow(before, result, args, kwargs)
+            except Exception as error:
+                self._known.pop(result, None)
+                keep_from_model(error)  # it then counts as not followed
         return result
 
     def known(self, x: Any) -> Known:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..._utils.interrupts import interrupts_put_off
+from ..._utils.quietly import Deliberate, keep_from_model
 from ...masks import causal_lower_right
 from ..call.cache_growth import CacheWrapper
 from ..call.flex_attention import ScoreMod, read_tuple
@@ -44,8 +45,6 @@ OPAQUE = (
     "it calls {}, whose arguments cannot be read: use torch.nn.functional.scaled_dot_product_attention, or give the "
     "weights, if it returns them, to AttentionWidget.from_weights"
 )
-
-REPORTING_ERRORS = TypeError, ValueError, IndexError, RuntimeError
 
 
 class Listener(Protocol):
@@ -108,6 +107,17 @@ class Listener(Protocol):
 
     def matcher_of(self, model: nn.Module) -> RecordMatcher | None:
         """Return the matcher of a model that generates; None if it is not recorded."""
+
+    def reading_failed(self, error: Exception, module: nn.Module | None = None) -> None:
+        """Note that our own reading of a call has failed.
+
+        Args:
+            error: what it raised.
+            module: that called; None: the calling module.
+
+        Raises:
+            Deliberate: the model may not go on.
+        """
 
 
 class _ThreadState(threading.local):
@@ -203,15 +213,7 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
 
     @functools.wraps(function)
     def reporting(module: Any, *arguments: Any, **keywords: Any) -> Any:
-        callbacks = []
-        if not _thread.depth:
-            for listener in list(_listeners):
-                name = listener.name_of(module)
-                if name is None:
-                    continue
-                callback = listener.record_interface_call(name, module, implementation, arguments, keywords)
-                if callback is not None:
-                    callbacks.append(callback)
+        callbacks = {} if _thread.depth else _callbacks(implementation, module, arguments, keywords)
         outer = _thread.depth
         try:
             _thread.depth = outer + 1
@@ -220,8 +222,13 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
                     result = function(module, *arguments, **keywords)
             else:
                 result = function(module, *arguments, **keywords)
-            if callbacks and not (len(callbacks) == 1 and _is_taken_by(callbacks[0], result)):
-                result = _with_edits(function, result, module, arguments, keywords, callbacks)
+            if callbacks:
+                try:
+                    found = [*callbacks.values()]
+                    if len(found) > 1 or not _is_taken_by(found[0], result):
+                        result = _with_edits(function, result, module, arguments, keywords, found)
+                except Exception as error:
+                    _fails(error, module, *callbacks)
         finally:
             _thread.depth = outer
         return result
@@ -230,14 +237,38 @@ def _wrap_attention(implementation: Any, function: Callable[..., Any]) -> Callab
     return reporting
 
 
+def _callbacks(
+    implementation: Any, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> dict[Listener, Any]:
+    """Report a call of transformers' interface; return the listeners that want its output, with their callbacks."""
+    found: dict[Listener, Any] = {}
+    for listener in list(_listeners):
+        try:
+            name = listener.name_of(module)
+            if name is not None:
+                callback = listener.record_interface_call(name, module, implementation, arguments, keywords)
+                if callback is not None:
+                    found[listener] = callback
+        except Exception as error:
+            _fails(error, module, listener)
+    return found
+
+
+def _fails(error: Exception, module: nn.Module | None, *listeners: Listener) -> None:
+    """Tell listeners that reading a call failed; all are told before a deliberate error ends the model's call."""
+    refused: Exception | None = error if isinstance(error, Deliberate) else None
+    for listener in listeners:
+        try:
+            keep_from_model(error, lambda found, own=listener: own.reading_failed(found, module))  # type: ignore[misc]
+        except Deliberate as found:
+            refused = refused or found
+    if refused is not None:
+        raise refused
+
+
 def _is_taken_by(callback: Any, result: Any) -> bool:
     """Report the result of a call of transformers' interface, if it repeats another: without gradients or dropout."""
-    if type(callback) is not NotedCall:
-        return False
-    try:
-        return callback.take_result(result)
-    except REPORTING_ERRORS:
-        return True
+    return type(callback) is NotedCall and callback.take_result(result)
 
 
 def _with_edits(
@@ -252,14 +283,11 @@ def _with_edits(
     seen, edits = None, [one for one in callbacks if isinstance(one, OutputEdit)]
     query = _query_of(arguments, keywords)
     heads = query.shape[1]
-    try:
-        if torch.is_grad_enabled() and not _dropout_of(module, keywords):
-            given = result[0] if isinstance(result, tuple) else result
-            _keep_gradient(given, lambda x: _heads_first(x, heads), *callbacks)
-        seen = _seen_output(function, result, module, arguments, keywords)
-        _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)) if edits else callbacks)
-    except REPORTING_ERRORS:
-        pass
+    if torch.is_grad_enabled() and not _dropout_of(module, keywords):
+        given = result[0] if isinstance(result, tuple) else result
+        _keep_gradient(given, lambda x: _heads_first(x, heads), *callbacks)
+    seen = _seen_output(function, result, module, arguments, keywords)
+    _report_output(seen, *(one for one in callbacks if not isinstance(one, OutputEdit)) if edits else callbacks)
     if not edits:
         return result
     output, *others = result if isinstance(result, tuple) else (result,)
@@ -308,19 +336,13 @@ def _dropout_of(module: Any, keywords: dict[str, Any]) -> float:
     return float(keywords.get("dropout") or 0) if module.training else 0.0
 
 
-def _reporting_errors() -> contextlib.AbstractContextManager[None]:
-    """Let the model go on if its output cannot be read: the output then counts as not verified."""
-    return contextlib.suppress(*REPORTING_ERRORS)
-
-
 def _output_of(callback: OutputCallback | OutputEdit, output: Any, seen: Any, view: Callable[[Tensor], Tensor]) -> Any:
     """Report the output of a call; return it with an intervention's edit: see `with_edit`."""
     if isinstance(callback, OutputEdit):
         return with_edit(output, callback, seen, view, keep=len(_listeners) > 1)
-    with _reporting_errors():
-        if isinstance(seen, Tensor):
-            _keep_gradient(output, view, callback)
-        callback(kernel_output(output, seen))
+    if isinstance(seen, Tensor):
+        _keep_gradient(output, view, callback)
+    callback(kernel_output(output, seen))
     return output
 
 
@@ -434,23 +456,46 @@ class FunctionWatcher(WatchingMode):
         attention = self._attention_functions.get(func)
         if attention is not None and not _thread.depth:
             result = attention(func, types, args, kwargs)
-            self._tracer.order.trace(func, result, args, kwargs)
+            try:
+                self._tracer.order.trace(func, result, args, kwargs)
+            except Exception as error:
+                self._fails(error)
             return result
-        self._before(func, args)
+        try:
+            self._before(func, args)
+        except Exception as error:
+            self._fails(error)
         result = func(*args, **kwargs)
-        if not _thread.heads:
-            if not _thread.depth:
-                self._result = result
-                self._tracer.trace(func, result, args, kwargs)
-                self._result = None
-                if self._refused is not None:
-                    raise self._refused
-                if self._is_opaque(func):
-                    self.report_unreadable(OPAQUE.format(func), certain=True)
-        elif func in self._multi_head_steps:
-            changed = self._multi_head_steps[func](result, *args, **kwargs)
-            return result if changed is None else changed
+        try:
+            if not _thread.heads:
+                if not _thread.depth:
+                    self._trace(func, result, args, kwargs)
+            elif func in self._multi_head_steps:
+                changed = self._multi_head_steps[func](result, *args, **kwargs)
+                return result if changed is None else changed
+        except Exception as error:
+            self._fails(error)
         return result
+
+    def _trace(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Follow scores and weights through a function that was called."""
+        self._result = result
+        self._tracer.trace(func, result, args, kwargs)
+        self._result = None
+        if self._refused is not None:
+            raise self._refused
+        if self._is_opaque(func):
+            self.report_unreadable(OPAQUE.format(func), certain=True)
+
+    def reading_failed(self, error: Exception) -> None:
+        """Note that our own reading of a call failed: see `traced_tensors.Reports`."""
+        self._fails(error)
+
+    def _fails(self, error: Exception) -> None:
+        """Tell the listener that reading failed."""
+        self._result = None
+        with torch._C.DisableTorchFunction():
+            _fails(error, None, self._listener)
 
     def _is_opaque(self, func: Any) -> bool:
         """Return whether a function, by its name, computes attention that cannot be seen."""
@@ -517,8 +562,7 @@ class FunctionWatcher(WatchingMode):
                 if isinstance(callback, OutputEdit):
                     edit_in_place(result, callback, output, written, keep=len(_listeners) > 1)
                 elif callback is not None:
-                    with _reporting_errors():
-                        callback(kernel_output(result, output))
+                    callback(kernel_output(result, output))
         except EditRefused as refused:
             self._refused = refused
 
@@ -540,13 +584,37 @@ class FunctionWatcher(WatchingMode):
             if isinstance(callback, OutputEdit):
                 edit_in_place(output, callback, seen, written, weights, keep=len(_listeners) > 1)
                 return
-            with _reporting_errors():
-                if isinstance(seen, Tensor) and isinstance(written, Tensor) and written.shape[2:] == output.shape[-2:]:
-                    B, H = written.shape[:2]
-                    _keep_gradient(output, lambda x: x.reshape(B, H, *x.shape[-2:]), callback)
-                callback(kernel_output(output, seen))
+            if isinstance(seen, Tensor) and isinstance(written, Tensor) and written.shape[2:] == output.shape[-2:]:
+                B, H = written.shape[:2]
+                _keep_gradient(output, lambda x: x.reshape(B, H, *x.shape[-2:]), callback)
+            callback(kernel_output(output, seen))
+
+    def _around(self, begin: Callable[[], Callable[[Any], Any] | None], call: Callable[[], Any]) -> Any:
+        """Return the result of an attention function, with an intervention's edit.
+
+        Args:
+            begin: reads its arguments; returns a function that takes its result and returns it edited, or None.
+            call: the function.
+        """
+        finish = None
+        try:
+            finish = begin()
+        except Exception as error:
+            self._fails(error)
+        result = call()
+        if finish is None:
+            return result
+        try:
+            return finish(result)
+        except Exception as error:
+            self._fails(error)
+            return result
 
     def _sdpa(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        begin = functools.partial(self._begin_sdpa, args, kwargs)
+        return self._around(begin, functools.partial(func, *args, **kwargs))
+
+    def _begin_sdpa(self, args: Any, kwargs: Any) -> Callable[[Any], Any] | None:
         inputs, layout = _thread.inputs, None
         query, key = (_argument(args, kwargs, i, name, None) for i, name in enumerate(("query", "key")))
         if not inputs:
@@ -556,25 +624,33 @@ class FunctionWatcher(WatchingMode):
         read = functools.partial(read_sdpa, *args, **kwargs, inputs=inputs, layout=layout)
         apart = functools.partial(self._tracer.heads_apart, query)
         callback = self._listener.record_call(None, lambda: replace(read(), reordered=reordered, heads_apart=apart))
-        output = func(*args, **kwargs)
         if callback is None:
-            return output
-        self._tracer.note_output(output)
-        with torch._C.DisableTorchFunction():
-            seen = None
-            with _reporting_errors():
+            return None
+
+        def finish(output: Any) -> Any:
+            self._tracer.note_output(output)
+            with torch._C.DisableTorchFunction():
                 dropped = _argument(args, kwargs, 4, "dropout_p", 0.0) > 0
                 seen = _rows_without_dropout(*args, **kwargs, layout=layout) if dropped else _by_heads(output, layout)
-            return _output_of(callback, output, seen, lambda x: _by_heads(x, layout))
+                return _output_of(callback, output, seen, lambda x: _by_heads(x, layout))
+
+        return finish
 
     def _flex(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        begin = functools.partial(self._begin_flex, args, kwargs)
+        return self._around(begin, functools.partial(func, *args, **kwargs))
+
+    def _begin_flex(self, args: Any, kwargs: Any) -> Callable[[Any], Any] | None:
         callback = self._listener.record_call(None, lambda: read_flex(*args, **kwargs))
-        result = func(*args, **kwargs)
         if callback is None:
-            return result
-        self._tracer.note_output(result[0], result[1] if len(result) > 1 else None)
-        with torch._C.DisableTorchFunction():
-            return (_output_of(callback, result[0], result[0], lambda x: x), *result[1:])
+            return None
+
+        def finish(result: Any) -> Any:
+            self._tracer.note_output(result[0], result[1] if len(result) > 1 else None)
+            with torch._C.DisableTorchFunction():
+                return (_output_of(callback, result[0], result[0], lambda x: x), *result[1:])
+
+        return finish
 
     # `F.multi_head_attention_forward` calls SDPA, or multiplies itself if weights are requested. Torch suspends
     # the mode that has seen it, so its body runs with the mode entered again.
@@ -585,9 +661,14 @@ class FunctionWatcher(WatchingMode):
         query, key, _, _, heads = (*args, *[None] * 5)[:5]
         outer = _thread.heads, _thread.inputs
         try:
-            _thread.heads, _thread.inputs = int(kwargs.get("num_heads", heads)), (query, key)
+            count, body = int(kwargs.get("num_heads", heads)), _multi_head_body()
+        except Exception as error:
+            self._fails(error)
+            return func(*args, **kwargs)
+        try:
+            _thread.heads, _thread.inputs = count, (query, key)
             with self:
-                return _multi_head_body()(*args, **kwargs)
+                return body(*args, **kwargs)
         finally:
             _thread.heads, _thread.inputs = outer
             self._scaled, self._without_values = None, None

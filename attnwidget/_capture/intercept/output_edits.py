@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..._utils.quietly import Deliberate
 
-class EditRefused(ValueError):
+
+class EditRefused(Deliberate, ValueError):
     """An edit that is impossible; the message says why, and what to do."""
 
 

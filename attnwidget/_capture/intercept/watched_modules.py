@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from ..._utils.quietly import quietly
 from ..modules.module_walk import modules
 from .watching import WatchedModules
 
@@ -41,9 +42,11 @@ class UnwatchedParts:
     Args:
         watcher: of torch's functions.
         model: that is captured.
+        failed: takes an error of our own hooks, and the module.
     """
 
-    def __init__(self, watcher: Watcher, model: nn.Module) -> None:
+    def __init__(self, watcher: Watcher, model: nn.Module, failed: Callable[..., None]) -> None:
+        self._failed = failed
         self._watcher, self._model = watcher, model
         self._thread = threading.get_ident()
         self._hooks: dict[int, list[Callable[[], None]]] = {}  # functions that remove the hooks of a part
@@ -65,8 +68,12 @@ class UnwatchedParts:
             if key not in self._hooks:
                 inside = modules(part)
                 self._states[key], put_on = (inside, _state(inside)), self._hooks.setdefault(key, [])
-                put_on.append(part.register_forward_pre_hook(lambda module, _: self._begin(module)).remove)
-                put_on.append(part.register_forward_hook(lambda module, *_: self._end(module), always_call=True).remove)
+                begin, end = self._hook(self._begin), self._hook(self._end)
+                put_on.append(part.register_forward_pre_hook(begin).remove)
+                put_on.append(part.register_forward_hook(end, always_call=True).remove)
+
+    def _hook(self, do: Callable[[nn.Module], None]) -> Callable[..., None]:
+        return lambda module, *_: quietly(lambda error: self._failed(error, module), do, module)
 
     @property
     def is_interrupted(self) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import threading
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
+from ..._utils.quietly import keep_from_model
+from ..call.observed_call import FAILED, ObservedCall, ProcessHeads, Unreadable
 from ..call.pieces import Pieces, may_be_piece
 from ..call.query_offset import keys_after, keys_before
 from ..distributed.context_parallel import refuse_keys_of_others, refuse_spread_positions
@@ -32,7 +32,7 @@ from ..records.forward_passes import RecordMatcher, as_autocast, in_backward, ke
 from ..records.kept_tensors import TensorKeeper
 from ..records.record import OutputCallback
 from ..records.shown import why_not_shown
-from ..session.callers import ModelCalls, calls_running, module_names, parts_of
+from ..session.callers import ModelCalls, calls_running, forward_hooks, module_names, parts_of
 from ..tracing.traced_tensors import MERGED, Caller
 from ..verify.verification import DroppedWeights, RowsOfOutput
 from .checkpoints import EditedCall, Repeated, checkpoints_around
@@ -75,6 +75,8 @@ OTHER_NUMBER = (
 ONE_HEAD = "If {} computes one head after another, its heads cannot be edited: leave this layer out"
 NO_GRADIENTS = "{} rounds numbers, and no gradients flow through rounding: run it under torch.no_grad()"
 
+
+UNREADABLE = TypeError, ValueError, IndexError, RuntimeError  # of calls that are not those of q, k and v
 
 _numbers = itertools.count()
 
@@ -130,14 +132,15 @@ class Editor(ModelCalls):
         assert self.model is not None
         self._names = module_names(self.model)
         self._watched = WatchedModules(self.model)
-        self._attention_modules = AttentionModules(self.model, self._names)
+        self._attention_modules = AttentionModules(self.model, self._names, self.reading_failed)
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._provenance.watching(self.model))
             parts = self.model, *(part for _, part in parts_of(self.model))
             self._begins = {id(part) for part in parts}
             for part in parts:
-                stack.enter_context(_forward_hooks(part, self._began, self._ended))
+                began = functools.partial(self._began, part)
+                stack.enter_context(forward_hooks(part, began, self._ended, self.reading_failed))
             hooks.add_listener(self)
             stack.callback(hooks.remove_listener, self)
             stack.enter_context(self._attention_modules.watched())
@@ -318,7 +321,7 @@ class Editor(ModelCalls):
                 return self._edit_of(module, name, read)
         except EditRefused:
             raise
-        except Exception as error:
+        except (Unreadable, *UNREADABLE) as error:
             why = str(error) if isinstance(error, Unreadable) else f"its call cannot be read ({error})"
             if self.plan.names(name):
                 told = self._with_advice(f"{name} cannot be edited: {why}", module)
@@ -326,6 +329,23 @@ class Editor(ModelCalls):
             if self.plan.may_edit(name):
                 self.skipped.setdefault(name, why)  # a capture does not show it, so it has no number
             return None
+        except Exception as error:
+            keep_from_model(error, functools.partial(self._fail, name))
+            return None
+
+    def reading_failed(self, error: Exception, module: nn.Module | None = None) -> None:
+        """End the model's call if our own reading failed in a module that may be edited; else only note it.
+
+        Raises:
+            EditRefused: it may be edited, or everything in it may.
+        """
+        self._fail(self.name_for_failure(module), error, is_whole=id(module) in self._begins)
+
+    def _fail(self, name: str, error: Exception, *, is_whole: bool = False) -> None:
+        why = FAILED.format(type(error).__name__, error)
+        if self.plan.may_edit(name) or is_whole:
+            raise EditRefused(self._with_advice(f"{name} cannot be edited: {why}", name)) from error
+        self.skipped.setdefault(name, why)
 
     def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputEdit | OutputCallback | None:
         """Return what `record_call` does for a layer whose q and k are unknown."""
@@ -645,16 +665,3 @@ class CallEdit(OutputEdit):
                 if not one.edit.is_differentiable:
                     raise EditRefused(NO_GRADIENTS.format(one.edit.text))
         return EditedHeads(self.seen, samples, heads, chain)
-
-
-@contextlib.contextmanager
-def _forward_hooks(
-    part: nn.Module, began: Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], None], ended: Callable[[], None]
-) -> Iterator[None]:
-    def begins(module: nn.Module, args: Any, kwargs: Mapping[str, Any] = types.MappingProxyType({})) -> None:
-        began(module, args, kwargs)
-
-    with contextlib.ExitStack() as stack:
-        stack.callback(part.register_forward_pre_hook(begins, with_kwargs=True, prepend=True).remove)
-        stack.callback(part.register_forward_hook(lambda *_: ended(), always_call=True).remove)
-        yield

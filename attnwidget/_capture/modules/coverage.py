@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from ..._utils.quietly import quietly
 from ..tracing.traced_tensors import USE_RETURNED_WEIGHTS
 from .module_walk import has_children, named_modules
 
@@ -37,9 +38,11 @@ class AttentionModules:
     Args:
         model: the model.
         names: of its modules, by identity.
+        failed: takes an error of our own hook, and the module.
     """
 
-    def __init__(self, model: nn.Module, names: dict[int, str]) -> None:
+    def __init__(self, model: nn.Module, names: dict[int, str], failed: Callable[..., None]) -> None:
+        self._failed = failed
         self._names, self._root = names, names.get(id(model), "")
         self._candidates = {id(module): module for name, module in named_modules(model) if _may_attend(name, module)}
         self._ran: dict[str, nn.Module] = {}
@@ -64,6 +67,9 @@ class AttentionModules:
             handle.remove()
 
     def _note(self, module: nn.Module, *_: Any) -> None:
+        quietly(lambda error: self._failed(error, module), self._ran_now, module)
+
+    def _ran_now(self, module: nn.Module) -> None:
         if id(module) in self._candidates:
             self._ran[self._names[id(module)]] = module
         handle = self._handles.get(id(module))

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..._utils.choices import matches_name
+from ..._utils.quietly import keep_from_model
 from .module_walk import has_children, modules, own_parameters
 
 CROSS_ADVICE = (
@@ -204,10 +205,13 @@ class Provenance:
 
     Args:
         on_change: is called before another module's call is the innermost.
+        failed: takes an error of our own hooks, and the module whose call they watched.
     """
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
-        self._running, self._on_change = _Running(), on_change
+    def __init__(
+        self, on_change: Callable[[], None] = lambda: None, failed: Callable[..., None] = lambda *_: None
+    ) -> None:
+        self._running, self._on_change, self._failed = _Running(), on_change, failed
         self._hooks: dict[int, list[Any]] = {}
         self._followed: set[int] = set()  # modules whose children are watched
         self._needs_following: dict[int, bool] = {}
@@ -235,8 +239,9 @@ class Provenance:
     def _watch(self, module: nn.Module) -> None:
         # Functions, not methods, because a model may be copied with its hooks.
         hooks = self._hooks[id(module)] = []  # registered before the first hook: an interrupt may come at any line
-        hooks.append(module.register_forward_pre_hook(_calling(self._enter), with_kwargs=True))
-        hooks.append(module.register_forward_hook(lambda module, *_: self._leave(module), always_call=True))
+        hooks.append(module.register_forward_pre_hook(_calling(self._enter, self._failed), with_kwargs=True))
+        leave = _calling(lambda module, *_: self._leave(module), self._failed)
+        hooks.append(module.register_forward_hook(leave, always_call=True))
 
     def rest(self, name: str, module: nn.Module) -> None:
         """Stop watching a module until `wake`: its calls repeat earlier ones, so nothing is asked about it."""
@@ -293,9 +298,11 @@ class Provenance:
         self._running.invocations.clear()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._on_change()
         running = Invocation(module, args, kwargs)
-        self._running.invocations.append(running)
+        try:
+            self._on_change()
+        finally:
+            self._running.invocations.append(running)
         key = id(module)
         self._entered[threading.get_ident()].add(key)
         if key in self._followed or key not in self._hooks:
@@ -318,10 +325,12 @@ class Provenance:
 
     def _leave(self, module: nn.Module) -> None:
         invocations = self._running.invocations
-        self._on_change()
-        if any(one.module is module for one in invocations):  # not a module that was running before it was watched
-            while invocations.pop().module is not module:
-                pass
+        try:
+            self._on_change()
+        finally:
+            if any(one.module is module for one in invocations):  # not one that was running before it was watched
+                while invocations.pop().module is not module:
+                    pass
 
     def _child_hook(self, parent: nn.Module, name: str) -> Callable[..., None]:
         def note(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -329,13 +338,13 @@ class Provenance:
             if not invocations or invocations[-1].module is not parent:
                 return
             invocations[-1].ran.add(name)
-            with torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
+            with torch._C.DisableTorchFunction():
                 given = span_of(next((x for x in args if isinstance(x, Tensor)), None))
                 source = invocations[-1].source_of(given)
                 if source is not None and isinstance(output, Tensor) and span_of(output) is not None:
                     invocations[-1].made.append(Made(name, source, StorageWeakRef(output.untyped_storage())))
 
-        return note
+        return _calling(note, lambda error, _: self._failed(error, parent))
 
     def innermost(self) -> Invocation | None:
         """Return the running call of the innermost watched module, which stays watched."""
@@ -367,17 +376,17 @@ class Provenance:
         return None if inputs is None else True
 
 
-def _calling(enter: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that never raises, so that the model goes on.
+def _calling(enter: Callable[..., None], failed: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that tells its errors with the module, so that the model goes on.
 
     Another thread may call it without keywords while it is being removed.
     """
 
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Any = MappingProxyType({})) -> None:
         try:
             enter(module, args, kwargs)
-        except Exception:
-            return
+        except Exception as error:
+            keep_from_model(error, lambda found: failed(found, module))
 
     return hook
 

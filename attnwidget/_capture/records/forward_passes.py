@@ -16,19 +16,22 @@ import torch
 from torch import Tensor
 
 from ..._rules.row_spans import Spans
+from ..._utils.quietly import keep_from_model
 from ..call.cache_growth import grown_keys
 from ..call.call_text import CallText
 from ..call.lineage import ENDED, ChosenRows, ModelCall, is_unchanged
 from ..call.memory_limit import OverLimit
-from ..call.observed_call import ObservedCall, Unreadable
+from ..call.observed_call import EAGER, FAILED, ObservedCall, Unreadable
 from ..distributed.context_parallel import Sample, processes, refuse_keys_in_turn, refuse_keys_of_others
 from ..modules.selection import with_heads
-from ..verify.batched import verify, verify_aside
+from ..verify.batched import OutputCheck, verify, verify_aside
 from .decode_steps import RepeatedStep
 from .kept_tensors import TensorKeeper
 from .record import Continuation, OutputCallback, Record
 from .weights_record import WeightsRecord
 
+NO_RECORD = f"it cannot be read as q, k and v ({{}}): {EAGER}"
+NOT_ATTENTION = TypeError, ValueError, IndexError, RuntimeError  # of `Attention`, and of torch for tensors of its calls
 LATER = (
     "its later calls do not have the keys of the first, so only the first call is kept: capture the whole "
     "text in one forward pass, without a cache"
@@ -298,13 +301,45 @@ class RecordMatcher:
 
     def settle(self) -> None:
         """Put the rows of all records in order and verify their outputs, after the block."""
-        every = [record for records in self.forwards for record in records.values()]
-        for record in every:
-            record.settle(self._chosen)
+        checks: list[OutputCheck] = []
+        for record in self._every_record():
+            with self._reading(record):
+                record.settle(self._chosen)
+                checks += record.take_checks()
         self._chosen = {}
         self._keeper.forget_masks()
         with torch.no_grad():
-            verify(check for record in every for check in record.take_checks())
+            verify(checks)
+
+    def keep_queries(self) -> None:
+        """Keep only the wanted queries of each record."""
+        for record in self._every_record():
+            with self._reading(record):
+                record.keep_queries()
+
+    def _every_record(self) -> list[Record]:
+        return [record for records in self.forwards for record in records.values()]
+
+    @contextlib.contextmanager
+    def _reading(self, record: Record) -> Iterator[None]:
+        """Note what a record raises inside the block: it cannot be shown, and the others can."""
+        try:
+            yield
+        except Unreadable as error:
+            record.problem = record.problem or str(error)
+        except NOT_ATTENTION as error:
+            record.problem = record.problem or NO_RECORD.format(error)
+        except Exception as error:
+            keep_from_model(error)
+            record.problem = record.problem or FAILED.format(type(error).__name__, error)
+
+    def read_all(self) -> None:
+        """Read every record as a capture does when it is asked; those that cannot be read are faulty from then on."""
+        for record in self._every_record():
+            with self._reading(record):
+                record.problem = record.problem or record.fault()
+                if record.problem is None:
+                    record.read()
 
     def add(self, name: str, read: Callable[[], ObservedCall]) -> OutputCallback | None:
         """Record a call of a module, if it is wanted.
@@ -556,18 +591,20 @@ class RecordMatcher:
                     self._keeper.memory.add(-records.pop(name).nbytes)
 
     def remove_faulty(self, modules: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-        """Remove the records that cannot be shown, and return their names with the reasons.
+        """Read all records; remove those that cannot be shown, and return their names with the reasons.
 
         Args:
             modules: whose records cannot be shown, by name, with the reasons.
         """
+        self.read_all()
         reasons: dict[str, str] = {}
         for records in self.forwards:
             for name, record in list(records.items()):
                 module = name.partition(" #")[0]
-                why = modules.get(module) or record.fault()
+                around = next((one for one in modules if f"{module}.".startswith(f"{one}.")), None)
+                why = record.problem if around is None else modules[around]
                 if why is not None:
-                    reasons[module if module in modules else name] = why
+                    reasons[name if around is None else around] = why
                     del records[name]
         self.forwards[:] = [records for records in self.forwards if records]
         return reasons

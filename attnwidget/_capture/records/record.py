@@ -106,6 +106,8 @@ class Record:
     Rows stay as the calls had them, whatever beams do; `settle` puts them in order after the block.
     """
 
+    problem: str | None = None  # why it cannot be shown, once that is known
+
     q, k, v = Joined[GrowingTensor](), Joined[GrowingTensor](), Joined["GrowingTensor | None"]()
     call_rules = Joined[list[CallRules]]()  # one for each call
     text = Joined[RecordText]()
@@ -135,7 +137,7 @@ class Record:
         self._key_rows: Tensor | None = None  # (B, K): the row of each key of the running samples; None: its own
         self._samples: list[tuple[int, OutputSample]] = []  # a call's first query, some of its output
         self._checks: list[OutputCheck] = []  # of outputs that are verified later, with those of other layers
-        self._differences: list[Tensor] = []  # for each verified call, whether its output differs
+        self._differences: list[Tensor | Exception] = []  # for each verified call, whether its output differs
         self._rearranged = False  # whether rows of the calls have changed places
         self._is_too_coarse = False  # whether the type in which it is kept changes its weights
         self._outputs = KeptOutputs()
@@ -670,6 +672,9 @@ class Record:
             return KEYS_CHANGED
         if changed := [*self._changed, *self._changed_in_place()]:  # its outputs may have changed too
             return CHANGED_IN_PLACE.format(" and ".join(changed))
+        error = next((one for one in self._differences if isinstance(one, Exception)), None)
+        if error is not None:
+            raise error
         if any(map(bool, self._differences)) or self._kept_is_contradicted():
             return CONTRADICTED
         return TOO_COARSE.format(f"keeping it in {self._keeper.dtype}") if self._is_too_coarse else None
@@ -771,6 +776,11 @@ class Record:
             "softcap": self.softcap,
             "sinks": self.sinks,
         }
+
+    def read(self) -> None:
+        """Read it whole, as `attention` and `tokens` of a capture do; raise what they would."""
+        self.attention  # noqa: B018 - it is kept
+        self.text.facts()
 
     @property
     def attention(self) -> Attention:

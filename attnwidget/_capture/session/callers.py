@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..._utils.quietly import keep_from_model
 from ..._utils.validation import kind_of
 from ..call.observed_call import ObservedCall, Unreadable
 from ..intercept import hooks
@@ -39,11 +40,22 @@ class ModelCalls:
     def __init__(self, model: nn.Module | None, told: ToldCross) -> None:
         self.model = model
         self._told = told
-        self._provenance = Provenance(lambda: self.finish_pieces())
+        self._provenance = Provenance(lambda: self.finish_pieces(), lambda *found: self.reading_failed(*found))
         self._names: dict[int, str] = {}  # of the model's modules, by identity
         self._roots: dict[int, tuple[nn.Module, dict[int, str]]] = {}  # without a model: outermost modules, their names
         self._watcher: hooks.FunctionWatcher | None = None
         self._watched = WatchedModules(None)
+
+    def reading_failed(self, error: Exception, module: nn.Module | None = None) -> None:
+        """Note that our own reading of a call failed: see `hooks.Listener`."""
+
+    def name_for_failure(self, module: nn.Module | None) -> str:
+        """Return the name of a module, by default the calling one, whose call could not be read."""
+        try:
+            name = self._name_of_caller() if module is None else self._names.get(id(module))
+        except Exception:  # that may be what failed
+            name = None
+        return type(self.model if module is None else module).__name__ if name is None else name
 
     def finish_pieces(self) -> None:
         """Record the attention whose pieces were computed last, if they are kept together."""
@@ -217,9 +229,30 @@ def calling_function() -> str:
 
 
 @contextlib.contextmanager
-def forward_hooks(model: nn.Module, begins: Callable[[], None], ends: Callable[[], None]) -> Iterator[None]:
-    """Call `begins` and `ends` with each of the model's forward passes."""
+def forward_hooks(
+    model: nn.Module, begins: Callable[..., None], ends: Callable[[], None], failed: Callable[..., None]
+) -> Iterator[None]:
+    """Call `begins`, with arguments and keywords, and `ends` with each of a module's calls.
+
+    Args:
+        model: the module.
+        begins, ends: to be called.
+        failed: takes an error of these, and the module.
+    """
+
+    def before(module: nn.Module, args: Any, kwargs: Any = MappingProxyType({})) -> None:
+        try:
+            begins(args, kwargs)
+        except Exception as error:
+            keep_from_model(error, lambda found: failed(found, module))
+
+    def after(module: nn.Module, *_: Any) -> None:
+        try:
+            ends()
+        except Exception as error:
+            keep_from_model(error, lambda found: failed(found, module))
+
     with contextlib.ExitStack() as stack:
-        stack.callback(model.register_forward_pre_hook(lambda *_: begins(), prepend=True).remove)
-        stack.callback(model.register_forward_hook(lambda *_: ends(), always_call=True).remove)
+        stack.callback(model.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove)
+        stack.callback(model.register_forward_hook(after, always_call=True).remove)
         yield

@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from ..._utils.interrupts import interrupts_put_off
+from ..._utils.quietly import keep_from_model, quietly
 from ..call.memory_limit import MemoryLimit, OverLimit
-from ..call.observed_call import ObservedCall, ProcessHeads, Unreadable
+from ..call.observed_call import FAILED, ObservedCall, ProcessHeads, Unreadable
 from ..call.pieces import AttentionPiece, Pieces, may_be_piece
 from ..call.query_offset import keys_after
 from ..carried.output_watcher import CallFacts, OutputWatcher
@@ -93,6 +94,7 @@ class Recorder(ModelCalls):
         self._raised: str | None = None  # the error of the model's last forward pass
         self._may_drop = False  # whether layers may be dropped, because later ones were seen
         self._counted: set[str] = set()  # names of layers that were verified at once, because later ones are counted
+        self._failed: dict[str, str] = {}  # why our own reading failed, by the name of the module
         self._merged: set[str] = set()  # names of modules that merge the outputs of their calls
         self._over_limit: Counter[str] = Counter()  # calls that were not kept, by name
         self._open: list[contextlib.ExitStack] = []
@@ -137,17 +139,19 @@ class Recorder(ModelCalls):
             self.texts = self.texts or TextWatcher(self.model, self._names, modules_on_stack)
             stack.enter_context(self.texts.open())
             stack.enter_context(self._outputs.watching(self.model, self._names))
-            stack.enter_context(forward_hooks(self.model, self._forward_began, self._forward_ended))
+            ends = self._forward_began, self._forward_ended, self.reading_failed
+            stack.enter_context(forward_hooks(self.model, *ends))
             self._begins = {id(self.model)}
             for name, part in parts_of(self.model):
                 self._begins.add(id(part))
-                stack.enter_context(forward_hooks(part, functools.partial(self._begin, name), self._part_ended))
+                begin = functools.partial(self._part_began, name)
+                stack.enter_context(forward_hooks(part, begin, self._part_ended, self.reading_failed))
         self._thread = threading.get_ident()
         self._watched = WatchedModules(self.model)
         hooks.add_listener(self)
         stack.callback(hooks.remove_listener, self)
         if self.model is not None:
-            self._attention_modules = AttentionModules(self.model, self._names)
+            self._attention_modules = AttentionModules(self.model, self._names, self.reading_failed)
             stack.enter_context(self._attention_modules.watched())
         if self.model is None or self._watched:
             self._watcher = stack.enter_context(hooks.watch_functions(self))
@@ -163,7 +167,7 @@ class Recorder(ModelCalls):
     def _watch_parts(self, stack: contextlib.ExitStack) -> None:
         """Prepare to stop watching torch's functions in parts of the model that call transformers' interface."""
         if self.model is not None and self._watcher is not None:
-            self._parts = UnwatchedParts(self._watcher, self.model)
+            self._parts = UnwatchedParts(self._watcher, self.model, self.reading_failed)
             stack.callback(self._forget_parts, self._parts)
 
     def _forget_parts(self, parts: UnwatchedParts) -> None:
@@ -196,7 +200,7 @@ class Recorder(ModelCalls):
         self.skipped.setdefault(name, why)
         warnings.warn(f"{why} (cap.skipped has it)", stacklevel=4)
 
-    def _forward_began(self) -> None:
+    def _forward_began(self, *_: Any) -> None:
         self._error_before = sys.exc_info()[1]  # a model may run while another error is handled
         if threading.get_ident() != self._thread:
             self._ran_elsewhere = True
@@ -218,6 +222,9 @@ class Recorder(ModelCalls):
         if self._tape is not None and step is not None:
             step.stream = step.stream or StreamFacts()
             self._tape.begin(step.stream)
+
+    def _part_began(self, name: str, *_: Any) -> None:
+        self._begin(name)
 
     def _part_ended(self) -> None:
         self.matcher.end()
@@ -254,7 +261,7 @@ class Recorder(ModelCalls):
 
     def stop(self) -> None:
         """Stop recording: take all hooks off the model, when the outermost block ends."""
-        self._outputs.end()  # if the model was interrupted, no hook has done this
+        quietly(None, self._outputs.end)  # if the model was interrupted, no hook has done this
         if self._parts is not None and self._parts.is_interrupted and sys.exc_info()[0] is None:
             self.skipped.setdefault(type(self.model).__name__, INTERRUPTED)
         self._open.pop().close()
@@ -263,17 +270,17 @@ class Recorder(ModelCalls):
         """Verify the records, when the outermost block has ended."""
         if not self._open:
             self.finish_pieces()
-            self.matcher.settle()
+            quietly(functools.partial(self._fail, self._root), self.matcher.settle)
             self.matcher.drop_unwanted()
-            faulty = self.matcher.remove_faulty(dict.fromkeys(self._merged, MERGED))
+            faulty = self.matcher.remove_faulty(self._without_record())
             self._drop_numbers(faulty)
             if self._layers.is_open:
                 self.matcher.drop_layers(self._layers.holds)
-            self._settle_queries()
-            for records in self.matcher.forwards:
-                for record in records.values():
-                    record.tensors()  # frees the memory for further growth
+            if self._options.queries is not None:
+                self.matcher.keep_queries()
+                faulty |= self.matcher.remove_faulty()
             self.skipped.update(faulty)
+            self.skipped.update(self._failed)
             recorded = {name for records in self.matcher.forwards for name in records}
             unseen = self._unseen([*recorded, *self._called, *self._unreadable])
             for name, why in {**self._unreadable, **unseen}.items():
@@ -287,6 +294,18 @@ class Recorder(ModelCalls):
             self._roots.clear()
             self._report.lines[:] = incomplete(self.skipped, sum(map(len, self.matcher.forwards)))
             self._tell_remarks()
+
+    def _without_record(self) -> dict[str, str]:
+        """Return the modules whose calls cannot be shown, nor those of the modules in them, with the reasons."""
+        found = {**dict.fromkeys(self._merged, MERGED), **self._failed}
+        why = self._failed.get(self._root)
+        names = (name.partition(" #")[0] for records in self.matcher.forwards for name in records)
+        return found if why is None else found | dict.fromkeys(names, why)
+
+    @property
+    def _root(self) -> str:
+        """The name of the model, or without one of all calls, if they could not be read as a whole."""
+        return "the calls in the block" if self.model is None else self._names[id(self.model)]
 
     def _tell_remarks(self) -> None:
         """Warn about results that differ from what a user may expect."""
@@ -326,24 +345,16 @@ class Recorder(ModelCalls):
         """Return the outermost modules that have called, if no model was given."""
         return [root for root, _ in self._roots.values()]
 
-    def _settle_queries(self) -> None:
-        """Keep only the wanted queries of each record; a record without any is skipped."""
-        if self._options.queries is None:
-            return
-        for records in self.matcher.forwards:
-            for name, record in list(records.items()):
-                try:
-                    record.keep_queries()
-                except (Unreadable, ValueError) as error:  # ValueError: its rules cannot be joined
-                    self.skipped[name] = str(error)
-                    del records[name]
-        self.matcher.forwards[:] = [records for records in self.matcher.forwards if records]
-
     def _unseen(self, seen: Collection[str]) -> dict[str, str]:
         """Return modules that compute attention by their names and had no call that was seen, with the reason."""
         if self._attention_modules is None:
             return {}
-        return {name: why for name, why in self._attention_modules.unseen(seen).items() if self._layers.wants(name)}
+
+        def tell(error: Exception) -> None:
+            self.skipped.setdefault(self._root, FAILED.format(type(error).__name__, error))
+
+        unseen = quietly(tell, self._attention_modules.unseen, seen) or {}
+        return {name: why for name, why in unseen.items() if self._layers.wants(name)}
 
     def check(self) -> None:
         """Refuse if there is nothing to show, with advice: see `_refuse`."""
@@ -426,12 +437,14 @@ class Recorder(ModelCalls):
         pieces, self._pieces.now = self._pieces.now, None
         if pieces is None:
             return
+        quietly(functools.partial(self._fail, pieces.name), self._record_pieces, pieces)
+
+    def _record_pieces(self, pieces: Pieces) -> None:
         with torch._C.DisableTorchFunction(), _without_gradients():
             for call, output in pieces.calls(self.matcher.mask):
                 callback = self._record(pieces.name, functools.partial(pieces.read, call))
                 if callback is not None and output is not None:
-                    with contextlib.suppress(*READING_ERRORS):  # the call then counts as not verified
-                        callback(output)
+                    quietly(functools.partial(self._fail, pieces.name), callback, output)
 
     def _record(self, name: str, read: Callable[[], ObservedCall]) -> OutputCallback | None:
         """Record a whole call if it is wanted; a call that cannot be read is skipped, and the model goes on."""
@@ -448,9 +461,16 @@ class Recorder(ModelCalls):
             self.skipped[name] = self._memory.reason(self._over_limit[name])
         except Unreadable as error:
             self.skipped[name] = str(error)
-        except READING_ERRORS as error:
-            self.skipped[name] = f"it cannot be read as q, k and v ({error})"
+        except Exception as error:
+            keep_from_model(error, functools.partial(self._fail, name))
         return None
+
+    def reading_failed(self, error: Exception, module: nn.Module | None = None) -> None:
+        """Note that our own reading of a call failed: none of the calls of its module is shown."""
+        self._fail(self.name_for_failure(module), error)
+
+    def _fail(self, name: str, error: Exception) -> None:
+        self._failed.setdefault(name, FAILED.format(type(error).__name__, error))
 
     def record_weights(self, read: Callable[[], ObservedCall], why: str) -> OutputCallback | None:
         """Record weights without q and k."""

@@ -37,6 +37,7 @@ from ..._analysis.why.stream_graph import (
     in_order,
     version_of,
 )
+from ..._utils.quietly import quietly
 from ..call.memory_limit import MemoryLimit
 from ..tracing.torch_mode import WatchingMode
 from .linear_rules import ADD, MATRICES, MULTIPLY, PROPERTY, SCALES, KnownTensors, is_on_way, spread
@@ -161,9 +162,10 @@ class StreamTape(WatchingMode, MovingRules):
             for x in plain_attributes(model):
                 self._made_of(x, MadeOf())
         with contextlib.ExitStack() as stack:
+            began, ended = self._quiet(self._module_began), self._quiet(self._module_ended)
             stack.callback(model.register_forward_pre_hook(self._model_began, prepend=True, with_kwargs=True).remove)
-            stack.callback(torch_module.register_module_forward_pre_hook(self._module_began).remove)
-            stack.callback(torch_module.register_module_forward_hook(self._module_ended, always_call=True).remove)
+            stack.callback(torch_module.register_module_forward_pre_hook(began).remove)
+            stack.callback(torch_module.register_module_forward_hook(ended, always_call=True).remove)
             stack.enter_context(self)
             yield
         self.end()
@@ -185,6 +187,10 @@ class StreamTape(WatchingMode, MovingRules):
                 for x in tensors_in((args, kwargs)):
                     if x not in self._nodes:
                         self._made_of(x, MadeOf(given=True))
+
+    def _quiet(self, note: Callable[..., None]) -> Callable[..., None]:
+        """Return a hook whose errors stay out of the model: the rest of the pass is then not followed."""
+        return lambda *given: quietly(lambda _: self.end(), note, *given)
 
     def _module_began(self, module: nn.Module, args: Any) -> None:
         if self._facts is not None and threading.get_ident() == self._thread:
@@ -216,7 +222,7 @@ class StreamTape(WatchingMode, MovingRules):
         kwargs = kwargs or {}
         if self._facts is None or func in INSIDE:
             return func(*args, **kwargs)
-        known = self._before(func, args, kwargs)
+        known = quietly(None, self._before, func, args, kwargs)
         result = func(*args, **kwargs)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             if known.is_plain and func is not Tensor.__setitem__:

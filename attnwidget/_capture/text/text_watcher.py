@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..._utils.quietly import keep_from_model, quietly
 from ..call.call_text import UNKNOWN, CallText, Claim, ImageTokens
 from ..call.patch_grid import PatchGrid
 from ..modules.module_walk import has_children, modules, named_modules, own_parameters
@@ -62,6 +63,10 @@ OF_PICTURES = re.compile(r"Transformer[23]D")  # in the names of classes
 OF_SPECTROGRAMS = ("whisper", "speech_to_text")  # models, by their type
 SAMPLING_RATE = 16_000  # of all speech models of transformers whose config has none
 FINGERPRINT = 8  # numbers of an encoder's output that identify it
+FAILED = (
+    "the text could not be read, because attnwidget failed in it ({}), so positions have no tokens. Please report "
+    "this, and give the tokens yourself, cap.widget(tokens=[…])"
+)
 SQUARE = (
     "the positions of {} have no names: its input has positions before samples (batch_first=False), and here as many "
     "samples as positions ({}), so the two axes cannot be told apart. Name the positions yourself, "
@@ -196,6 +201,7 @@ class TextWatcher:
         self.towers = Towers.of_model(model, names)
         self._own_tokens: dict[str, tuple[str, ...]] = {}
         self._paths: dict[str, str] = {}  # the tower of each module that has called
+        self._failed: str | None = None  # the first error of reading the text
         self._unnamed: dict[str, int] = {}  # modules whose axes are ambiguous, with their size
         self._now = ThreadText()
         self._has_images = _may_see_images(model)
@@ -209,16 +215,17 @@ class TextWatcher:
             name: of the module.
             batches, queries, keys, values: of the call; values (B, H, K, Dv), or None.
         """
+        return None if self._failed else quietly(self._fail, self._find_text, name, batches, queries, keys, values)
+
+    def _find_text(self, name: str, batches: int, queries: int, keys: int, values: Tensor | None) -> CallText | None:
+        """Return the text as `text_of` does."""
         if 1 < batches == queries and self._is_positions_first(name):
             self._leave_unnamed(name, batches, queries, keys)
             return None
         found = None if self._has_images else self._now.known.get((self._paths.get(name), batches, queries, keys, None))
         if found is not None:  # layers of a tower share it
             return found
-        try:
-            return self._text_of(name, batches, queries, keys, values)
-        except Exception:  # reading here must not stop the model
-            return None
+        return self._text_of(name, batches, queries, keys, values)
 
     def _leave_unnamed(self, name: str, batches: int, queries: int, keys: int) -> None:
         """Note that positions have no names, because ids of (samples, positions) would fit the other way too.
@@ -234,6 +241,8 @@ class TextWatcher:
     def pop_remarks(self) -> list[str]:
         """Return why positions have no names though the model read a text, and forget it."""
         unnamed, self._unnamed = [*self._unnamed.items()], {}
+        if self._failed:
+            return [FAILED.format(self._failed)]
         if not unnamed:
             return []
         (name, count), others = unnamed[0], len(unnamed) - 1
@@ -395,6 +404,21 @@ class TextWatcher:
 
     # Hooks: they only read.
 
+    def _quiet(self, reads: Callable[..., None]) -> Callable[..., None]:
+        """Return a hook that returns nothing, and keeps its errors from the model."""
+
+        def hook(*args: Any) -> None:
+            try:
+                reads(*args)
+            except Exception as error:
+                keep_from_model(error, self._fail)
+
+        return hook
+
+    def _fail(self, error: Exception) -> None:
+        """Leave all positions unnamed: after an error the words of another text might name them."""
+        self._failed = self._failed or f"{type(error).__name__}: {error}"
+
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
         """Watch the model until the block ends."""
@@ -402,13 +426,13 @@ class TextWatcher:
             for module, reads, after in self._watched():
                 with contextlib.suppress(Exception):  # a scripted module takes no hooks
                     register: Any = module.register_forward_hook if after else module.register_forward_pre_hook
-                    stack.callback(register(_quiet(reads), with_kwargs=True).remove)
+                    stack.callback(register(self._quiet(reads), with_kwargs=True).remove)
             stack.enter_context(self._root_hooks())
             yield
 
     @contextlib.contextmanager
     def _root_hooks(self) -> Iterator[None]:
-        begin, end = _quiet(self._begin), _quiet(self._end)
+        begin, end = self._quiet(self._begin), self._quiet(self._end)
         with contextlib.ExitStack() as stack:
             stack.callback(self.model.register_forward_pre_hook(begin, prepend=True, with_kwargs=True).remove)
             stack.callback(self.model.register_forward_hook(end, with_kwargs=True, always_call=True).remove)
@@ -704,18 +728,6 @@ def _grids_of_config(config: Any, vision: Any) -> tuple[tuple[int, int], ...]:
         counts.append((size // patch) ** 2)
     sides = [round(count**0.5) for count in counts if isinstance(count, int) and count > 1]
     return tuple((side, side) for side in dict.fromkeys(sides) if side * side in counts)
-
-
-def _quiet(reads: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that returns nothing, and keeps its errors from the model."""
-
-    def hook(*args: Any) -> None:
-        try:
-            reads(*args)
-        except Exception:
-            return
-
-    return hook
 
 
 def _are_ids(x: Tensor) -> bool:

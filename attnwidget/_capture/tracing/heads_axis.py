@@ -61,19 +61,16 @@ class HeadsAxes:
         step = HEADS_STEPS.get(func)
         if step is None or not args:
             return
-        try:
-            self._trace_slices(func, result, args, kwargs)
-            if isinstance(result, tuple | list):
-                self._trace_parts(func, result, args, kwargs)
-            elif isinstance(result, Tensor):
-                found = step(self.of(args[0]), result, args[0], func, args[1:], kwargs)
-                if found is not None:
-                    self._known[result] = found
-                    factor = _factor_of(func, args)
-                    if factor is not None and args[0]._base is not None and result.dtype in WIDE:
-                        self._sources[result] = args[0], factor
-        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
-            return  # called in an unknown way
+        self._trace_slices(func, result, args, kwargs)
+        if isinstance(result, tuple | list):
+            self._trace_parts(func, result, args, kwargs)
+        elif isinstance(result, Tensor):
+            found = step(self.of(args[0]), result, args[0], func, args[1:], kwargs)
+            if found is not None:
+                self._known[result] = found
+                factor = _factor_of(func, args)
+                if factor is not None and args[0]._base is not None and result.dtype in WIDE:
+                    self._sources[result] = args[0], factor
 
     def _trace_slices(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note slices along an axis of heads, or along the first of three axes, which may have heads."""

@@ -44,14 +44,11 @@ class PositionOrder:
 
     def trace(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note one call of a function of torch, and its result."""
-        try:
-            found = _reordered(func, result, args, kwargs) if func in SHUFFLES else None
-            if found is not None:
-                self._shuffle(result[0] if isinstance(result, tuple) else result, args[0], found)
-            elif self._known:
-                self._pass_on(func, result, args, kwargs)
-        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
-            return  # called in an unknown way
+        found = _reordered(func, result, args, kwargs) if func in SHUFFLES else None
+        if found is not None:
+            self._shuffle(result[0] if isinstance(result, tuple) else result, args[0], found)
+        elif self._known:
+            self._pass_on(func, result, args, kwargs)
 
     def _shuffle(self, result: Tensor, x: Tensor, found: Reordered) -> None:
         before = self._known.get(x)

@@ -105,6 +105,9 @@ class Reports(Protocol):
     def report_merged(self) -> None:
         """Note that the calling module merges the outputs of its calls, so that none of them is its attention."""
 
+    def reading_failed(self, error: Exception) -> None:
+        """Note that our own reading of a call has failed."""
+
     def is_over_positions(self, keys: int, rows: int) -> bool:
         """Return whether the calling module was given so many positions, and so many samples or a multiple.
 

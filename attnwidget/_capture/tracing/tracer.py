@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._utils.quietly import keep_from_model
 from ..._utils.validation import FLOATS
-from ..call.observed_call import HeadsApart, ObservedCall, Unreadable
+from ..call.observed_call import FAILED, HeadsApart, ObservedCall, Unreadable
 from ..call.pieces import may_be_piece
 from ..verify.compared_output import compare_output
 from ..verify.verification import DroppedWeights
@@ -55,7 +56,10 @@ from .traced_tensors import (
     NOT_NORMALIZED,
     UNTRACED_SOFTMAX,
     VALUES_BY_QUERY,
+    tensors_in,
 )
+
+UNKNOWN_WAY = TypeError, ValueError, IndexError, AttributeError, RuntimeError  # of functions called in an unknown way
 
 
 class ScoreTracer(ScoreOperations):
@@ -63,17 +67,29 @@ class ScoreTracer(ScoreOperations):
 
     def trace(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note one call of a function of torch, and its result."""
-        try:
-            self._heads.trace(func, result, args, kwargs)
-            self.order.trace(func, result, args, kwargs)
-            step = STEPS.get(func)
-            if step is None:
-                if self._traced:
-                    self._lose(func, result, args, kwargs)
-            elif self._traced or step in STARTS:
-                self._take(step, func, result, args, kwargs)
-        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
-            return  # called in an unknown way: the model goes on
+        for follow in self._heads.trace, self.order.trace, self._follow:
+            try:
+                follow(func, result, args, kwargs)
+            except UNKNOWN_WAY as error:
+                keep_from_model(error, functools.partial(self._fails, func, args))
+
+    def _follow(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Follow scores and weights through a function."""
+        step = STEPS.get(func)
+        if step is None:
+            if self._traced:
+                self._lose(func, result, args, kwargs)
+        elif self._traced or step in STARTS:
+            self._take(step, func, result, args, kwargs)
+
+    def _fails(self, func: Any, args: Sequence[Any], error: Exception) -> None:
+        """Tell an error of following a function: it may have lost an attention, and has if it was given scores."""
+        given = [*tensors_in(args)]
+        starts = STEPS.get(func) in STARTS and any(x.ndim >= MIN_AXES for x in given)
+        if starts or any(x in self._traced for x in given):
+            self._reports.reading_failed(error)
+        else:
+            self._reports.report_unreadable(FAILED.format(type(error).__name__, error))
 
     def _take(self, step: Step, func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if step in TAKE_FUNCTION:
@@ -85,7 +101,9 @@ class ScoreTracer(ScoreOperations):
                 self._follow_change(result)
             try:
                 found = step(self, result, *args, **kwargs)
-            except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
+            except UNKNOWN_WAY as error:
+                if step in STARTS and result.ndim >= MIN_AXES:
+                    keep_from_model(error, self._reports.reading_failed)
                 found = None
         if not isinstance(result, Tensor):
             return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._utils.quietly import keep_from_model
 from ..call.call_rules import CallRules
 from .verification import ComparedRows, differ
 
@@ -24,7 +25,7 @@ class OutputCheck:
         rows: with their queries, keys and values.
         rules: of the call.
         scale, softcap, sinks: of its scores.
-        found: receives whether the output differs, (), bool.
+        found: receives whether the output differs, (), bool; or the error that ended the comparison.
     """
 
     rows: ComparedRows
@@ -32,7 +33,7 @@ class OutputCheck:
     scale: float | None
     softcap: float | None
     sinks: Tensor | None
-    found: list[Tensor]
+    found: list[Tensor | Exception]
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -51,8 +52,14 @@ def verify(checks: Iterable[OutputCheck]) -> None:
         for some in _together(of_kind):
             one = some[0]
             how: dict[str, Any] = {"scale": one.scale, "softcap": one.softcap, "sinks": one.sinks, "rules": one.rules}
-            for check, found in zip(some, differ([check.rows for check in some], **how), strict=True):
-                check.found.append(found)
+            found: Sequence[Tensor | Exception]
+            try:
+                found = [*differ([check.rows for check in some], **how)]
+            except Exception as error:
+                keep_from_model(error)
+                found = [error] * len(some)
+            for check, differs in zip(some, found, strict=True):
+                check.found.append(differs)
 
 
 def verify_aside(checks: Iterable[OutputCheck]) -> None:
