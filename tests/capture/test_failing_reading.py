@@ -24,7 +24,7 @@ from attnwidget._capture.records.decode_steps import NotedCall
 from attnwidget._capture.records.forward_passes import RecordMatcher
 from attnwidget._capture.records.kept_tensors import GrowingTensor, TensorKeeper
 from attnwidget._capture.records.record import Record
-from attnwidget._capture.session import recorder
+from attnwidget._capture.session import callers, recorder
 from attnwidget._capture.session.callers import ModelCalls
 from attnwidget._capture.sources.linear_rules import LinearRules
 from attnwidget._capture.sources.stream_tape import StreamTape
@@ -96,7 +96,7 @@ def failing(patched: pytest.MonkeyPatch, owner: Any, name: str, error: type[Base
 STAGES = [
     (recorder.Recorder, "record_call"), (recorder.Recorder, "_read_with_text"), (recorder.Recorder, "_followed"),
     (recorder.Recorder, "_record_pieces"), (recorder.Recorder, "before"), (recorder.Recorder, "_forward_ended"),
-    (recorder, "heads_of_process"), (recorder, "why_not_positions"), (ModelCalls, "_running"),
+    (recorder, "heads_of_process"), (callers, "why_not_positions"), (ModelCalls, "_running"),
     (ModelCalls, "_name_of_caller"), (hooks, "read_sdpa"), (hooks, "_split_heads"), (hooks, "kernel_output"),
     (hooks, "_multi_head_body"), (tracer.ScoreTracer, "trace"), (tracer.ScoreTracer, "_meet_values"),
     (tracer.ScoreTracer, "_heads_of"), (tracer.ScoreTracer, "layout_of_query"), (TracedTensors, "_note"),

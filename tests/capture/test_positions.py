@@ -148,3 +148,102 @@ def test_channels_are_told_by_the_sizes_of_what_a_module_was_given(given: Any, q
     found = why(nn.Identity(), given, q)
     assert found is None if not is_told else found is not None and "over channels" in found
     assert why(nn.Identity(), given, q, q[2] + 1) is None  # as many keys as queries, or they are no channels
+
+
+class Attend(nn.Module):
+    """Is given q, k and v ready-made, as x-transformers' Attend or Megatron's core attention."""
+
+    def __init__(self, layout: str) -> None:
+        super().__init__()
+        self.layout = layout
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.layout == "bnhd":
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        self.weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        output = self.weights @ v
+        return output.transpose(1, 2) if self.layout == "bnhd" else output
+
+
+class Split(nn.Module):
+    def __init__(self, heads: int, size: int, layout: str) -> None:
+        super().__init__()
+        self.of_head, self.layout = (heads, size), layout
+        self.qkv, self.attend = nn.Linear(heads * size, 3 * heads * size), Attend(layout)
+
+    def forward(self, x: Tensor, cache: list[Tensor] | None = None) -> Tensor:
+        q, k, v = (y.unflatten(-1, self.of_head) for y in self.qkv(x).chunk(3, -1))
+        if self.layout != "bnhd":
+            q, k, v = (y.transpose(1, 2) for y in (q, k, v))
+        if cache is not None:
+            k, v = (torch.cat([*before, now], 2) for before, now in zip((cache[:1], cache[1:]), (k, v), strict=True))
+            cache[:] = [k, v]
+        if self.layout == "merged":
+            q, k, v = (y.flatten(0, 1) for y in (q, k, v))
+        found = self.attend(q, k, v)
+        found = found.unflatten(0, (len(x), -1)) if self.layout == "merged" else found
+        return (found if self.layout == "bnhd" else found.transpose(1, 2)).flatten(2)
+
+
+@pytest.mark.parametrize("layout", ["bhnd", "bnhd", "merged"])
+def test_q_and_k_given_ready_made_are_positions_whatever_sizes_coincide(layout: str) -> None:
+    sizes = [(b, n, h, d) for b in (1, 2) for n in (1, 2, 4) for h in (1, 4) for d in (1, 2, 4, 8) if n in (1, d, h)]
+    for b, n, h, d in sizes:
+        model = Split(h, d, layout).eval()
+        with torch.no_grad(), capture(model) as cap:
+            model(torch.randn(b, n, h * d))
+        assert not cap.skipped
+        (att,) = cap.attention
+        wanted = model.attend.weights.reshape(b, h, n, n)
+        found = torch.stack([torch.stack([att.block(batch=i, head=j) for j in range(h)]) for i in range(b)])
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_text_generated_from_one_token_is_one_map() -> None:
+    model, cache = Split(4, 8, "bhnd").eval(), []
+    with torch.no_grad(), capture(model) as cap:
+        for _ in range(3):
+            model(torch.randn(1, 1, 32), cache)
+    assert not cap.skipped
+    assert [tuple(att.shape[:5]) for att in cap.attention] == [(1, 4, 4, 3, 3)]
+
+
+class NestedCrossCovariance(CrossCovariance):
+    """Leaves q · k to a module that is given both."""
+
+    def __init__(self) -> None:
+        super().__init__(fused=False)
+        self.attend = Attend("bhnd")
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 4, 1).unbind(0)
+        return self.attend(q, k, v).permute(0, 3, 1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("length", [1, 8, 12])
+def test_channels_given_ready_made_are_told(length: int) -> None:
+    model = nn.Sequential(Usual(fused=True), NestedCrossCovariance()).eval()
+    with torch.no_grad(), capture(model) as cap:
+        for _ in range(2):
+            model(torch.randn(2, length, 32))
+    assert "attends over channels" in cap.skipped["1.attend"]
+    assert [one.all.names for one in cap] == [("0",), ("0",)]
+
+
+class OneHeadOfConvolutions(nn.Module):
+    """Positions last, as in diffusion: with one head, a shape that a channel attention of (B, N, C) has as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Conv1d(6, 18, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.mT for y in self.qkv(x).chunk(3, 1))
+        return (x.mT + (q @ k.mT / 6**0.5).softmax(-1) @ v).mT
+
+
+def test_positions_that_come_last_are_positions() -> None:
+    with torch.no_grad(), capture(nn.Sequential(OneHeadOfConvolutions()).eval()) as cap:
+        cap(torch.randn(2, 6, 9))
+    assert not cap.skipped
+    assert cap.attention[0].shape[3:5] == (9, 9)

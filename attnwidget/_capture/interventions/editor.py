@@ -26,7 +26,6 @@ from ..intercept.watching import NOT_FOLLOWED, WatchedModules
 from ..modules.advice import WRAPPED, under_transform, with_way_on
 from ..modules.coverage import AttentionModules
 from ..modules.layer_numbers import LayerOrder
-from ..modules.position_check import why_not_positions
 from ..modules.self_or_cross import ToldCross
 from ..records.forward_passes import RecordMatcher, as_autocast, in_backward, keep_what_is_filled
 from ..records.kept_tensors import TensorKeeper
@@ -401,7 +400,7 @@ class Editor(ModelCalls):
         call = as_autocast(read())
         running = self._running(module)
         refuse_spread_positions(call, running)
-        why = why_not_positions(call, running)
+        why = self._why_not_positions(call, running)
         if why is not None:
             raise Unreadable(why)
         found = self._is_cross(module, call)

@@ -353,6 +353,18 @@ class Provenance:
         self._asked.add(id(self._running.invocations[-1].module))
         return self._running.invocations[-1]
 
+    def maker(self, is_given: Callable[[Invocation], bool]) -> Invocation | None:
+        """Return the innermost running call whose module was not given q and k ready-made; it stays watched.
+
+        Args:
+            is_given: whether a module was given them.
+        """
+        for one in reversed(self._running.invocations):
+            self._asked.add(id(one.module))
+            if not is_given(one):
+                return one
+        return None
+
     def is_cross(self, q: Tensor, k: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> bool | None:
         """Return whether q and k come from two tensors, by steps 3 to 6 of the evidence; None if undecided.
 

@@ -781,6 +781,8 @@ class Record:
         """Read it whole, as `attention` and `tokens` of a capture do; raise what they would."""
         self.attention  # noqa: B018 - it is kept
         self.text.facts()
+        if not self._keeper.clone:
+            self._attention = None  # it is made again, and the model's own tensors compared, when it is asked for
 
     @property
     def attention(self) -> Attention:

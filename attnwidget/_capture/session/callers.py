@@ -18,6 +18,7 @@ from ..intercept import hooks
 from ..intercept.watching import WatchedModules
 from ..modules.advice import why_no_model
 from ..modules.module_walk import named_modules
+from ..modules.position_check import are_ready_made, why_not_positions
 from ..modules.self_or_cross import Invocation, Provenance, ToldCross
 from ..tracing.traced_tensors import Caller
 
@@ -138,6 +139,13 @@ class ModelCalls:
             return True  # its queries are slots, or one that pools
         is_known = running is not None or self._provenance.innermost() is None
         return self._provenance.is_cross(call.q, call.k, call.inputs) if is_known else None
+
+    def _why_not_positions(self, call: ObservedCall, running: Invocation | None) -> str | None:
+        """Return why a call's queries and keys are not positions: see `position_check.why_not_positions`."""
+        maker = running
+        if running is not None and are_ready_made(call.q, call.k, running):
+            maker = self._provenance.maker(lambda one: are_ready_made(call.q, call.k, one))
+        return why_not_positions(call, running, maker)
 
     def _running(self, name: str) -> Invocation | None:
         """Return the running call of a module, or of the one around it; None if they are not watched."""

@@ -40,7 +40,7 @@ from ..modules.advice import (
 )
 from ..modules.coverage import AttentionModules
 from ..modules.module_walk import walked_once
-from ..modules.position_check import are_samples_of_input, why_not_positions
+from ..modules.position_check import are_samples_of_input
 from ..modules.selection import HeadSelection, LayerSelection
 from ..records.forward_passes import BY_LENGTH, ForwardRecords, RecordMatcher
 from ..records.kept_tensors import TensorKeeper
@@ -525,7 +525,7 @@ class Recorder(ModelCalls):
         call = read()
         running = self._running(name)
         refuse_spread_positions(call, running)
-        why = why_not_positions(call, running)
+        why = self._why_not_positions(call, running)
         if why is not None:
             raise Unreadable(why)
         if self._tape is not None:
