@@ -209,6 +209,9 @@ class ReducedRecord(Record):
         (B, H, Q, _), K = call.q.shape, call.k.shape[2]
         return B * H * (-(-Q // bin_width(Q)) * -(-K // bin_width(K)) * 5 + 4 * Q)
 
+    def read(self) -> None:
+        """Do nothing: it was read when it was reduced."""
+
     @property
     def attention(self) -> ReducedAttention:
         """Return the kept parts of the attention."""

@@ -224,15 +224,23 @@ class StreamTape(WatchingMode, MovingRules):
             return func(*args, **kwargs)
         known = quietly(None, self._before, func, args, kwargs)
         result = func(*args, **kwargs)
+        if known is not None:
+            quietly(lambda _: self._forget(result, args), self._note_result, func, result, args, kwargs, known)
+        return result
+
+    def _note_result(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> None:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             if known.is_plain and func is not Tensor.__setitem__:
                 with contextlib.suppress(*WRONG):
-                    for x in _tensors(result):
-                        self._nodes.pop(x, None)
+                    self._forget(result)
                     self._plain(func, result, args, kwargs)
             else:
                 self._after(func, result, args, kwargs, known)
-        return result
+
+    def _forget(self, *given: Any) -> None:
+        """Forget what is known about tensors."""
+        for x in _tensors(*given):
+            self._nodes.pop(x, None)
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> KnownTensors:
         """Return what is known about a function's tensors before it may change one."""
