@@ -1,4 +1,4 @@
-"""Our own code inside a model's forward pass: its errors are told, and the model goes on without them."""
+"""Our own code inside a model's forward pass: its errors are reported, and the model goes on without them."""
 
 from __future__ import annotations
 

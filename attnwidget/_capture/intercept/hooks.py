@@ -255,7 +255,7 @@ def _callbacks(
 
 
 def _fails(error: Exception, module: nn.Module | None, *listeners: Listener) -> None:
-    """Tell listeners that reading a call failed; all are told before a deliberate error ends the model's call."""
+    """Tell listeners that reading a call failed; all hear it before a deliberate error ends the model's call."""
     refused: Exception | None = error if isinstance(error, Deliberate) else None
     for listener in listeners:
         try:
