@@ -97,6 +97,11 @@ class LinearRules:
         """The name of the module that runs."""
         raise NotImplementedError
 
+    @property
+    def _in_attention(self) -> bool:
+        """Whether a module that is named an attention runs."""
+        raise NotImplementedError
+
     def _step(self, shape: Any, parent: Node, how: Any) -> StreamStep:
         return StreamStep(shape, parent, how, self._module)
 
@@ -249,7 +254,7 @@ class LinearRules:
         nodes = [known.of(x) for x in given]
         if not any(map(is_on_way, nodes)):
             return None
-        joins_positions = axis % len(shape) != len(shape) - 1 and len(shape) <= 3
+        joins_positions = axis % len(shape) != len(shape) - 1 and len(shape) <= 3 and not self._in_attention
         parts = [
             self._written(x, node) if node is None or (joins_positions and isinstance(node, Lost)) else node
             for x, node in zip(given, nodes, strict=True)
@@ -316,7 +321,9 @@ class LinearRules:
             return None  # the stream has decided which rows
         name, origin = self._parameters.get(memory_of(weight)), self._origin(ids)
         name = self._module if name is None else name
-        kind = kind_of(name, "position" if origin is not None and origin.counts else "token")
+        is_given = origin is None or origin.given  # else the model's code has chosen the rows, such as a step's
+        usual = "position" if origin is not None and origin.counts else "token" if is_given else "parameter"
+        kind = kind_of(name, usual)
         return StreamSource(result.shape, None, self._writer(kind, name), lookup=(ids.clone(), weight))
 
     def _layer_norm(self, func: Any, result: Any, args: Any, kwargs: Any, known: KnownTensors) -> Any:

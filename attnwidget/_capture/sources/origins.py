@@ -81,7 +81,7 @@ def names_by_memory(model: nn.Module) -> dict[int, str]:
     for name, x in [*model.named_parameters(), *model.named_buffers()]:
         place = memory_of(x)
         if place:
-            found[place] = name
+            found[place] = name.replace("_orig_mod.", "")  # of torch.compile
     return found
 
 

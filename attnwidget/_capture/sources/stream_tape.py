@@ -216,6 +216,10 @@ class StreamTape(WatchingMode, MovingRules):
     def _module(self) -> str:
         return self._running[-1].name if self._running else ""
 
+    @property
+    def _in_attention(self) -> bool:
+        return any(ATTENTION.search(f"{one.kind} {one.name.rpartition('.')[2]}") for one in self._running)
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
