@@ -204,3 +204,26 @@ def test_an_edit_ends_with_the_name_of_the_module(stage: Any, monkeypatch: pytes
     refused = pytest.raises(ValueError, match=r"layers\.0 cannot be edited: .*planted")
     with torch.no_grad(), refused, intervene(model, {(0, 1): "zero"}):
         model(ids)
+
+
+def test_a_call_that_cannot_become_a_map_costs_itself_alone() -> None:
+    def given(heads: tuple[int, int, int] = (4, 4, 4), queries: int = 5, keys: int = 5, **how: Any) -> nn.Module:
+        class Call(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                sizes = zip(heads, (queries, keys, keys), strict=True)
+                F.scaled_dot_product_attention(*(torch.randn(2, h, n, 8) for h, n in sizes), **how)
+                return x
+
+        return Call()
+
+    wrong = [
+        given(scale=float("nan")), given(scale=float("inf")), given((8, 4, 2), enable_gqa=True), given((1, 4, 4)),
+        given(queries=0), given(keys=0),
+    ]  # fmt: skip
+    model = nn.Sequential(given(), *wrong, given())
+    with capture(model, strict=False) as cap:
+        model(torch.zeros(1))
+    assert list(cap.calls) == ["0", str(len(wrong) + 1)]
+    assert list(map(int, sorted(cap.skipped))) == [*range(1, len(wrong) + 1)]
+    assert len(cap.metrics()) == 2 * 2 * 4
+    cap.widget()
