@@ -822,7 +822,7 @@ describe("when a view goes", () => {
     await settle();
     const { canvas } = view;
     await useAll(view);
-    expect([subscribed.size > 10, observers.size, left(el).length > 0]).toEqual([true, 2, true]);
+    expect([subscribed.size > 10, observers.size, left(el).length > 0]).toEqual([true, 3, true]);
 
     if (how === "the signal aborts") {
       one.abort();
