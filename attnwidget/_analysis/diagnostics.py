@@ -609,8 +609,9 @@ def _given_weights(head: Head) -> Iterator[Finding | None]:
         "warning",
         _places("query", off.nonzero()[:, 0]),
         f"the row of query {worst:,} sums to {float(sums[worst]):.4g}",
-        "Dropout in training does this: take the weights before it, or in eval(). So do learned sinks: capture(model), "
-        "or Attention(q, k, v, sinks=…), shows their weight. Otherwise rows were cut or pooled.",
+        "Dropout in training does this: take the weights before it, or in eval(). So does a mask that multiplies the "
+        "weights: let it set scores to −∞ before the softmax. So do learned sinks: capture(model), or "
+        "Attention(q, k, v, sinks=…), shows their weight. Otherwise rows were cut or pooled.",
         query=worst,
     )
 

@@ -873,6 +873,11 @@ def test_a_comparison_of_a_captures_heads_has_its_words() -> None:
     assert shown(both) == words(SOURCE)
     assert both.comparison["error"] is None
     assert shown(compare((cap.widget(), 0, 1), (cap, 1, 0))) == words(SOURCE)
+    with torch.no_grad(), capture(model, tokenizer=Words()) as two:
+        for ids in (TARGET, SOURCE):
+            model(ids)
+    layers = len(two[0].attention)
+    assert shown(compare((two, layers, 0), (two, layers + 1, 0))) == words(SOURCE)  # layers of the second pass
     with torch.no_grad():
         unknown = capture(model).run(inputs_embeds=torch.randn(2, 12, model.config.hidden_size))
     assert compare((unknown, 0, 1), (unknown, 1, 0)).tokens is None

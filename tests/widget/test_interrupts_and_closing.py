@@ -541,6 +541,7 @@ USES: dict[str, Callable[[AttentionWidget], Any]] = {
     "open": lambda w: w.open(),
     "head": lambda w: setattr(w, "head", 1),
     "palette": lambda w: setattr(w, "palette", "viridis"),
+    "model_id": lambda w: w.model_id,  # a box of widgets asks for it
     "what_if": lambda w: setattr(w, "what_if", {"causal": True}),
 }
 
@@ -573,7 +574,16 @@ def test_a_widget_linked_to_a_closed_one_tells_its_front_end(front_end: FrontEnd
     traitlets.link((one, "query"), (other, "query"))
     other.close()
     one.set_state({"query": 3})  # as a click sets it
-    assert "this AttentionWidget is closed" in front_end.custom(one)[-1].text
+    assert "a widget that is linked to this one is closed" in front_end.custom(one)[-1].text
+    assert one.query == 3
+
+
+def test_a_widget_may_be_closed_while_it_holds_its_state_back() -> None:
+    w = plain()
+    with w.hold_sync():
+        w.head = 1
+        w.close()
+    assert w.head == 1
 
 
 def test_what_was_shown_before_goes_when_others_are_shown() -> None:

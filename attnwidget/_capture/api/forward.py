@@ -200,7 +200,9 @@ class Forward:
         names, stacks = [*self.attention.names], self.stacks()
         if type(layer) is not int or not -len(names) <= layer < len(names):
             return None, None
-        own = next((name for name, one in stacks.items() if names[layer] in one.records and not one.cross), None)
+        record = self._records[names[layer]]  # of several forward passes, stacks name theirs without a number
+        has = {name: any(one is record for one in stack.records.values()) for name, stack in stacks.items()}
+        own = next((name for name, stack in stacks.items() if has[name] and not stack.cross), None)
         if own is None:
             return None, None
         found = TokensOfStacks(stacks, own, None, None, self.tokenizer)[own]

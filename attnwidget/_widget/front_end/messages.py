@@ -16,12 +16,17 @@ from ..._utils.report import take_page
 from ..._utils.weak import weakly
 from ..derived.selection import Selection
 from ..refreshing import Refreshing
+from ..traits.closing import ClosedError
 from ..traits.keywords import WRITABLE, names_of
 from ..traits.trait_types import refusing
 from .export_view import ExportView
 from .front_ends import answer_script, is_of_marimo
 from .request_context import RequestContext
 from .requested_files import Chosen, RequestedFiles
+
+LINKED_TO_CLOSED = (
+    "a widget that is linked to this one is closed, so it does not follow: unlink it, or run its cell again"
+)
 
 
 class FrontEndMessages(Refreshing):
@@ -76,7 +81,8 @@ class FrontEndMessages(Refreshing):
             try:
                 super().set_state(self._read_traits(names, given))  # ipywidgets echoes this to all front-ends
             except traitlets.TraitError as error:
-                self._say_refused(error)
+                is_of_other = isinstance(error, ClosedError)  # this one takes no state once it is closed
+                self._say_refused(LINKED_TO_CLOSED if is_of_other else error)
                 self.send_state(names)
             else:
                 self._send_what_differs(names, given)
@@ -93,8 +99,9 @@ class FrontEndMessages(Refreshing):
         return found
 
     def send_state(self, key: Any = None) -> None:
-        """Send traits, by default all of them."""
-        super().send_state(self.keys if key is None else key)
+        """Send traits, by default all of them; a widget that was closed in `hold_sync` sends none."""
+        if not self._is_closed:
+            super().send_state(self.keys if key is None else key)
 
     def _read_traits(self, names: list[str], given: dict[str, Any]) -> dict[str, Any]:
         """Return the values from a front-end as plain, bounded values of the traits' types."""

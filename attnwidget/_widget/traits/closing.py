@@ -62,6 +62,6 @@ class ClosedForGood(anywidget.AnyWidget):
     if not TYPE_CHECKING:  # for types, each attribute is there
 
         def __getattr__(self, name: str) -> Any:
-            if name in self._dropped:
+            if name in self._dropped or (self._is_closed and hasattr(type(self), name)):  # or it needs what was dropped
                 raise self._closed_error()
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)

@@ -93,7 +93,8 @@ function linksOf({ grid, queries, keys, sink }: Picture, query: number) {
   const leads = most >= 0 && weight - second >= LEAD;
   const apart = { first: first > weight - LEAD, own: itself > weight - LEAD, sink: taken > weight - LEAD };
   const isWhole = !apart.first && !apart.own && !apart.sink;
-  const link: SaidLink | null = leads ? { query, key: most, weight, apart } : null;
+  const isAmongOthers = allowed - Number(apart.first) - Number(apart.own) > 1; // the only key that is left leads none
+  const link: SaidLink | null = leads && isAmongOthers ? { query, key: most, weight, apart } : null;
   const [greater, lesser] = first >= itself ? [0, itself] : [own, first];
   const isCommon = weightOf(greater) - Math.max(lesser, weight, taken) >= LEAD;
   const nothing = { first: false, own: false, sink: false };

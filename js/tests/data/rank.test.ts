@@ -171,8 +171,8 @@ describe("the strongest link of a head", () => {
     expect(saidLink(pictureOf(rows, 3))).toMatchObject({ query: 2, key: 1, apart: { ...none, own: true } });
     const sink = numbers(0, 0, 0.31);
     expect(saidLink(pictureOf(rows, 3, { sink }))?.apart).toEqual({ first: false, own: true, sink: true });
-    const both = [1, 0, 0, 0.9, 0.1, 0, 0.4, 0.2, 0.4];
-    expect(saidLink(pictureOf(both, 3))?.apart).toEqual({ first: true, own: true, sink: false });
+    const both = [1, 0, 0, 0, 0.9, 0.1, 0, 0, 0.8, 0.1, 0.1, 0, 0.35, 0.25, 0.05, 0.35];
+    expect(saidLink(pictureOf(both, 4))).toMatchObject({ query: 3, key: 1, apart: { first: true, own: true } });
   });
 
   test("is one to the first or the own key where all others have next to nothing", () => {
@@ -185,6 +185,8 @@ describe("the strongest link of a head", () => {
   test("is not there where nothing leads, or where a cell is not a pair of weights", () => {
     expect(saidLink(pictureOf([0.25, 0.25, 0.25, 0.25], 4))).toBeNull();
     expect(saidLink(pictureOf([0.2, 0.40001, 0.4], 3))).toBeNull();
+    expect(saidLink(pictureOf([0.6, 0.4, 0.4, 0.6], 2))).toMatchObject({ query: 0, key: 0, apart: none });
+    expect(saidLink(pictureOf([1, 0, 0, 0.5, 0.5, 0, 1 / 3, 1 / 3, 1 / 3], 3), (query) => query === 0)).toBeNull();
     expect(saidLink(pictureOf([1, 0, 0.5, 0.5], 2, { exact: false }))).toBeNull();
     expect(saidLink(pictureOf([1, Number.NaN, 0.5, 0.5], 2))).toBeNull();
     expect(saidLink(pictureOf([1, 0, 0.5, 0.5], 2, { queries: 4, keys: 4 }))).toBeNull();
