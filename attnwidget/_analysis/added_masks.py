@@ -1,4 +1,4 @@
-"""Masks and biases whose numbers are added to the scores and hide nothing, though masks are made to hide."""
+"""Masks and biases whose finite numbers are added to the scores and hide nothing, though masks are made to hide."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ HIDES = 20.0  # a smaller difference between two numbers hides nothing: e⁻²�
 
 
 class AddedNumbers(NamedTuple):
-    """The numbers of a mask or bias that blocks nothing.
+    """The numbers of a mask or bias, without those that block a cell.
 
     values: the numbers, in ascending order; () if there are more than two.
     is_by_query: whether all keys of a query get the same number.
+    blocks: whether it blocks some cells.
     """
 
     values: tuple[float, ...]
     is_by_query: bool
+    blocks: bool = False
 
 
 class AddedMask(NamedTuple):
@@ -49,6 +51,7 @@ def added_mask(bias: Bias, given: object) -> AddedMask | None:
         bias: the rule.
         given: the mask as the user gave it, whose type decides the advice.
 
+    >>> import torch
     >>> mask = Bias("mask", torch.ones(1, 1, 3, 3).tril(), torch.finfo(torch.float32).min)
     >>> print(added_mask(mask, torch.ones(3, 3)).message)
     a mask of only 0 and 1 was added to the scores; nothing is hidden by it
@@ -75,24 +78,32 @@ def _reading(x: Tensor, lowest: float) -> Generator[None, None, AddedNumbers]:
     """Read a mask or bias, (B or 1, H or 1, Q or 1, K or 1), until it is seen to be sound: `UNKNOWN`."""
     x = x.detach()
     seen: set[float] = set()
-    is_few, is_by_query = True, True
+    is_few, is_by_query, blocks = True, True, False
     for matrix in (x[b, h] for b in range(x.shape[0]) for h in range(x.shape[1])):
         for at in cuts(range(len(matrix)), 1, max(1, CELLS_AT_ONCE // x.shape[3])):
             part = matrix[at.start : at.stop]
             least, most = part.aminmax()
-            if not float(least) > lowest or not float(most) < inf:  # it blocks, or holds NaN or +∞
+            if not float(most) < inf:  # NaN or +∞
                 return UNKNOWN
+            if float(least) <= lowest:
+                blocks, is_by_query, part = True, False, part[part > lowest]
+                if not len(part):
+                    yield
+                    continue
+                least, most = part.aminmax()
             seen |= {float(least) + 0.0, float(most) + 0.0}  # not −0
             is_few = is_few and len(seen) <= 2 and bool(((part == least) | (part == most)).all())
             is_by_query = is_by_query and bool((part == part[:, :1]).all())
-            if not is_few and not is_by_query:
+            if (not is_few and not is_by_query) or (blocks and seen == {0.0}):
                 return UNKNOWN
             yield
-    return AddedNumbers(tuple(sorted(seen)) if is_few else (), is_by_query)
+    return AddedNumbers(tuple(sorted(seen)) if is_few else (), is_by_query, blocks)
 
 
 def _said(found: AddedNumbers, name: str, given: object, *, is_from_model: bool) -> AddedMask | None:
     values = found.values
+    if found.blocks:
+        return _said_beside_blocked(values, name, is_from_model=is_from_model)
     is_sure = name == "mask" and not is_from_model  # numbers of a bias may be meant as they are
     mild: Severity = "warning" if is_sure else "note"
     kind = f"{name} of only {' and '.join(_texts(values))}" if values else f"{name} of one number a query"
@@ -121,6 +132,20 @@ def _said(found: AddedNumbers, name: str, given: object, *, is_from_model: bool)
             f"A {name} that tells keys apart varies along its last axis: transpose it, or give it as (B, 1, 1, K).",
         )
     return None
+
+
+def _said_beside_blocked(values: tuple[float, ...], name: str, *, is_from_model: bool) -> AddedMask | None:
+    """Return what is to be said about 0 and 1 beside −∞: a causal mask to which a mask of padding was added."""
+    if values != (0.0, 1.0):
+        return None
+    kind = f"{name} of 0 and 1 beside blocked cells"
+    added = f"the model added a {kind} to the scores" if is_from_model else f"a {kind} was added to the scores"
+    return AddedMask(
+        kind,
+        "warning" if name == "mask" else "note",
+        f"{added}; 0 and 1 hide nothing",
+        "If one of the two was meant to hide keys, as in a mask of padding, make that mask bool before it is joined.",
+    )
 
 
 def _way_to_hide(name: str, values: tuple[float, ...], given: object, *, is_from_model: bool) -> str:

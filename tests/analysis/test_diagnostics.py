@@ -87,6 +87,11 @@ ADDED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "the wrong sign": ("error", "mask of only 0 and 1e+09", {"mask": torch.where(LOWER, 0, 1e9)}),
     "0 and −5": ("warning", "mask of only −5 and 0", {"mask": torch.where(LOWER, 0, -5.0)}),
     "one number": ("warning", "mask of only 1", {"mask": torch.ones(Q, Q)}),
+    "padding added to −∞": (
+        "warning",
+        "mask of 0 and 1 beside blocked cells",
+        {"mask": torch.where(LOWER, (torch.arange(Q) < 9).float(), -torch.inf)},
+    ),
     "one number a query": (
         "warning",
         "mask of one number a query",

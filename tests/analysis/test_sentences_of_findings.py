@@ -154,6 +154,9 @@ MEANINGS: dict[str, Callable[..., bool]] = {
     ),
     rf"a (?:mask|bias) of only {X} was added to the scores: each key gets the same number, so nothing is hidden by "
     r"it": have_only,
+    r"a (?:mask|bias) of 0 and 1 beside blocked cells was added to the scores; 0 and 1 hide nothing": (
+        lambda head: {x for x in head.added if x > LOWEST} == {0, 1} and head.added[0] <= LOWEST
+    ),
     r"a (?:mask|bias) of one number a query was added to the scores: all keys of a query get the same number, so "
     r"nothing is hidden by it": of_one_row,
     rf"the mask or bias makes masked scores of {N} quer(?:y|ies) NaN, and so are the weights NaN": (
@@ -244,6 +247,7 @@ MASKS: list[Callable[[Random, int, int], dict[str, Any]]] = [
     lambda r, Q, K: {"mask": (1 - lower(Q, K)) * r.choice([2, 1e4, 1e9])},
     lambda r, Q, K: {"mask": np.where(lower(Q, K) == 1, 0, -np.inf)},
     lambda r, Q, K: {"mask": np.where(lower(Q, K) == 1, np.nan, -np.inf)},
+    lambda r, Q, K: {"mask": np.where(lower(Q, K) == 1, np.arange(K) < r.randint(1, K), -np.inf)},
     lambda r, Q, K: {"mask": np.where(lower(Q, K) == 1, 0, np.inf)},
     lambda r, Q, K: {"mask": np.full((Q, K), r.choice([0.0, 1.0, -3.0, -1e9]))},
     lambda r, Q, K: {"mask": np.full((Q, K), r.choice([True, False]))},
