@@ -13,7 +13,7 @@ from captured import GPT2, build, weights
 from torch import Tensor, nn
 
 from attnwidget import Capture, capture, intervene
-from attnwidget._capture.call import cache_growth
+from attnwidget._capture.call import cache_growth, pieces
 from attnwidget._capture.carried.output_watcher import OutputWatcher
 from attnwidget._capture.carried.residual_stream import StreamWatcher
 from attnwidget._capture.intercept import hooks
@@ -117,7 +117,7 @@ STAGES = [
 
 EVERY_DAY = {
     "_record_pieces", "read_sdpa", "_meet_values", "end", "_place", "rules", "differ", "_enter", "_text_of", "_after",
-    "read_call", "take_result",
+    "read_call", "take_result", "known",
 }  # fmt: skip
 
 
@@ -138,10 +138,20 @@ def test_an_error_of_ours_costs_what_it_hits_and_never_the_model(
     wanted = {f"layers.{i}": layer.weights for i, layer in enumerate(model.layers)}
     with monkeypatch.context() as patched, torch.no_grad():
         called = failing(patched, owner, name, next(ERRORS), next(AFTER))
-        with capture(model, sources=True, strict=False) as cap:
+        with capture(model, sources=owner is not StreamWatcher, strict=False) as cap:
             assert torch.equal(model(ids), plain)
         assert called
     check(cap, wanted)
+
+
+@pytest.mark.parametrize("name", ["_slice_axis", "_memory_of"])
+def test_pieces_are_not_shown_apart_because_reading_them_failed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = Model().eval(), torch.arange(B * N).view(B, N) % 20
+    failing(monkeypatch, pieces, name, TypeError, 1)
+    with torch.no_grad(), capture(model, strict=False) as cap:
+        model(ids)
+    check(cap, {f"layers.{i}": layer.weights for i, layer in enumerate(model.layers)})
+    assert "planted" in cap.skipped["layers.2"]
 
 
 def check(cap: Capture, wanted: dict[str, Tensor]) -> None:

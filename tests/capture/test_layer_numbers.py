@@ -281,7 +281,7 @@ def test_a_number_that_means_two_modules_in_one_block_is_refused() -> None:
         for model.left in ({2}, set(), {1}):
             model(x)
     assert run.edited == {"layers.0": (1,)}
-    for first, then in (({1}, set()), (set(), {1})):
+    for first, then in (({1}, set()), (set(), {1}), ({0}, set()), (set(), {0})):
         model.left = first
         run = intervene(model, {(1, 1): "zero"})
         with run:

@@ -257,6 +257,11 @@ class Capture(Forward):
         """The number of each kept forward pass: 0, 1, … unless `last` or `every` left some out."""
         return [getattr(records, "number", i) for i, records in enumerate(self._forwards)]
 
+    def _nothing(self) -> str:
+        for name, why in self._skipped.items():
+            return f"nothing was recorded; cap.skipped has the reasons, the first of {name!r}: {why}"
+        return super()._nothing()
+
     def _counts(self) -> list[str]:
         return [*super()._counts(), *([f"{len(self._skipped)} skipped"] if self._skipped else [])]
 

@@ -92,7 +92,7 @@ class Forward:
             ValueError: nothing was recorded.
         """
         if not self._records:
-            raise ValueError(NOTHING_RECORDED)
+            raise ValueError(self._nothing())
         return AttentionStack([record.attention for record in self._records.values()], self._records)
 
     @property
@@ -591,10 +591,14 @@ class Forward:
         """
         return (self.cross if cross else self.attention).pair(query, key, batch)
 
+    def _nothing(self) -> str:
+        """Return why there is nothing to show."""
+        return NOTHING_RECORDED
+
     def _stack(self, *, cross: bool) -> AttentionStack:
         records = self._of_kind(cross)
         if not self._records:
-            raise ValueError(NOTHING_RECORDED)
+            raise ValueError(self._nothing())
         if not records:
             kinds = ("cross", "attention has the self") if cross else ("self", "cross has the cross")
             raise ValueError(f"no {kinds[0]}-attention was recorded: cap.{kinds[1]}-attention")

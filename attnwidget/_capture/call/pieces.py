@@ -144,7 +144,9 @@ def may_be_piece(call: ObservedCall) -> bool:
     q = call.q
     if call.v is None or call.weights is not None or call.dropout or call.grown is not None or call.inputs is not None:
         return False
-    if callable(call.bias) or (callable(call.mask) and not isinstance(call.mask, Spans)) or not q.numel():
+    if callable(call.bias) or (callable(call.mask) and not isinstance(call.mask, Spans)):
+        return False
+    if not q.numel() or not _has_memory(q):
         return False
     (B, H, Q, D), (samples, heads, rows, _) = q.shape, q.stride()
     size = q.untyped_storage().nbytes() // q.element_size() - q.storage_offset()
@@ -153,6 +155,14 @@ def may_be_piece(call: ObservedCall) -> bool:
     has_heads = H == 1 and rows >= 2 * D
     is_slice = B * H > 1 and size > _extent(q) and _slice_axis(call) is not None
     return has_queries or has_heads or is_slice or (B == 1 and H > 1 and size >= 2 * _extent(q))
+
+
+def _has_memory(x: Tensor) -> bool:
+    """Return whether places in memory can be asked for; those of some kinds of tensors cannot."""
+    try:
+        return x.untyped_storage() is not None and x.data_ptr() >= 0 and len(x.stride()) == x.ndim
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 def _extent(x: Tensor) -> int:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..._utils.quietly import keep_from_model
+from ..._utils.quietly import keep_from_model, quietly
 from ..tracing.torch_mode import WatchingMode
 
 # Functions that keep the numbers of a tensor.
@@ -173,11 +173,11 @@ class StreamWatcher(WatchingMode):
             if args and isinstance(args[0], Tensor) and (result is args[0] or func is Tensor.__setitem__):
                 self._set(args[0], NOTHING)  # changed in place
             return result
-        before = self.known(args[0]) if args else NOTHING  # before a change in place
+        before = quietly(None, self.known, args[0]) if args else NOTHING  # before a change in place
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
             try:
-                follow(before, result, args, kwargs)
+                follow(before or NOTHING, result, args, kwargs)
             except Exception as error:
                 self._known.pop(result, None)
                 keep_from_model(error)  # it then counts as not followed

@@ -109,6 +109,7 @@ class Editor(ModelCalls):
         self.was_captured = False  # whether a capture recorded a call before its edit
         self._checked: set[str] = set()  # layers whose output was compared, so that it is known whether they count
         self._begins_pass = True  # whether no self-attention has run in this forward pass
+        self._is_whole = self._was_whole = False  # whether this pass, and the one before, are calls of the model
         self._keeper = TensorKeeper(clone=False)
         self._thread: int | None = None
         self._repeating: Counter[int] = Counter()  # threads in which a `RepeatingEditor` stands in for this one
@@ -176,15 +177,16 @@ class Editor(ModelCalls):
             self._forget_interrupted()
         self._pieces = None
         if not self._depth:
-            self._begin_pass()
+            self._begin_pass(whole=module is self.model)
         self._depth += 1
         self.forward_count += module is self.model
         if self._past is None:
             self._past = length_of_cache(given, keywords)
             self._refuse_what_must_see_all()
 
-    def _begin_pass(self) -> None:
+    def _begin_pass(self, *, whole: bool = False) -> None:
         self._counts.clear()
+        self._was_whole, self._is_whole = self._is_whole, whole
         self._past, self._first_query, self._begins_pass = None, (0, 0), True
 
     def _refuse_what_must_see_all(self) -> None:
@@ -469,7 +471,7 @@ class Editor(ModelCalls):
         cross = bool(call.cross)
         is_new = not cross and call.k.shape[2] <= call.q.shape[2]  # not a step of a text that goes on
         if self._begins_pass and is_new:
-            self.numbers.begin_pass(name, cross)
+            self.numbers.begin_pass(name, cross, anew=self._is_whole and self._was_whole)
         self._begins_pass = self._begins_pass and cross
         number = self.numbers.of(name, cross)
         if number is not None:

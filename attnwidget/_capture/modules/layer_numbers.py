@@ -59,9 +59,9 @@ class LayerOrder:
 
     # Forward passes: in each, the layers that run count from 0.
 
-    def begin_pass(self, name: str, cross: bool) -> None:
-        """Begin another forward pass, whose first layer has run before."""
-        if name in self._of_pass[cross]:
+    def begin_pass(self, name: str, cross: bool, *, anew: bool = False) -> None:
+        """Begin another forward pass if its first layer has run before, or if it is another call of a whole model."""
+        if anew or name in self._of_pass[cross]:
             self._of_pass = {False: {}, True: {}}
 
     def in_pass(self, name: str, cross: bool) -> int:

@@ -406,19 +406,17 @@ class Recorder(ModelCalls):
 
     def _piece_of(self, name: str, read: Callable[[], ObservedCall]) -> AttentionPiece | None:
         """Return a call as a piece of one attention; None if it is whole, so that it is recorded at once."""
-        pieces, may_go_on = self._pieces.now, False
+        call, pieces, may_go_on = None, self._pieces.now, False
         if self._joins_pieces and self.matcher.takes_calls and not under_transform():
-            with (
-                torch._C.DisableTorchFunction(),
-                _without_gradients(),
-                contextlib.suppress(Unreadable, *READING_ERRORS),  # `_record` tells them
-            ):
-                call = read()
-                if pieces is not None and pieces.name == name and pieces.may_go_on_with(call):
-                    return pieces.add(call)
-                may_go_on = may_be_piece(call)
+            with torch._C.DisableTorchFunction(), _without_gradients():
+                with contextlib.suppress(Unreadable, *READING_ERRORS):  # `_record` tells them
+                    call = read()
+                if call is not None:
+                    if pieces is not None and pieces.name == name and pieces.may_go_on_with(call):
+                        return pieces.add(call)
+                    may_go_on = may_be_piece(call)
         self.finish_pieces()
-        if not may_go_on:
+        if call is None or not may_go_on:
             return None
         self._pieces.now = Pieces(name, call)
         return self._pieces.now.add(call)
