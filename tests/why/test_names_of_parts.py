@@ -237,6 +237,10 @@ class Net(nn.Module):
             x = mark("input", self.before(x))
         elif way == "function":
             x = mark("input", torch.relu(x))
+        elif way == "waves":
+            numbers = torch.arange(tokens.shape[1])
+            x = x + mark("position of places", self.places(numbers))
+            x = x + mark("computed position", torch.sin(numbers[:, None] / torch.arange(1, D + 1)))
         else:
             x = x + mark("position", self.places(torch.arange(tokens.shape[1])))
         skipped = x
@@ -262,7 +266,7 @@ KINDS = [
     *("usual", "parallel", "functional", "function", "scaled", "mixed", "convolution", "two", "adapter", "experts"),
     *("depth", "added_at", "gathered", "masked", "slices", "halves"),
 ]
-WAYS = ["tied", "dict", "mlp", "function", "mixers", "concat", "skip"]
+WAYS = ["tied", "dict", "mlp", "function", "mixers", "concat", "skip", "waves"]
 TOKENS = torch.tensor([[3, 8, 1, 20, 8, 22, 5, 0], [9, 8, 7, 6, 5, 4, 3, 2]])
 
 

@@ -120,6 +120,8 @@ def told_apart(*sides: Iterable[StreamPart]) -> list[tuple[StreamPart, ...]]:
 
 
 def _alternatives(part: StreamPart) -> tuple[str, ...]:
+    if not part.module:
+        return (part.label, f"computed {part.label}") if part.kind in EMBEDDINGS else (part.label,)
     short = short_name(part.module)
     if part.kind in EMBEDDINGS:
         return part.label, f"{part.label} of {short}", f"{part.label} of {part.module}"
@@ -174,6 +176,8 @@ def _named(writer: Writer, record: str | None, records: Sequence[str], layers: M
     if writer.kind == "parameter":
         return _Named(part, (short, module))
     base = {"type": "token type"}.get(writer.kind, writer.kind)
+    if not writer.module:
+        return _Named(part, (base, f"computed {base}{again}"))
     return _Named(part, (base, f"{base} of {short}", f"{base} of {module}"))
 
 

@@ -231,7 +231,7 @@ class Lost(Node):
         return not_followed(self.by, self.module, self.why)
 
 
-NOT_A_MAP = "it is not a linear map there (a gate, a convolution or another function)"
+NOT_A_MAP = "it is not a linear map, or one that is not followed there (a gate, a convolution or another function)"
 
 
 def not_followed(by: str, module: str, why: str = "") -> NotLinear:
