@@ -676,10 +676,9 @@ def test_layouts_of_transformer_lens_and_flash_attn() -> None:
 
 def test_weights_that_the_model_did_not_give_are_refused_with_advice() -> None:
     one = torch.eye(3)[None, None]
-    for none in (None, (None, None), [one, None]):
-        with pytest.raises(
-            TypeError, match=r"None, .*so the model returned no weights: .*eager.*output_attentions=True.*capture"
-        ):
+    nothing = r"None, .*so the model returned no weights: .*eager.*output_attentions=True.*capture"
+    for none, said in ((None, nothing), ((None, None), nothing), ([one, None], r"None at layer 1 of 2: .*capture")):
+        with pytest.raises(TypeError, match=said):
             AttentionWidget.from_weights(none)
     assert len(AttentionWidget.from_weights((one, one)).attention.names) == 2
 

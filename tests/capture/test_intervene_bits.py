@@ -97,6 +97,11 @@ class Watch(OutputEdit):
     def __init__(self, seen: SeenCall, found: dict[str, tuple[Tensor, ...]]) -> None:
         self._seen, self._found = seen, found
 
+    @property
+    def layer(self) -> str:
+        """The name of its layer."""
+        return self._seen.name
+
     def write(self, kernel: Any, output: Tensor, earlier: Any, weights: Any = None) -> None:
         call = self._seen.call
         self._found[self._seen.name] = tuple(x.clone() for x in (call.q, call.k, call.v, output) if x is not None)

@@ -779,6 +779,8 @@ class Record:
 
     def read(self) -> None:
         """Read it whole, as `attention` and `tokens` of a capture do; raise what they would."""
+        if self._queries is not None:
+            self._queries.chosen()  # or there are none to read
         self.attention  # noqa: B018 - it is kept
         self.text.facts()
         if not self._keeper.clone:

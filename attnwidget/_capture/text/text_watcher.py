@@ -219,6 +219,7 @@ class TextWatcher:
 
     def _find_text(self, name: str, batches: int, queries: int, keys: int, values: Tensor | None) -> CallText | None:
         """Return the text as `text_of` does."""
+        self._now.embedded.clear()  # they were found in the input before the first attention, or are not in it
         if 1 < batches == queries and self._is_positions_first(name):
             self._leave_unnamed(name, batches, queries, keys)
             return None

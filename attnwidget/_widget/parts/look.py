@@ -11,7 +11,7 @@ from ..traits.keywords import ColorScale, Direction, Overlay, Palette, Pool, The
 from ..traits.trait_types import Choice, ColorRange, Count, Opacity, Threshold, WholeOrNone, WrongValue, refusing
 from .tokens import TokensPart
 
-LEVEL = 5  # of the assignment w.palette = …, from the trait
+LEVEL = 6  # of the assignment w.palette = …, from the trait
 
 
 class PaletteTrait(traitlets.TraitType[str, Any]):
