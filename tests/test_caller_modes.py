@@ -440,7 +440,15 @@ OF_ENGINE = {
     "as_carrying",
     "why_not",
 }  # what the package asks of its own attentions
-NOTHING_COMPUTED = {"count", "index", "open", "close", "set_state", "as_strings"}  # in a way of its own
+NOTHING_COMPUTED = {
+    "count",
+    "index",
+    "open",
+    "close",
+    "set_state",
+    "as_strings",
+    "labels_of_layer",
+}  # in a way of its own
 OF_LOGITS = {"backward", "with_target"}  # of models that have them: see `test_logits_of_a_captured_model`
 
 

@@ -384,8 +384,9 @@ def test_another_stack_has_its_own_model_or_none() -> None:
     w.segments = PARTS
     w.finish()
     assert (w.effects["state"], len(one.asked), len(two.asked)) == ("done", 8, 8)
+    effects = w._effects
     w.close()
-    assert w._effects._source is None
+    assert effects._source is None
 
 
 def test_other_segments_are_run_anew() -> None:

@@ -156,8 +156,9 @@ def test_a_closed_widget_makes_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requested_files, "SLICE_SECONDS", 0)
     w = widget()
     assert ask_once(w, "html")[0]["share"] < 1
+    files = w._files
     w.close()
-    assert w._files._making is None
+    assert files._making is None
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_what_is_no_longer_wanted_is_not_computed(act: str, front_end: FrontEnd)
     async def main() -> None:
         w = AttentionWidget(q, k)
         await until(lambda: w.progress["share"] > 0.1)
-        old = w._exact_pass.build
+        old, scheduler = w._exact_pass.build, w._scheduler
         assert old is not None
         {
             "head": lambda: setattr(w, "head", 1),
@@ -287,7 +287,7 @@ def test_what_is_no_longer_wanted_is_not_computed(act: str, front_end: FrontEnd)
                 "nothing of the old one later"
             )
         assert old.share == share
-        assert not w._scheduler.names
+        assert not scheduler.names
 
     run(main)
 

@@ -98,7 +98,7 @@ def _narrow(x: Tensor, width: int) -> Tensor:
 def _read(rows: Tensor, starts: list[int], shapes: list[tuple[int, ...]], whole: Sequence[bool]) -> Moves:
     """Return the moves from the numbers of rows among all."""
     owner, index = torch.full_like(rows, -1), torch.zeros_like(rows)
-    places = torch.meshgrid([torch.arange(size) for size in rows.shape], indexing="ij")
+    places = torch.meshgrid([torch.arange(size, device=rows.device) for size in rows.shape], indexing="ij")
     found: list[tuple[Tensor, tuple[Tensor, ...]]] = []
     for number, (start, shape, is_whole) in enumerate(zip(starts, shapes, whole, strict=True)):
         own = (rows >= start) & (rows < start + math.prod(shape))

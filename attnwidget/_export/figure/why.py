@@ -56,7 +56,7 @@ def draw(context: FigureContext, top: float) -> float:
 
 def pinned_parts(found: WhyRow, key: int) -> tuple[str | None, Tensor]:
     """Return what a key is compared with, and its parts, (parts,): None if no other key has a weight."""
-    zero = compared_with(found.terms, found.weights, "others", torch.tensor([key]))[:, 0]
+    zero = compared_with(found.terms, found.weights, "others", torch.tensor([key], device=found.terms.device))[:, 0]
     return ("others", found.terms[:, key] - zero) if bool(zero.isfinite().all()) else (None, found.terms[:, key])
 
 
@@ -71,7 +71,9 @@ def lines_of(found: WhyRow, key: int, names: tuple[str, str]) -> tuple[str, str]
     against, parts = pinned_parts(found, key)
     own, less = float(found.scores[key]), 0.0
     if against is not None:
-        less = float(compared_with(found.scores, found.weights, against, torch.tensor([key])))
+        less = float(
+            compared_with(found.scores, found.weights, against, torch.tensor([key], device=found.terms.device))
+        )
     scale = 0.0 if against is None else max(abs(own), abs(less))
     said = because(names, float(found.weights[key]), found.parts, parts, against, scale=scale, number=_number)
     return said, f"sum {_number(float(parts.sum()))} = {sum_of(own, less, against, '', _number)}"

@@ -159,7 +159,7 @@ def _row_reply(found: WhyRow, wanted: Sequence[int], places: Mapping[str | int, 
     stacked = largest_parts(found)
     most = found.weights.argsort(descending=True, stable=True)[: COLUMNS - len(wanted)].tolist()
     keys = sorted({*most, *wanted})
-    at = torch.tensor(keys)
+    at = torch.tensor(keys, device=found.terms.device)
     own = found.terms[:, at]
     all_against: list[int | str] = [*WEIGHTED, *wanted]
     zeros = {against: compared_with(found.terms, found.weights, against, at) for against in all_against}
