@@ -25,7 +25,7 @@ DOCUMENTS = {
     "question": "Where is the key kept , and since when ?",
     "answer": "The key hangs on a nail beside the kitchen door . The daughter put it there after the flood of 1902 .",
 }
-SPOKEN = "answer token nail, doc 3, mass .{}, {} times even"
+SPOKEN = "answer token nail 103, doc 3, mass .{}, {} times even"
 
 
 def tensors() -> tuple[list[str], dict[str, tuple[int, int]], torch.Tensor, torch.Tensor]:
@@ -234,7 +234,7 @@ def test_pointing_pinning_down_and_back(gallery: Show, nail: int) -> None:
     base = box["y"] - 8  # the lowest band of its stack
     page.mouse.move(x, base)
     shown.settle()
-    assert heard(shown).startswith("answer token nail, ")
+    assert heard(shown).startswith("answer token nail 103, ")
     assert word.get_attribute("data-hovered") is not None
     page.mouse.click(x, base)
     shown.wait_for_lines()
@@ -284,7 +284,7 @@ def test_by_keys_alone(gallery: Show, nail: int) -> None:
         page.keyboard.press("ArrowRight")
     for _ in range(4):
         page.keyboard.press("ArrowUp")
-    assert heard(shown).startswith("answer token nail, doc 3, mass .")
+    assert heard(shown).startswith("answer token nail 103, doc 3, mass .")
     assert " times even" in heard(shown)
     page.keyboard.press("Enter")
     shown.wait_for_lines()
@@ -294,7 +294,7 @@ def test_by_keys_alone(gallery: Show, nail: int) -> None:
     shown.settle()
     assert w.measure == "lift"
     page.keyboard.press("End")
-    assert heard(shown).startswith("answer token ., doc 3")
+    assert heard(shown).startswith("answer token . 119, doc 3")
     page.keyboard.press("?")
     page.keyboard.press("?")
     assert "previous, next token" in text(shown, ".aw-card")
