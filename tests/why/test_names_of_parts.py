@@ -417,6 +417,21 @@ def test_what_an_attention_had_a_part_in_is_never_the_input(name: str) -> None:
     assert own.endswith(" in the model")
 
 
+def by_a_mask(x: Tensor) -> Tensor:
+    found, mask = x.clone(), torch.zeros(x.shape[:2], dtype=torch.bool)
+    mask[:, ::2] = True
+    found[mask] = (x * 2)[mask]
+    return found
+
+
+def test_rows_picked_by_a_mask_do_not_take_the_place_of_earlier_heads() -> None:
+    with torch.no_grad():
+        cap = captured(Through(by_a_mask).eval())
+    with pytest.raises(ValueError, match=r"cannot be followed through an index"):
+        cap.why(2, 1, 3, 2, batch=1)
+    assert {"0·0", "0·1"} <= {part.label for part in cap.why(2, 1, 3, 1, batch=1).key_parts}
+
+
 class Packed(Tensor):
     """Weights of 8 bits that are unpacked in each product, as of a library for quantization."""
 

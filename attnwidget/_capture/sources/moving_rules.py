@@ -117,7 +117,7 @@ class MovingRules(LinearRules):
             return None
         base, put = torch.zeros_like(x), ADDS[func]
         placed = put(base, axis, at, values)
-        node = self._moved(put, placed, [base, axis, at, values], {}, known, [base, values])
+        node = self._moved(put, placed, [base, axis, at, values], {}, known, [base, values], adds=True)
         given = known.before if x is result and known.before is not None else x
         return None if node is None else Sum(result.shape, [self._written(given, known.of(x)), node])
 
@@ -143,10 +143,13 @@ class MovingRules(LinearRules):
         kwargs: Any,
         known: KnownTensors,
         values: Sequence[Any],
+        *,
+        adds: bool = False,
     ) -> Node | None:
         """Return the result of a function that moves vectors; None if it takes them apart.
 
-        A vector that no way leads to counts where it arrives, as what its writer wrote.
+        A vector that no way leads to counts where it arrives, as what its writer wrote. If it takes the place of the
+        stream and no module returned it, its writer is not known, and may be the stream itself.
         """
         whole = [is_on_way(known.of(x)) for x in values]
         try:
@@ -162,6 +165,8 @@ class MovingRules(LinearRules):
             elif not bool(here.any()) or (node is None and not bool(result[here.to(result.device)].any())):
                 moves.owner[moves.owner == number] = -1
                 parents.append(Sum(result.shape, []))
+            elif not adds and isinstance(node, Lost) and node.attended and not (node.trail.home or node.trail.mlp):
+                parents.append(node)
             else:
                 parents.append(self._written_as(x, node, result))
         return Moved(result.shape, parents, moves.axis, moves.owner, moves.places)
